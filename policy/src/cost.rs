@@ -1,0 +1,90 @@
+//! What a prompt costs on a worker: `ttft = wait + β + α·u + γ·u·(h + u/2)` (`u` uncached, `h` cached prompt tokens).
+//!
+//! The cross term is attention over the history: measured on a small model, the slope per uncached token rose 2.7×
+//! between 0 and 4,096 tokens of history, and a straight line explained 65 % of the variance where this form
+//! explained 99 %.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Millis, Tokens};
+
+/// The three coefficients of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PrefillCost {
+    /// α: milliseconds per uncached token.
+    pub alpha_ms_per_token: f64,
+    /// β: milliseconds that every request costs.
+    pub beta_ms: f64,
+    /// γ: milliseconds per (uncached token × context token).
+    pub gamma_ms_per_token2: f64,
+}
+
+impl PrefillCost {
+    /// A worker without attention cost: the paper's straight line.
+    #[must_use]
+    pub const fn linear(alpha_ms_per_token: f64, beta_ms: f64) -> Self {
+        Self { alpha_ms_per_token, beta_ms, gamma_ms_per_token2: 0.0 }
+    }
+
+    /// `α·u + γ·u·(h + u/2)`: the part of the cost that a cache hit can save.
+    #[must_use]
+    pub fn marginal(&self, uncached: Tokens, cached: Tokens) -> Millis {
+        let u = uncached.as_f64();
+        Millis(self.alpha_ms_per_token * u + self.gamma_ms_per_token2 * u * (cached.as_f64() + u / 2.0))
+    }
+
+    /// `β + α·u + γ·u·(h + u/2)`: time to first token on an idle worker.
+    #[must_use]
+    pub fn prefill(&self, uncached: Tokens, cached: Tokens) -> Millis {
+        Millis(self.beta_ms) + self.marginal(uncached, cached)
+    }
+
+    /// ξ_w: the largest number of uncached tokens, after `cached` tokens of history, whose prefill stays within
+    /// `threshold`. The positive root of `γ/2·u² + (α + γ·h)·u = threshold − β`.
+    #[must_use]
+    pub fn tokens_within(&self, threshold: Millis, cached: Tokens) -> f64 {
+        let room = threshold.0 - self.beta_ms;
+        if room <= 0.0 {
+            return 0.0;
+        }
+        let slope = self.alpha_ms_per_token + self.gamma_ms_per_token2 * cached.as_f64();
+        if self.gamma_ms_per_token2 <= 0.0 {
+            return if slope > 0.0 { room / slope } else { f64::INFINITY };
+        }
+        // Written with the root in the denominator: no cancellation when γ is small.
+        2.0 * room / (slope + (slope * slope + 2.0 * self.gamma_ms_per_token2 * room).sqrt())
+    }
+}
+
+/// TEL-safe budget: tokens of a conversation worth keeping, `max(0, L + Q̂ − ξ)`. What is resident past it is *free*.
+#[must_use]
+pub fn tel_safe_budget(history: Tokens, next_prompt: Tokens, xi_tokens: f64) -> f64 {
+    (history.as_f64() + next_prompt.as_f64() - xi_tokens).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_within_inverts_prefill() {
+        for gamma in [0.0, 1e-9, 2.5e-6] {
+            let cost = PrefillCost { alpha_ms_per_token: 0.05, beta_ms: 20.0, gamma_ms_per_token2: gamma };
+            let u = cost.tokens_within(Millis(400.0), Tokens(3000));
+            let whole = Tokens(u.floor() as u64);
+            assert!(cost.prefill(whole, Tokens(3000)) <= Millis(400.0 + 1e-6));
+            assert!(cost.prefill(Tokens(whole.0 + 1), Tokens(3000)).0 > 400.0);
+        }
+    }
+
+    #[test]
+    fn a_threshold_below_the_fixed_cost_leaves_no_tokens() {
+        assert_eq!(PrefillCost::linear(0.1, 50.0).tokens_within(Millis(50.0), Tokens::ZERO), 0.0);
+    }
+
+    #[test]
+    fn the_budget_is_never_negative() {
+        assert_eq!(tel_safe_budget(Tokens(100), Tokens(50), 1000.0), 0.0);
+        assert_eq!(tel_safe_budget(Tokens(1000), Tokens(50), 100.0), 950.0);
+    }
+}

@@ -1,0 +1,8 @@
+//! What tailroute knows and how it chooses.
+//!
+//! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers hand in `now`, bytes and seeds, and get
+//! values back, so that the router, the simulated engine, the simulator and the tests all run the very same code.
+
+pub mod cost;
+pub mod ids;
+pub mod units;
