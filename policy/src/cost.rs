@@ -23,7 +23,11 @@ impl PrefillCost {
     /// A worker without attention cost: the paper's straight line.
     #[must_use]
     pub const fn linear(alpha_ms_per_token: f64, beta_ms: f64) -> Self {
-        Self { alpha_ms_per_token, beta_ms, gamma_ms_per_token2: 0.0 }
+        Self {
+            alpha_ms_per_token,
+            beta_ms,
+            gamma_ms_per_token2: 0.0,
+        }
     }
 
     /// `α·u + γ·u·(h + u/2)`: the part of the cost that a cache hit can save.
@@ -69,7 +73,11 @@ mod tests {
     #[test]
     fn tokens_within_inverts_prefill() {
         for gamma in [0.0, 1e-9, 2.5e-6] {
-            let cost = PrefillCost { alpha_ms_per_token: 0.05, beta_ms: 20.0, gamma_ms_per_token2: gamma };
+            let cost = PrefillCost {
+                alpha_ms_per_token: 0.05,
+                beta_ms: 20.0,
+                gamma_ms_per_token2: gamma,
+            };
             let u = cost.tokens_within(Millis(400.0), Tokens(3000));
             let whole = Tokens(u.floor() as u64);
             assert!(cost.prefill(whole, Tokens(3000)) <= Millis(400.0 + 1e-6));
@@ -79,7 +87,10 @@ mod tests {
 
     #[test]
     fn a_threshold_below_the_fixed_cost_leaves_no_tokens() {
-        assert_eq!(PrefillCost::linear(0.1, 50.0).tokens_within(Millis(50.0), Tokens::ZERO), 0.0);
+        assert_eq!(
+            PrefillCost::linear(0.1, 50.0).tokens_within(Millis(50.0), Tokens::ZERO),
+            0.0
+        );
     }
 
     #[test]

@@ -5,4 +5,5 @@
 
 pub mod cost;
 pub mod ids;
+pub mod route;
 pub mod units;

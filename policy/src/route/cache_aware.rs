@@ -1,0 +1,41 @@
+//! `cache_aware`: SGLang's rule, for comparison and for people who want it.
+//!
+//! As published with the SGLang router: if the load is out of balance (`max − min > abs` and `max > rel·min`, in requests
+//! in flight), the idlest worker; else, if some worker holds more than `match_threshold` of the prompt, the one that
+//! holds most of it; else the worker with the smallest tree. The last step looks at no load at all, which is the
+//! rule's best-known weakness, and is kept.
+//!
+//! One thing differs from the original: the prefix match comes from tailroute's index, which knows what workers have
+//! evicted, where the original's tree does not. That can only help the rule.
+
+use super::{Reason, Snapshot, Terms, Turn};
+
+pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
+    let rule = &snapshot.settings.cache_aware;
+    let ready = || snapshot.workers.iter().filter(|worker| worker.ready);
+    let busiest = ready().map(|worker| worker.in_flight).max().unwrap_or(0);
+    let idlest = ready().map(|worker| worker.in_flight).min().unwrap_or(0);
+    let best_match = terms
+        .iter()
+        .filter(|terms| terms.ready)
+        .map(|terms| terms.cached)
+        .max()
+        .unwrap_or_default();
+
+    let out_of_balance =
+        busiest - idlest > rule.imbalance_abs && f64::from(busiest) > rule.imbalance_rel * f64::from(idlest);
+    let matched = best_match.as_f64() > rule.match_threshold * turn.prompt.as_f64();
+    let reason = match (out_of_balance, matched) {
+        (true, _) => Reason::Imbalance,
+        (false, true) => Reason::PrefixMatch,
+        (false, false) => Reason::SmallestTree,
+    };
+    for (worker, terms) in snapshot.workers.iter().zip(terms.iter_mut()) {
+        terms.score = match reason {
+            Reason::Imbalance => f64::from(worker.in_flight),
+            Reason::PrefixMatch => -terms.cached.as_f64(),
+            _ => worker.indexed.as_f64(),
+        };
+    }
+    reason
+}

@@ -1,0 +1,14 @@
+//! `round_robin`: each ready worker in turn, whatever it holds and however busy it is.
+
+use super::{Reason, Snapshot, Terms};
+
+pub(super) fn score(snapshot: &Snapshot<'_>, terms: &mut [Terms]) -> Reason {
+    let ready = terms.iter().filter(|terms| terms.ready).count() as u64;
+    if ready > 0 {
+        let turn = snapshot.sequence % ready;
+        for (rank, terms) in terms.iter_mut().filter(|terms| terms.ready).enumerate() {
+            terms.score = ((rank as u64 + ready - turn) % ready) as f64;
+        }
+    }
+    Reason::Rotation
+}

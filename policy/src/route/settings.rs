@@ -1,0 +1,134 @@
+//! What an operator may turn: the policy's name and its weights.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The policies, by the names used in configuration, metrics and reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyName {
+    /// The least `wait + κ·(α·u + γ·u·(h + u/2)) + β`.
+    #[default]
+    Tail,
+    /// Each ready worker in turn.
+    RoundRobin,
+    /// The fewest requests in flight.
+    LeastLoaded,
+    /// SGLang's rule: the holder of the prefix unless the load is out of balance, else the smallest tree.
+    CacheAware,
+}
+
+impl PolicyName {
+    /// Every policy, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Tail, Self::RoundRobin, Self::LeastLoaded, Self::CacheAware];
+
+    /// The name, as written in configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tail => "tail",
+            Self::RoundRobin => "round_robin",
+            Self::LeastLoaded => "least_loaded",
+            Self::CacheAware => "cache_aware",
+        }
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A policy name that is not one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy `{0}`; the policies are tail, round_robin, least_loaded, cache_aware")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for PolicyName {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.as_str() == name)
+            .ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// Weights of the `tail` rule. The defaults make the plain formula.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Weights {
+    /// Multiplies κ's excess over 1: how much a miss is charged for the load it causes.
+    pub locality: f64,
+    /// Multiplies the predicted wait.
+    pub load: f64,
+    /// Extra cost per millisecond predicted beyond the turn's objective.
+    pub slo: f64,
+    /// Milliseconds of credit for the conversation's last worker.
+    pub affinity_ms: f64,
+    /// Milliseconds of random tie-breaking.
+    pub spread_ms: f64,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            locality: 1.0,
+            load: 1.0,
+            slo: 0.0,
+            affinity_ms: 0.0,
+            spread_ms: 0.0,
+        }
+    }
+}
+
+/// Thresholds of the `cache_aware` rule, with SGLang's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheAware {
+    /// Share of the prompt that a worker must hold to be chosen for it.
+    pub match_threshold: f64,
+    /// Out of balance if the busiest has more than this many requests above the idlest …
+    pub imbalance_abs: u32,
+    /// … and more than this many times its requests.
+    pub imbalance_rel: f64,
+}
+
+impl Default for CacheAware {
+    fn default() -> Self {
+        Self {
+            match_threshold: 0.5,
+            imbalance_abs: 32,
+            imbalance_rel: 1.0001,
+        }
+    }
+}
+
+/// Policy and weights, as one value that is swapped whole.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The policy in force.
+    pub policy: PolicyName,
+    /// Weights of `tail`.
+    pub weights: Weights,
+    /// Upper bound of κ.
+    pub kappa_max: f64,
+    /// Thresholds of `cache_aware`.
+    pub cache_aware: CacheAware,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            policy: PolicyName::default(),
+            weights: Weights::default(),
+            kappa_max: 10.0,
+            cache_aware: CacheAware::default(),
+        }
+    }
+}

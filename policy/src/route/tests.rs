@@ -1,0 +1,276 @@
+use super::*;
+
+fn worker(id: u32) -> WorkerView {
+    WorkerView {
+        id: WorkerId(id),
+        ready: true,
+        cost: PrefillCost::linear(0.1, 20.0),
+        wait: Millis::ZERO,
+        utilisation: 0.0,
+        in_flight: 0,
+        indexed: Tokens::ZERO,
+    }
+}
+
+fn with_policy(policy: PolicyName) -> Settings {
+    Settings {
+        policy,
+        ..Settings::default()
+    }
+}
+
+fn choose(
+    settings: &Settings,
+    workers: &[WorkerView],
+    prompt: u64,
+    resident: &[u64],
+    sequence: u64,
+) -> Option<Decision> {
+    let resident: Vec<Tokens> = resident.iter().copied().map(Tokens).collect();
+    let turn = Turn {
+        prompt: Tokens(prompt),
+        resident: &resident,
+        objective: Millis(500.0),
+        last_worker: None,
+    };
+    decide(
+        &Snapshot {
+            workers,
+            settings,
+            sequence,
+        },
+        &turn,
+    )
+}
+
+fn chosen(settings: &Settings, workers: &[WorkerView], prompt: u64, resident: &[u64]) -> u32 {
+    choose(settings, workers, prompt, resident, 0)
+        .unwrap()
+        .chosen()
+        .worker
+        .0
+}
+
+#[test]
+fn nobody_ready_is_no_decision_under_any_policy() {
+    let mut workers = [worker(0), worker(1)];
+    workers.iter_mut().for_each(|worker| worker.ready = false);
+    for policy in PolicyName::ALL {
+        assert_eq!(choose(&with_policy(policy), &workers, 10, &[0, 0], 0), None);
+        assert_eq!(choose(&with_policy(policy), &[], 10, &[], 0), None);
+    }
+}
+
+#[test]
+fn an_unready_worker_is_never_chosen_however_good_it_looks() {
+    let mut workers = [worker(0), worker(1)];
+    workers[0].ready = false;
+    workers[1].in_flight = 100;
+    workers[1].wait = Millis(1e6);
+    for policy in PolicyName::ALL {
+        for sequence in 0..4 {
+            let decision = choose(&with_policy(policy), &workers, 1000, &[1000, 0], sequence).unwrap();
+            assert_eq!(decision.chosen().worker, WorkerId(1), "{policy}");
+        }
+    }
+}
+
+#[test]
+fn tail_follows_the_prefix_until_waiting_for_it_costs_more_than_computing_it_again() {
+    let settings = with_policy(PolicyName::Tail);
+    let mut workers = [worker(0), worker(1)];
+    assert_eq!(chosen(&settings, &workers, 4000, &[3000, 0]), 0);
+    // The miss costs 0.1 ms × 3000 = 300 ms more on worker 1.
+    workers[0].wait = Millis(299.0);
+    assert_eq!(chosen(&settings, &workers, 4000, &[3000, 0]), 0);
+    workers[0].wait = Millis(301.0);
+    assert_eq!(chosen(&settings, &workers, 4000, &[3000, 0]), 1);
+}
+
+#[test]
+fn tail_charges_a_miss_more_on_a_busy_worker() {
+    let settings = with_policy(PolicyName::Tail);
+    let mut workers = [worker(0), worker(1)];
+    workers[0].wait = Millis(400.0);
+    assert_eq!(chosen(&settings, &workers, 4000, &[3000, 0]), 1);
+    // At ρ = 0.5 a miss is charged twice: 4000·0.1·2 = 800 against 400 + 1000·0.1·2 = 600.
+    workers.iter_mut().for_each(|worker| worker.utilisation = 0.5);
+    let decision = choose(&settings, &workers, 4000, &[3000, 0], 0).unwrap();
+    assert_eq!(decision.chosen().worker, WorkerId(0));
+    assert!((decision.terms[0].score - 620.0).abs() < 1e-9);
+    assert!((decision.terms[1].score - 820.0).abs() < 1e-9);
+}
+
+#[test]
+fn kappa_is_one_when_idle_grows_with_load_and_is_bounded() {
+    assert_eq!(tail::kappa(0.0, 1.0, 10.0), 1.0);
+    assert!((tail::kappa(0.5, 1.0, 10.0) - 2.0).abs() < 1e-12);
+    assert_eq!(tail::kappa(0.99, 1.0, 10.0), 10.0);
+    assert_eq!(tail::kappa(7.0, 1.0, 10.0), 10.0);
+    assert_eq!(tail::kappa(7.0, 0.0, 10.0), 1.0);
+}
+
+#[test]
+fn each_term_of_tail_can_tip_the_choice() {
+    let workers = [worker(0), worker(1)];
+    let resident = [Tokens(0), Tokens(50)];
+    let turn = |last| Turn {
+        prompt: Tokens(1000),
+        resident: &resident,
+        objective: Millis(0.0),
+        last_worker: last,
+    };
+    let pick = |weights, last| {
+        let settings = Settings {
+            weights,
+            ..Settings::default()
+        };
+        decide(
+            &Snapshot {
+                workers: &workers,
+                settings: &settings,
+                sequence: 0,
+            },
+            &turn(last),
+        )
+        .unwrap()
+        .chosen
+    };
+    assert_eq!(pick(Weights::default(), Some(WorkerId(0))), 1);
+    assert_eq!(
+        pick(
+            Weights {
+                affinity_ms: 6.0,
+                ..Weights::default()
+            },
+            Some(WorkerId(0))
+        ),
+        0
+    );
+    assert_eq!(
+        pick(
+            Weights {
+                affinity_ms: 4.0,
+                ..Weights::default()
+            },
+            Some(WorkerId(0))
+        ),
+        1
+    );
+    let slow_but_cached = Weights {
+        slo: 10.0,
+        ..Weights::default()
+    };
+    assert_eq!(pick(slow_but_cached, None), 1);
+}
+
+#[test]
+fn spread_is_random_but_a_decision_can_be_replayed() {
+    let workers: Vec<_> = (0..8).map(worker).collect();
+    let settings = Settings {
+        weights: Weights {
+            spread_ms: 5.0,
+            ..Weights::default()
+        },
+        ..Settings::default()
+    };
+    let pick = |sequence| {
+        choose(&settings, &workers, 1000, &[0; 8], sequence)
+            .unwrap()
+            .chosen
+    };
+    let picks: Vec<_> = (0..64).map(pick).collect();
+    assert_eq!(picks, (0..64).map(pick).collect::<Vec<_>>());
+    assert!((0..8).all(|worker| picks.contains(&worker)), "{picks:?}");
+}
+
+#[test]
+fn the_last_prompt_token_is_always_computed() {
+    let decision = choose(&Settings::default(), &[worker(0)], 100, &[100], 0).unwrap();
+    assert_eq!(decision.chosen().uncached, Tokens(1));
+    assert_eq!(
+        choose(&Settings::default(), &[worker(0)], 0, &[0], 0)
+            .unwrap()
+            .chosen()
+            .uncached,
+        Tokens(0)
+    );
+}
+
+#[test]
+fn equal_workers_take_turns() {
+    let workers: Vec<_> = (0..3).map(worker).collect();
+    for policy in [PolicyName::Tail, PolicyName::RoundRobin, PolicyName::LeastLoaded] {
+        let picks: Vec<_> = (0..6)
+            .map(|i| {
+                choose(&with_policy(policy), &workers, 10, &[0; 3], i)
+                    .unwrap()
+                    .chosen
+            })
+            .collect();
+        assert_eq!(picks, [0, 1, 2, 0, 1, 2], "{policy}");
+    }
+}
+
+#[test]
+fn round_robin_skips_unready_workers_without_favouring_their_neighbour() {
+    let mut workers: Vec<_> = (0..4).map(worker).collect();
+    workers[1].ready = false;
+    let picks: Vec<_> = (0..6)
+        .map(|i| {
+            choose(&with_policy(PolicyName::RoundRobin), &workers, 10, &[0; 4], i)
+                .unwrap()
+                .chosen
+        })
+        .collect();
+    assert_eq!(picks, [0, 2, 3, 0, 2, 3]);
+}
+
+#[test]
+fn least_loaded_counts_requests() {
+    let mut workers = [worker(0), worker(1)];
+    workers[0].in_flight = 2;
+    workers[1].in_flight = 1;
+    assert_eq!(
+        chosen(&with_policy(PolicyName::LeastLoaded), &workers, 10, &[10, 0]),
+        1
+    );
+}
+
+#[test]
+fn cache_aware_goes_to_the_holder_of_more_than_half() {
+    let settings = with_policy(PolicyName::CacheAware);
+    let mut workers = [worker(0), worker(1)];
+    workers[0].indexed = Tokens(10_000);
+    assert_eq!(chosen(&settings, &workers, 1000, &[501, 0]), 0);
+    // Half is not more than half: the smallest tree then, whatever its load.
+    workers[1].in_flight = 30;
+    let decision = choose(&settings, &workers, 1000, &[500, 0], 0).unwrap();
+    assert_eq!((decision.chosen, decision.reason), (1, Reason::SmallestTree));
+}
+
+#[test]
+fn cache_aware_ignores_the_prefix_once_out_of_balance() {
+    let settings = with_policy(PolicyName::CacheAware);
+    let mut workers = [worker(0), worker(1)];
+    workers[0].in_flight = 32;
+    assert_eq!(chosen(&settings, &workers, 1000, &[900, 0]), 0);
+    workers[0].in_flight = 33;
+    let decision = choose(&settings, &workers, 1000, &[900, 0], 0).unwrap();
+    assert_eq!((decision.chosen, decision.reason), (1, Reason::Imbalance));
+}
+
+#[test]
+fn policy_names_survive_a_round_trip_and_a_typo_names_them_all() {
+    for policy in PolicyName::ALL {
+        assert_eq!(policy.as_str().parse::<PolicyName>(), Ok(policy));
+        assert_eq!(serde_json::to_value(policy).unwrap(), policy.as_str());
+    }
+    assert!(
+        "tial"
+            .parse::<PolicyName>()
+            .unwrap_err()
+            .to_string()
+            .contains("tail, round_robin")
+    );
+}
