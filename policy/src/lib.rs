@@ -6,4 +6,5 @@
 pub mod cost;
 pub mod ids;
 pub mod route;
+pub mod trace;
 pub mod units;

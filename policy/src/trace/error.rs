@@ -1,0 +1,109 @@
+//! Why a line was refused.
+
+use thiserror::Error;
+
+/// A refused line: where, and why.
+#[derive(Debug, Error, PartialEq)]
+#[error("line {line}: {fault}")]
+pub struct TraceError {
+    /// Number of the line, from 1, blank lines included.
+    pub line: u64,
+    /// The reason.
+    #[source]
+    pub fault: TraceFault,
+}
+
+/// The reason why a line was refused.
+#[derive(Debug, Error, PartialEq)]
+pub enum TraceFault {
+    /// Not JSON, or not an object.
+    #[error("not a JSON object: {0}")]
+    Syntax(String),
+    /// A field is missing, unknown, out of range or of another type.
+    #[error("field `{field}`: {reason}")]
+    Field {
+        /// The field's name.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The first line is of no known format.
+    #[error("neither a turn trace, a capture, a Mooncake nor a Bailian line: none of their fields is here")]
+    UnknownFormat,
+    /// A second meta line, or one after the first turn.
+    #[error("a meta line belongs before the first turn, once")]
+    LateMeta,
+    /// Time went backwards.
+    #[error("not sorted by time: {ts_s} s comes after {previous_s} s")]
+    Unsorted {
+        /// This line's time.
+        ts_s: f64,
+        /// The previous line's time.
+        previous_s: f64,
+    },
+    /// Turn numbers of a conversation do not increase.
+    #[error("conversation {conversation}: turn {turn} comes after turn {previous}")]
+    TurnOrder {
+        /// The conversation.
+        conversation: u64,
+        /// This line's turn number.
+        turn: u32,
+        /// The number of the conversation's turn before it.
+        previous: u32,
+    },
+    /// A history longer than what was said.
+    #[error("conversation {conversation}: a history of {history} tokens, but only {said} were said before")]
+    HistoryTooLong {
+        /// The conversation.
+        conversation: u64,
+        /// The claimed history.
+        history: u64,
+        /// Tokens of the conversation so far.
+        said: u64,
+    },
+    /// Block ids without a block size.
+    #[error("blocks, but no `meta.bs` that says how many tokens a block holds")]
+    NoBlockSize,
+    /// The number of blocks does not fit the prompt.
+    #[error("{blocks} blocks of {block_size} tokens do not cover a prompt of {input} tokens")]
+    BlockCount {
+        /// Number of block ids on the line.
+        blocks: u64,
+        /// Tokens per block.
+        block_size: u32,
+        /// Prompt length.
+        input: u64,
+    },
+    /// An id with two predecessors.
+    #[error(
+        "block {id} at position {position} follows {}, but followed {} before: ids must name whole prefixes",
+        spell(*.parent),
+        spell(*.expected)
+    )]
+    BlockChain {
+        /// The id.
+        id: u64,
+        /// Its position in the prompt.
+        position: usize,
+        /// The id before it on this line.
+        parent: Option<u64>,
+        /// The id before it where it was first seen.
+        expected: Option<u64>,
+    },
+    /// More traffic classes than can be told apart.
+    #[error("more than {0} traffic classes")]
+    TooManyClasses(usize),
+}
+
+fn spell(parent: Option<u64>) -> String {
+    parent.map_or_else(|| "nothing".to_owned(), |id| format!("block {id}"))
+}
+
+impl TraceFault {
+    pub(crate) fn field(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Field {
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+}
