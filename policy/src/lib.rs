@@ -4,7 +4,9 @@
 //! values back, so that the router, the simulated engine, the simulator and the tests all run the very same code.
 
 pub mod cost;
+pub mod fingerprint;
 pub mod ids;
 pub mod route;
 pub mod trace;
+pub mod index;
 pub mod units;

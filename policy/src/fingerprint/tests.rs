@@ -1,0 +1,225 @@
+use std::num::NonZeroU32;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn message(builder: &mut ChainBuilder, role: &str, text: &str) {
+    builder.begin_message(role);
+    builder.field(Field::Text);
+    builder.push(text.as_bytes());
+    builder.end_message();
+}
+
+fn chat(messages: &[(&str, &str)]) -> Chain {
+    let mut builder = ChainBuilder::new("m", None);
+    for (role, text) in messages {
+        message(&mut builder, role, text);
+    }
+    builder.into_chain()
+}
+
+#[test]
+fn a_turn_extends_the_chain_of_the_turn_before() {
+    let long = "x".repeat(1000);
+    let first = chat(&[("system", &long), ("user", "hello")]);
+    let second = chat(&[
+        ("system", &long),
+        ("user", "hello"),
+        ("assistant", "hi"),
+        ("user", "bye"),
+    ]);
+    assert_eq!(first.len(), 5);
+    assert_eq!(second.hashes()[..first.len()], *first.hashes());
+    assert_eq!(second.ends()[..first.len()], *first.ends());
+    assert_eq!(second.len(), first.len() + 2);
+}
+
+#[test]
+fn another_model_or_salt_shares_no_key() {
+    let of = |model: &str, salt: Option<&str>| {
+        let mut builder = ChainBuilder::new(model, salt);
+        message(&mut builder, "user", "hello");
+        builder.into_chain()
+    };
+    let chains = [
+        of("a", None),
+        of("b", None),
+        of("a", Some("")),
+        of("a", Some("s")),
+        of("as", None),
+    ];
+    for (i, left) in chains.iter().enumerate() {
+        for right in &chains[i + 1..] {
+            assert_ne!(left.hashes()[0], right.hashes()[0]);
+        }
+    }
+}
+
+#[test]
+fn system_and_developer_are_different_roles() {
+    assert_ne!(
+        chat(&[("system", "be brief")]).hashes(),
+        chat(&[("developer", "be brief")]).hashes()
+    );
+}
+
+#[test]
+fn an_empty_field_leaves_no_trace() {
+    let mut with = ChainBuilder::new("m", None);
+    with.begin_message("assistant");
+    with.field(Field::Text);
+    with.push(b"");
+    with.field(Field::ToolName);
+    with.push(b"search");
+    with.end_message();
+    let mut without = ChainBuilder::new("m", None);
+    without.begin_message("assistant");
+    without.field(Field::ToolName);
+    without.push(b"search");
+    without.end_message();
+    assert_eq!(with.chain(), without.chain());
+}
+
+#[test]
+fn two_parts_differ_from_one_and_a_name_from_a_text() {
+    let mut two = ChainBuilder::new("m", None);
+    two.begin_message("user");
+    for part in ["a", "b"] {
+        two.field(Field::Text);
+        two.push(part.as_bytes());
+    }
+    two.end_message();
+    assert_ne!(two.chain(), &chat(&[("user", "ab")]));
+    let mut name = ChainBuilder::new("m", None);
+    name.begin_message("user");
+    name.field(Field::Name);
+    name.push(b"ab");
+    name.end_message();
+    assert_ne!(name.chain(), &chat(&[("user", "ab")]));
+}
+
+#[test]
+fn an_image_is_named_by_its_data_in_one_piece_or_many() {
+    let url = b"data:image/png;base64,iVBORw0KGgo=";
+    let mut hasher = MediaHasher::new();
+    url.chunks(5).for_each(|piece| hasher.push(piece));
+    assert_eq!(hasher.digest(), MediaDigest::of(url));
+    assert_ne!(MediaDigest::of(b"a"), MediaDigest::of(b"b"));
+    assert!(MediaDigest::of(url).hex().iter().all(u8::is_ascii_hexdigit));
+}
+
+#[test]
+fn a_reply_hashed_in_pieces_matches_the_next_turn() {
+    let answer = "0123456789".repeat(70);
+    let mut request = ChainBuilder::new("m", None);
+    message(&mut request, "user", "count");
+    let mut reply = request.reply();
+    reply.field(Field::Text);
+    answer.as_bytes().chunks(7).for_each(|delta| reply.push(delta));
+    reply.end_message();
+    let next = chat(&[("user", "count"), ("assistant", &answer), ("user", "more")]);
+    let mut joined = request.chain().clone();
+    joined.extend_from(reply.chain());
+    assert_eq!(next.hashes()[..joined.len()], *joined.hashes());
+    assert_eq!(next.ends()[..joined.len()], *joined.ends());
+    assert_eq!(reply.parent(), request.chain().last());
+}
+
+#[test]
+fn a_completion_continues_inside_its_plain_prompt() {
+    let text = "abcdefgh".repeat(100);
+    let (prompt, completion) = text.split_at(300);
+    let whole = |text: &str| {
+        let mut builder = ChainBuilder::new("m", None);
+        builder.begin_prompt();
+        builder.push(text.as_bytes());
+        builder
+    };
+    let mut request = whole(prompt);
+    let mut reply = request.reply();
+    reply.push(completion.as_bytes());
+    request.end_message();
+    let mut next = whole(&text);
+    next.end_message();
+    assert_eq!(request.chain().len(), 2, "one full chunk and one short");
+    let parent = next
+        .chain()
+        .hashes()
+        .iter()
+        .position(|key| Some(*key) == reply.parent())
+        .unwrap();
+    assert_eq!(parent, 0, "the short chunk is not part of the longer text");
+    let full = reply.chain().len();
+    assert_eq!(next.chain().hashes()[1..=full], *reply.chain().hashes());
+}
+
+#[test]
+fn a_restarted_builder_forgets_everything_but_its_memory() {
+    let mut builder = ChainBuilder::new("other", Some("salt"));
+    message(&mut builder, "user", &"y".repeat(700));
+    builder.begin_message("user");
+    builder.field(Field::Text);
+    builder.push(b"unfinished");
+    builder.restart("m", None);
+    message(&mut builder, "user", "hello");
+    assert_eq!(builder.chain(), &chat(&[("user", "hello")]));
+    assert_eq!(builder.bytes(), builder.chain().span(usize::MAX));
+}
+
+#[test]
+fn token_blocks_chain_and_drop_the_partial_one() {
+    let tokens: Vec<u32> = (0..1000).collect();
+    let size = NonZeroU32::new(16).unwrap();
+    let root = token_root("m", None);
+    let mut whole = Chain::new();
+    push_token_blocks(root, &tokens, size, &mut whole);
+    assert_eq!(whole.len(), 62);
+    assert_eq!(whole.span(62), 992);
+    let mut pieces = Chain::new();
+    push_token_blocks(root, &tokens[..320], size, &mut pieces);
+    push_token_blocks(pieces.last().unwrap(), &tokens[320..], size, &mut pieces);
+    assert_eq!(pieces, whole);
+    assert_ne!(token_root("m", Some("s")), root);
+    let mut large = Chain::new();
+    push_token_blocks(root, &tokens, NonZeroU32::new(500).unwrap(), &mut large);
+    assert_eq!(large.ends(), [500, 1000]);
+}
+
+/// The form written out: chunk by chunk over a message's canonical bytes. What the builder does incrementally.
+fn naive(messages: &[(String, String)]) -> Vec<u64> {
+    let mut link = super::chain::root(b"tailroute text 1", "m", None);
+    let mut links = Vec::new();
+    for (role, text) in messages {
+        let mut bytes = vec![0xFF, 0x01];
+        bytes.extend_from_slice(role.as_bytes());
+        if !text.is_empty() {
+            bytes.extend_from_slice(&[0xFF, 0x10]);
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        for chunk in bytes.chunks(CHUNK_BYTES) {
+            link = super::chain::link(link, chunk);
+            links.push(link);
+        }
+    }
+    links
+}
+
+proptest! {
+    #[test]
+    fn any_split_of_the_same_bytes_gives_the_same_chain(
+        messages in prop::collection::vec(("[a-z]{1,9}", ".{0,700}"), 0..6),
+        piece in 1usize..600,
+    ) {
+        let mut builder = ChainBuilder::new("m", None);
+        for (role, text) in &messages {
+            builder.begin_message(role);
+            builder.field(Field::Text);
+            text.as_bytes().chunks(piece).for_each(|bytes| builder.push(bytes));
+            builder.end_message();
+        }
+        let links: Vec<u64> = builder.chain().hashes().iter().map(|hash| hash.0).collect();
+        prop_assert_eq!(links, naive(&messages));
+        prop_assert_eq!(builder.chain().span(usize::MAX), builder.bytes());
+    }
+}

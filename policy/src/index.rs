@@ -1,0 +1,100 @@
+//! Which workers hold how much of a prompt, exactly, in bounded memory.
+//!
+//! The question, asked for every request: of this chain of prefix keys, how many leading keys does each worker hold?
+//! Residency is *prefix-closed*: an engine that evicted a block cannot use the blocks after it, so a worker's copy of a
+//! chain is always a prefix of it, and losing a key loses everything below it.
+//!
+//! Keys are [`PrefixHash`]es: each names its whole prefix, so a key has one parent for ever, the keys known form a
+//! forest, and two chains that agree at one position agree at all positions before it. Several models, cache salts and
+//! kinds of keys live in one index; their roots keep them apart.
+
+mod limits;
+pub mod naive;
+mod reach;
+
+#[cfg(test)]
+mod tests;
+
+pub use limits::{IndexLimits, IndexStats, StoreError};
+pub use reach::Reach;
+
+use crate::ids::{PrefixHash, WorkerId};
+
+/// The global index. Lookups take `&self` and write nothing; evidence is applied through `&mut self`.
+#[derive(Debug)]
+pub struct Index {
+    inner: naive::NaiveIndex,
+}
+
+impl Index {
+    /// An empty index that will never hold more than its limits.
+    #[must_use]
+    pub fn new(limits: IndexLimits) -> Self {
+        Self {
+            inner: naive::NaiveIndex::new(limits),
+        }
+    }
+
+    /// How many leading keys of `chain` each worker holds. Overwrites `reach`; a `reach` used before is not reallocated.
+    pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
+        self.inner.lookup(chain, reach);
+    }
+
+    /// `worker` holds the whole of `chain`, which starts at a prompt's first key. Counts as a use of it.
+    /// Returns how many of its keys the worker did not hold before.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] where a key is known with another parent; the keys before it are stored.
+    pub fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
+        self.inner.store(worker, chain)
+    }
+
+    /// `worker` holds `hashes`, which follow `parent` (`None`: they start a prompt): what engines' events say.
+    /// Returns how many of the keys the worker did not hold before.
+    ///
+    /// # Errors
+    /// [`StoreError::UnknownParent`] if the worker does not hold `parent`: an event was lost, or the index evicted it.
+    /// Nothing is stored, and it is counted. [`StoreError::Conflict`] as for [`Self::store`].
+    pub fn store_after(
+        &mut self,
+        worker: WorkerId,
+        parent: Option<PrefixHash>,
+        hashes: &[PrefixHash],
+    ) -> Result<u64, StoreError> {
+        self.inner.store_after(worker, parent, hashes)
+    }
+
+    /// `worker` no longer holds `hash`, nor anything that continues it. Returns how many keys the worker lost; 0 if it
+    /// did not hold `hash` (a duplicate, or below one removed before), which is counted.
+    pub fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
+        self.inner.remove(worker, hash)
+    }
+
+    /// `worker` holds nothing any more: it left, restarted, cleared its cache or lost events. Returns the keys it lost.
+    pub fn forget(&mut self, worker: WorkerId) -> u64 {
+        self.inner.forget(worker)
+    }
+
+    /// Counts as a use of what is known of `chain`, for the index's own eviction, and changes nothing else.
+    pub fn touch(&mut self, chain: &[PrefixHash]) {
+        self.inner.touch(chain);
+    }
+
+    /// Whether `worker` holds `hash`.
+    #[must_use]
+    pub fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
+        self.inner.holds(worker, hash)
+    }
+
+    /// Keys that `worker` holds.
+    #[must_use]
+    pub fn entries_of(&self, worker: WorkerId) -> u64 {
+        self.inner.entries_of(worker)
+    }
+
+    /// Exact counts.
+    #[must_use]
+    pub fn stats(&self) -> IndexStats {
+        self.inner.stats()
+    }
+}
