@@ -6,7 +6,7 @@
 pub mod cost;
 pub mod fingerprint;
 pub mod ids;
+pub mod index;
 pub mod route;
 pub mod trace;
-pub mod index;
 pub mod units;
