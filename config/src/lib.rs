@@ -1,1 +1,46 @@
-//! (skeleton)
+//! What an operator writes, what it means, and what is wrong with it.
+//!
+//! Three types, two conversions:
+//!
+//! ```text
+//! TOML text ─┐
+//! environment├─▶ tree (every value knows where it came from) ─▶ written::File ─▶ checked::Config ─▶ the running router
+//! flags ─────┘      │ schema: unknown keys, types, ranges            │ meaning: urls, names, addresses
+//!                   └────────────────▶ Problems ◀────────────────────┘
+//! ```
+//!
+//! [`written`] is the file as it stands: plain strings and numbers, one doc comment per key. Its JSON schema is derived
+//! from it, and that one schema drives everything that has to agree with it: the check of the file, the spelling of the
+//! environment's variables, [`schema()`], and [`reference()`]. [`Config`] is what was meant: addresses, non-zero
+//! numbers, policies by type; whoever holds one need not check it again.
+//!
+//! A value with a problem is reported and put aside, and the check goes on without it: an operator with five mistakes
+//! reads five lines, not one.
+
+mod checked;
+mod coerce;
+mod load;
+mod markdown;
+mod overlay;
+mod problem;
+mod schema;
+mod tree;
+mod validate;
+pub mod written;
+
+pub use checked::{
+    Admin, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, Worker,
+};
+pub use load::{LoadError, Sources, load, load_file};
+pub use markdown::reference;
+pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
+pub use policy::route::{CacheAware, PolicyName, Weights};
+pub use problem::{Origin, Problem, Problems};
+pub use schema::schema;
+pub use written::{CachePolicy, Dialect, LogFormat};
+
+/// A complete, commented configuration file: every key, each with its default.
+pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Workers: urls with a grammar of their own, and names and urls that must be unique.
+
+use std::collections::BTreeMap;
+
+use http::Uri;
+use policy::cost::PrefillCost;
+use policy::units::Tokens;
+
+use super::Worker;
+use super::convert::Checker;
+use crate::written;
+
+/// Names go into a header and a metric's label.
+const LONGEST_NAME: usize = 64;
+
+pub(super) fn check_all(written: Vec<written::Worker>, checker: &mut Checker<'_>) -> Vec<Worker> {
+    if written.is_empty() {
+        let hint = "add a [[workers]] section with a url, or give --worker http://host:port".to_owned();
+        checker.report(
+            "workers",
+            "no workers; expected at least one".to_owned(),
+            Some(hint),
+        );
+    }
+    let mut urls = BTreeMap::new();
+    let mut names = BTreeMap::new();
+    let mut workers = Vec::with_capacity(written.len());
+    for (at, worker) in written.into_iter().enumerate() {
+        let named = worker.name.is_some();
+        let Some(worker) = check(worker, at, checker) else {
+            continue;
+        };
+        if let Some(first) = urls.insert(worker.url.to_string(), at) {
+            let what = format!("{} is the url of workers[{first}] already", worker.url);
+            checker.report(&format!("workers[{at}].url"), what, None);
+        } else if let Some(first) = names.insert(worker.name.clone(), at) {
+            let what = format!("`{}` is the name of workers[{first}] already", worker.name);
+            let hint = (!named).then(|| "give one of the two a name".to_owned());
+            checker.report(&format!("workers[{at}].name"), what, hint);
+        }
+        workers.push(worker);
+    }
+    workers
+}
+
+fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Option<Worker> {
+    let path = |key: &str| format!("workers[{at}].{key}");
+    let url = match base_url(&written.url) {
+        Ok(url) => Some(url),
+        Err((what, hint)) => {
+            checker.report(&path("url"), what, hint.map(str::to_owned));
+            None
+        }
+    };
+    let name = match (written.name, &url) {
+        (Some(name), _) => {
+            if name.is_empty()
+                || name.len() > LONGEST_NAME
+                || !name.bytes().all(|byte| byte.is_ascii_graphic())
+            {
+                let what = format!("expected 1 to {LONGEST_NAME} visible ASCII characters without spaces");
+                checker.report(&path("name"), what, None);
+            }
+            name
+        }
+        (None, Some(url)) => default_name(url),
+        (None, None) => String::new(),
+    };
+    if written.capacity_tokens < u64::from(written.block_size_tokens) {
+        let what = format!(
+            "{} tokens are less than one block of {}",
+            written.capacity_tokens, written.block_size_tokens
+        );
+        checker.report(&path("capacity_tokens"), what, None);
+    }
+    let cost = PrefillCost {
+        alpha_ms_per_token: written.alpha_ms_per_token,
+        beta_ms: written.beta_ms,
+        gamma_ms_per_token2: written.gamma_ms_per_token2,
+    };
+    Some(Worker {
+        name,
+        url: url?,
+        cost,
+        capacity: Tokens(written.capacity_tokens),
+        block_size: written.block_size_tokens,
+        cache_policy: written.cache_policy,
+        dialect: written.dialect,
+        models: written.models.unwrap_or_default(),
+    })
+}
+
+/// `host:port`, and the base path where there is one.
+fn default_name(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    let name = format!("{authority}{}", url.path().trim_end_matches('/'));
+    name.chars().take(LONGEST_NAME).collect()
+}
+
+type Refusal = (String, Option<&'static str>);
+
+/// Reads a base url and drops the slashes at its end, so that a path can be appended.
+fn base_url(text: &str) -> Result<Uri, Refusal> {
+    let trimmed = text.trim_end_matches('/');
+    let refuse = |why: &str, hint| {
+        Err((
+            format!("{why}; expected a url such as http://10.0.0.1:8000, found {text:?}"),
+            hint,
+        ))
+    };
+    let (Ok(_), Ok(url)) = (text.parse::<Uri>(), trimmed.parse::<Uri>()) else {
+        return refuse("not a url", None);
+    };
+    match url.scheme_str() {
+        Some("http") => {}
+        Some("https") => {
+            return refuse(
+                "https is not supported",
+                Some("use http, behind a tunnel if it crosses a network"),
+            );
+        }
+        Some(_) => return refuse("not an http url", None),
+        None => return refuse("no scheme", Some("put http:// in front")),
+    }
+    let Some(authority) = url.authority() else {
+        return refuse("no host", None);
+    };
+    if authority.host().is_empty() {
+        return refuse("no host", None);
+    }
+    if authority.as_str().contains('@') {
+        return refuse("credentials in a url end up in logs", Some("leave them out"));
+    }
+    if authority.as_str() != authority.host() && authority.port_u16().is_none_or(|port| port == 0) {
+        return refuse("no usable port", None);
+    }
+    if url.query().is_some() || trimmed.contains('#') {
+        return refuse("a base url has no query and no fragment", None);
+    }
+    if url.path().ends_with("/v1") {
+        return refuse(
+            "ends in /v1, which the client's path brings already",
+            Some("leave /v1 out"),
+        );
+    }
+    Ok(url)
+}

@@ -1,0 +1,19 @@
+//! Text of the environment and of flags, read as what a key expects.
+
+use crate::tree::Value;
+
+/// Reads `text` as the schema type `kind` (`integer`, `number`, `boolean`, `string`). `None` where it is no such thing.
+pub(crate) fn read_as(kind: &str, text: &str) -> Option<Value> {
+    let text = text.trim();
+    match kind {
+        "string" => Some(Value::Text(text.to_owned())),
+        "integer" => text.replace('_', "").parse().ok().map(Value::Integer),
+        "number" => text.replace('_', "").parse().ok().map(Value::Float),
+        "boolean" => match text {
+            "true" | "1" | "yes" | "on" => Some(Value::Boolean(true)),
+            "false" | "0" | "no" | "off" => Some(Value::Boolean(false)),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,130 @@
+//! From text, environment and flags to a checked configuration.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize as _;
+
+use crate::checked::{self, Config};
+use crate::overlay::{self, Overrides};
+use crate::problem::{Origin, Problem, Problems};
+use crate::schema::{self, Schema};
+use crate::tree::{self, Node};
+use crate::validate::validate;
+use crate::written;
+
+/// More than anybody writes by hand: what is longer is no configuration but a mistyped file name.
+const LONGEST_FILE_BYTES: u64 = 1 << 20;
+
+/// Everything that a configuration is made of, weakest first.
+#[derive(Clone, Debug, Default)]
+pub struct Sources<'a> {
+    /// The file's name, for messages, and its text.
+    pub file: Option<(&'a str, &'a str)>,
+    /// The environment. Variables that are not ours are passed over.
+    pub environment: BTreeMap<String, String>,
+    /// The command line.
+    pub overrides: Overrides,
+}
+
+/// Why a file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It could not be read.
+    #[error("{}: cannot be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is too long to be a configuration.
+    #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, which no configuration is", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It was read, and is wrong.
+    #[error(transparent)]
+    Wrong(#[from] Problems),
+}
+
+/// Puts a configuration together and checks it.
+///
+/// # Errors
+/// Everything that is wrong with it, as far as it could be told; never an empty list.
+pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
+    let mut problems = Problems::default();
+    let mut root = match sources.file {
+        Some((name, text)) => tree::read(name, text, &mut problems),
+        None => Node::empty(),
+    };
+    if !problems.is_empty() {
+        // Half a file would only yield complaints about what its other half says.
+        return Err(problems);
+    }
+    overlay::environment(&mut root, &sources.environment, &mut problems);
+    overlay::flags(&mut root, &sources.overrides, &mut problems);
+
+    let schema = schema::schema();
+    validate(&mut root, Schema::of(&schema), "", &mut problems);
+    let file = match written::File::deserialize(root.to_toml()) {
+        Ok(file) => file,
+        Err(error) => {
+            // Reached only where serde is stricter than the schema derived from the same types.
+            let what = error.message().to_owned();
+            problems.push(Problem {
+                origin: Origin::Nowhere,
+                path: String::new(),
+                what,
+                hint: None,
+            });
+            return Err(problems);
+        }
+    };
+    let config = checked::check(file, &root.origins(), &mut problems);
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(problems)
+    }
+}
+
+/// Reads `path`, if there is one, and [`load`]s it under the environment and the command line.
+///
+/// # Errors
+/// If the file cannot be read, is no UTF-8, or is wrong.
+pub fn load_file(
+    path: Option<&Path>,
+    environment: BTreeMap<String, String>,
+    overrides: Overrides,
+) -> Result<Config, LoadError> {
+    let read = path.map(|path| read_text(path).map(|text| (path.display().to_string(), text)));
+    let file = read.transpose()?;
+    let file = file.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
+    Ok(load(&Sources {
+        file,
+        environment,
+        overrides,
+    })?)
+}
+
+fn read_text(path: &Path) -> Result<String, LoadError> {
+    let unreadable = |source| LoadError::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut text = String::new();
+    // Bounded by what is read, not by what the file says of itself: pipes and devices say nothing.
+    file.take(LONGEST_FILE_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(unreadable)?;
+    if text.len() as u64 > LONGEST_FILE_BYTES {
+        return Err(LoadError::TooLong {
+            path: path.to_owned(),
+        });
+    }
+    Ok(text)
+}

@@ -1,0 +1,73 @@
+//! The reference page, written from the schema.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use crate::overlay::ENVIRONMENT_PREFIX;
+use crate::schema::{self, Schema};
+use crate::tree::join;
+use crate::validate::expectation;
+
+/// The reference of every key, as Markdown: type, default, meaning, section by section.
+#[must_use]
+pub fn reference() -> String {
+    let schema = schema::schema();
+    let root = Schema::of(&schema);
+    let mut page = format!(
+        "<!-- Generated from config/src/written.rs by `tailroute schema --markdown`; a test keeps it fresh. -->\n\n\
+         # Configuration\n\n\
+         A TOML file, then the environment, then the command line; the later wins. A key `section.key` is\n\
+         `{ENVIRONMENT_PREFIX}SECTION__KEY` in the environment, and `{ENVIRONMENT_PREFIX}WORKERS=url,url` replaces the list of workers (one whose\n\
+         url stands in the file keeps its settings). Unknown keys are refused. `tailroute check FILE` names every problem\n\
+         at once; [`tailroute.example.toml`](../config/tailroute.example.toml) has every key with its default.\n"
+    );
+    section(&mut page, root, "");
+    page
+}
+
+fn section(page: &mut String, schema: Schema<'_>, path: &str) {
+    let is_section = |schema: &Schema<'_>| {
+        schema.kind() == "object" || schema.items().is_some_and(|item| item.kind() == "object")
+    };
+    let (sections, keys): (Vec<_>, Vec<_>) = schema
+        .properties()
+        .partition(|(_, property)| is_section(property));
+    if !keys.is_empty() {
+        page.push_str("\n| key | type | default | meaning |\n|---|---|---|---|\n");
+    }
+    for (key, property) in keys {
+        let required = schema.required().any(|name| name == key);
+        let default = match property.keyword("default") {
+            _ if required => "required".to_owned(),
+            None | Some(Json::Null) => "–".to_owned(),
+            Some(value) => format!("`{value}`"),
+        };
+        let _ = writeln!(
+            page,
+            "| `{key}` | {} | {default} | {} |",
+            expectation(property),
+            meaning(property)
+        );
+    }
+    for (key, property) in sections {
+        let path = join(path, key);
+        let (heading, inner) = match property.items() {
+            Some(item) => (format!("[[{path}]]"), item),
+            None => (format!("[{path}]"), property),
+        };
+        let _ = writeln!(page, "\n## `{heading}`\n\n{}", meaning(property));
+        section(page, inner, &path);
+    }
+}
+
+/// The key's description on one line, and what each of its choices means.
+fn meaning(schema: Schema<'_>) -> String {
+    let mut text = schema.text("description").unwrap_or_default().to_owned();
+    for (name, meaning) in schema.choices() {
+        if let Some(meaning) = meaning {
+            let _ = write!(text, " `{name}`: {meaning}");
+        }
+    }
+    text.replace('\n', " ").replace('|', "\\|")
+}

@@ -1,0 +1,142 @@
+//! What is wrong with a configuration, said so that it can be put right without reading anything else.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Origin {
+    /// In the file, at a line and a column that both count from 1.
+    File {
+        /// The file's name as it was given.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+    },
+    /// In a variable of the environment.
+    Environment {
+        /// The variable's name.
+        name: String,
+    },
+    /// In a flag of the command line.
+    Flag {
+        /// The flag, with its dashes.
+        name: String,
+    },
+    /// Nowhere: a default, or something that is missing altogether.
+    Nowhere,
+}
+
+impl Origin {
+    /// Whether values from here are text that still has to be read as what the key expects.
+    pub(crate) fn is_text(&self) -> bool {
+        matches!(self, Self::Environment { .. } | Self::Flag { .. })
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Self::Environment { name } => write!(f, "environment variable {name}"),
+            Self::Flag { name } => write!(f, "flag {name}"),
+            Self::Nowhere => f.write_str("configuration"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Where it was written.
+    pub origin: Origin,
+    /// The key, such as `workers[1].url`; empty where the text could not be read as TOML at all.
+    pub path: String,
+    /// What is wrong and what was expected.
+    pub what: String,
+    /// The likely remedy, where there is one.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong, in the order in which it was found. Never empty when returned as an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// The problems, one by one.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes a problem, unless the same key, or the section it stands in, has been reported already: a worker that is
+    /// no table is one mistake, and that it therefore has no url is not a second one.
+    pub(crate) fn push(&mut self, problem: Problem) {
+        let covered = self
+            .0
+            .iter()
+            .any(|earlier| !earlier.path.is_empty() && covers(&earlier.path, &problem.path));
+        if !covered {
+            self.0.push(problem);
+        }
+    }
+}
+
+/// Whether `outer` is `inner` or a section that `inner` stands in.
+fn covers(outer: &str, inner: &str) -> bool {
+    inner
+        .strip_prefix(outer)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,133 @@
+//! The JSON schema of the file, and the few questions that the rest of the crate asks it.
+//!
+//! It is derived from [`crate::written`], and is the only description of keys, types, ranges, defaults and meanings:
+//! the check, the reference and editors all read this one.
+
+use serde_json::Value as Json;
+
+use crate::written;
+
+/// The JSON schema (draft 2020-12) of the configuration file.
+#[must_use]
+pub fn schema() -> Json {
+    let mut root = schemars::schema_for!(written::File).to_value();
+    forget_defaults_of_required_keys(&mut root);
+    root
+}
+
+/// A required key has no default; serde's `default` on the section makes schemars write one.
+fn forget_defaults_of_required_keys(schema: &mut Json) {
+    if let Some(definitions) = schema.get_mut("$defs").and_then(Json::as_object_mut) {
+        definitions
+            .values_mut()
+            .for_each(forget_defaults_of_required_keys);
+    }
+    let required: Vec<String> = strings(schema.get("required")).map(str::to_owned).collect();
+    for key in required {
+        let pointer = format!("/properties/{key}");
+        if let Some(property) = schema.pointer_mut(&pointer).and_then(Json::as_object_mut) {
+            property.remove("default");
+        }
+    }
+}
+
+/// A schema together with the document that its references point into.
+#[derive(Clone, Copy)]
+pub(crate) struct Schema<'a> {
+    root: &'a Json,
+    /// As written at the key: its own description and default.
+    pub(crate) here: &'a Json,
+}
+
+impl<'a> Schema<'a> {
+    pub(crate) fn of(root: &'a Json) -> Self {
+        Self { root, here: root }
+    }
+
+    /// What a `$ref` points at, or the schema itself.
+    fn resolved(self) -> &'a Json {
+        let target = self
+            .here
+            .get("$ref")
+            .and_then(Json::as_str)
+            .and_then(|reference| self.root.pointer(reference.strip_prefix('#')?));
+        target.unwrap_or(self.here)
+    }
+
+    /// A named keyword, of the key itself or else of what it refers to.
+    pub(crate) fn keyword(self, name: &str) -> Option<&'a Json> {
+        self.here.get(name).or_else(|| self.resolved().get(name))
+    }
+
+    pub(crate) fn text(self, name: &str) -> Option<&'a str> {
+        self.keyword(name).and_then(Json::as_str)
+    }
+
+    /// `object`, `array`, `string`, `integer`, `number` or `boolean`; an optional key's type is that of its value.
+    pub(crate) fn kind(self) -> &'a str {
+        match self.keyword("type") {
+            Some(Json::String(kind)) => kind,
+            Some(kinds @ Json::Array(_)) => strings(Some(kinds))
+                .find(|kind| *kind != "null")
+                .unwrap_or("string"),
+            // A choice between documented constants.
+            _ => "string",
+        }
+    }
+
+    /// The keys of a section, by name.
+    pub(crate) fn properties(self) -> impl Iterator<Item = (&'a str, Schema<'a>)> {
+        let root = self.root;
+        let properties = self.keyword("properties").and_then(Json::as_object);
+        properties
+            .into_iter()
+            .flatten()
+            .map(move |(key, here)| (key.as_str(), Schema { root, here }))
+    }
+
+    pub(crate) fn property(self, key: &str) -> Option<Schema<'a>> {
+        self.properties()
+            .find(|(name, _)| *name == key)
+            .map(|(_, schema)| schema)
+    }
+
+    pub(crate) fn required(self) -> impl Iterator<Item = &'a str> {
+        strings(self.keyword("required"))
+    }
+
+    /// The schema of a list's elements.
+    pub(crate) fn items(self) -> Option<Schema<'a>> {
+        self.keyword("items").map(|here| Schema {
+            root: self.root,
+            here,
+        })
+    }
+
+    /// The values that a string may take, each with its meaning, where only some are allowed.
+    pub(crate) fn choices(self) -> Vec<(&'a str, Option<&'a str>)> {
+        let mut choices: Vec<_> = strings(self.keyword("enum")).map(|name| (name, None)).collect();
+        for choice in self
+            .keyword("oneOf")
+            .and_then(Json::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let meaning = choice.get("description").and_then(Json::as_str);
+            choices.extend(
+                choice
+                    .get("const")
+                    .and_then(Json::as_str)
+                    .map(|name| (name, meaning)),
+            );
+            choices.extend(strings(choice.get("enum")).map(|name| (name, meaning)));
+        }
+        choices
+    }
+}
+
+fn strings(list: Option<&Json>) -> impl Iterator<Item = &str> {
+    list.and_then(Json::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Json::as_str)
+}

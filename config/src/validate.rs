@@ -1,0 +1,189 @@
+//! A tree against the schema: unknown keys, wrong types, values out of range.
+//!
+//! Whatever is wrong is reported and taken out of the tree, so that its default stands in and the check of what the
+//! rest means can go on.
+
+use serde_json::Value as Json;
+
+use crate::coerce;
+use crate::problem::{Problem, Problems};
+use crate::schema::Schema;
+use crate::tree::{Node, Value, join};
+
+/// Checks `node` and all below it. Returns whether it may stay.
+pub(crate) fn validate(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) -> bool {
+    match (&mut node.value, schema.kind()) {
+        (Value::Table(_), "object") => {
+            check_keys(node, schema, path, problems);
+            true
+        }
+        (Value::List(nodes), "array") => {
+            if let Some(item) = schema.items() {
+                for (at, element) in nodes.iter_mut().enumerate() {
+                    if !validate(element, item, &format!("{path}[{at}]"), problems) {
+                        // Stays as an empty one: the paths of those after it keep their numbers.
+                        *element = placeholder(item);
+                    }
+                }
+            }
+            true
+        }
+        _ => check_scalar(node, schema, path, problems),
+    }
+}
+
+fn placeholder(schema: Schema<'_>) -> Node {
+    if schema.kind() == "object" {
+        return Node::empty();
+    }
+    Node {
+        value: Value::Text(String::new()),
+        ..Node::empty()
+    }
+}
+
+fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) {
+    let origin = node.origin.clone();
+    let Value::Table(entries) = &mut node.value else {
+        return;
+    };
+    for key in schema.required().filter(|key| !entries.contains_key(*key)) {
+        let what = format!(
+            "missing; expected {}",
+            expectation(schema.property(key).unwrap_or(schema))
+        );
+        problems.push(Problem {
+            origin: origin.clone(),
+            path: join(path, key),
+            what,
+            hint: None,
+        });
+    }
+    entries.retain(|key, entry| {
+        let path = join(path, key);
+        if let Some(property) = schema.property(key) {
+            return validate(entry, property, &path, problems);
+        }
+        let hint = nearest(key, schema.properties().map(|(name, _)| name))
+            .map(|name| format!("did you mean `{name}`?"))
+            .or_else(|| {
+                let known: Vec<_> = schema.properties().map(|(name, _)| name).collect();
+                Some(format!("known here: {}", known.join(", ")))
+            });
+        problems.push(Problem {
+            origin: entry.origin.clone(),
+            path,
+            what: "unknown key".to_owned(),
+            hint,
+        });
+        false
+    });
+}
+
+fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) -> bool {
+    let kind = schema.kind();
+    if let (true, Value::Text(text)) = (node.origin.is_text(), &node.value)
+        && let Some(value) = coerce::read_as(kind, text)
+    {
+        node.value = value;
+    }
+    let fits = match (&node.value, kind) {
+        (Value::Text(_), "string") | (Value::Boolean(_), "boolean") => true,
+        (Value::Integer(number), "integer") => in_range(*number as f64, schema),
+        (Value::Integer(number), "number") => in_range(*number as f64, schema),
+        (Value::Float(number), "number") => number.is_finite() && in_range(*number, schema),
+        _ => false,
+    };
+    let choices = schema.choices();
+    let chosen = match &node.value {
+        Value::Text(text) => choices.is_empty() || choices.iter().any(|(name, _)| name == text),
+        _ => true,
+    };
+    if fits && chosen {
+        return true;
+    }
+    let what = format!("expected {}, found {}", expectation(schema), shown(&node.value));
+    let hint = match &node.value {
+        Value::Text(text) => nearest(text, choices.iter().map(|(name, _)| *name)),
+        _ => None,
+    };
+    let hint = hint.map(|name| format!("did you mean `{name}`?"));
+    problems.push(Problem {
+        origin: node.origin.clone(),
+        path: path.to_owned(),
+        what,
+        hint,
+    });
+    false
+}
+
+/// A value as an operator would recognise it: short ones as they are, long ones by their type.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Text(text) if text.chars().count() <= 60 => format!("{text:?}"),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(flag) => flag.to_string(),
+        other => other.kind().to_owned(),
+    }
+}
+
+fn bound(schema: Schema<'_>, name: &str) -> Option<f64> {
+    schema.keyword(name).and_then(Json::as_f64)
+}
+
+fn in_range(number: f64, schema: Schema<'_>) -> bool {
+    bound(schema, "minimum").is_none_or(|least| number >= least)
+        && bound(schema, "maximum").is_none_or(|most| number <= most)
+        && bound(schema, "exclusiveMinimum").is_none_or(|least| number > least)
+        && bound(schema, "exclusiveMaximum").is_none_or(|most| number < most)
+}
+
+/// What a key takes, in words: `an integer of at least 1`, `one of lru, t-lru`.
+pub(crate) fn expectation(schema: Schema<'_>) -> String {
+    let choices = schema.choices();
+    if !choices.is_empty() {
+        let names: Vec<_> = choices.into_iter().map(|(name, _)| name).collect();
+        return format!("one of {}", names.join(", "));
+    }
+    let kind = match schema.kind() {
+        "object" => "a section",
+        "array" => "a list",
+        "integer" => "an integer",
+        "number" => "a number",
+        "boolean" => "true or false",
+        _ => "a string",
+    };
+    match range(schema) {
+        Some(range) => format!("{kind} {range}"),
+        None => kind.to_owned(),
+    }
+}
+
+fn range(schema: Schema<'_>) -> Option<String> {
+    let least = bound(schema, "minimum").map(|least| format!("of at least {least}"));
+    let least = least.or_else(|| bound(schema, "exclusiveMinimum").map(|least| format!("above {least}")));
+    let most = bound(schema, "maximum").map(|most| format!("at most {most}"));
+    let most = most.or_else(|| bound(schema, "exclusiveMaximum").map(|most| format!("below {most}")));
+    match (least, most) {
+        (Some(least), Some(most)) => Some(format!("{least} and {most}")),
+        (least, most) => least.or(most),
+    }
+}
+
+/// The name that was probably meant. Half of the longer name may differ; beyond that a guess would mislead.
+pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // Distances are quadratic: nobody misspells a key into a page of text.
+    if written.len() > 64 {
+        return None;
+    }
+    let distance = |name: &str| {
+        let normal = written.to_lowercase().replace('-', "_");
+        strsim::damerau_levenshtein(&normal, &name.replace('-', "_"))
+    };
+    names
+        .map(|name| (distance(name), name))
+        .filter(|(distance, name)| *distance * 2 <= name.len().max(written.len()))
+        .min()
+        .map(|(_, name)| name)
+}
