@@ -1,3 +1,5 @@
-//! (skeleton)
+//! The `tailroute` binary's parts.
 
+pub mod cli;
+pub mod cmd;
 pub mod trace_file;

@@ -1,0 +1,69 @@
+//! The command line: one variant per subcommand, each with its arguments and its `run` in [`crate::cmd`].
+//!
+//! Exit codes: 0 it worked, 1 it did not, 2 it was called wrongly.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cmd;
+
+/// Routes LLM conversations to the worker where they will meet their time-to-first-token objective.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tailroute",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Check(cmd::check::Args),
+    Schema(cmd::schema::Args),
+}
+
+/// Runs the command line `arguments`, the program's own name first.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are "errors" with code 0 that go to standard output.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let result = match cli.command {
+        Command::Check(args) => cmd::check::run(args),
+        Command::Schema(args) => cmd::schema::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        cmd::complain(&format!("error: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_usage_is_exit_code_two() {
+        let code = super::run(["tailroute", "--no-such-flag"].map(Into::into));
+        assert_eq!(
+            format!("{code:?}"),
+            format!("{:?}", std::process::ExitCode::from(2))
+        );
+    }
+}
