@@ -1,0 +1,440 @@
+//! The block cache that simulated engines and the router's mirrors share.
+//!
+//! An engine caches a prompt as a chain of blocks; block `i` is worth having only while blocks `0..i` are resident.
+//! So this cache is *prefix-closed*: a node leaves only when nothing hangs below it. Pieces weigh tokens, not slots:
+//! an engine's blocks all weigh `block_size`, a mirror's text chunks weigh what they are estimated to hold.
+//!
+//! Room is found in three bands, as a vLLM scheduler with Tail-Optimized LRU finds it:
+//!
+//! 1. blank space, never used or given back;
+//! 2. *evict-first*: what a release or a hint said cannot help any more, in the order in which it was said;
+//! 3. least recently used.
+//!
+//! Within 2 and 3 a conversation is eaten from its end. Both bands are intrusive lists in a slab, every operation is
+//! O(1) per block, and the order needs no clock: a released chain is appended leaf first, and whoever touches a node
+//! touches all its ancestors, so a parent always stands behind its children. Four traps decide the details:
+//!
+//! - *The last release decides the mark.* Forked conversations share blocks; a release that leaves a block pinned by
+//!   another lease says nothing about it.
+//! - *A hit clears the mark.* What was used again is no longer dead weight.
+//! - *A marked node waits for its children.* While something unmarked (or pinned) hangs below it, a marked node stays
+//!   in the LRU list, and enters the evict-first band when the last such child is marked or gone. `blockers` counts
+//!   them, so the wait costs nothing.
+//! - *Prepending marked blocks to one free list is wrong*: it evicts cached data while blank space remains.
+//!
+//! Rejected: ordering nodes by a `last_access` heap, as radix caches commonly do. It is O(log n) per block, and a tie
+//! between a parent and its child has to be broken by hand.
+
+mod slab;
+
+#[cfg(test)]
+mod naive;
+#[cfg(test)]
+mod tests;
+
+use rustc_hash::FxHashMap;
+
+use self::slab::{Band, NONE, Nodes};
+use crate::ids::PrefixHash;
+use crate::units::Tokens;
+
+/// One link of a chain to be cached: its name and its weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Names the whole prefix that ends with this piece.
+    pub hash: PrefixHash,
+    /// The tokens that this piece adds to its prefix.
+    pub tokens: u32,
+}
+
+/// What an operation did to the resident set, in order. Replaying these on a set reproduces the cache's contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A piece became resident, below `parent` (`None`: at the root).
+    Stored {
+        /// The new piece.
+        hash: PrefixHash,
+        /// The piece before it.
+        parent: Option<PrefixHash>,
+    },
+    /// A piece left.
+    Removed {
+        /// The piece that left.
+        hash: PrefixHash,
+    },
+    /// Everything left at once.
+    Cleared,
+}
+
+/// How much of a released chain is worth keeping; what lies past it goes to the evict-first band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All of it: plain LRU.
+    All,
+    /// The pieces that begin before this many tokens (a budget rounded up to whole pieces).
+    First(Tokens),
+}
+
+/// A running sequence's hold on its blocks. Give it back with [`PrefixCache::release`]: a lease that is merely dropped
+/// leaves its blocks pinned.
+#[derive(Debug)]
+#[must_use = "a dropped lease leaves its blocks pinned"]
+pub struct Lease {
+    held: Vec<u32>,
+    hits: usize,
+    hit_tokens: u64,
+    cut: bool,
+    epoch: u64,
+}
+
+impl Lease {
+    /// Pieces held, a prefix of what was asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Leading pieces that were resident when [`PrefixCache::acquire`] was called.
+    #[must_use]
+    pub fn hits(&self) -> usize {
+        self.hits
+    }
+
+    /// Tokens in [`Lease::hits`].
+    #[must_use]
+    pub fn hit_tokens(&self) -> Tokens {
+        Tokens(self.hit_tokens)
+    }
+
+    /// Some piece found no room, so the chain ends early for good: [`PrefixCache::extend`] adds nothing to it.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+}
+
+/// A token-weighted, prefix-closed cache of chained blocks. See the module's documentation for the order of eviction.
+#[derive(Debug)]
+pub struct PrefixCache {
+    capacity: u64,
+    used: u64,
+    pinned: u64,
+    by_hash: FxHashMap<PrefixHash, u32>,
+    nodes: Nodes,
+    /// Counts clears, so that a lease from before one holds nothing.
+    epoch: u64,
+}
+
+impl PrefixCache {
+    /// An empty cache with room for `capacity` tokens.
+    #[must_use]
+    pub fn new(capacity: Tokens) -> Self {
+        Self {
+            capacity: capacity.0,
+            used: 0,
+            pinned: 0,
+            by_hash: FxHashMap::default(),
+            nodes: Nodes::default(),
+            epoch: 0,
+        }
+    }
+
+    /// Room in tokens, used or not.
+    #[must_use]
+    pub fn capacity(&self) -> Tokens {
+        Tokens(self.capacity)
+    }
+
+    /// Tokens resident. At most the capacity, except while leases hold more than a shrunken capacity.
+    #[must_use]
+    pub fn used(&self) -> Tokens {
+        Tokens(self.used)
+    }
+
+    /// Tokens held by leases: what cannot be evicted now.
+    #[must_use]
+    pub fn pinned(&self) -> Tokens {
+        Tokens(self.pinned)
+    }
+
+    /// Tokens in the evict-first band.
+    #[must_use]
+    pub fn evict_first(&self) -> Tokens {
+        Tokens(self.nodes.evict_first_tokens())
+    }
+
+    /// Pieces resident.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_hash.len()
+    }
+
+    /// Nothing is resident.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_hash.is_empty()
+    }
+
+    /// Whether this piece, and therefore every piece before it, is resident.
+    #[must_use]
+    pub fn contains(&self, hash: PrefixHash) -> bool {
+        self.by_hash.contains_key(&hash)
+    }
+
+    /// How many leading pieces of `chain` are resident. Moves and marks nothing.
+    #[must_use]
+    pub fn resident(&self, chain: &[PrefixHash]) -> usize {
+        self.walk(chain.iter().copied()).count()
+    }
+
+    /// The tokens in the leading pieces of `chain` that are resident. Moves and marks nothing.
+    #[must_use]
+    pub fn resident_tokens(&self, chain: &[PrefixHash]) -> Tokens {
+        Tokens(
+            self.walk(chain.iter().copied())
+                .map(|slot| u64::from(self.nodes.get(slot).tokens))
+                .sum(),
+        )
+    }
+
+    /// Pins `chain`: its resident prefix is touched (a hit clears the evict-first mark), the rest is stored, making
+    /// room by eviction. Where everything left is pinned the lease holds only a prefix and [`Lease::is_cut`].
+    ///
+    /// A resident piece keeps the weight it was stored with.
+    pub fn acquire(&mut self, chain: &[Piece], changes: &mut Vec<Change>) -> Lease {
+        let mut lease = Lease {
+            held: Vec::with_capacity(chain.len()),
+            hits: 0,
+            hit_tokens: 0,
+            cut: false,
+            epoch: self.epoch,
+        };
+        lease.held.extend(self.walk(chain.iter().map(|piece| piece.hash)));
+        lease.hits = lease.held.len();
+        for &slot in &lease.held {
+            lease.hit_tokens += u64::from(self.nodes.get(slot).tokens);
+            self.pin(slot);
+        }
+        let missing = &chain[lease.hits..];
+        self.extend(&mut lease, missing, changes);
+        lease
+    }
+
+    /// Adds the pieces that a running sequence grew by. Returns how many more are held now.
+    pub fn extend(&mut self, lease: &mut Lease, pieces: &[Piece], changes: &mut Vec<Change>) -> usize {
+        if lease.epoch != self.epoch || lease.cut {
+            lease.cut = true;
+            return 0;
+        }
+        let before = lease.held.len();
+        for piece in pieces {
+            let parent = lease.held.last().copied().unwrap_or(NONE);
+            match self.by_hash.get(&piece.hash).copied() {
+                // Another sequence grew the same way.
+                Some(slot) if self.nodes.get(slot).parent == parent => {
+                    self.pin(slot);
+                    lease.held.push(slot);
+                }
+                None if self.make_room(u64::from(piece.tokens), changes) => {
+                    let slot = self.store(*piece, parent, changes);
+                    lease.held.push(slot);
+                }
+                // No room, or a hash that names another prefix: a collision, or a chain that repeats itself.
+                _ => {
+                    lease.cut = true;
+                    break;
+                }
+            }
+        }
+        self.debug_check();
+        lease.held.len() - before
+    }
+
+    /// Gives a sequence's blocks back, deepest first. Blocks that no other lease holds go to the evict-first band
+    /// (past `keep`) or to the fresh end of the LRU band.
+    pub fn release(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        let mut end: u64 = lease
+            .held
+            .iter()
+            .map(|&slot| u64::from(self.nodes.get(slot).tokens))
+            .sum();
+        for &slot in lease.held.iter().rev() {
+            let tokens = u64::from(self.nodes.get(slot).tokens);
+            end -= tokens;
+            let mark = match keep {
+                Keep::All => false,
+                Keep::First(budget) => end >= budget.0,
+            };
+            if self.nodes.unpin(slot, mark) {
+                self.pinned -= tokens;
+            }
+        }
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// Touches and stores `chain` without holding it: acquire and release in one. Returns how many pieces are resident.
+    pub fn insert(&mut self, chain: &[Piece], keep: Keep, changes: &mut Vec<Change>) -> usize {
+        let lease = self.acquire(chain, changes);
+        let held = lease.len();
+        self.release(lease, keep, changes);
+        held
+    }
+
+    /// Puts resident, unpinned pieces in the evict-first band; each goes no sooner than what hangs below it. Returns
+    /// how many pieces took the mark. Pinned pieces take none: their release will decide.
+    pub fn mark_evict_first(&mut self, tail: impl IntoIterator<Item = PrefixHash>) -> usize {
+        let mut marked = 0;
+        for hash in tail {
+            if let Some(&slot) = self.by_hash.get(&hash) {
+                marked += usize::from(self.nodes.mark(slot));
+            }
+        }
+        self.debug_check();
+        marked
+    }
+
+    /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.
+    pub fn remove(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) -> usize {
+        let Some(&top) = self.by_hash.get(&hash) else {
+            return 0;
+        };
+        let below = self.nodes.subtree(top);
+        let mut removed = 0;
+        // Deepest first; a pinned node's ancestors are pinned, so what is left stays prefix-closed.
+        for &slot in below.iter().rev() {
+            if self.nodes.get(slot).pins == 0 {
+                self.drop_node(slot, changes);
+                removed += 1;
+            }
+        }
+        self.debug_check();
+        removed
+    }
+
+    /// Drops everything, what leases hold too: a worker that restarted. Leases from before hold nothing afterwards.
+    pub fn clear(&mut self, changes: &mut Vec<Change>) {
+        self.by_hash.clear();
+        self.nodes = Nodes::default();
+        self.used = 0;
+        self.pinned = 0;
+        self.epoch += 1;
+        changes.push(Change::Cleared);
+    }
+
+    /// Changes the room, evicting at once what no longer fits; what leases hold goes when it is released.
+    pub fn set_capacity(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
+        self.capacity = capacity.0;
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.
+    #[must_use]
+    pub fn eviction_order(&self) -> Vec<PrefixHash> {
+        let bands = [Band::EvictFirst, Band::Lru];
+        bands
+            .iter()
+            .flat_map(|&band| self.nodes.in_band(band))
+            .map(|slot| self.nodes.get(slot).hash)
+            .collect()
+    }
+
+    /// What must hold after every operation; `Err` names what does not.
+    pub fn invariants(&self) -> Result<(), String> {
+        let (used, pinned) = self.nodes.invariants(&self.by_hash)?;
+        if used != self.used || pinned != self.pinned {
+            return Err(format!(
+                "counted used {used} pinned {pinned}, kept {} {}",
+                self.used, self.pinned
+            ));
+        }
+        if self.used > self.capacity && self.used > self.pinned {
+            return Err(format!(
+                "{} tokens in room for {}, not all pinned",
+                self.used, self.capacity
+            ));
+        }
+        Ok(())
+    }
+
+    /// The slots of the resident prefix of a chain.
+    fn walk(&self, chain: impl Iterator<Item = PrefixHash>) -> impl Iterator<Item = u32> {
+        let mut parent = NONE;
+        chain.map_while(move |hash| {
+            let slot = *self.by_hash.get(&hash)?;
+            let linked = self.nodes.get(slot).parent == parent;
+            parent = slot;
+            linked.then_some(slot)
+        })
+    }
+
+    fn pin(&mut self, slot: u32) {
+        if self.nodes.pin(slot) {
+            self.pinned += u64::from(self.nodes.get(slot).tokens);
+        }
+    }
+
+    fn store(&mut self, piece: Piece, parent: u32, changes: &mut Vec<Change>) -> u32 {
+        let slot = self.nodes.insert_pinned(piece.hash, piece.tokens, parent);
+        self.by_hash.insert(piece.hash, slot);
+        self.used += u64::from(piece.tokens);
+        self.pinned += u64::from(piece.tokens);
+        let parent = (parent != NONE).then(|| self.nodes.get(parent).hash);
+        changes.push(Change::Stored {
+            hash: piece.hash,
+            parent,
+        });
+        slot
+    }
+
+    /// Evicts until `tokens` more fit. Evicts nothing if they cannot.
+    fn make_room(&mut self, tokens: u64, changes: &mut Vec<Change>) -> bool {
+        if self.pinned + tokens > self.capacity {
+            return false;
+        }
+        while self.used + tokens > self.capacity {
+            let Some(victim) = self.nodes.next_victim() else {
+                return false;
+            };
+            self.drop_node(victim, changes);
+        }
+        true
+    }
+
+    fn shrink(&mut self, changes: &mut Vec<Change>) {
+        while self.used > self.capacity {
+            let Some(victim) = self.nodes.next_victim() else {
+                return;
+            };
+            self.drop_node(victim, changes);
+        }
+    }
+
+    fn drop_node(&mut self, slot: u32, changes: &mut Vec<Change>) {
+        let node = self.nodes.get(slot);
+        let (hash, tokens) = (node.hash, u64::from(node.tokens));
+        self.by_hash.remove(&hash);
+        self.nodes.remove_leaf(slot);
+        self.used -= tokens;
+        changes.push(Change::Removed { hash });
+    }
+
+    /// Whole-cache checks are quadratic over a run, so a debug build makes them only while the cache is small.
+    fn debug_check(&self) {
+        debug_assert!(
+            self.len() > 64 || self.invariants().is_ok(),
+            "{:?}",
+            self.invariants()
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! The same cache, told the slow way: no lists, no counts kept; every question is answered by looking at every node.
+
+use std::collections::BTreeMap;
+
+use super::{Change, Keep, Piece};
+use crate::ids::PrefixHash;
+
+#[derive(Clone, Debug)]
+struct Node {
+    parent: Option<PrefixHash>,
+    tokens: u64,
+    pins: u32,
+    marked: bool,
+    /// When it was last released, and when it entered the evict-first band.
+    released: u64,
+    evict_first: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct NaiveLease {
+    held: Vec<PrefixHash>,
+    pub(super) hits: usize,
+    cut: bool,
+    epoch: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct NaiveCache {
+    pub(super) capacity: u64,
+    nodes: BTreeMap<PrefixHash, Node>,
+    tick: u64,
+    epoch: u64,
+}
+
+impl NaiveCache {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.nodes.values().map(|node| node.tokens).sum()
+    }
+
+    pub(super) fn pinned(&self) -> u64 {
+        self.nodes
+            .values()
+            .filter(|node| node.pins > 0)
+            .map(|node| node.tokens)
+            .sum()
+    }
+
+    pub(super) fn evict_first(&self) -> u64 {
+        self.nodes
+            .values()
+            .filter(|node| node.evict_first.is_some())
+            .map(|node| node.tokens)
+            .sum()
+    }
+
+    pub(super) fn resident(&self, chain: &[PrefixHash]) -> usize {
+        let mut parent = None;
+        let mut count = 0;
+        for hash in chain {
+            match self.nodes.get(hash) {
+                Some(node) if node.parent == parent => count += 1,
+                _ => break,
+            }
+            parent = Some(*hash);
+        }
+        count
+    }
+
+    pub(super) fn acquire(&mut self, chain: &[Piece], changes: &mut Vec<Change>) -> NaiveLease {
+        let hashes: Vec<PrefixHash> = chain.iter().map(|piece| piece.hash).collect();
+        let hits = self.resident(&hashes);
+        let mut lease = NaiveLease {
+            held: Vec::new(),
+            hits,
+            cut: false,
+            epoch: self.epoch,
+        };
+        self.extend(&mut lease, chain, changes);
+        lease
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        lease: &mut NaiveLease,
+        pieces: &[Piece],
+        changes: &mut Vec<Change>,
+    ) -> usize {
+        if lease.cut || lease.epoch != self.epoch {
+            lease.cut = true;
+            return 0;
+        }
+        let before = lease.held.len();
+        for piece in pieces {
+            let parent = lease.held.last().copied();
+            let tokens = u64::from(piece.tokens);
+            let room = self.pinned() + tokens <= self.capacity;
+            match self.nodes.get_mut(&piece.hash) {
+                Some(node) if node.parent == parent => {
+                    node.pins += 1;
+                    node.marked = false;
+                    node.evict_first = None;
+                }
+                Some(_) => lease.cut = true,
+                None if !room => lease.cut = true,
+                None => {
+                    while self.used() + tokens > self.capacity {
+                        self.evict(changes);
+                    }
+                    let node = Node {
+                        parent,
+                        tokens,
+                        pins: 1,
+                        marked: false,
+                        released: 0,
+                        evict_first: None,
+                    };
+                    self.nodes.insert(piece.hash, node);
+                    changes.push(Change::Stored {
+                        hash: piece.hash,
+                        parent,
+                    });
+                }
+            }
+            if lease.cut {
+                break;
+            }
+            lease.held.push(piece.hash);
+        }
+        lease.held.len() - before
+    }
+
+    pub(super) fn release(&mut self, lease: &NaiveLease, keep: Keep, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        let mut start = 0;
+        let starts: Vec<u64> = lease
+            .held
+            .iter()
+            .map(|hash| {
+                let here = start;
+                start += self.nodes[hash].tokens;
+                here
+            })
+            .collect();
+        for (hash, start) in lease.held.iter().zip(starts).rev() {
+            self.tick += 1;
+            let tick = self.tick;
+            let node = self.nodes.get_mut(hash).unwrap();
+            node.pins -= 1;
+            if node.pins == 0 {
+                node.released = tick;
+                node.marked = matches!(keep, Keep::First(budget) if start >= budget.0);
+            }
+            self.settle();
+        }
+        while self.used() > self.capacity && self.used() > self.pinned() {
+            self.evict(changes);
+        }
+    }
+
+    pub(super) fn mark(&mut self, hash: PrefixHash) {
+        if let Some(node) = self.nodes.get_mut(&hash).filter(|node| node.pins == 0) {
+            node.marked = true;
+        }
+        self.settle();
+    }
+
+    pub(super) fn remove(&mut self, hash: PrefixHash) {
+        for child in self.children(hash) {
+            self.remove(child);
+        }
+        if self.nodes.get(&hash).is_some_and(|node| node.pins == 0) {
+            self.nodes.remove(&hash);
+            self.settle();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.nodes.clear();
+        self.epoch += 1;
+    }
+
+    pub(super) fn set_capacity(&mut self, capacity: u64, changes: &mut Vec<Change>) {
+        self.capacity = capacity;
+        while self.used() > self.capacity && self.used() > self.pinned() {
+            self.evict(changes);
+        }
+    }
+
+    pub(super) fn eviction_order(&self) -> Vec<PrefixHash> {
+        let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins == 0).collect();
+        order.sort_by_key(|(_, node)| {
+            (
+                node.evict_first.is_none(),
+                node.evict_first.unwrap_or(node.released),
+            )
+        });
+        order.into_iter().map(|(hash, _)| *hash).collect()
+    }
+
+    fn children(&self, hash: PrefixHash) -> Vec<PrefixHash> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.parent == Some(hash))
+            .map(|(hash, _)| *hash)
+            .collect()
+    }
+
+    fn evict(&mut self, changes: &mut Vec<Change>) {
+        let hash = self.eviction_order()[0];
+        assert!(
+            self.children(hash).is_empty(),
+            "a parent would go before its child"
+        );
+        self.nodes.remove(&hash);
+        changes.push(Change::Removed { hash });
+        self.settle();
+    }
+
+    /// Marked nodes with nothing but evict-first children enter the band.
+    fn settle(&mut self) {
+        loop {
+            let ready = self.nodes.iter().find(|(hash, node)| {
+                node.marked
+                    && node.pins == 0
+                    && node.evict_first.is_none()
+                    && self
+                        .children(**hash)
+                        .iter()
+                        .all(|child| self.nodes[child].evict_first.is_some())
+            });
+            let Some(hash) = ready.map(|(hash, _)| *hash) else {
+                return;
+            };
+            self.tick += 1;
+            let tick = self.tick;
+            if let Some(node) = self.nodes.get_mut(&hash) {
+                node.evict_first = Some(tick);
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The nodes, their family links and the two eviction lists, all as indices into one vector.
+//!
+//! Everything here keeps one rule: *an unpinned node stands behind all its children in the order of eviction*. The
+//! evict-first band is taken before the LRU band, so a node may enter it only when none of its children is elsewhere;
+//! `blockers` counts the children that are.
+
+use rustc_hash::FxHashMap;
+
+use crate::ids::PrefixHash;
+
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+
+fn present(slot: u32) -> Option<u32> {
+    (slot != NONE).then_some(slot)
+}
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Band {
+    /// Held by a lease (or a free slot): in no list.
+    Held,
+    /// First to go.
+    EvictFirst,
+    /// To go when the evict-first band is empty.
+    Lru,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) hash: PrefixHash,
+    pub(super) tokens: u32,
+    pub(super) parent: u32,
+    pub(super) pins: u32,
+    band: Band,
+    /// The last release, or a hint since then, said that this node cannot help any more.
+    marked: bool,
+    /// Children that are not in the evict-first band.
+    blockers: u32,
+    first_child: u32,
+    older_sibling: u32,
+    younger_sibling: u32,
+    before: u32,
+    after: u32,
+}
+
+/// A doubly linked list through [`Node::before`] and [`Node::after`]; the front goes first.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    front: u32,
+    back: u32,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            front: NONE,
+            back: NONE,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    slots: Vec<Node>,
+    free: Vec<u32>,
+    evict_first: List,
+    lru: List,
+    evict_first_tokens: u64,
+}
+
+impl Nodes {
+    pub(super) fn get(&self, slot: u32) -> &Node {
+        &self.slots[slot as usize]
+    }
+
+    fn at(&mut self, slot: u32) -> &mut Node {
+        &mut self.slots[slot as usize]
+    }
+
+    pub(super) fn evict_first_tokens(&self) -> u64 {
+        self.evict_first_tokens
+    }
+
+    /// The node to evict now. It never has children.
+    pub(super) fn next_victim(&self) -> Option<u32> {
+        [self.evict_first.front, self.lru.front]
+            .into_iter()
+            .find(|&slot| slot != NONE)
+    }
+
+    /// A new node with one pin, the youngest child of `parent`, which must be pinned too.
+    pub(super) fn insert_pinned(&mut self, hash: PrefixHash, tokens: u32, parent: u32) -> u32 {
+        let older_sibling = if parent == NONE {
+            NONE
+        } else {
+            self.get(parent).first_child
+        };
+        let node = Node {
+            hash,
+            tokens,
+            parent,
+            pins: 1,
+            band: Band::Held,
+            marked: false,
+            blockers: 0,
+            first_child: NONE,
+            older_sibling,
+            younger_sibling: NONE,
+            before: NONE,
+            after: NONE,
+        };
+        let slot = if let Some(slot) = self.free.pop() {
+            *self.at(slot) = node;
+            slot
+        } else {
+            self.slots.push(node);
+            (self.slots.len() - 1) as u32
+        };
+        if parent != NONE {
+            let parent = self.at(parent);
+            parent.first_child = slot;
+            parent.blockers += 1;
+        }
+        if older_sibling != NONE {
+            self.at(older_sibling).younger_sibling = slot;
+        }
+        slot
+    }
+
+    /// Adds a pin and clears the mark. True if the node was not pinned before.
+    pub(super) fn pin(&mut self, slot: u32) -> bool {
+        let node = self.at(slot);
+        node.pins += 1;
+        node.marked = false;
+        if node.pins > 1 {
+            return false;
+        }
+        self.leave_band(slot);
+        true
+    }
+
+    /// Takes a pin away; the last one decides the mark and where the node goes. True if it was the last one.
+    /// Children must have been unpinned before.
+    pub(super) fn unpin(&mut self, slot: u32, mark: bool) -> bool {
+        let node = self.at(slot);
+        node.pins -= 1;
+        if node.pins > 0 {
+            return false;
+        }
+        node.marked = mark;
+        if mark && node.blockers == 0 {
+            self.enter_evict_first(slot);
+        } else {
+            self.push_back(slot, Band::Lru);
+        }
+        true
+    }
+
+    /// Marks an unpinned node; it enters the evict-first band now or when its last blocker goes. True if it took the mark.
+    pub(super) fn mark(&mut self, slot: u32) -> bool {
+        let node = self.at(slot);
+        if node.pins > 0 || node.marked {
+            return false;
+        }
+        node.marked = true;
+        if node.blockers == 0 {
+            self.enter_evict_first(slot);
+        }
+        true
+    }
+
+    /// Takes out an unpinned node without children.
+    pub(super) fn remove_leaf(&mut self, slot: u32) {
+        debug_assert_eq!(
+            self.get(slot).first_child,
+            NONE,
+            "a node with children was removed"
+        );
+        let was_blocker = self.leave_list(slot) != Band::EvictFirst;
+        let Node {
+            parent,
+            older_sibling,
+            younger_sibling,
+            ..
+        } = *self.get(slot);
+        if younger_sibling != NONE {
+            self.at(younger_sibling).older_sibling = older_sibling;
+        } else if parent != NONE {
+            self.at(parent).first_child = older_sibling;
+        }
+        if older_sibling != NONE {
+            self.at(older_sibling).younger_sibling = younger_sibling;
+        }
+        self.free.push(slot);
+        if parent != NONE && was_blocker {
+            self.unblock(parent);
+        }
+    }
+
+    /// A node and all below it, parents before children.
+    pub(super) fn subtree(&self, top: u32) -> Vec<u32> {
+        let mut found = vec![top];
+        let mut next = 0;
+        while let Some(&slot) = found.get(next) {
+            next += 1;
+            let mut child = self.get(slot).first_child;
+            while child != NONE {
+                found.push(child);
+                child = self.get(child).older_sibling;
+            }
+        }
+        found
+    }
+
+    /// The nodes of a band, first to go first.
+    pub(super) fn in_band(&self, band: Band) -> impl Iterator<Item = u32> {
+        let front = match band {
+            Band::Held => NONE,
+            Band::EvictFirst => self.evict_first.front,
+            Band::Lru => self.lru.front,
+        };
+        std::iter::successors(present(front), |&slot| present(self.get(slot).after))
+    }
+
+    /// One child of `parent` is no longer outside the evict-first band; a marked parent that waited may follow it.
+    fn unblock(&mut self, parent: u32) {
+        let node = self.at(parent);
+        node.blockers -= 1;
+        if node.blockers == 0 && node.marked && node.band == Band::Lru {
+            self.enter_evict_first(parent);
+        }
+    }
+
+    /// Moves a node whose children are all there already into the evict-first band, and its waiting ancestors after it.
+    fn enter_evict_first(&mut self, slot: u32) {
+        let mut slot = slot;
+        loop {
+            self.leave_list(slot);
+            self.push_back(slot, Band::EvictFirst);
+            let parent = self.get(slot).parent;
+            if parent == NONE {
+                return;
+            }
+            let node = self.at(parent);
+            node.blockers -= 1;
+            if node.blockers > 0 || !node.marked || node.band != Band::Lru {
+                return;
+            }
+            slot = parent;
+        }
+    }
+
+    /// Takes a node that is being pinned out of its band: its parent, pinned by the same chain, waits for it again.
+    fn leave_band(&mut self, slot: u32) {
+        if self.leave_list(slot) == Band::EvictFirst {
+            let parent = self.get(slot).parent;
+            if parent != NONE {
+                self.at(parent).blockers += 1;
+            }
+        }
+    }
+
+    fn push_back(&mut self, slot: u32, band: Band) {
+        let tokens = u64::from(self.get(slot).tokens);
+        let list = match band {
+            Band::Held => return,
+            Band::EvictFirst => {
+                self.evict_first_tokens += tokens;
+                &mut self.evict_first
+            }
+            Band::Lru => &mut self.lru,
+        };
+        let before = std::mem::replace(&mut list.back, slot);
+        if before == NONE {
+            list.front = slot;
+        } else {
+            self.at(before).after = slot;
+        }
+        let node = self.at(slot);
+        node.band = band;
+        node.before = before;
+        node.after = NONE;
+    }
+
+    /// Unlinks a node; returns the band it was in.
+    fn leave_list(&mut self, slot: u32) -> Band {
+        let node = self.at(slot);
+        let (band, before, after, tokens) = (node.band, node.before, node.after, u64::from(node.tokens));
+        node.band = Band::Held;
+        node.before = NONE;
+        node.after = NONE;
+        let list = match band {
+            Band::Held => return band,
+            Band::EvictFirst => {
+                self.evict_first_tokens -= tokens;
+                &mut self.evict_first
+            }
+            Band::Lru => &mut self.lru,
+        };
+        if before == NONE {
+            list.front = after;
+        }
+        if after == NONE {
+            list.back = before;
+        }
+        if before != NONE {
+            self.at(before).after = after;
+        }
+        if after != NONE {
+            self.at(after).before = before;
+        }
+        band
+    }
+
+    /// Checks links, counts and order; returns tokens used and pinned as counted from the nodes.
+    pub(super) fn invariants(&self, by_hash: &FxHashMap<PrefixHash, u32>) -> Result<(u64, u64), String> {
+        if by_hash.len() + self.free.len() != self.slots.len() {
+            return Err(format!(
+                "{} named + {} free of {}",
+                by_hash.len(),
+                self.free.len(),
+                self.slots.len()
+            ));
+        }
+        let order: Vec<u32> = self
+            .in_band(Band::EvictFirst)
+            .chain(self.in_band(Band::Lru))
+            .collect();
+        let place: FxHashMap<u32, usize> = order.iter().enumerate().map(|(at, &slot)| (slot, at)).collect();
+        if place.len() != order.len() {
+            return Err("a node stands in the lists twice".to_owned());
+        }
+        let (mut used, mut pinned, mut evict_first, mut children) = (0, 0, 0, 0);
+        for (&hash, &slot) in by_hash {
+            let node = self.get(slot);
+            let tokens = u64::from(node.tokens);
+            used += tokens;
+            pinned += if node.pins > 0 { tokens } else { 0 };
+            evict_first += if node.band == Band::EvictFirst { tokens } else { 0 };
+            if node.hash != hash || (node.pins > 0) != (node.band == Band::Held) {
+                return Err(format!("{node:?} named {hash:?}"));
+            }
+            if place.contains_key(&slot) == (node.pins > 0) {
+                return Err(format!("{node:?} is pinned and listed, or neither"));
+            }
+            let mut blockers = 0;
+            for child in self.children(slot) {
+                children += 1;
+                let below = self.get(child);
+                blockers += u32::from(below.band != Band::EvictFirst);
+                if below.parent != slot || by_hash.get(&below.hash) != Some(&child) {
+                    return Err(format!("{below:?} is a stranger below {hash:?}"));
+                }
+                if node.pins == 0 && (below.pins > 0 || place.get(&child) > place.get(&slot)) {
+                    return Err(format!("{node:?} would go before its child {below:?}"));
+                }
+            }
+            let waits = node.marked && blockers > 0;
+            if node.blockers != blockers
+                || (node.pins == 0 && node.marked && !waits) != (node.band == Band::EvictFirst)
+            {
+                return Err(format!("{node:?} has {blockers} blockers"));
+            }
+        }
+        let roots = by_hash
+            .values()
+            .filter(|&&slot| self.get(slot).parent == NONE)
+            .count();
+        if children + roots != by_hash.len() || evict_first != self.evict_first_tokens {
+            return Err(format!(
+                "{children} children and {roots} roots of {}",
+                by_hash.len()
+            ));
+        }
+        Ok((used, pinned))
+    }
+
+    fn children(&self, slot: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(present(self.get(slot).first_child), |&child| {
+            present(self.get(child).older_sibling)
+        })
+    }
+}
