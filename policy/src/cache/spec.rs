@@ -1,0 +1,140 @@
+//! Policies by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::belady::Belady;
+use super::end_aware::EndAware;
+use super::length_aware::LengthAware;
+use super::lru::Lru;
+use super::t_lru::TLru;
+use super::t_lru_printed::TLruPrinted;
+use super::t_lru_trim_all::TLruTrimAll;
+use super::threshold_lru::ThresholdLru;
+use super::to_belady::ToBelady;
+use super::{CacheConfig, CachePolicy};
+use crate::units::Tokens;
+
+/// A policy and its own parameters, as written on a command line: `t-lru`, `threshold-lru:512`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PolicySpec {
+    /// Least recently used.
+    Lru,
+    /// LRU from a length on; 1,024 tokens unless given as `threshold-lru:N`.
+    ThresholdLru(Tokens),
+    /// Tail-Optimized LRU.
+    TLru,
+    /// Tail-Optimized LRU as printed.
+    TLruPrinted,
+    /// T-LRU that trims all free tokens on overflow.
+    TLruTrimAll,
+    /// T-LRU that knows ends.
+    EndAware,
+    /// T-LRU that knows ends and next lengths.
+    LengthAware,
+    /// Furthest in future.
+    Belady,
+    /// Capped furthest in future.
+    ToBelady,
+}
+
+/// A name that no policy has, or a parameter that it does not take.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{name}` is no cache policy; there are {}", PolicySpec::NAMES.join(", "))]
+pub struct UnknownPolicy {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl PolicySpec {
+    /// Every name.
+    pub const NAMES: &[&str] = &[
+        "lru",
+        "threshold-lru",
+        "t-lru",
+        "t-lru-printed",
+        "t-lru-trim-all",
+        "end-aware",
+        "length-aware",
+        "belady",
+        "to-belady",
+    ];
+
+    /// An empty cache under this policy.
+    #[must_use]
+    pub fn build(&self, config: CacheConfig) -> Box<dyn CachePolicy> {
+        match *self {
+            Self::Lru => Box::new(Lru::new(config)),
+            Self::ThresholdLru(threshold) => Box::new(ThresholdLru::new(config, threshold)),
+            Self::TLru => Box::new(TLru::new(config)),
+            Self::TLruPrinted => Box::new(TLruPrinted::new(config)),
+            Self::TLruTrimAll => Box::new(TLruTrimAll::new(config)),
+            Self::EndAware => Box::new(EndAware::new(config)),
+            Self::LengthAware => Box::new(LengthAware::new(config)),
+            Self::Belady => Box::new(Belady::new(config)),
+            Self::ToBelady => Box::new(ToBelady::new(config)),
+        }
+    }
+
+    /// Whether it must be told the future.
+    #[must_use]
+    pub fn needs_future(&self) -> bool {
+        matches!(
+            self,
+            Self::EndAware | Self::LengthAware | Self::Belady | Self::ToBelady
+        )
+    }
+}
+
+impl fmt::Display for PolicySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lru => f.write_str("lru"),
+            Self::ThresholdLru(Tokens(1024)) => f.write_str("threshold-lru"),
+            Self::ThresholdLru(threshold) => write!(f, "threshold-lru:{}", threshold.0),
+            Self::TLru => f.write_str("t-lru"),
+            Self::TLruPrinted => f.write_str("t-lru-printed"),
+            Self::TLruTrimAll => f.write_str("t-lru-trim-all"),
+            Self::EndAware => f.write_str("end-aware"),
+            Self::LengthAware => f.write_str("length-aware"),
+            Self::Belady => f.write_str("belady"),
+            Self::ToBelady => f.write_str("to-belady"),
+        }
+    }
+}
+
+impl FromStr for PolicySpec {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let unknown = || UnknownPolicy {
+            name: text.to_owned(),
+        };
+        let (name, parameter) = match text.split_once(':') {
+            Some((name, parameter)) => (name, Some(parameter)),
+            None => (text, None),
+        };
+        let spec = match (name, parameter) {
+            ("threshold-lru", Some(threshold)) => {
+                return threshold
+                    .parse()
+                    .map(|tokens| Self::ThresholdLru(Tokens(tokens)))
+                    .map_err(|_| unknown());
+            }
+            (_, Some(_)) => return Err(unknown()),
+            ("lru", _) => Self::Lru,
+            ("threshold-lru", _) => Self::ThresholdLru(Tokens(1024)),
+            ("t-lru", _) => Self::TLru,
+            ("t-lru-printed", _) => Self::TLruPrinted,
+            ("t-lru-trim-all", _) => Self::TLruTrimAll,
+            ("end-aware", _) => Self::EndAware,
+            ("length-aware", _) => Self::LengthAware,
+            ("belady", _) => Self::Belady,
+            ("to-belady", _) => Self::ToBelady,
+            _ => return Err(unknown()),
+        };
+        Ok(spec)
+    }
+}

@@ -1,0 +1,135 @@
+use proptest::prelude::*;
+
+use super::naive::Naive;
+use super::*;
+
+/// A turn before the future is known: conversation, prompt, response.
+type Raw = (u64, u64, u64);
+
+fn with_future(raw: &[Raw]) -> Vec<(Served, Tokens)> {
+    let mut next: std::collections::HashMap<u64, (u64, u64)> = std::collections::HashMap::new();
+    let mut futures = vec![Future::Last; raw.len()];
+    for (at, (conversation, prompt, _)) in raw.iter().enumerate().rev() {
+        if let Some((position, prompt)) = next.insert(*conversation, (at as u64, *prompt)) {
+            futures[at] = Future::Next {
+                position,
+                prompt: Tokens(prompt),
+            };
+        }
+    }
+    let mut lengths: std::collections::HashMap<u64, (u64, u32)> = std::collections::HashMap::new();
+    let serve = |(at, &(conversation, prompt, response)): (usize, &Raw)| {
+        let (length, turn) = lengths.entry(conversation).or_default();
+        let history = *length;
+        *length += prompt + response;
+        *turn += 1;
+        let served = Served {
+            conversation: ConversationId(conversation),
+            turn: *turn - 1,
+            class: ClassId::DEFAULT,
+            at: Millis(at as f64),
+            prompt: Tokens(prompt),
+            length: Tokens(*length),
+            future: futures[at],
+        };
+        (served, Tokens(history))
+    };
+    raw.iter().enumerate().map(serve).collect()
+}
+
+fn specs() -> Vec<PolicySpec> {
+    let mut specs: Vec<PolicySpec> = PolicySpec::NAMES
+        .iter()
+        .map(|name| name.parse().unwrap())
+        .collect();
+    specs.push(PolicySpec::ThresholdLru(Tokens(12)));
+    specs
+}
+
+fn configs() -> impl Strategy<Value = CacheConfig> {
+    let xi = prop_oneof![Just(0.0), (0u32..40).prop_map(f64::from), 0.0..40.0f64];
+    (0u64..150, 1u32..5, xi, 0u64..10, any::<bool>()).prop_map(
+        |(capacity, block_tokens, xi_tokens, q, forced)| {
+            let (capacity, next_prompt) = (Tokens(capacity), Tokens(q));
+            CacheConfig {
+                capacity,
+                block_tokens,
+                xi_tokens,
+                next_prompt,
+                forced,
+            }
+        },
+    )
+}
+
+fn traces() -> impl Strategy<Value = Vec<Raw>> {
+    proptest::collection::vec((0u64..6, 0u64..12, 0u64..12), 1..60)
+}
+
+/// Uncached tokens turn by turn.
+fn uncached(policy: &mut dyn CachePolicy, raw: &[Raw]) -> Vec<u64> {
+    let serve = |(served, history): (Served, Tokens)| {
+        let cached = policy.resident(served.conversation).0.min(history.0);
+        policy.served(&served);
+        history.0 + served.prompt.0 - cached
+    };
+    with_future(raw).into_iter().map(serve).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_policy_does_what_its_naive_twin_does(raw in traces(), config in configs()) {
+        for spec in specs() {
+            let (mut real, mut naive) = (spec.build(config), Naive::new(spec.clone(), config));
+            for (served, _) in with_future(&raw) {
+                prop_assert_eq!(real.resident(served.conversation), naive.resident(served.conversation));
+                real.served(&served);
+                naive.served(&served);
+                prop_assert_eq!(real.check(), Ok(()), "{}", spec);
+                let (mut ours, mut theirs) = (real.dump(), naive.dump());
+                ours.sort();
+                theirs.sort();
+                prop_assert_eq!(ours, theirs, "{} {:?}", spec, served);
+                prop_assert!(real.used() <= config.capacity);
+            }
+        }
+    }
+
+    #[test]
+    fn t_lru_without_a_threshold_is_lru_turn_by_turn(raw in traces(), config in configs()) {
+        let config = CacheConfig { xi_tokens: 0.0, ..config };
+        let (mut lru, mut tail) = (PolicySpec::Lru.build(config), PolicySpec::TLru.build(config));
+        prop_assert_eq!(uncached(&mut *lru, &raw), uncached(&mut *tail, &raw));
+    }
+}
+
+#[test]
+fn free_tokens_go_before_anybody_loses_useful_ones() {
+    let config = CacheConfig {
+        xi_tokens: 50.0,
+        next_prompt: Tokens(10),
+        ..CacheConfig::new(Tokens(250))
+    };
+    let mut cache = t_lru::TLru::new(config);
+    // 100 tokens each, 40 of them free; the third does not fit.
+    let raw = [(1, 50, 50), (2, 50, 50), (3, 50, 50)];
+    let served: Vec<_> = with_future(&raw).into_iter().map(|(served, _)| served).collect();
+    served.iter().for_each(|turn| cache.served(turn));
+    let held: Vec<_> = cache.dump().iter().map(|(id, tokens)| (id.0, tokens.0)).collect();
+    assert_eq!(held, [(1, 60), (2, 90), (3, 100)]);
+}
+
+#[test]
+fn names_read_back_and_others_are_answered_with_the_list() {
+    for spec in specs() {
+        assert_eq!(spec.to_string().parse::<PolicySpec>(), Ok(spec));
+    }
+    let error = "fifo".parse::<PolicySpec>().unwrap_err().to_string();
+    assert!(
+        error.contains("`fifo` is no cache policy") && error.contains("to-belady"),
+        "{error}"
+    );
+    assert!("lru:3".parse::<PolicySpec>().is_err());
+}
