@@ -9,5 +9,6 @@ pub mod fingerprint;
 pub mod ids;
 pub mod index;
 pub mod route;
+pub mod simulate;
 pub mod trace;
 pub mod units;

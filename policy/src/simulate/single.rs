@@ -1,0 +1,146 @@
+//! One cache in front of one idle worker, turn by turn: the setting in which the caching papers measure.
+//!
+//! A turn's uncached tokens are its prompt less what is resident of its history, its time to first token is the
+//! prefill of those on an idle worker, and then the policy makes room. No queue, so that figures are the policy's own.
+//! Sharing between conversations is left out here: histories are private.
+
+use serde::Serialize;
+
+use super::stats::Sorted;
+use crate::cache::{CacheConfig, CachePolicy, Future, PolicySpec, Served};
+use crate::cost::PrefillCost;
+use crate::trace::Turn;
+use crate::units::{Millis, Tokens};
+
+/// What is measured, and what it costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// Cost of prefill.
+    pub cost: PrefillCost,
+    /// ξ_s: what exceeds it counts into TEL.
+    pub xi: Millis,
+    /// The objective whose violations are counted.
+    pub slo: Millis,
+    /// Whether to keep every turn's uncached tokens.
+    pub per_turn: bool,
+}
+
+/// A policy on its way through a trace.
+pub struct SingleCache {
+    name: String,
+    policy: Box<dyn CachePolicy>,
+    measure: Measure,
+    ttft_ms: Vec<f64>,
+    uncached: Vec<u64>,
+    sum_uncached: u64,
+    sum_input: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SingleReport {
+    /// The policy's name.
+    pub policy: String,
+    /// Turns served.
+    pub turns: u64,
+    /// Prompt tokens that had to be computed.
+    pub sum_uncached: u64,
+    /// Σ max(TTFT − ξ_s, 0).
+    pub tel_ms: f64,
+    /// Mean TTFT.
+    pub mean_ms: f64,
+    /// Median TTFT; percentiles are linear-interpolated.
+    pub p50_ms: f64,
+    /// 90th percentile.
+    pub p90_ms: f64,
+    /// 95th percentile.
+    pub p95_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Turns whose TTFT exceeds the objective.
+    pub slo_violations: u64,
+    /// Share of prompt tokens that were resident.
+    pub hit_ratio: f64,
+    /// Uncached tokens turn by turn, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncached: Option<Vec<u64>>,
+}
+
+impl SingleCache {
+    /// An empty cache under a policy.
+    #[must_use]
+    pub fn new(spec: &PolicySpec, config: CacheConfig, measure: Measure) -> Self {
+        Self::with_policy(spec.to_string(), spec.build(config), measure)
+    }
+
+    /// A cache under a policy of the caller's.
+    #[must_use]
+    pub fn with_policy(name: String, policy: Box<dyn CachePolicy>, measure: Measure) -> Self {
+        Self {
+            name,
+            policy,
+            measure,
+            ttft_ms: Vec::new(),
+            uncached: Vec::new(),
+            sum_uncached: 0,
+            sum_input: 0,
+        }
+    }
+
+    /// Serves the next turn and returns its time to first token.
+    pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
+        let input = turn.input_tokens();
+        let cached = Tokens(
+            self.policy
+                .resident(turn.conversation)
+                .0
+                .min(turn.history_tokens.0),
+        );
+        let uncached = input.saturating_sub(cached);
+        let ttft =
+            self.measure.cost.prefill(uncached, cached) + self.policy.load_time(turn.conversation, cached);
+        self.policy.served(&Served {
+            conversation: turn.conversation,
+            turn: turn.turn,
+            class: turn.class,
+            at: turn.at(),
+            prompt: turn.prompt_tokens,
+            length: turn.total_tokens(),
+            future,
+        });
+        // Checking walks the whole cache: now and then is enough to notice.
+        let due = self.ttft_ms.len().is_multiple_of(64);
+        debug_assert!(!due || self.policy.check().is_ok(), "{:?}", self.policy.check());
+        self.ttft_ms.push(ttft.0);
+        self.sum_uncached += uncached.0;
+        self.sum_input += input.0;
+        if self.measure.per_turn {
+            self.uncached.push(uncached.0);
+        }
+        ttft
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn report(self) -> SingleReport {
+        let turns = self.ttft_ms.len();
+        let xi = self.measure.xi.0;
+        let tel_ms = self.ttft_ms.iter().map(|ttft| (ttft - xi).max(0.0)).sum();
+        let mean_ms = self.ttft_ms.iter().sum::<f64>() / turns.max(1) as f64;
+        let sorted = Sorted::new(self.ttft_ms);
+        SingleReport {
+            policy: self.name,
+            turns: turns as u64,
+            sum_uncached: self.sum_uncached,
+            tel_ms,
+            mean_ms,
+            p50_ms: sorted.percentile(50.0),
+            p90_ms: sorted.percentile(90.0),
+            p95_ms: sorted.percentile(95.0),
+            p99_ms: sorted.percentile(99.0),
+            slo_violations: sorted.above(self.measure.slo.0) as u64,
+            hit_ratio: 1.0 - self.sum_uncached as f64 / self.sum_input.max(1) as f64,
+            uncached: self.measure.per_turn.then_some(self.uncached),
+        }
+    }
+}
