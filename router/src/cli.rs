@@ -27,6 +27,7 @@ pub struct Cli {
 enum Command {
     Check(cmd::check::Args),
     Schema(cmd::schema::Args),
+    Sim(cmd::sim::Args),
 }
 
 /// Runs the command line `arguments`, the program's own name first.
@@ -42,6 +43,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match cli.command {
         Command::Check(args) => cmd::check::run(args),
         Command::Schema(args) => cmd::schema::run(args),
+        Command::Sim(args) => cmd::sim::run(args),
     };
     result.unwrap_or_else(|error| {
         cmd::complain(&format!("error: {error:#}"));

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write as _};
 
 pub mod check;
 pub mod schema;
+pub mod sim;
 
 /// Writes `text` and a newline to standard output. A reader that went away (`tailroute schema | head`) is no failure.
 ///

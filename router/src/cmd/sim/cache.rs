@@ -1,0 +1,191 @@
+//! `tailroute sim cache`: one cache in front of one worker, the setting of the caching papers.
+
+use std::process::ExitCode;
+
+use policy::cache::{CacheConfig, Future, PolicySpec};
+use policy::cost::PrefillCost;
+use policy::simulate::future::futures;
+use policy::simulate::single::{Measure, SingleCache, SingleReport};
+use policy::trace::Turn;
+use policy::units::{Millis, Tokens};
+
+use crate::trace_source::TraceSource;
+
+/// One cache under several policies: TTFT percentiles, tail excess latency, violations
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tailroute sim cache --trace gen:wildchat:1 --capacity-tokens 10000 --policies lru,t-lru,to-belady --xi-ms 150\n  \
+    tailroute sim cache --trace trace.jsonl.gz --capacity-tokens 4000000 --policies lru,t-lru --xi-ms 2000 --json")]
+pub struct Args {
+    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or gen:NAME:SEED[:key=value,…].
+    #[arg(long)]
+    trace: TraceSource,
+    /// Tokens that the cache holds.
+    #[arg(long)]
+    capacity_tokens: u64,
+    /// Policies, comma-separated; a wrong name lists them all.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "lru,threshold-lru,t-lru,end-aware,length-aware,to-belady"
+    )]
+    policies: Vec<PolicySpec>,
+    #[command(flatten)]
+    threshold: Threshold,
+    /// Objective whose violations are counted, in ms. The threshold unless given.
+    #[arg(long, value_parser = non_negative)]
+    slo_ms: Option<f64>,
+    /// Expected tokens of a next prompt.
+    #[arg(long, default_value_t = 200)]
+    next_prompt_tokens: u64,
+    /// α: ms per uncached token. The default is a 7B model on one A100.
+    #[arg(long, default_value = "0.1027", value_parser = positive)]
+    alpha: f64,
+    /// β: ms that every turn costs.
+    #[arg(long, default_value = "23.07", value_parser = non_negative)]
+    beta: f64,
+    /// Turns to run: all of a file, 2000 of a generator unless given.
+    #[arg(long)]
+    turns: Option<usize>,
+    /// Tokens per block: residency comes in whole blocks.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    block_tokens: u32,
+    /// The conversation just served must stay whole.
+    #[arg(long)]
+    forced: bool,
+    /// Report every turn's uncached tokens.
+    #[arg(long)]
+    per_turn: bool,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// ξ, in one of its two units.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Threshold {
+    /// ξ: TTFT threshold in ms.
+    #[arg(long, value_parser = non_negative)]
+    xi_ms: Option<f64>,
+    /// ξ: TTFT threshold in uncached tokens.
+    #[arg(long, value_parser = non_negative)]
+    xi_tokens: Option<f64>,
+}
+
+fn non_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("a number from 0 on expected".to_owned()),
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value > 0.0 {
+            Ok(value)
+        } else {
+            Err("must not be 0".to_owned())
+        }
+    })
+}
+
+impl Args {
+    fn measure(&self) -> (CacheConfig, Measure) {
+        let cost = PrefillCost::linear(self.alpha, self.beta);
+        let xi_tokens = match (self.threshold.xi_tokens, self.threshold.xi_ms) {
+            (Some(tokens), _) => tokens,
+            (None, xi_ms) => cost.tokens_within(Millis(xi_ms.unwrap_or_default()), Tokens::ZERO),
+        };
+        let xi = Millis(self.threshold.xi_ms.unwrap_or(self.beta + self.alpha * xi_tokens));
+        let config = CacheConfig {
+            capacity: Tokens(self.capacity_tokens),
+            block_tokens: self.block_tokens,
+            xi_tokens,
+            next_prompt: Tokens(self.next_prompt_tokens),
+            forced: self.forced,
+        };
+        (
+            config,
+            Measure {
+                cost,
+                xi,
+                slo: self.slo_ms.map_or(xi, Millis),
+                per_turn: self.per_turn,
+            },
+        )
+    }
+}
+
+/// Runs the policies and prints their reports.
+///
+/// # Errors
+/// If the trace cannot be read or the report cannot be written.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let reports = simulate(&args)?;
+    let text = if args.json {
+        serde_json::to_string_pretty(&reports)?
+    } else {
+        table(&reports)
+    };
+    crate::cmd::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All policies in one pass: a trace streams through unless somebody must be told the future.
+fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
+    let (config, measure) = args.measure();
+    let mut caches: Vec<_> = args
+        .policies
+        .iter()
+        .map(|spec| SingleCache::new(spec, config, measure))
+        .collect();
+    let turns = args.trace.turns(args.turns)?;
+    if args.policies.iter().any(PolicySpec::needs_future) {
+        // Blocks are of no use to private histories, and most of a trace's memory.
+        let strip = |turn: Turn| Turn { blocks: None, ..turn };
+        let turns = turns.map(|turn| turn.map(strip)).collect::<Result<Vec<_>, _>>()?;
+        let told: Vec<_> = turns
+            .iter()
+            .map(|turn| (turn.conversation, turn.prompt_tokens))
+            .collect();
+        for (turn, future) in turns.iter().zip(futures(&told)) {
+            caches.iter_mut().for_each(|cache| _ = cache.turn(turn, future));
+        }
+    } else {
+        for turn in turns {
+            let turn = turn?;
+            caches
+                .iter_mut()
+                .for_each(|cache| _ = cache.turn(&turn, Future::Unknown));
+        }
+    }
+    Ok(caches.into_iter().map(SingleCache::report).collect())
+}
+
+fn table(reports: &[SingleReport]) -> String {
+    let mut text = format!(
+        "{:<20} {:>9} {:>13} {:>13} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}",
+        "policy", "turns", "uncached", "TEL ms", "mean", "p50", "p90", "p95", "p99", "violated", "hits"
+    );
+    for r in reports {
+        text += &format!(
+            "\n{:<20} {:>9} {:>13} {:>13.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9} {:>6.1}%",
+            r.policy,
+            r.turns,
+            r.sum_uncached,
+            r.tel_ms,
+            r.mean_ms,
+            r.p50_ms,
+            r.p90_ms,
+            r.p95_ms,
+            r.p99_ms,
+            r.slo_violations,
+            r.hit_ratio * 100.0
+        );
+        if let Some(uncached) = &r.uncached {
+            text += &format!("\n  {uncached:?}");
+        }
+    }
+    text
+}

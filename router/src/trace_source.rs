@@ -1,0 +1,57 @@
+//! Where turns come from: a file, or a generator by seed.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use policy::simulate::generate::{BadWorkload, Generator, Workload};
+use policy::trace::{Format, Turn};
+
+use crate::trace_file::{TraceFile, TraceFileError};
+
+/// Turns that a generated workload has unless a number is asked for: the length of the published experiments.
+pub const GENERATED_TURNS: usize = 2000;
+
+/// A trace as named on a command line: a path, or `gen:NAME:SEED[:key=value,…]`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TraceSource {
+    /// A trace file, plain or gzip, of any format.
+    File(PathBuf),
+    /// A generated workload.
+    Generated(Workload),
+}
+
+impl FromStr for TraceSource {
+    type Err = BadWorkload;
+
+    fn from_str(text: &str) -> Result<Self, BadWorkload> {
+        if text.starts_with("gen:") {
+            return text.parse().map(Self::Generated);
+        }
+        let path: Result<PathBuf, Infallible> = text.parse();
+        let Ok(path) = path;
+        Ok(Self::File(path))
+    }
+}
+
+/// Turns in order, until the end or the first error.
+pub type Turns = Box<dyn Iterator<Item = Result<Turn, TraceFileError>>>;
+
+impl TraceSource {
+    /// The first `limit` turns; all of a file, and [`GENERATED_TURNS`] of a generator, when there is no limit.
+    ///
+    /// # Errors
+    /// When a file cannot be opened. What is wrong inside it comes with the turn.
+    pub fn turns(&self, limit: Option<usize>) -> Result<Turns, TraceFileError> {
+        match self {
+            Self::File(path) => {
+                let file = TraceFile::open(path, Format::Auto)?;
+                Ok(Box::new(file.take(limit.unwrap_or(usize::MAX))))
+            }
+            Self::Generated(workload) => {
+                let generator = Generator::new(workload).into_iter().flatten();
+                Ok(Box::new(generator.take(limit.unwrap_or(GENERATED_TURNS)).map(Ok)))
+            }
+        }
+    }
+}

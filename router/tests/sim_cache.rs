@@ -1,0 +1,233 @@
+//! `tailroute sim cache` against exact instances: through the binary, its files and its JSON.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's helpers fail by panicking, and say what they skip"
+)]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn tailroute(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tailroute"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// The reports, by policy name.
+fn reports(arguments: &[&str]) -> Vec<Value> {
+    let output = tailroute(arguments);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// `[conversation, prompt, response]` rows as a turn trace.
+fn trace_file(rows: &Value) -> tempfile::NamedTempFile {
+    let mut text = String::new();
+    let mut conversations: std::collections::HashMap<u64, (u64, u64)> = Default::default();
+    for (at, row) in rows.as_array().unwrap().iter().enumerate() {
+        let [conv, prompt, response] = [0, 1, 2].map(|column| row[column].as_u64().unwrap());
+        let (turn, history) = conversations.entry(conv).or_default();
+        writeln!(
+            text,
+            r#"{{"ts":{at},"conv":{conv},"turn":{turn},"prompt_tokens":{prompt},"history_tokens":{history},"response_tokens":{response}}}"#
+        )
+        .unwrap();
+        (*turn, *history) = (*turn + 1, *history + prompt + response);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+/// Runs one instance; `names` maps the names of the expectations to ours.
+fn check_instance(instance: &Value, keys: [&str; 3], name: impl Fn(&str) -> String) {
+    let file = trace_file(&instance["turns"]);
+    let expect = instance["expect"].as_object().unwrap();
+    let policies: Vec<_> = expect.keys().map(|key| name(key)).collect();
+    let [capacity, xi, next_prompt] = keys.map(|key| instance[key].to_string());
+    let policies = policies.join(",");
+    let path = file.path().to_str().unwrap();
+    let mut arguments = vec![
+        "sim",
+        "cache",
+        "--trace",
+        path,
+        "--alpha",
+        "1",
+        "--beta",
+        "0",
+        "--per-turn",
+        "--json",
+    ];
+    arguments.extend([
+        "--capacity-tokens",
+        &capacity,
+        "--xi-tokens",
+        &xi,
+        "--next-prompt-tokens",
+        &next_prompt,
+    ]);
+    arguments.extend(["--policies", &policies]);
+    if instance["forced"] == true {
+        arguments.push("--forced");
+    }
+    for (report, (key, wanted)) in reports(&arguments).iter().zip(expect) {
+        assert_eq!(report["policy"], name(key).as_str());
+        assert_eq!(report["uncached"], wanted["uncached"], "{key} of {instance}");
+        assert!(
+            (report["tel_ms"].as_f64().unwrap() - wanted["tel"].as_f64().unwrap()).abs() < 0.01,
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn small_instances_come_out_token_by_token() {
+    let text = include_str!("fixtures/cache_instances.json");
+    let fixtures: Value = serde_json::from_str(text).unwrap();
+    for instance in fixtures["instances"].as_array().unwrap() {
+        check_instance(instance, ["capacity", "xi", "next_prompt"], str::to_owned);
+    }
+}
+
+/// A published experiment's file: under `variable`, else beside the workspace.
+fn published(variable: &str, folder: &str, name: &str) -> Option<PathBuf> {
+    let fallback = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../shared")
+        .join(folder);
+    let path = std::env::var_os(variable)
+        .map_or(fallback, PathBuf::from)
+        .join(name);
+    if !path.exists() {
+        println!("skipped: no {}", path.display());
+    }
+    path.exists().then_some(path)
+}
+
+fn ours(theirs: &str) -> String {
+    match theirs.strip_prefix("threshold_lru_") {
+        Some(threshold) => format!("threshold-lru:{threshold}").replace(":1024", ""),
+        None => theirs.replace('_', "-"),
+    }
+}
+
+#[test]
+fn the_published_small_vectors_come_out_token_by_token() {
+    let Some(path) = published("TAILROUTE_VECTORS", "vectors", "cache.json") else {
+        return;
+    };
+    let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    for instance in vectors["small"].as_array().unwrap() {
+        check_instance(instance, ["C", "xi", "Qhat"], ours);
+    }
+}
+
+#[test]
+fn the_published_headline_comes_out_to_a_hundredth_of_a_millisecond() {
+    let Some(path) = published("TAILROUTE_VECTORS", "vectors", "cache.json") else {
+        return;
+    };
+    let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    for row in vectors["headline"].as_array().unwrap() {
+        let name = format!("{}.jsonl.gz", row["trace"].as_str().unwrap());
+        let Some(trace) = published("TAILROUTE_TRACES", "traces", &name) else {
+            return;
+        };
+        let [capacity, xi, q] = ["C", "xi_tokens", "Qhat"].map(|key| row[key].to_string());
+        let policy = ours(row["policy"].as_str().unwrap());
+        let mut arguments = vec![
+            "sim",
+            "cache",
+            "--trace",
+            trace.to_str().unwrap(),
+            "--turns",
+            "2000",
+            "--json",
+        ];
+        arguments.extend(["--alpha", "0.1027", "--beta", "23.07", "--slo-ms", "200"]);
+        arguments.extend([
+            "--capacity-tokens",
+            &capacity,
+            "--xi-tokens",
+            &xi,
+            "--next-prompt-tokens",
+            &q,
+        ]);
+        arguments.extend(["--policies", &policy]);
+        let report = &reports(&arguments)[0];
+        assert_eq!(report["sum_uncached"], row["sum_uncached"], "{row}");
+        assert_eq!(report["slo_violations"], row["slo200"], "{row}");
+        let pairs = [
+            ("tel_ms", "tel_ms"),
+            ("p50_ms", "p50"),
+            ("p90_ms", "p90"),
+            ("p95_ms", "p95"),
+            ("p99_ms", "p99"),
+        ];
+        for (ours, theirs) in pairs {
+            let (got, wanted) = (report[ours].as_f64().unwrap(), row[theirs].as_f64().unwrap());
+            assert!((got - wanted).abs() < 0.01, "{ours}: {got} for {row}");
+        }
+    }
+}
+
+#[test]
+fn bad_traces_fail_with_line_and_reason_and_bad_usage_is_two() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let row = |ts: f64| {
+        format!(
+            r#"{{"ts":{ts},"conv":{},"turn":0,"prompt_tokens":1,"response_tokens":1}}"#,
+            ts as u64
+        )
+    };
+    std::fs::write(file.path(), format!("{}\n{}\n", row(5.0), row(4.0))).unwrap();
+    let path = file.path().to_str().unwrap();
+    let common = ["sim", "cache", "--capacity-tokens", "10", "--xi-ms", "1"];
+    let run = |more: &[&str]| tailroute(&[&common[..], more].concat());
+    let output = run(&["--trace", path]);
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(complaint.contains("line 2: not sorted by time"), "{complaint}");
+    assert_eq!(run(&["--trace", "gen:mars:1"]).status.code(), Some(2));
+    assert_eq!(
+        run(&["--trace", "gen:wildchat:1", "--policies", "fifo"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(
+        run(&["--trace", "gen:wildchat:1", "--xi-tokens", "3"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(run(&["--trace", "/nowhere/at/all"]).status.code(), Some(1));
+}
+
+#[test]
+fn generated_workloads_and_tables_are_for_reading_too() {
+    let output = tailroute(&[
+        "sim",
+        "cache",
+        "--trace",
+        "gen:wildchat:1",
+        "--turns",
+        "300",
+        "--capacity-tokens",
+        "4000",
+        "--xi-ms",
+        "150",
+    ]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.lines().count() == 7 && text.contains("to-belady"), "{text}");
+}
