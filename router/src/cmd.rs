@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write as _};
 
 pub mod check;
+pub mod drive;
 pub mod schema;
 pub mod sim;
 

@@ -2,5 +2,6 @@
 
 pub mod cli;
 pub mod cmd;
+pub mod drive;
 pub mod trace_file;
 pub mod trace_source;

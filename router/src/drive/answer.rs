@@ -1,0 +1,224 @@
+//! One streamed answer: what it said, when its tokens came, and whether it came to its end.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::sse::Splitter;
+
+/// What the engine counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Tokens of the answer.
+    pub completion_tokens: u64,
+    /// Tokens of the prompt that came from the cache; `None` from an engine that does not say.
+    pub cached_tokens: Option<u64>,
+}
+
+/// An answer as it comes in. Times are what the caller says they are, from one origin.
+#[derive(Debug, Default)]
+pub struct Answer {
+    splitter: Splitter,
+    /// The text so far.
+    pub text: String,
+    /// When the first piece of content came.
+    pub first_token: Option<Duration>,
+    /// When the last one came.
+    pub last_token: Option<Duration>,
+    /// Milliseconds between one piece of content and the next.
+    pub gaps_ms: Vec<f32>,
+    /// Whether a reason to finish was given.
+    pub finished: bool,
+    /// Whether `[DONE]` was sent.
+    pub done: bool,
+    /// What the engine counted, if it said.
+    pub usage: Option<Usage>,
+    /// What is wrong with the stream, if anything.
+    pub fault: Option<Fault>,
+}
+
+/// What can be wrong with a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An event that is no chunk of a chat completion.
+    NotAChunk,
+    /// The engine reported an error in the middle of its answer.
+    Reported(String),
+}
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(default, borrow)]
+    choices: Vec<Choice<'a>>,
+    usage: Option<UsageField>,
+    error: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    delta: Option<Delta<'a>>,
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta<'a> {
+    #[serde(borrow)]
+    content: Option<Cow<'a, str>>,
+    /// Thought is as much a token as speech: both end the wait.
+    #[serde(alias = "reasoning", borrow)]
+    reasoning_content: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct UsageField {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+    prompt_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    cached_tokens: Option<u64>,
+}
+
+impl Answer {
+    /// Takes bytes of the stream that arrived at `at`.
+    pub fn push(&mut self, bytes: &[u8], at: Duration) {
+        let mut splitter = std::mem::take(&mut self.splitter);
+        if splitter.push(bytes, |event| self.event(event, at)).is_err() {
+            self.fault = Some(Fault::NotAChunk);
+        }
+        self.splitter = splitter;
+    }
+
+    /// Whether the stream came to its end and nothing was wrong with it.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.done && self.finished && self.fault.is_none() && self.first_token.is_some()
+    }
+
+    fn event(&mut self, data: &[u8], at: Duration) {
+        if data == b"[DONE]" {
+            self.done = true;
+            return;
+        }
+        let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(data) else {
+            self.fault = Some(Fault::NotAChunk);
+            return;
+        };
+        if let Some(error) = chunk.error {
+            let message = error.get("message").and_then(serde_json::Value::as_str);
+            self.fault = Some(Fault::Reported(message.unwrap_or("without a message").to_owned()));
+        }
+        if let Some(usage) = chunk.usage {
+            self.usage = Some(Usage {
+                prompt_tokens: usage.prompt_tokens,
+                completion_tokens: usage.completion_tokens,
+                cached_tokens: usage
+                    .prompt_tokens_details
+                    .and_then(|details| details.cached_tokens),
+            });
+        }
+        if let Some(choice) = chunk.choices.into_iter().next() {
+            self.finished |= choice.finish_reason.is_some();
+            let delta = choice.delta.unwrap_or_default();
+            let said = delta.content.unwrap_or_default();
+            let thought = delta.reasoning_content.unwrap_or_default();
+            if !said.is_empty() || !thought.is_empty() {
+                self.text.push_str(&said);
+                self.token(at);
+            }
+        }
+    }
+
+    fn token(&mut self, at: Duration) {
+        match self.last_token.replace(at) {
+            Some(last) => self.gaps_ms.push(at.saturating_sub(last).as_secs_f32() * 1e3),
+            None => self.first_token = Some(at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = concat!(
+        r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}"#,
+        "\n\n",
+        r#"data: {"choices":[{"index":0,"delta":{"content":"gr\u00fc\"ß"},"finish_reason":null}]}"#,
+        "\n\n",
+        r#"data: {"choices":[{"index":0,"delta":{"content":" 😀"},"finish_reason":null}]}"#,
+        "\n\n",
+        r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}"#,
+        "\n\n",
+        r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11,"prompt_tokens_details":{"cached_tokens":4}}}"#,
+        "\n\n",
+        "data: [DONE]\n\n",
+    );
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn an_answer_cut_at_every_byte_reads_the_same() {
+        for cut in 0..=STREAM.len() {
+            let (left, right) = STREAM.as_bytes().split_at(cut);
+            let mut answer = Answer::default();
+            answer.push(left, ms(1));
+            answer.push(right, ms(2));
+            assert!(answer.is_complete(), "cut at {cut}");
+            assert_eq!(answer.text, "grü\"ß 😀");
+            let usage = Usage {
+                prompt_tokens: 9,
+                completion_tokens: 2,
+                cached_tokens: Some(4),
+            };
+            assert_eq!(answer.usage, Some(usage));
+        }
+    }
+
+    #[test]
+    fn the_first_token_is_the_first_content_not_the_role() {
+        let mut answer = Answer::default();
+        for (at, event) in STREAM.split_inclusive("\n\n").enumerate() {
+            answer.push(event.as_bytes(), ms(10 * at as u64));
+        }
+        assert_eq!(answer.first_token, Some(ms(10)));
+        assert_eq!(answer.last_token, Some(ms(20)));
+        assert_eq!(answer.gaps_ms, [10.0]);
+    }
+
+    #[test]
+    fn a_stream_without_its_end_is_incomplete() {
+        let mut answer = Answer::default();
+        answer.push(STREAM.strip_suffix("data: [DONE]\n\n").unwrap().as_bytes(), ms(1));
+        assert!(!answer.is_complete());
+        let mut answer = Answer::default();
+        answer.push(
+            b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n",
+            ms(1),
+        );
+        assert!(!answer.is_complete(), "no reason to finish");
+    }
+
+    #[test]
+    fn an_error_in_the_stream_is_told() {
+        let mut answer = Answer::default();
+        answer.push(
+            b"data: {\"error\":{\"message\":\"worker died\"}}\n\ndata: [DONE]\n\n",
+            ms(1),
+        );
+        assert_eq!(answer.fault, Some(Fault::Reported("worker died".to_owned())));
+        let mut answer = Answer::default();
+        answer.push(b"data: <html>\n\n", ms(1));
+        assert_eq!(answer.fault, Some(Fault::NotAChunk));
+    }
+}

@@ -1,0 +1,187 @@
+//! One turn over HTTP: sent at its time, read as it streams.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Method, Request, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::answer::{Answer, Fault};
+use super::target::Target;
+
+const SESSION: HeaderName = HeaderName::from_static("x-session-id");
+
+/// Longest error body, or list of models, that is read.
+const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Why a turn has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Failure {
+    /// No connection, or one that broke before the answer began.
+    Connection,
+    /// No complete answer in time.
+    Timeout,
+    /// A status that is not 200.
+    Status(u16),
+    /// The stream held something that is no chunk.
+    Malformed,
+    /// The stream held an error.
+    Reported,
+    /// The stream broke off.
+    Reset,
+    /// The stream ended without `[DONE]`, or without a reason to finish, or without content.
+    Unfinished,
+}
+
+impl Failure {
+    /// Name in reports.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Connection => "connection".to_owned(),
+            Self::Timeout => "timeout".to_owned(),
+            Self::Status(status) => format!("http_{status}"),
+            Self::Malformed => "malformed".to_owned(),
+            Self::Reported => "reported".to_owned(),
+            Self::Reset => "reset".to_owned(),
+            Self::Unfinished => "unfinished".to_owned(),
+        }
+    }
+
+    /// Whether an answer began and did not come to its end.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        matches!(self, Self::Reset | Self::Unfinished)
+    }
+}
+
+/// What came back for a turn.
+#[derive(Debug)]
+pub struct Exchange {
+    /// What was received, complete or not. Its times count from the intended send time.
+    pub answer: Answer,
+    /// What went wrong, if anything.
+    pub failure: Option<Failure>,
+    /// From the intended send time to the end.
+    pub took: Duration,
+}
+
+/// A pool of kept-alive connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// A client that gives a turn `timeout` in all.
+    #[must_use]
+    pub fn new(timeout: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(timeout.min(Duration::from_secs(10))));
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(60))
+            .build(connector);
+        Self { http, timeout }
+    }
+
+    /// Sends `body` now and reads the answer to its end. `due` is the intended send time.
+    pub async fn turn(
+        &self,
+        url: &Uri,
+        session: Option<&HeaderValue>,
+        body: Bytes,
+        due: Instant,
+    ) -> Exchange {
+        let mut answer = Answer::default();
+        let exchange = self.exchange(url, session, body, due, &mut answer);
+        let result = tokio::time::timeout(self.timeout, exchange).await;
+        let failure = match result {
+            Err(_) => Some(Failure::Timeout),
+            Ok(Err(failure)) => Some(failure),
+            Ok(Ok(())) => match &answer.fault {
+                Some(Fault::NotAChunk) => Some(Failure::Malformed),
+                Some(Fault::Reported(_)) => Some(Failure::Reported),
+                None => (!answer.is_complete()).then_some(Failure::Unfinished),
+            },
+        };
+        Exchange {
+            answer,
+            failure,
+            took: due.elapsed(),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        url: &Uri,
+        session: Option<&HeaderValue>,
+        body: Bytes,
+        due: Instant,
+        answer: &mut Answer,
+    ) -> Result<(), Failure> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = url.clone();
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(session) = session {
+            headers.insert(SESSION, session.clone());
+        }
+        let response = self
+            .http
+            .request(request)
+            .await
+            .map_err(|_| Failure::Connection)?;
+        let status = response.status().as_u16();
+        let mut body = response.into_body();
+        if status != 200 {
+            // Read what it says, so that the connection can be used again.
+            let _ = Limited::new(body, MAX_BODY_BYTES).collect().await;
+            return Err(Failure::Status(status));
+        }
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::Reset)?;
+            if let Some(bytes) = frame.data_ref() {
+                answer.push(bytes, due.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    /// The first model that `target` serves.
+    ///
+    /// # Errors
+    /// If it cannot be asked, or names none.
+    pub async fn first_model(&self, target: &Target) -> anyhow::Result<String> {
+        #[derive(Deserialize)]
+        struct List {
+            data: Vec<Model>,
+        }
+        #[derive(Deserialize)]
+        struct Model {
+            id: String,
+        }
+        let ask = async {
+            let response = self.http.get(target.url("/v1/models")?).await?;
+            anyhow::ensure!(response.status().is_success(), "answered {}", response.status());
+            let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
+            let body = body.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
+            let list: List = serde_json::from_slice(&body)?;
+            list.data
+                .into_iter()
+                .next()
+                .map(|model| model.id)
+                .ok_or_else(|| anyhow::anyhow!("names no model"))
+        };
+        tokio::time::timeout(self.timeout.min(Duration::from_secs(30)), ask).await?
+    }
+}

@@ -1,0 +1,224 @@
+//! The report: medians over rounds, a column a target.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::stats::{Run, percentile};
+use super::target::Target;
+
+/// What was replayed, and how each target did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The trace's file.
+    pub trace: String,
+    /// How much faster than the trace.
+    pub speed: f64,
+    /// Turns a run.
+    pub turns: usize,
+    /// Of these, past the warm-up.
+    pub counted: usize,
+    /// Rounds: every target once in each, in order.
+    pub rounds: usize,
+    /// What the words came from.
+    pub seed: u64,
+    /// The objective, if one was given.
+    pub slo_ttft_ms: Option<f64>,
+    /// How each target did.
+    pub targets: Vec<TargetReport>,
+}
+
+/// One target's runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct TargetReport {
+    /// Its name.
+    pub name: String,
+    /// Its base url.
+    pub url: String,
+    /// Each figure's median over the rounds that measured it.
+    pub median: Map<String, Value>,
+    /// The rounds in order.
+    pub rounds: Vec<Run>,
+}
+
+impl TargetReport {
+    /// Sums up the runs of one target.
+    #[must_use]
+    pub fn new(target: &Target, rounds: Vec<Run>) -> Self {
+        let all: Vec<_> = rounds.iter().map(Run::figures).collect();
+        let mut median = Map::new();
+        for (at, (name, _)) in all.first().into_iter().flatten().enumerate() {
+            let mut values: Vec<f64> = all.iter().filter_map(|figures| figures[at].1).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            let value = (!values.is_empty()).then(|| percentile(&values, 0.5));
+            median.insert((*name).to_owned(), value.map_or(Value::Null, Value::from));
+        }
+        Self {
+            name: target.name.clone(),
+            url: target.base.clone(),
+            median,
+            rounds,
+        }
+    }
+
+    fn figure(&self, name: &str) -> Option<f64> {
+        self.median.get(name).and_then(Value::as_f64)
+    }
+}
+
+impl Report {
+    /// Whether every turn of every run was answered whole.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.targets
+            .iter()
+            .flat_map(|target| &target.rounds)
+            .all(|run| run.errors + run.incomplete == 0)
+    }
+
+    /// The report for people: a row a figure, a column a target.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let names: Vec<_> = Run::default()
+            .figures()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        let first = names.iter().map(|name| name.len()).max().unwrap_or(0);
+        let widths: Vec<usize> = self
+            .targets
+            .iter()
+            .map(|target| target.name.chars().count().max(12))
+            .collect();
+        let mut out = format!(
+            "{}: {} turns ({} counted) at {}x, seed {}, {}\n\n{:first$}",
+            self.trace,
+            self.turns,
+            self.counted,
+            self.speed,
+            self.seed,
+            if self.rounds == 1 {
+                "1 round".to_owned()
+            } else {
+                format!("medians of {} rounds", self.rounds)
+            },
+            "",
+        );
+        for (target, width) in self.targets.iter().zip(&widths) {
+            let _ = write!(out, "  {:>width$}", target.name);
+        }
+        for name in names {
+            let cells: Vec<_> = self
+                .targets
+                .iter()
+                .map(|target| shown(name, target.figure(name)))
+                .collect();
+            if cells.iter().all(|cell| cell == "–") {
+                continue;
+            }
+            let _ = write!(out, "\n{name:first$}");
+            for (cell, width) in cells.iter().zip(&widths) {
+                let _ = write!(out, "  {cell:>width$}");
+            }
+        }
+        out.push_str(&self.failures());
+        out.push_str(&self.comparison());
+        out
+    }
+
+    fn failures(&self) -> String {
+        let mut out = String::new();
+        for target in &self.targets {
+            for (round, run) in target
+                .rounds
+                .iter()
+                .enumerate()
+                .filter(|(_, run)| !run.failures.is_empty())
+            {
+                let kinds: Vec<_> = run
+                    .failures
+                    .iter()
+                    .map(|(kind, count)| format!("{count} {kind}"))
+                    .collect();
+                let _ = write!(
+                    out,
+                    "\n{}, round {}: {}",
+                    target.name,
+                    round + 1,
+                    kinds.join(", ")
+                );
+            }
+        }
+        out
+    }
+
+    /// What the last targets gain over the first.
+    fn comparison(&self) -> String {
+        let Some((base, others)) = self.targets.split_first() else {
+            return String::new();
+        };
+        let Some(before) = base.figure("ttft_p95_ms").filter(|before| *before > 0.0) else {
+            return String::new();
+        };
+        let against = |target: &TargetReport| {
+            let change = (target.figure("ttft_p95_ms")? / before - 1.0) * 100.0;
+            Some(format!("{} {change:+.1} %", target.name))
+        };
+        let changes: Vec<_> = others.iter().filter_map(against).collect();
+        if changes.is_empty() {
+            return String::new();
+        }
+        format!("\n\np95 TTFT against {}: {}", base.name, changes.join(", "))
+    }
+}
+
+fn shown(name: &str, value: Option<f64>) -> String {
+    match value {
+        None => "–".to_owned(),
+        Some(value) if name.ends_with("_ms") => format!("{value:.1}"),
+        Some(value) if name.ends_with("_s") => format!("{value:.2}"),
+        Some(value) if name.ends_with("share") || name.ends_with("ratio") => format!("{value:.3}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_over_rounds_and_compared_with_the_first_target() {
+        let run = |p95: f64| {
+            let mut run = Run {
+                counted: 9,
+                turns: 10,
+                ..Run::default()
+            };
+            (run.ttft_ms.count, run.ttft_ms.p95) = (9, p95);
+            run
+        };
+        let target = |name: &str| format!("{name}=http://h:1").parse::<Target>().unwrap();
+        let targets = vec![
+            TargetReport::new(&target("old"), vec![run(100.0), run(300.0), run(200.0)]),
+            TargetReport::new(&target("new"), vec![run(90.0), run(100.0), run(900.0)]),
+        ];
+        let report = Report {
+            trace: "t".to_owned(),
+            speed: 1.0,
+            turns: 10,
+            counted: 9,
+            rounds: 3,
+            seed: 1,
+            slo_ttft_ms: None,
+            targets,
+        };
+        assert!(report.is_clean());
+        let table = report.table();
+        assert!(table.ends_with("p95 TTFT against old: new -50.0 %"), "{table}");
+        assert!(
+            !table.contains("slo_share"),
+            "a figure that nobody measured has no row"
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! Figures out of samples.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::run::{Sample, Samples};
+
+/// A distribution. All zero where there was nothing to measure: look at `count`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Number of values.
+    pub count: usize,
+    /// Median. Percentiles are interpolated linearly between the two nearest values.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Largest value.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Summarises `values`.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let count = values.len();
+        if count == 0 {
+            return Self::default();
+        }
+        Self {
+            count,
+            p50: percentile(&values, 0.50),
+            p90: percentile(&values, 0.90),
+            p95: percentile(&values, 0.95),
+            p99: percentile(&values, 0.99),
+            mean: values.iter().sum::<f64>() / count as f64,
+            max: values[count - 1],
+        }
+    }
+}
+
+/// The `share` quantile of sorted values, by linear interpolation; 0 of none.
+#[must_use]
+pub fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return 0.0;
+    };
+    let rank = share.clamp(0.0, 1.0) * last as f64;
+    let below = rank.floor() as usize;
+    let above = (below + 1).min(last);
+    sorted[below] + (sorted[above] - sorted[below]) * (rank - below as f64)
+}
+
+/// One run against one target. Failures are of all turns, the warm-up's too; times are of the counted turns that
+/// were answered whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Run {
+    /// Turns sent, the warm-up's included.
+    pub turns: usize,
+    /// Turns past the warm-up.
+    pub counted: usize,
+    /// Turns that got no answer, or a wrong one.
+    pub errors: u64,
+    /// Answers that began and did not come to their end.
+    pub incomplete: u64,
+    /// Both, by kind.
+    pub failures: BTreeMap<String, u64>,
+    /// Time to first content, from the intended send time.
+    pub ttft_ms: Summary,
+    /// Time to the end of the answer, from the intended send time.
+    pub end_to_end_ms: Summary,
+    /// Time between one piece of content and the next.
+    pub inter_token_ms: Summary,
+    /// Share of counted turns whose first content came within the objective; a failed turn's did not.
+    pub slo_share: Option<f64>,
+    /// Prompt tokens of the counted turns, by the engine's count.
+    pub prompt_tokens: u64,
+    /// Of these, from the cache.
+    pub cached_tokens: u64,
+    /// `cached_tokens / prompt_tokens`, of the answers that said both.
+    pub hit_ratio: Option<f64>,
+    /// Tokens of the counted turns' answers.
+    pub completion_tokens: u64,
+    /// Answers that came without a count.
+    pub without_usage: u64,
+    /// How late turns were sent.
+    pub send_lag_ms: Summary,
+    /// Turns that had to wait for their predecessor's answer.
+    pub held: u64,
+    /// Turns that had to wait because of the concurrency limit.
+    pub limited: u64,
+    /// From the first turn's time to the last one's end.
+    pub wall_s: f64,
+    /// Processor time of this generator, where the system tells.
+    pub cpu_s: Option<f64>,
+}
+
+impl Run {
+    /// The figures of a run.
+    #[must_use]
+    pub fn of(samples: &Samples, slo_ttft_ms: Option<f64>, cpu: Option<Duration>) -> Self {
+        let mut run = Self {
+            turns: samples.turns.len(),
+            limited: samples.limited,
+            wall_s: samples.wall.as_secs_f64(),
+            cpu_s: cpu.map(|cpu| cpu.as_secs_f64()),
+            ..Self::default()
+        };
+        let mut met = 0u64;
+        let mut cached_of = 0u64;
+        for sample in &samples.turns {
+            run.held += u64::from(sample.held);
+            run.counted += usize::from(sample.counted);
+            if let Some(failure) = &sample.failure {
+                *run.failures.entry(failure.name()).or_default() += 1;
+                let count = if failure.is_incomplete() {
+                    &mut run.incomplete
+                } else {
+                    &mut run.errors
+                };
+                *count += 1;
+            } else if sample.counted {
+                met += u64::from(
+                    sample
+                        .ttft_ms
+                        .is_some_and(|ttft| slo_ttft_ms.is_some_and(|slo| ttft <= slo)),
+                );
+                cached_of += run.add_usage(sample);
+            }
+        }
+        let good: Vec<&Sample> = samples
+            .turns
+            .iter()
+            .filter(|turn| turn.counted && turn.failure.is_none())
+            .collect();
+        run.ttft_ms = Summary::of(good.iter().filter_map(|turn| turn.ttft_ms).collect());
+        run.end_to_end_ms = Summary::of(good.iter().map(|turn| turn.took_ms).collect());
+        run.inter_token_ms = Summary::of(
+            good.iter()
+                .flat_map(|turn| &turn.gaps_ms)
+                .map(|gap| f64::from(*gap))
+                .collect(),
+        );
+        run.send_lag_ms = Summary::of(samples.turns.iter().map(|turn| turn.lag_ms).collect());
+        run.slo_share = slo_ttft_ms
+            .filter(|_| run.counted > 0)
+            .map(|_| met as f64 / run.counted as f64);
+        run.hit_ratio = (cached_of > 0).then(|| run.cached_tokens as f64 / cached_of as f64);
+        run
+    }
+
+    /// Adds an answer's counts; returns its prompt's tokens if it said how many of them were cached.
+    fn add_usage(&mut self, sample: &Sample) -> u64 {
+        let Some(usage) = sample.usage else {
+            self.without_usage += 1;
+            return 0;
+        };
+        self.prompt_tokens += usage.prompt_tokens;
+        self.completion_tokens += usage.completion_tokens;
+        self.cached_tokens += usage.cached_tokens.unwrap_or(0);
+        if usage.cached_tokens.is_some() {
+            usage.prompt_tokens
+        } else {
+            0
+        }
+    }
+
+    /// The figures that are compared, by name; `None` where one was not measured.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(&'static str, Option<f64>)> {
+        let measured = |summary: &Summary, value: f64| (summary.count > 0).then_some(value);
+        let (ttft, whole, gap) = (&self.ttft_ms, &self.end_to_end_ms, &self.inter_token_ms);
+        vec![
+            ("errors", Some(self.errors as f64)),
+            ("incomplete", Some(self.incomplete as f64)),
+            ("ttft_p50_ms", measured(ttft, ttft.p50)),
+            ("ttft_p90_ms", measured(ttft, ttft.p90)),
+            ("ttft_p95_ms", measured(ttft, ttft.p95)),
+            ("ttft_p99_ms", measured(ttft, ttft.p99)),
+            ("ttft_mean_ms", measured(ttft, ttft.mean)),
+            ("ttft_max_ms", measured(ttft, ttft.max)),
+            ("slo_share", self.slo_share),
+            ("hit_ratio", self.hit_ratio),
+            ("end_to_end_p50_ms", measured(whole, whole.p50)),
+            ("end_to_end_p95_ms", measured(whole, whole.p95)),
+            ("inter_token_p50_ms", measured(gap, gap.p50)),
+            ("inter_token_p95_ms", measured(gap, gap.p95)),
+            ("prompt_tokens", Some(self.prompt_tokens as f64)),
+            ("cached_tokens", Some(self.cached_tokens as f64)),
+            ("completion_tokens", Some(self.completion_tokens as f64)),
+            ("held_turns", Some(self.held as f64)),
+            ("limited_turns", Some(self.limited as f64)),
+            (
+                "send_lag_p99_ms",
+                measured(&self.send_lag_ms, self.send_lag_ms.p99),
+            ),
+            (
+                "send_lag_max_ms",
+                measured(&self.send_lag_ms, self.send_lag_ms.max),
+            ),
+            ("wall_s", Some(self.wall_s)),
+            ("cpu_s", self.cpu_s),
+        ]
+    }
+}
+
+/// Processor time that this process has used, where Linux tells.
+#[must_use]
+pub fn cpu_time() -> Option<Duration> {
+    // Fields 14 and 15 of /proc/self/stat, after the name in parentheses, in hundredths of a second.
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields
+        .get(11..13)?
+        .iter()
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    Some(Duration::from_millis(ticks * 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::answer::Usage;
+    use super::super::client::Failure;
+    use super::*;
+
+    fn sample(ttft_ms: f64, failure: Option<Failure>) -> Sample {
+        let usage = Some(Usage {
+            prompt_tokens: 100,
+            completion_tokens: 2,
+            cached_tokens: Some(25),
+        });
+        Sample {
+            counted: true,
+            held: false,
+            lag_ms: 0.0,
+            ttft_ms: Some(ttft_ms),
+            took_ms: 2.0 * ttft_ms,
+            gaps_ms: vec![1.0],
+            usage,
+            failure,
+        }
+    }
+
+    #[test]
+    fn percentiles_are_interpolated() {
+        let summary = Summary::of(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!((summary.p50, summary.mean, summary.max), (2.5, 2.5, 4.0));
+        assert!((summary.p95 - 3.85).abs() < 1e-12);
+        assert_eq!(Summary::of(Vec::new()), Summary::default());
+    }
+
+    #[test]
+    fn a_failed_turn_misses_the_objective_and_has_no_time() {
+        let mut turns = vec![
+            sample(10.0, None),
+            sample(1.0, Some(Failure::Reset)),
+            sample(90.0, None),
+        ];
+        turns.push(Sample {
+            counted: false,
+            ..sample(1.0, Some(Failure::Status(503)))
+        });
+        let run = Run::of(
+            &Samples {
+                turns,
+                ..Samples::default()
+            },
+            Some(50.0),
+            None,
+        );
+        assert_eq!((run.turns, run.counted, run.errors, run.incomplete), (4, 3, 1, 1));
+        assert_eq!(run.slo_share, Some(1.0 / 3.0));
+        assert_eq!((run.ttft_ms.count, run.ttft_ms.p50), (2, 50.0));
+        assert_eq!(run.hit_ratio, Some(0.25));
+        assert_eq!(
+            run.failures,
+            BTreeMap::from([("http_503".to_owned(), 1), ("reset".to_owned(), 1)])
+        );
+    }
+}
