@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod cost;
+pub mod estimate;
 pub mod fingerprint;
 pub mod ids;
 pub mod index;

@@ -1,0 +1,94 @@
+//! Tokens per byte of prompt text, learned from the `usage` of answers.
+//!
+//! A ratio of sums, not a mean of ratios: long prompts are what costs, so they weigh by their length. Old sums are
+//! halved once they are large, so that a model that changes its traffic is followed. Template tokens are part of the
+//! ratio, which is exact enough: the estimate feeds costs, never a cut.
+
+use crate::units::Tokens;
+
+/// Sums are halved when they pass this many bytes: a memory of some hundred long prompts.
+const MEMORY_BYTES: f64 = 8e6;
+
+/// The ratio of one model.
+#[derive(Clone, Copy, Debug)]
+pub struct TokensPerByte {
+    tokens: f64,
+    bytes: f64,
+}
+
+impl TokensPerByte {
+    /// Starts from a guess, worth some 10 kB of text.
+    #[must_use]
+    pub fn new(initial: f64) -> Self {
+        const PRIOR_BYTES: f64 = 10_000.0;
+        let initial = if initial.is_finite() {
+            initial.clamp(0.001, 4.0)
+        } else {
+            0.25
+        };
+        Self {
+            tokens: initial * PRIOR_BYTES,
+            bytes: PRIOR_BYTES,
+        }
+    }
+
+    /// A prompt of `bytes` canonical bytes was counted as `tokens` by an engine.
+    pub fn observe(&mut self, bytes: u64, tokens: Tokens) {
+        if bytes == 0 || tokens.0 == 0 {
+            return;
+        }
+        self.tokens += tokens.as_f64();
+        self.bytes += bytes as f64;
+        if self.bytes > MEMORY_BYTES {
+            self.tokens /= 2.0;
+            self.bytes /= 2.0;
+        }
+    }
+
+    /// Tokens per byte.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.tokens / self.bytes
+    }
+
+    /// The tokens that `bytes` of text are expected to make, rounded.
+    #[must_use]
+    pub fn tokens(&self, bytes: u64) -> Tokens {
+        Tokens((bytes as f64 * self.ratio()).round() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_learns_the_ratio_of_the_text_it_sees() {
+        let mut ratio = TokensPerByte::new(0.25);
+        assert_eq!(ratio.tokens(4000), Tokens(1000));
+        for _ in 0..200 {
+            ratio.observe(10_000, Tokens(4000));
+        }
+        assert!((ratio.ratio() - 0.4).abs() < 0.002);
+    }
+
+    #[test]
+    fn it_follows_a_change_of_traffic() {
+        let mut ratio = TokensPerByte::new(0.25);
+        for _ in 0..10_000 {
+            ratio.observe(100_000, Tokens(20_000));
+        }
+        for _ in 0..500 {
+            ratio.observe(100_000, Tokens(40_000));
+        }
+        assert!((ratio.ratio() - 0.4).abs() < 0.01);
+    }
+
+    #[test]
+    fn nonsense_changes_nothing() {
+        let mut ratio = TokensPerByte::new(f64::NAN);
+        ratio.observe(0, Tokens(5));
+        ratio.observe(5, Tokens(0));
+        assert!((ratio.ratio() - 0.25).abs() < 1e-12);
+    }
+}

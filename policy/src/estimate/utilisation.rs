@@ -1,0 +1,72 @@
+//! ρ: prefill work routed to a worker, as a share of its time.
+//!
+//! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker that is
+//! given x ms of work every ms for long enough reaches ρ = x. One number and one time stamp per worker, and no steps
+//! when work leaves a window.
+
+use crate::units::Millis;
+
+/// Utilisation of one worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Utilisation {
+    tau: Millis,
+    work: f64,
+    at: Millis,
+}
+
+impl Utilisation {
+    /// Starts idle, with time constant `tau` (at least one millisecond).
+    #[must_use]
+    pub fn new(tau: Millis) -> Self {
+        Self {
+            tau: tau.max(Millis(1.0)),
+            work: 0.0,
+            at: Millis::ZERO,
+        }
+    }
+
+    /// Work of this predicted length was routed to the worker.
+    pub fn add(&mut self, now: Millis, work: Millis) {
+        self.work = self.decayed(now) + work.0;
+        self.at = now.max(self.at);
+    }
+
+    /// ρ now. May pass 1: work can be routed faster than it is done.
+    #[must_use]
+    pub fn at(&self, now: Millis) -> f64 {
+        self.decayed(now) / self.tau.0
+    }
+
+    fn decayed(&self, now: Millis) -> f64 {
+        self.work * (-now.saturating_sub(self.at).0 / self.tau.0).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_flow_settles_at_its_share() {
+        let mut rho = Utilisation::new(Millis(1000.0));
+        for step in 0..2000 {
+            rho.add(Millis(f64::from(step) * 10.0), Millis(7.0));
+        }
+        assert!((rho.at(Millis(20_000.0)) - 0.7).abs() < 0.01);
+    }
+
+    #[test]
+    fn an_idle_worker_forgets() {
+        let mut rho = Utilisation::new(Millis(1000.0));
+        rho.add(Millis(0.0), Millis(500.0));
+        assert!((rho.at(Millis(0.0)) - 0.5).abs() < 1e-12);
+        assert!(rho.at(Millis(10_000.0)) < 1e-4);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_changes_nothing() {
+        let mut rho = Utilisation::new(Millis(1000.0));
+        rho.add(Millis(5000.0), Millis(500.0));
+        assert!((rho.at(Millis(0.0)) - 0.5).abs() < 1e-12);
+    }
+}
