@@ -1,0 +1,221 @@
+//! One worker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use config::checked;
+use http::Uri;
+use http::uri::{PathAndQuery, Scheme};
+use parking_lot::Mutex;
+use policy::cost::PrefillCost;
+use policy::estimate::{PendingWork, Ticket, Utilisation};
+use policy::ids::WorkerId;
+use policy::route::WorkerView;
+use policy::units::{Millis, Tokens};
+
+use super::health::Health;
+use super::hints::HintQueue;
+use crate::clock::Clock;
+
+/// One worker: who it is, and what is known of it.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its slot.
+    pub id: WorkerId,
+    /// What was configured.
+    pub spec: checked::Worker,
+    /// What it should be told.
+    pub hints: HintQueue,
+    load: Mutex<Load>,
+    health: Mutex<Health>,
+    ready: AtomicBool,
+    takes_hints: AtomicBool,
+    models: ArcSwapOption<Vec<serde_json::Value>>,
+    bytes_seen: AtomicU64,
+}
+
+/// The work that was sent to a worker.
+#[derive(Debug)]
+pub struct Load {
+    /// Prefill that has not produced its first token.
+    pub pending: PendingWork,
+    /// ρ.
+    pub utilisation: Utilisation,
+    /// Requests sent and not finished.
+    pub in_flight: u32,
+}
+
+impl Worker {
+    /// A worker of which nothing is known yet; it is not ready.
+    #[must_use]
+    pub fn new(id: WorkerId, spec: checked::Worker, utilisation_window: Millis, health: &checked::Health) -> Self {
+        let load =
+            Load { pending: PendingWork::new(), utilisation: Utilisation::new(utilisation_window), in_flight: 0 };
+        Self {
+            id,
+            hints: HintQueue::default(),
+            load: Mutex::new(load),
+            health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
+            ready: AtomicBool::new(false),
+            takes_hints: AtomicBool::new(spec.dialect == config::written::Dialect::Tailroute),
+            models: ArcSwapOption::empty(),
+            bytes_seen: AtomicU64::new(0),
+            spec,
+        }
+    }
+
+    /// Its name, in metrics, logs and response headers.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// What its prefill costs.
+    #[must_use]
+    pub fn cost(&self) -> PrefillCost {
+        self.spec.cost
+    }
+
+    /// Whether it may be given work.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Records a probe, or a request that showed the same. Returns the new readiness if it changed.
+    pub fn observe_health(&self, healthy: bool) -> Option<bool> {
+        let mut health = self.health.lock();
+        let changed = health.observe(healthy);
+        self.ready.store(health.is_ready(), Ordering::Release);
+        changed
+    }
+
+    /// Bytes of answers that came from it: a worker that sends is alive, whatever its probe says.
+    #[must_use]
+    pub fn bytes_seen(&self) -> u64 {
+        self.bytes_seen.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes of an answer.
+    pub fn saw_bytes(&self, bytes: usize) {
+        self.bytes_seen.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether it takes hints in our dialect.
+    #[must_use]
+    pub fn takes_hints(&self) -> bool {
+        self.takes_hints.load(Ordering::Relaxed)
+    }
+
+    /// What a probe found out.
+    pub fn learned(&self, takes_hints: bool, models: Option<Vec<serde_json::Value>>) {
+        self.takes_hints.store(takes_hints, Ordering::Relaxed);
+        if let Some(models) = models {
+            self.models.store(Some(Arc::new(models)));
+        }
+    }
+
+    /// Its models as it lists them, if known.
+    #[must_use]
+    pub fn models(&self) -> Option<Arc<Vec<serde_json::Value>>> {
+        self.models.load_full()
+    }
+
+    /// Whether it serves this model; `None` if its models are not known.
+    #[must_use]
+    pub fn serves(&self, model: &str) -> Option<bool> {
+        if !self.spec.models.is_empty() {
+            return Some(self.spec.models.iter().any(|name| name == model));
+        }
+        let models = self.models.load();
+        let models = models.as_ref()?;
+        Some(models.iter().any(|card| card["id"] == model))
+    }
+
+    /// The worker as the choice sees it.
+    #[must_use]
+    pub fn view(&self, now: Millis, model: Option<&str>, indexed: Tokens) -> WorkerView {
+        let serves = model.is_none_or(|model| self.serves(model) != Some(false));
+        let load = self.load.lock();
+        WorkerView {
+            id: self.id,
+            ready: self.is_ready() && serves,
+            cost: self.cost(),
+            wait: load.pending.wait(now),
+            utilisation: load.utilisation.at(now),
+            in_flight: load.in_flight,
+            indexed,
+        }
+    }
+
+    /// Its load, read under its lock.
+    pub fn with_load<T>(&self, read: impl FnOnce(&Load) -> T) -> T {
+        read(&self.load.lock())
+    }
+
+    /// The request goes out: from here on its work counts, until the guard is dropped.
+    #[must_use]
+    pub fn send(self: &Arc<Self>, clock: Clock, prefill: Option<Millis>) -> InFlight {
+        let now = clock.now();
+        let mut load = self.load.lock();
+        load.in_flight += 1;
+        let ticket = prefill.map(|work| {
+            load.utilisation.add(now, work);
+            load.pending.sent(now, work)
+        });
+        drop(load);
+        InFlight { worker: Arc::clone(self), clock, ticket }
+    }
+
+    /// The worker's address for a path and query.
+    ///
+    /// # Errors
+    /// If base path and path do not make a valid URI.
+    pub fn uri(&self, path_and_query: &str) -> Result<Uri, http::Error> {
+        let base = self.spec.url.path().trim_end_matches('/');
+        let path: PathAndQuery = if base.is_empty() {
+            path_and_query.parse()?
+        } else {
+            format!("{base}{path_and_query}").parse()?
+        };
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = self.spec.url.authority().cloned();
+        parts.path_and_query = Some(path);
+        Ok(Uri::from_parts(parts)?)
+    }
+}
+
+/// A request in flight. However it ends, dropping this ends its counting.
+#[derive(Debug)]
+pub struct InFlight {
+    worker: Arc<Worker>,
+    clock: Clock,
+    ticket: Option<Ticket>,
+}
+
+impl InFlight {
+    /// The worker it is on.
+    #[must_use]
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// Its first token arrived.
+    pub fn first_token(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.worker.load.lock().pending.first_token(self.clock.now(), ticket);
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut load = self.worker.load.lock();
+        load.in_flight = load.in_flight.saturating_sub(1);
+        if let Some(ticket) = self.ticket.take() {
+            load.pending.gone(self.clock.now(), ticket);
+        }
+    }
+}

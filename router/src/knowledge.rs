@@ -1,0 +1,119 @@
+//! What the router has learned, behind its locks: what lives where, tokens per byte, where conversations are.
+//!
+//! Lookups share a lock; what happened is applied under it alone, in a few microseconds. No lock is held across an await.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::{Mutex, RwLock};
+use policy::estimate::TokensPerByte;
+use policy::ids::WorkerId;
+use policy::index::{IndexLimits, IndexStats, Reach};
+use policy::residency::Residency;
+use policy::units::Tokens;
+
+use crate::path::fingerprint::{Extent, Fingerprint};
+
+/// Conversations whose last worker is remembered.
+const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+/// Models whose ratio is remembered.
+const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// What the router has learned.
+#[derive(Debug)]
+pub struct Knowledge {
+    residency: RwLock<Residency>,
+    ratios: Mutex<LruCache<String, TokensPerByte>>,
+    initial_ratio: f64,
+    last_worker: Mutex<LruCache<u64, WorkerId>>,
+}
+
+/// A prompt's length and where it lives.
+#[derive(Clone, Debug, Default)]
+pub struct Match {
+    /// Tokens of the prompt, as far as they can be told.
+    pub prompt: Tokens,
+    /// Leading tokens resident, by worker slot.
+    pub resident: Vec<Tokens>,
+    /// Tokens believed held in all, by worker slot.
+    pub indexed: Vec<Tokens>,
+    /// Tokens per unit of the chain's ends.
+    pub tokens_per_unit: f64,
+}
+
+impl Knowledge {
+    /// Nothing learned, for workers of these capacities.
+    #[must_use]
+    pub fn new(index_bytes: usize, capacities: &[Tokens], initial_ratio: f64) -> Self {
+        Self {
+            residency: RwLock::new(Residency::new(IndexLimits { max_bytes: index_bytes }, capacities)),
+            ratios: Mutex::new(LruCache::new(MODELS)),
+            initial_ratio,
+            last_worker: Mutex::new(LruCache::new(CONVERSATIONS)),
+        }
+    }
+
+    /// Looks a prompt up. Writes nothing.
+    #[must_use]
+    pub fn look_up(&self, model: &str, fingerprint: &Fingerprint, workers: usize) -> Match {
+        let tokens_per_unit = match fingerprint.extent {
+            Extent::Tokens(_) => 1.0,
+            Extent::Bytes(_) => self.ratio(model),
+        };
+        let tokens = |units: u64| Tokens((units as f64 * tokens_per_unit).round() as u64);
+        let mut reach = Reach::new();
+        let residency = self.residency.read();
+        residency.lookup(fingerprint.chain.hashes(), &mut reach);
+        let slots = (0..workers as u32).map(WorkerId);
+        let indexed = slots.clone().map(|worker| residency.tokens_on(worker)).collect();
+        drop(residency);
+        let resident = slots.map(|worker| tokens(fingerprint.chain.span(reach.of(worker) as usize))).collect();
+        let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
+        Match { prompt: tokens(units), resident, indexed, tokens_per_unit }
+    }
+
+    /// Applies what happened to the picture of what lives where.
+    pub fn update<T>(&self, apply: impl FnOnce(&mut Residency) -> T) -> T {
+        apply(&mut self.residency.write())
+    }
+
+    /// A worker holds nothing any more.
+    pub fn forget(&self, worker: WorkerId) {
+        self.residency.write().forget(worker);
+    }
+
+    /// Counts of the index.
+    #[must_use]
+    pub fn index_stats(&self) -> IndexStats {
+        self.residency.read().stats()
+    }
+
+    /// Tokens per byte of a model's prompts.
+    #[must_use]
+    pub fn ratio(&self, model: &str) -> f64 {
+        self.ratios.lock().get(model).map_or(self.initial_ratio, TokensPerByte::ratio)
+    }
+
+    /// A worker counted the tokens of a prompt.
+    pub fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
+        let mut ratios = self.ratios.lock();
+        if let Some(ratio) = ratios.get_mut(model) {
+            ratio.observe(bytes, tokens);
+        } else {
+            let mut ratio = TokensPerByte::new(self.initial_ratio);
+            ratio.observe(bytes, tokens);
+            ratios.put(model.to_owned(), ratio);
+        }
+    }
+
+    /// Where a conversation's last turn went.
+    #[must_use]
+    pub fn last_worker(&self, session: u64) -> Option<WorkerId> {
+        self.last_worker.lock().peek(&session).copied()
+    }
+
+    /// A conversation's turn went to a worker. Returns where the one before went, if elsewhere.
+    pub fn moved(&self, session: u64, worker: WorkerId) -> Option<WorkerId> {
+        self.last_worker.lock().put(session, worker).filter(|last| *last != worker)
+    }
+}
