@@ -46,8 +46,15 @@ impl Residency {
     /// Nothing known, for workers of these capacities, in the order of their slots.
     #[must_use]
     pub fn new(limits: IndexLimits, capacities: &[Tokens]) -> Self {
-        let mirror = |&capacity| Mirror { cache: PrefixCache::new(capacity), contradictions: 0 };
-        Self { index: Index::new(limits), mirrors: capacities.iter().map(mirror).collect(), changes: Vec::new() }
+        let mirror = |&capacity| Mirror {
+            cache: PrefixCache::new(capacity),
+            contradictions: 0,
+        };
+        Self {
+            index: Index::new(limits),
+            mirrors: capacities.iter().map(mirror).collect(),
+            changes: Vec::new(),
+        }
     }
 
     /// How many leading keys of the chain each worker holds.
@@ -58,7 +65,9 @@ impl Residency {
     /// Tokens believed resident on a worker.
     #[must_use]
     pub fn tokens_on(&self, worker: WorkerId) -> Tokens {
-        self.mirrors.get(worker.index()).map_or(Tokens::ZERO, |mirror| mirror.cache.used())
+        self.mirrors
+            .get(worker.index())
+            .map_or(Tokens::ZERO, |mirror| mirror.cache.used())
     }
 
     /// The index's counts.
@@ -75,20 +84,37 @@ impl Residency {
         let first_new = (lease.hits() < lease.len()).then(|| chain.hashes()[lease.hits()]);
         let held = &chain.hashes()[..lease.len()];
         self.apply(worker, None, held);
-        Some(Hold { worker, lease, first_new })
+        Some(Hold {
+            worker,
+            lease,
+            first_new,
+        })
     }
 
     /// The answer ended. The worker also holds the `reply` that followed the prompt, and may drop the last
     /// `evict_first` tokens of the whole before anything else.
-    pub fn settle(&mut self, mut hold: Hold, reply: Option<(Option<PrefixHash>, &Chain, u64)>, tokens_per_unit: f64, evict_first: Tokens, total: Tokens) {
+    pub fn settle(
+        &mut self,
+        mut hold: Hold,
+        reply: Option<(Option<PrefixHash>, &Chain, u64)>,
+        tokens_per_unit: f64,
+        evict_first: Tokens,
+        total: Tokens,
+    ) {
         let worker = hold.worker;
-        let Some(mirror) = self.mirrors.get_mut(worker.index()) else { return };
+        let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
+            return;
+        };
         if let Some((parent, chain, before)) = reply {
             let pieces = pieces(chain, before, tokens_per_unit);
             let added = mirror.cache.extend(&mut hold.lease, &pieces, &mut self.changes);
             self.apply(worker, parent, &chain.hashes()[..added]);
         }
-        let keep = if evict_first == Tokens::ZERO { Keep::All } else { Keep::First(total.saturating_sub(evict_first)) };
+        let keep = if evict_first == Tokens::ZERO {
+            Keep::All
+        } else {
+            Keep::First(total.saturating_sub(evict_first))
+        };
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.cache.release(hold.lease, keep, &mut self.changes);
         }
@@ -98,7 +124,9 @@ impl Residency {
     /// The request never reached the worker: what it alone would have brought there is not there.
     pub fn retract(&mut self, hold: Hold) {
         let (worker, first_new) = (hold.worker, hold.first_new);
-        let Some(mirror) = self.mirrors.get_mut(worker.index()) else { return };
+        let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
+            return;
+        };
         mirror.cache.release(hold.lease, Keep::All, &mut self.changes);
         if let Some(first_new) = first_new {
             mirror.cache.remove(first_new, &mut self.changes);
@@ -109,7 +137,9 @@ impl Residency {
     /// A worker reported how much of a prompt it found in its cache. Returns whether it was forgotten: it keeps finding
     /// nothing where much was predicted, so it restarted or cleared its cache.
     pub fn reported(&mut self, worker: WorkerId, predicted: Tokens, cached: Tokens) -> bool {
-        let Some(mirror) = self.mirrors.get_mut(worker.index()) else { return false };
+        let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
+            return false;
+        };
         if cached.0 > 0 {
             mirror.contradictions = 0;
         } else if predicted.0 >= CONTRADICTION_TOKENS {
@@ -163,7 +193,10 @@ fn pieces(chain: &Chain, before: u64, tokens_per_unit: f64) -> Vec<Piece> {
     let weigh = |(&hash, &end): (&PrefixHash, &u64)| {
         let (from, to) = (start, tokens(end));
         start = to;
-        Piece { hash, tokens: u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX) }
+        Piece {
+            hash,
+            tokens: u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX),
+        }
     };
     chain.hashes().iter().zip(chain.ends()).map(weigh).collect()
 }

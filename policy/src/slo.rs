@@ -72,7 +72,12 @@ mod tests {
 
     #[test]
     fn a_worker_that_costs_nothing_may_drop_everything() {
-        let xi = xi_tokens(&PrefillCost::linear(0.0, 0.0), Millis(1.0), Millis::ZERO, Tokens::ZERO);
+        let xi = xi_tokens(
+            &PrefillCost::linear(0.0, 0.0),
+            Millis(1.0),
+            Millis::ZERO,
+            Tokens::ZERO,
+        );
         assert_eq!(evict_first_tail(xi, Tokens(200), 0.0), Tokens(1_000_000_000));
     }
 }

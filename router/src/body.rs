@@ -12,7 +12,9 @@ pub type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A body that is already whole.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// A body that streams through as it comes.

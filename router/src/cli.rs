@@ -29,6 +29,7 @@ enum Command {
     Drive(Box<cmd::drive::Args>),
     Schema(cmd::schema::Args),
     Sim(cmd::sim::Args),
+    Serve(cmd::serve::Args),
 }
 
 /// Runs the command line `arguments`, the program's own name first.
@@ -46,6 +47,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Drive(args) => cmd::drive::run(*args),
         Command::Schema(args) => cmd::schema::run(args),
         Command::Sim(args) => cmd::sim::run(args),
+        Command::Serve(args) => cmd::serve::run(args),
     };
     result.unwrap_or_else(|error| {
         cmd::complain(&format!("error: {error:#}"));

@@ -15,7 +15,9 @@ impl Clock {
     /// A clock that reads zero now.
     #[must_use]
     pub fn start() -> Self {
-        Self { origin: Instant::now() }
+        Self {
+            origin: Instant::now(),
+        }
     }
 
     /// Milliseconds since the origin.

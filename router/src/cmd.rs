@@ -1,11 +1,13 @@
 //! The subcommands: arguments in, text out, an exit code.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
 
 pub mod check;
 pub mod drive;
 pub mod schema;
 pub mod sim;
+pub mod serve;
 
 /// Writes `text` and a newline to standard output. A reader that went away (`tailroute schema | head`) is no failure.
 ///
@@ -22,4 +24,13 @@ pub fn print(text: &str) -> std::io::Result<()> {
 /// Writes `text` and a newline to standard error. Where even that fails there is nobody left to tell.
 pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// The process's environment. Names and values that are no UTF-8 cannot be ours.
+#[must_use]
+pub fn environment() -> BTreeMap<String, String> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
 }

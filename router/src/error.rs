@@ -144,7 +144,10 @@ impl ApiError {
             }
             _ => {}
         }
-        if matches!(self, Self::RequestTimeout(_) | Self::BodyTooLarge(_) | Self::BodyCutShort | Self::Draining) {
+        if matches!(
+            self,
+            Self::RequestTimeout(_) | Self::BodyTooLarge(_) | Self::BodyCutShort | Self::Draining
+        ) {
             // What is left of the request body will not be read.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -178,11 +181,19 @@ mod tests {
     #[test]
     fn a_shed_request_is_told_when_to_come_back() {
         assert_eq!(ApiError::NoWorkerReady.response().headers()[RETRY_AFTER], "1");
-        assert!(!ApiError::WorkerFailed.response().headers().contains_key(RETRY_AFTER));
+        assert!(
+            !ApiError::WorkerFailed
+                .response()
+                .headers()
+                .contains_key(RETRY_AFTER)
+        );
     }
 
     #[test]
     fn a_wrong_method_is_told_the_right_one() {
-        assert_eq!(ApiError::MethodNotAllowed("POST").response().headers()[ALLOW], "POST");
+        assert_eq!(
+            ApiError::MethodNotAllowed("POST").response().headers()[ALLOW],
+            "POST"
+        );
     }
 }

@@ -24,7 +24,9 @@ impl Fleet {
     /// A fleet of these workers.
     #[must_use]
     pub fn new(workers: Vec<Arc<Worker>>) -> Self {
-        Self { workers: ArcSwap::from_pointee(workers) }
+        Self {
+            workers: ArcSwap::from_pointee(workers),
+        }
     }
 
     /// The workers now.

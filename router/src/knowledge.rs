@@ -7,7 +7,8 @@ use std::num::NonZeroUsize;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 use policy::estimate::TokensPerByte;
-use policy::ids::WorkerId;
+use policy::fingerprint::Chain;
+use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{IndexLimits, IndexStats, Reach};
 use policy::residency::Residency;
 use policy::units::Tokens;
@@ -26,6 +27,8 @@ pub struct Knowledge {
     ratios: Mutex<LruCache<String, TokensPerByte>>,
     initial_ratio: f64,
     last_worker: Mutex<LruCache<u64, WorkerId>>,
+    /// The last key of each conversation's last prompt.
+    prompts: Mutex<LruCache<PrefixHash, u64>>,
 }
 
 /// A prompt's length and where it lives.
@@ -44,12 +47,18 @@ pub struct Match {
 impl Knowledge {
     /// Nothing learned, for workers of these capacities.
     #[must_use]
-    pub fn new(index_bytes: usize, capacities: &[Tokens], initial_ratio: f64) -> Self {
+    pub fn new(index_bytes: u64, capacities: &[Tokens], initial_ratio: f64) -> Self {
         Self {
-            residency: RwLock::new(Residency::new(IndexLimits { max_bytes: index_bytes }, capacities)),
+            residency: RwLock::new(Residency::new(
+                IndexLimits {
+                    max_bytes: index_bytes,
+                },
+                capacities,
+            )),
             ratios: Mutex::new(LruCache::new(MODELS)),
             initial_ratio,
             last_worker: Mutex::new(LruCache::new(CONVERSATIONS)),
+            prompts: Mutex::new(LruCache::new(CONVERSATIONS)),
         }
     }
 
@@ -67,9 +76,16 @@ impl Knowledge {
         let slots = (0..workers as u32).map(WorkerId);
         let indexed = slots.clone().map(|worker| residency.tokens_on(worker)).collect();
         drop(residency);
-        let resident = slots.map(|worker| tokens(fingerprint.chain.span(reach.of(worker) as usize))).collect();
+        let resident = slots
+            .map(|worker| tokens(fingerprint.chain.span(reach.of(worker) as usize)))
+            .collect();
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
-        Match { prompt: tokens(units), resident, indexed, tokens_per_unit }
+        Match {
+            prompt: tokens(units),
+            resident,
+            indexed,
+            tokens_per_unit,
+        }
     }
 
     /// Applies what happened to the picture of what lives where.
@@ -91,7 +107,10 @@ impl Knowledge {
     /// Tokens per byte of a model's prompts.
     #[must_use]
     pub fn ratio(&self, model: &str) -> f64 {
-        self.ratios.lock().get(model).map_or(self.initial_ratio, TokensPerByte::ratio)
+        self.ratios
+            .lock()
+            .get(model)
+            .map_or(self.initial_ratio, TokensPerByte::ratio)
     }
 
     /// A worker counted the tokens of a prompt.
@@ -114,6 +133,24 @@ impl Knowledge {
 
     /// A conversation's turn went to a worker. Returns where the one before went, if elsewhere.
     pub fn moved(&self, session: u64, worker: WorkerId) -> Option<WorkerId> {
-        self.last_worker.lock().put(session, worker).filter(|last| *last != worker)
+        self.last_worker
+            .lock()
+            .put(session, worker)
+            .filter(|last| *last != worker)
+    }
+
+    /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.
+    /// From now on the conversation is known by this prompt.
+    #[must_use]
+    pub fn conversation(&self, chain: &Chain) -> Option<u64> {
+        let last = chain.last()?;
+        let mut prompts = self.prompts.lock();
+        if let Some(same) = prompts.get(&last) {
+            return Some(*same);
+        }
+        let continued = chain.hashes().iter().rev().find_map(|key| prompts.pop(key));
+        let conversation = continued.unwrap_or(last.0);
+        prompts.put(last, conversation);
+        Some(conversation)
     }
 }

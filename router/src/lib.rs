@@ -1,7 +1,16 @@
 //! The `tailroute` binary's parts.
 
+pub mod app;
+pub mod body;
 pub mod cli;
+pub mod clock;
 pub mod cmd;
 pub mod drive;
+pub mod error;
+pub mod fleet;
+pub mod knowledge;
+pub mod metrics;
+pub mod path;
+pub mod serve;
 pub mod trace_file;
 pub mod trace_source;

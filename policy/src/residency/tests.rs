@@ -5,7 +5,10 @@ const W0: WorkerId = WorkerId(0);
 const W1: WorkerId = WorkerId(1);
 
 fn residency(capacity: u64) -> Residency {
-    Residency::new(IndexLimits { max_bytes: 1 << 20 }, &[Tokens(capacity), Tokens(capacity)])
+    Residency::new(
+        IndexLimits { max_bytes: 1 << 20 },
+        &[Tokens(capacity), Tokens(capacity)],
+    )
 }
 
 /// A prompt of `chunks` keys of 256 bytes; at one token per byte each weighs 256.
@@ -34,7 +37,10 @@ fn a_request_in_flight_counts_where_it_was_sent_and_nowhere_else() {
     let mut residency = residency(4096);
     let chain = prompt("a", 4);
     let hold = residency.sent(W0, &chain, 1.0).unwrap();
-    assert_eq!((depth(&residency, W0, &chain), depth(&residency, W1, &chain)), (4, 0));
+    assert_eq!(
+        (depth(&residency, W0, &chain), depth(&residency, W1, &chain)),
+        (4, 0)
+    );
     assert_eq!(residency.tokens_on(W0), Tokens(1024));
     residency.settle(hold, None, 1.0, Tokens::ZERO, Tokens(1024));
     assert_eq!(depth(&residency, W0, &chain), 4);
@@ -75,7 +81,13 @@ fn the_reply_is_found_by_the_next_turn() {
     let chain = builder.into_chain();
     let hold = residency.sent(W0, &chain, 1.0).unwrap();
     let total = Tokens(reply.bytes());
-    residency.settle(hold, Some((reply.parent(), reply.chain(), before)), 1.0, Tokens::ZERO, total);
+    residency.settle(
+        hold,
+        Some((reply.parent(), reply.chain(), before)),
+        1.0,
+        Tokens::ZERO,
+        total,
+    );
 
     let mut next = chain.clone();
     next.extend_from(reply.chain());
@@ -106,9 +118,15 @@ fn a_worker_that_keeps_finding_nothing_is_forgotten() {
     serve(&mut residency, W0, &chain, 0);
     assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
     assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert!(!residency.reported(W0, Tokens(1024), Tokens(512)), "a hit clears the suspicion");
+    assert!(
+        !residency.reported(W0, Tokens(1024), Tokens(512)),
+        "a hit clears the suspicion"
+    );
     assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert!(!residency.reported(W0, Tokens(10), Tokens(0)), "too little to contradict anything");
+    assert!(
+        !residency.reported(W0, Tokens(10), Tokens(0)),
+        "too little to contradict anything"
+    );
     assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
     assert!(residency.reported(W0, Tokens(1024), Tokens(0)));
     assert_eq!(depth(&residency, W0, &chain), 0);

@@ -33,7 +33,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let environment = if args.no_env {
         BTreeMap::new()
     } else {
-        environment()
+        super::environment()
     };
     let result = config::load_file(Some(&args.file), environment, Overrides::default());
     let (config, problems) = match result {
@@ -60,15 +60,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// The process's environment. Names and values that are no UTF-8 cannot be ours.
-#[must_use]
-pub fn environment() -> BTreeMap<String, String> {
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    std::env::vars_os().filter_map(text).collect()
 }
 
 fn summary(config: &config::Config) -> String {

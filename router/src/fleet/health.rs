@@ -29,7 +29,12 @@ impl Health {
     /// Nothing known yet.
     #[must_use]
     pub fn new(unhealthy_after: NonZeroU32, healthy_after: NonZeroU32) -> Self {
-        Self { unhealthy_after: unhealthy_after.get(), healthy_after: healthy_after.get(), ready: None, streak: 0 }
+        Self {
+            unhealthy_after: unhealthy_after.get(),
+            healthy_after: healthy_after.get(),
+            ready: None,
+            streak: 0,
+        }
     }
 
     /// Whether the worker may be given work.
@@ -69,7 +74,10 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         let healthy = match outcome {
             Ok(()) => true,
             Err(error) if sending && error.is_timeout() => {
-                debug!(worker = worker.name(), "probe timed out while answers were coming in: busy, not dead");
+                debug!(
+                    worker = worker.name(),
+                    "probe timed out while answers were coming in: busy, not dead"
+                );
                 continue;
             }
             Err(error) => {
@@ -90,7 +98,10 @@ pub fn note(app: &App, worker: &Worker, healthy: bool) {
     match worker.observe_health(healthy) {
         Some(true) => info!(worker = worker.name(), "ready"),
         Some(false) => {
-            warn!(worker = worker.name(), "not ready: it fails its probes or refuses connections");
+            warn!(
+                worker = worker.name(),
+                "not ready: it fails its probes or refuses connections"
+            );
             // It may come back empty, and what it told us cannot be checked.
             app.knowledge.forget(worker.id);
         }
@@ -103,7 +114,10 @@ mod tests {
     use super::*;
 
     fn health(unhealthy_after: u32, healthy_after: u32) -> Health {
-        Health::new(NonZeroU32::new(unhealthy_after).unwrap(), NonZeroU32::new(healthy_after).unwrap())
+        Health::new(
+            NonZeroU32::new(unhealthy_after).unwrap(),
+            NonZeroU32::new(healthy_after).unwrap(),
+        )
     }
 
     #[test]
@@ -119,10 +133,12 @@ mod tests {
     fn it_takes_failures_in_a_row_to_go_and_successes_in_a_row_to_return() {
         let mut health = health(3, 2);
         health.observe(true);
-        let seen: Vec<_> = [false, false, true, false, false, false, false, true, false, true, true]
-            .into_iter()
-            .map(|healthy| health.observe(healthy))
-            .collect();
+        let seen: Vec<_> = [
+            false, false, true, false, false, false, false, true, false, true, true,
+        ]
+        .into_iter()
+        .map(|healthy| health.observe(healthy))
+        .collect();
         let mut expected = [None; 11];
         expected[5] = Some(false);
         expected[10] = Some(true);

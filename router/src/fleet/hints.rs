@@ -123,12 +123,20 @@ async fn send(app: &App, worker: &Worker, batch: &[Hint]) {
             value
         })
         .collect();
-    let outcome = probe::call(app, worker, Method::POST, "/v1/tailroute/hints", Some(&json!({ "hints": hints }))).await;
+    let outcome = probe::call(
+        app,
+        worker,
+        Method::POST,
+        "/v1/tailroute/hints",
+        Some(&json!({ "hints": hints })),
+    )
+    .await;
     if let Err(error) = &outcome {
         debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
     }
     for hint in batch {
-        app.metrics.hint(worker.name(), hint.kind.as_str(), outcome.is_ok());
+        app.metrics
+            .hint(worker.name(), hint.kind.as_str(), outcome.is_ok());
     }
 }
 
@@ -162,7 +170,10 @@ mod tests {
         queue.push("a".into(), Kind::Moved);
         let batch = queue.take();
         assert_eq!(sessions(&batch), ["a", "b"]);
-        assert_eq!((batch[0].kind, batch[0].epoch, batch[1].epoch), (Kind::Moved, 3, 2));
+        assert_eq!(
+            (batch[0].kind, batch[0].epoch, batch[1].epoch),
+            (Kind::Moved, 3, 2)
+        );
         assert!(queue.take().is_empty());
     }
 

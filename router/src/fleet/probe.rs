@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use config::written::Dialect;
+use config::Dialect;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
@@ -50,7 +50,13 @@ impl fmt::Display for ProbeError {
 ///
 /// # Errors
 /// If there is no success answer within the health timeout.
-pub async fn call(app: &App, worker: &Worker, method: Method, path: &str, json: Option<&Value>) -> Result<Bytes, ProbeError> {
+pub async fn call(
+    app: &App,
+    worker: &Worker,
+    method: Method,
+    path: &str,
+    json: Option<&Value>,
+) -> Result<Bytes, ProbeError> {
     let transport = |error: &dyn fmt::Display| ProbeError::Transport(error.to_string());
     let uri = worker.uri(path).map_err(|error| transport(&error))?;
     let mut request = Request::builder().method(method).uri(uri);
@@ -61,13 +67,27 @@ pub async fn call(app: &App, worker: &Worker, method: Method, path: &str, json: 
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
         .map_err(|error| transport(&error))?;
     let exchange = async {
-        let response = app.client.request(request).await.map_err(|error| transport(&error))?;
+        let response = app
+            .client
+            .request(request)
+            .await
+            .map_err(|error| transport(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
-        let bytes = body.collect().await.map_err(|error| transport(&error))?.to_bytes();
-        if status.is_success() { Ok(bytes) } else { Err(ProbeError::Status(status)) }
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| transport(&error))?
+            .to_bytes();
+        if status.is_success() {
+            Ok(bytes)
+        } else {
+            Err(ProbeError::Status(status))
+        }
     };
-    tokio::time::timeout(app.config.health.timeout, exchange).await.unwrap_or(Err(ProbeError::Timeout))
+    tokio::time::timeout(app.config.health.timeout, exchange)
+        .await
+        .unwrap_or(Err(ProbeError::Timeout))
 }
 
 /// Is it well?
@@ -75,7 +95,9 @@ pub async fn call(app: &App, worker: &Worker, method: Method, path: &str, json: 
 /// # Errors
 /// If it is not, or cannot be asked.
 pub async fn health(app: &App, worker: &Worker) -> Result<(), ProbeError> {
-    call(app, worker, Method::GET, &app.config.health.path, None).await.map(drop)
+    call(app, worker, Method::GET, &app.config.health.path, None)
+        .await
+        .map(drop)
 }
 
 /// Learns a worker's models and whether it takes hints, and tells it the objective if it does.
@@ -90,9 +112,16 @@ pub async fn introduce(app: &App, worker: &Arc<Worker>) {
     let takes_hints = match worker.spec.dialect {
         Dialect::None => false,
         Dialect::Tailroute => true,
-        Dialect::Auto => call(app, worker, Method::GET, "/v1/tailroute", None).await.is_ok(),
+        Dialect::Auto => call(app, worker, Method::GET, "/v1/tailroute", None)
+            .await
+            .is_ok(),
     };
-    info!(worker = worker.name(), takes_hints, models = models.as_ref().map(Vec::len), "introduced");
+    info!(
+        worker = worker.name(),
+        takes_hints,
+        models = models.as_ref().map(Vec::len),
+        "introduced"
+    );
     worker.learned(takes_hints, models);
     if takes_hints && app.config.hints.enabled {
         super::hints::send_objective(app, worker).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use config::checked;
+
 use http::Uri;
 use http::uri::{PathAndQuery, Scheme};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ pub struct Worker {
     /// Its slot.
     pub id: WorkerId,
     /// What was configured.
-    pub spec: checked::Worker,
+    pub spec: config::Worker,
     /// What it should be told.
     pub hints: HintQueue,
     load: Mutex<Load>,
@@ -49,16 +49,24 @@ pub struct Load {
 impl Worker {
     /// A worker of which nothing is known yet; it is not ready.
     #[must_use]
-    pub fn new(id: WorkerId, spec: checked::Worker, utilisation_window: Millis, health: &checked::Health) -> Self {
-        let load =
-            Load { pending: PendingWork::new(), utilisation: Utilisation::new(utilisation_window), in_flight: 0 };
+    pub fn new(
+        id: WorkerId,
+        spec: config::Worker,
+        utilisation_window: Millis,
+        health: &config::Health,
+    ) -> Self {
+        let load = Load {
+            pending: PendingWork::new(),
+            utilisation: Utilisation::new(utilisation_window),
+            in_flight: 0,
+        };
         Self {
             id,
             hints: HintQueue::default(),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             ready: AtomicBool::new(false),
-            takes_hints: AtomicBool::new(spec.dialect == config::written::Dialect::Tailroute),
+            takes_hints: AtomicBool::new(spec.dialect == config::Dialect::Tailroute),
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
             spec,
@@ -165,7 +173,11 @@ impl Worker {
             load.pending.sent(now, work)
         });
         drop(load);
-        InFlight { worker: Arc::clone(self), clock, ticket }
+        InFlight {
+            worker: Arc::clone(self),
+            clock,
+            ticket,
+        }
     }
 
     /// The worker's address for a path and query.
@@ -205,7 +217,11 @@ impl InFlight {
     /// Its first token arrived.
     pub fn first_token(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.worker.load.lock().pending.first_token(self.clock.now(), ticket);
+            self.worker
+                .load
+                .lock()
+                .pending
+                .first_token(self.clock.now(), ticket);
         }
     }
 }

@@ -32,13 +32,24 @@ pub enum Extent {
 /// Fingerprints a prompt. One that the router does not understand has no keys and no length.
 #[must_use]
 pub fn fingerprint(parsed: &Parsed<'_>) -> Fingerprint {
-    let (model, salt) = (parsed.model.as_deref().unwrap_or_default(), parsed.cache_salt.as_deref());
+    let (model, salt) = (
+        parsed.model.as_deref().unwrap_or_default(),
+        parsed.cache_salt.as_deref(),
+    );
     match &parsed.prompt {
-        Prompt::None => Fingerprint { chain: Chain::new(), extent: Extent::Bytes(0), reply: None },
+        Prompt::None => Fingerprint {
+            chain: Chain::new(),
+            extent: Extent::Bytes(0),
+            reply: None,
+        },
         Prompt::Tokens(tokens) => {
             let mut chain = Chain::new();
             push_token_blocks(token_root(model, salt), tokens, TOKEN_KEY_TOKENS, &mut chain);
-            Fingerprint { chain, extent: Extent::Tokens(tokens.len() as u64), reply: None }
+            Fingerprint {
+                chain,
+                extent: Extent::Tokens(tokens.len() as u64),
+                reply: None,
+            }
         }
         Prompt::Text(text) => {
             let mut builder = ChainBuilder::new(model, salt);
@@ -70,7 +81,11 @@ pub fn fingerprint(parsed: &Parsed<'_>) -> Fingerprint {
 fn finish(mut builder: ChainBuilder, reply: ChainBuilder) -> Fingerprint {
     builder.end_message();
     let extent = Extent::Bytes(builder.bytes());
-    Fingerprint { chain: builder.into_chain(), extent, reply: Some(reply) }
+    Fingerprint {
+        chain: builder.into_chain(),
+        extent,
+        reply: Some(reply),
+    }
 }
 
 fn push_message(builder: &mut ChainBuilder, message: &Message<'_>) {
@@ -131,10 +146,14 @@ mod tests {
     #[test]
     fn models_and_salts_never_share_a_key() {
         let body = |model: &str, salt: Value| json!({"model":model,"cache_salt":salt,"messages":[{"role":"user","content":"x"}]});
-        let keys: Vec<_> = [body("a", Value::Null), body("b", Value::Null), body("a", json!("s"))]
-            .iter()
-            .map(|body| of(body).chain.last())
-            .collect();
+        let keys: Vec<_> = [
+            body("a", Value::Null),
+            body("b", Value::Null),
+            body("a", json!("s")),
+        ]
+        .iter()
+        .map(|body| of(body).chain.last())
+        .collect();
         assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
     }
 

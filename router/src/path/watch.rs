@@ -57,7 +57,14 @@ impl Watch {
             Some(kind) if kind.starts_with("application/json") => Form::Whole(Vec::new()),
             _ => Form::Unread,
         };
-        Self { form, first_token: false, token_events: 0, complete: false, usage: None, plain_reply: true }
+        Self {
+            form,
+            first_token: false,
+            token_events: 0,
+            complete: false,
+            usage: None,
+            plain_reply: true,
+        }
     }
 
     /// Whether the answer is an event stream.
@@ -103,7 +110,9 @@ impl Watch {
     }
 
     fn event(&mut self, json: &[u8], reply: &mut impl FnMut(&str)) {
-        let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else { return };
+        let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+            return;
+        };
         if let Some(usage) = event.usage {
             self.usage = Some(usage.into());
         }
@@ -177,7 +186,9 @@ impl From<WireUsage> for Usage {
         Self {
             prompt: wire.prompt_tokens,
             completion: wire.completion_tokens,
-            cached: wire.prompt_tokens_details.and_then(|details| details.cached_tokens),
+            cached: wire
+                .prompt_tokens_details
+                .and_then(|details| details.cached_tokens),
         }
     }
 }
@@ -214,7 +225,14 @@ mod tests {
             assert_eq!(text, "hé 漢🙂", "chunks of {size}");
             assert!(watch.first_token && watch.complete && watch.plain_reply);
             assert_eq!(watch.token_events, 2);
-            assert_eq!(watch.usage, Some(Usage { prompt: 9, completion: 2, cached: Some(8) }));
+            assert_eq!(
+                watch.usage,
+                Some(Usage {
+                    prompt: 9,
+                    completion: 2,
+                    cached: Some(8)
+                })
+            );
         }
     }
 
@@ -228,7 +246,11 @@ mod tests {
     #[test]
     fn a_stream_that_stops_without_saying_so_is_not_complete() {
         let cut = STREAM.find("data: [DONE]").unwrap();
-        assert!(!watch("text/event-stream", &[&STREAM.as_bytes()[..cut]]).0.complete);
+        assert!(
+            !watch("text/event-stream", &[&STREAM.as_bytes()[..cut]])
+                .0
+                .complete
+        );
     }
 
     #[test]
@@ -238,7 +260,14 @@ mod tests {
         let (watch, text) = watch("application/json", &[&body[..20], &body[20..]]);
         assert_eq!(text, "hi");
         assert!(watch.complete && watch.plain_reply);
-        assert_eq!(watch.usage, Some(Usage { prompt: 3, completion: 1, cached: None }));
+        assert_eq!(
+            watch.usage,
+            Some(Usage {
+                prompt: 3,
+                completion: 1,
+                cached: None
+            })
+        );
     }
 
     #[test]

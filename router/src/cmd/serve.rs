@@ -1,0 +1,81 @@
+//! `tailroute serve`: the router.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use config::{Config, LogFormat, Overrides};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::serve::Server;
+
+/// Serve: route requests to workers.
+///
+/// Example: tailroute serve --worker http://10.0.0.1:8000 --worker http://10.0.0.2:8000
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration file (TOML); see `tailroute check` and config/tailroute.example.toml.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address of the data port.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Address of the admin port.
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<String>,
+    /// URL of a worker; may be repeated. Replaces the workers of the file.
+    #[arg(long = "worker", value_name = "URL")]
+    workers: Vec<String>,
+    /// Routing policy: tail, round_robin, least_loaded or cache_aware.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+}
+
+/// Runs the router until it is told to stop (SIGTERM or SIGINT), then drains.
+///
+/// # Errors
+/// If the configuration is wrong or a port cannot be bound.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let overrides = Overrides {
+        listen: args.listen,
+        admin: args.admin,
+        workers: args.workers,
+        policy: args.policy,
+    };
+    let config = config::load_file(args.config.as_deref(), super::environment(), overrides)?;
+    log_to_stderr(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = Server::start(config).await?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    // A second signal means: now.
+    tokio::select! {
+        cut = server.drain() => Ok(if cut == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        _ = terminate.recv() => Ok(ExitCode::FAILURE),
+        _ = interrupt.recv() => Ok(ExitCode::FAILURE),
+    }
+}
+
+fn log_to_stderr(config: &Config) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.log.level).context("log.level")?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let done = match config.log.format {
+        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => builder.try_init(),
+    };
+    done.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
+}

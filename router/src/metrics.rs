@@ -1,0 +1,241 @@
+//! Every metric of the router, in one place. Units are in the names; labels are bounded by configuration.
+
+use prometheus::{
+    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+use crate::app::App;
+
+/// Bucket bounds of times to first token, in seconds: from a cached short prompt to a minute in a queue.
+const TTFT_BUCKETS_S: [f64; 16] = [
+    0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// The metrics, registered.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    request_seconds: HistogramVec,
+    ttft_seconds: HistogramVec,
+    ttft_error_seconds: HistogramVec,
+    slo_turns: IntCounterVec,
+    prompt_tokens: IntCounterVec,
+    decisions: IntCounterVec,
+    retries: IntCounterVec,
+    hints: IntCounterVec,
+    forgotten: IntCounterVec,
+    worker_ready: IntGaugeVec,
+    worker_in_flight: IntGaugeVec,
+    worker_wait_seconds: GaugeVec,
+    worker_utilisation: GaugeVec,
+    worker_resident_tokens: IntGaugeVec,
+    index: IntGaugeVec,
+}
+
+impl Metrics {
+    /// All metrics at zero.
+    ///
+    /// # Errors
+    /// If two of them had the same name.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let metric = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let real = |name: &str, help: &str, labels: &[&str]| {
+            let metric = GaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        let histogram = |name: &str, help: &str, labels: &[&str]| {
+            let options = HistogramOpts::new(name, help).buckets(TTFT_BUCKETS_S.to_vec());
+            let metric = HistogramVec::new(options, labels)?;
+            registry.register(Box::new(metric.clone()))?;
+            Ok::<_, prometheus::Error>(metric)
+        };
+        Ok(Self {
+            requests: counter(
+                "tailroute_requests_total",
+                "Requests by endpoint and outcome: ok, client_error, worker_error, router_error, aborted, broken.",
+                &["endpoint", "outcome"],
+            )?,
+            request_seconds: histogram(
+                "tailroute_request_duration_seconds",
+                "From a request's last byte in to its answer's last byte out.",
+                &["endpoint"],
+            )?,
+            ttft_seconds: histogram(
+                "tailroute_time_to_first_token_seconds",
+                "From a turn's last byte in to its first token out.",
+                &["worker"],
+            )?,
+            ttft_error_seconds: histogram(
+                "tailroute_time_to_first_token_error_seconds",
+                "Absolute difference between predicted and actual time to first token.",
+                &["worker"],
+            )?,
+            slo_turns: counter(
+                "tailroute_slo_turns_total",
+                "Turns by whether their first token met the objective.",
+                &["met"],
+            )?,
+            prompt_tokens: counter(
+                "tailroute_prompt_tokens_total",
+                "Prompt tokens by worker: all, predicted to be cached, reported to be cached.",
+                &["worker", "kind"],
+            )?,
+            decisions: counter(
+                "tailroute_decisions_total",
+                "Choices by policy, the rule that decided, and the worker.",
+                &["policy", "reason", "worker"],
+            )?,
+            retries: counter(
+                "tailroute_retries_total",
+                "Attempts that failed before the worker could have begun, and were tried elsewhere.",
+                &["worker"],
+            )?,
+            hints: counter(
+                "tailroute_hints_total",
+                "Hints by worker, kind, and whether they were delivered.",
+                &["worker", "kind", "delivered"],
+            )?,
+            forgotten: counter(
+                "tailroute_worker_forgotten_total",
+                "Times that a worker's cache was taken to be empty because its answers said so.",
+                &["worker"],
+            )?,
+            worker_ready: gauge(
+                "tailroute_worker_ready",
+                "1 if the worker may be given work.",
+                &["worker"],
+            )?,
+            worker_in_flight: gauge(
+                "tailroute_worker_in_flight",
+                "Requests sent and not finished.",
+                &["worker"],
+            )?,
+            worker_wait_seconds: real(
+                "tailroute_worker_wait_seconds",
+                "Predicted time before a request sent now would start its prefill.",
+                &["worker"],
+            )?,
+            worker_utilisation: real(
+                "tailroute_worker_utilisation_ratio",
+                "Prefill work routed to the worker, as a share of its time.",
+                &["worker"],
+            )?,
+            worker_resident_tokens: gauge(
+                "tailroute_worker_resident_tokens",
+                "Tokens believed to be in the worker's cache.",
+                &["worker"],
+            )?,
+            index: gauge(
+                "tailroute_index",
+                "Size of the global index: keys, entries, bytes.",
+                &["what"],
+            )?,
+            registry,
+        })
+    }
+
+    /// A request ended.
+    pub fn request(&self, endpoint: &str, outcome: &str, seconds: f64) {
+        self.requests.with_label_values(&[endpoint, outcome]).inc();
+        self.request_seconds
+            .with_label_values(&[endpoint])
+            .observe(seconds);
+    }
+
+    /// A first token left.
+    pub fn first_token(&self, worker: &str, actual_s: f64, predicted_s: f64, objective_s: f64) {
+        self.ttft_seconds.with_label_values(&[worker]).observe(actual_s);
+        self.ttft_error_seconds
+            .with_label_values(&[worker])
+            .observe((actual_s - predicted_s).abs());
+        let met = if actual_s <= objective_s { "true" } else { "false" };
+        self.slo_turns.with_label_values(&[met]).inc();
+    }
+
+    /// A prompt's tokens were counted by a worker.
+    pub fn tokens(&self, worker: &str, prompt: u64, predicted_cached: u64, reported_cached: Option<u64>) {
+        let add = |kind, tokens| {
+            self.prompt_tokens
+                .with_label_values(&[worker, kind])
+                .inc_by(tokens)
+        };
+        add("all", prompt);
+        add("predicted_cached", predicted_cached);
+        if let Some(cached) = reported_cached {
+            add("reported_cached", cached);
+        }
+    }
+
+    /// A worker was chosen.
+    pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
+        self.decisions.with_label_values(&[policy, reason, worker]).inc();
+    }
+
+    /// An attempt is tried elsewhere.
+    pub fn retry(&self, worker: &str) {
+        self.retries.with_label_values(&[worker]).inc();
+    }
+
+    /// A hint was delivered, or not.
+    pub fn hint(&self, worker: &str, kind: &str, delivered: bool) {
+        let delivered = if delivered { "true" } else { "false" };
+        self.hints.with_label_values(&[worker, kind, delivered]).inc();
+    }
+
+    /// A worker's cache was taken to be empty.
+    pub fn worker_forgotten(&self, worker: &str) {
+        self.forgotten.with_label_values(&[worker]).inc();
+    }
+
+    /// Prometheus's text format, with the gauges of this moment.
+    ///
+    /// # Errors
+    /// If the encoder fails.
+    pub fn render(&self, app: &App) -> Result<Vec<u8>, prometheus::Error> {
+        let now = app.clock.now();
+        for worker in app.fleet.workers().iter() {
+            let name = &[worker.name()];
+            let load =
+                worker.with_load(|load| (load.in_flight, load.pending.wait(now), load.utilisation.at(now)));
+            self.worker_ready
+                .with_label_values(name)
+                .set(worker.is_ready().into());
+            self.worker_in_flight.with_label_values(name).set(load.0.into());
+            self.worker_wait_seconds
+                .with_label_values(name)
+                .set(load.1.0 / 1e3);
+            self.worker_utilisation.with_label_values(name).set(load.2);
+            let resident = app.knowledge.update(|residency| residency.tokens_on(worker.id));
+            self.worker_resident_tokens
+                .with_label_values(name)
+                .set(clamp(resident.0));
+        }
+        let stats = app.knowledge.index_stats();
+        for (what, value) in [
+            ("keys", stats.keys),
+            ("entries", stats.entries),
+            ("bytes", stats.bytes),
+        ] {
+            self.index.with_label_values(&[what]).set(clamp(value));
+        }
+        let mut out = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
+        Ok(out)
+    }
+}
+
+fn clamp(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

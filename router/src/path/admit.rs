@@ -1,0 +1,155 @@
+//! May it come in? Path, method and sizes, before anything is read; then the body, bounded in size and time.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{HeaderMap, Method, Request};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Longest request target that is taken.
+const MAX_TARGET_BYTES: usize = 8 * 1024;
+/// A client that sends too much is read to its end for this long, so that it gets to see the answer.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// A turn of a conversation, routed by its prefix.
+    Turn(Endpoint),
+    /// The list of models, merged over the workers.
+    Models,
+    /// Anything else: passed to some worker as it is.
+    Other,
+}
+
+/// The endpoints whose prompts are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+}
+
+impl Route {
+    /// The name in metrics.
+    #[must_use]
+    pub fn endpoint(self) -> &'static str {
+        match self {
+            Self::Turn(endpoint) => endpoint.as_str(),
+            Self::Models => "models",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl Endpoint {
+    /// The name in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+        }
+    }
+}
+
+/// Finds the route of a request.
+///
+/// # Errors
+/// If the request is refused by its head alone.
+pub fn route<B>(app: &Arc<App>, request: &Request<B>) -> Result<Route, ApiError> {
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    if target > MAX_TARGET_BYTES {
+        return Err(ApiError::UriTooLong);
+    }
+    if header_bytes(request.headers()) > app.config.limits.max_header_bytes.get() {
+        return Err(ApiError::HeadersTooLarge);
+    }
+    let (route, method) = match request.uri().path() {
+        "/v1/chat/completions" => (Route::Turn(Endpoint::Chat), Method::POST),
+        "/v1/completions" => (Route::Turn(Endpoint::Completions), Method::POST),
+        "/v1/models" => (Route::Models, Method::GET),
+        // The workers' control routes are for the router alone.
+        path if path.starts_with("/v1/tailroute") => return Err(ApiError::NotFound),
+        _ => return Ok(Route::Other),
+    };
+    match (route, request.method()) {
+        (_, given) if *given == method => Ok(route),
+        (Route::Models, given) if *given == Method::HEAD => Ok(route),
+        (Route::Models, _) => Err(ApiError::MethodNotAllowed("GET, HEAD")),
+        _ => Err(ApiError::MethodNotAllowed("POST")),
+    }
+}
+
+fn header_bytes(headers: &HeaderMap) -> usize {
+    headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum()
+}
+
+/// Reads a whole body.
+///
+/// # Errors
+/// 413 if it is too large, 408 if it takes too long, 400 if it breaks off.
+pub async fn read_body(
+    app: &App,
+    head: &http::request::Parts,
+    mut body: Incoming,
+) -> Result<Bytes, ApiError> {
+    let limits = &app.config.limits;
+    let max = limits.max_body_bytes.get();
+    let declared = head
+        .headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > max as u64) {
+        if !head.headers.contains_key(EXPECT) {
+            linger(body).await;
+        }
+        return Err(ApiError::BodyTooLarge(max));
+    }
+    let deadline = Instant::now() + limits.body_timeout;
+    // A body in one piece, as most are, is not copied.
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    loop {
+        let frame = match timeout_at(deadline, body.frame()).await {
+            Err(_) => return Err(ApiError::RequestTimeout(limits.body_timeout)),
+            Ok(None) => break,
+            Ok(Some(Err(_))) => return Err(ApiError::BodyCutShort),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > max {
+            linger(body).await;
+            return Err(ApiError::BodyTooLarge(max));
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.reserve(declared.unwrap_or(0).min(max as u64) as usize);
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        rest.extend_from_slice(&data);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// Reads on without keeping anything: answering while the client still sends would reset the connection under it.
+async fn linger(mut body: Incoming) {
+    let deadline = Instant::now() + LINGER;
+    while let Ok(Some(Ok(_))) = timeout_at(deadline, body.frame()).await {}
+}

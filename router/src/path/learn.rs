@@ -1,0 +1,250 @@
+//! What happened, applied: in-flight work, what lives where, tokens per byte, metrics, hints.
+//!
+//! A [`Flight`] is one attempt on one worker. It holds everything that must be given back, so that however the attempt
+//! ends (answered, failed, timed out, client gone, panic) it is counted once and nothing leaks.
+
+use std::sync::Arc;
+
+use policy::fingerprint::ChainBuilder;
+use policy::residency::Hold;
+use policy::units::{Millis, Tokens};
+use tracing::debug;
+
+use super::admit::Endpoint;
+use super::choose::{Choice, Turn};
+use super::fingerprint::Extent;
+use super::session::Session;
+use super::watch::Usage;
+use crate::app::{App, Place};
+use crate::fleet::hints::Kind;
+use crate::fleet::{InFlight, Worker};
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The whole answer passed.
+    Ok,
+    /// The worker refused the request: 4xx.
+    ClientError,
+    /// The worker failed: 5xx, no answer, none in time.
+    WorkerError,
+    /// The answer broke off.
+    Broken,
+    /// The client left.
+    Aborted,
+    /// The worker was never reached; the request may go elsewhere.
+    NotReached,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ClientError => "client_error",
+            Self::WorkerError => "worker_error",
+            Self::Broken => "broken",
+            Self::Aborted => "aborted",
+            Self::NotReached => "not_reached",
+        }
+    }
+}
+
+/// One attempt on one worker, from the moment it is sent.
+#[derive(Debug)]
+pub struct Flight {
+    app: Arc<App>,
+    in_flight: InFlight,
+    hold: Option<Hold>,
+    place: Option<Place>,
+    endpoint: Endpoint,
+    arrived: Millis,
+    model: String,
+    session: Option<Session>,
+    extent: Extent,
+    tokens_per_unit: f64,
+    evict_first: Tokens,
+    predicted_ttft: Millis,
+    predicted_cached: Tokens,
+    reply: Option<ChainBuilder>,
+    started: bool,
+    outcome: Outcome,
+    usage: Option<Usage>,
+}
+
+impl Flight {
+    /// The attempt goes out: its work, its place and its prefix count from here on.
+    #[must_use]
+    pub fn start(app: &Arc<App>, turn: &mut Turn, choice: &Choice, place: Option<Place>) -> Self {
+        let terms = choice.decision.chosen();
+        let worker = &choice.worker;
+        let prefill = worker.cost().prefill(terms.uncached, terms.cached);
+        let tokens_per_unit = choice.matched.tokens_per_unit;
+        let chain = &turn.fingerprint.chain;
+        let hold = if chain.is_empty() {
+            None
+        } else {
+            app.knowledge
+                .update(|residency| residency.sent(worker.id, chain, tokens_per_unit))
+        };
+        Self {
+            app: Arc::clone(app),
+            in_flight: worker.send(app.clock, Some(prefill)),
+            hold,
+            place,
+            endpoint: turn.endpoint,
+            arrived: turn.arrived,
+            model: turn.model.clone(),
+            session: turn.session.clone(),
+            extent: turn.fingerprint.extent,
+            tokens_per_unit,
+            evict_first: choice.evict_first,
+            predicted_ttft: terms.predicted_ttft(),
+            predicted_cached: terms.cached,
+            reply: turn.fingerprint.reply.clone(),
+            started: false,
+            outcome: Outcome::Aborted,
+            usage: None,
+        }
+    }
+
+    /// The worker it is on.
+    #[must_use]
+    pub fn worker(&self) -> &Arc<Worker> {
+        self.in_flight.worker()
+    }
+
+    /// The first token passed.
+    pub fn first_token(&mut self) {
+        if std::mem::replace(&mut self.started, true) {
+            return;
+        }
+        self.in_flight.first_token();
+        let actual_s = (self.app.clock.now() - self.arrived).0 / 1e3;
+        let objective_s = self.app.config.objective.ttft.0 / 1e3;
+        self.app.metrics.first_token(
+            self.worker().name(),
+            actual_s,
+            self.predicted_ttft.0 / 1e3,
+            objective_s,
+        );
+        if let Some(session) = &self.session
+            && let Some(last) = self.app.knowledge.moved(session.key, self.worker().id)
+        {
+            self.tell_moved(last.index(), session);
+        }
+    }
+
+    /// Reply text passed.
+    pub fn reply_text(&mut self, text: &str) {
+        if let Some(reply) = &mut self.reply {
+            reply.push(text.as_bytes());
+        }
+    }
+
+    /// The attempt ended; what is not said here counts as the client having left.
+    pub fn end(mut self, outcome: Outcome, usage: Option<Usage>, plain_reply: bool) {
+        self.outcome = outcome;
+        self.usage = usage;
+        if !plain_reply {
+            self.reply = None;
+        }
+    }
+
+    /// The worker was never reached. Gives back the place, so that the request can be tried elsewhere.
+    #[must_use]
+    pub fn not_reached(mut self) -> Option<Place> {
+        self.outcome = Outcome::NotReached;
+        self.place.take()
+    }
+
+    fn tell_moved(&self, last: usize, session: &Session) {
+        let workers = self.app.fleet.workers();
+        if let Some(old) = workers.get(last)
+            && old.takes_hints()
+        {
+            old.hints.push(Arc::clone(&session.name), Kind::Moved);
+        }
+    }
+
+    /// The worker computed the prompt: it holds it, and the reply as far as it came.
+    fn settle(&mut self, hold: Hold) {
+        let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = self.extent;
+        let reply = self.reply.as_mut().map(|reply| {
+            reply.end_message();
+            &*reply
+        });
+        let total = reply.map_or(prompt, ChainBuilder::bytes);
+        let total = Tokens((total as f64 * self.tokens_per_unit).round() as u64);
+        let hints = &self.app.config.hints;
+        let evict_first = if hints.in_request || hints.out_of_band {
+            self.evict_first
+        } else {
+            Tokens::ZERO
+        };
+        self.app.knowledge.update(|residency| {
+            let reply = reply.map(|reply| (reply.parent(), reply.chain(), prompt));
+            residency.settle(hold, reply, self.tokens_per_unit, evict_first, total);
+        });
+        // Where requests carry no hints, the same is said beside them.
+        if hints.out_of_band && !hints.in_request && evict_first > Tokens::ZERO
+            && let Some(session) = &self.session {
+                let keep = total.saturating_sub(evict_first);
+                self.worker()
+                    .hints
+                    .push(Arc::clone(&session.name), Kind::Trim { keep });
+            }
+    }
+
+    fn learn_usage(&self, usage: Usage) {
+        let worker = self.worker();
+        if let Extent::Bytes(bytes) = self.extent {
+            self.app
+                .knowledge
+                .counted(&self.model, bytes, Tokens(usage.prompt));
+        }
+        self.app
+            .metrics
+            .tokens(worker.name(), usage.prompt, self.predicted_cached.0, usage.cached);
+        if let Some(cached) = usage.cached {
+            let forgotten = self
+                .app
+                .knowledge
+                .update(|residency| residency.reported(worker.id, self.predicted_cached, Tokens(cached)));
+            if forgotten {
+                tracing::warn!(
+                    worker = worker.name(),
+                    "its cache is empty where it should not be: forgotten, relearning"
+                );
+                self.app.metrics.worker_forgotten(worker.name());
+            }
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if let Some(usage) = self.usage.take() {
+            self.learn_usage(usage);
+        }
+        if let Some(hold) = self.hold.take() {
+            // A prompt that produced a token was computed; one that did not may not have been.
+            if self.started && self.outcome != Outcome::ClientError {
+                self.settle(hold);
+            } else {
+                self.app.knowledge.update(|residency| residency.retract(hold));
+            }
+        }
+        let seconds = (self.app.clock.now() - self.arrived).0 / 1e3;
+        if self.outcome != Outcome::NotReached {
+            self.app
+                .metrics
+                .request(self.endpoint.as_str(), self.outcome.as_str(), seconds);
+        }
+        debug!(
+            worker = self.worker().name(),
+            outcome = self.outcome.as_str(),
+            seconds,
+            "ended"
+        );
+    }
+}

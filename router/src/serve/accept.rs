@@ -1,0 +1,138 @@
+//! Connections: limits, timeouts, HTTP/1.1 and h2c on one port, drain.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tracing::{debug, warn};
+
+use super::client_io::{ClientIo, Progress};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::path;
+
+/// Room above the configured header limit within which the answer to headers that are too large is the router's own.
+const HEADER_SLACK: usize = 256 * 1024;
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 512;
+/// Rest after an accept that failed for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections until told to stop; returns those that are still open.
+pub(super) async fn run(
+    app: Arc<App>,
+    listener: TcpListener,
+    mut stop: watch::Receiver<bool>,
+) -> GracefulShutdown {
+    let connections = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(
+        app.config
+            .limits
+            .max_connections
+            .get()
+            .min(Semaphore::MAX_PERMITS),
+    ));
+    let server = Arc::new(builder(&app));
+    loop {
+        // A full house leaves new clients in the kernel's queue rather than refusing them.
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return connections,
+            accepted = accepted => accepted,
+        };
+        match (accepted, place) {
+            (Ok((stream, _)), Ok(place)) => {
+                let watcher = connections.watcher();
+                tokio::spawn(serve(
+                    Arc::clone(&app),
+                    Arc::clone(&server),
+                    stream,
+                    watcher,
+                    place,
+                ));
+            }
+            (Err(error), _) => {
+                warn!(%error, "cannot accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            (_, Err(_)) => return connections,
+        }
+    }
+}
+
+fn builder(app: &App) -> Builder<TokioExecutor> {
+    let limits = &app.config.limits;
+    let headers = limits.max_header_bytes.get().saturating_add(HEADER_SLACK);
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(headers)
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(headers).unwrap_or(u32::MAX))
+        .keep_alive_interval(Duration::from_secs(30))
+        .max_concurrent_streams(1024);
+    builder
+}
+
+async fn serve(
+    app: Arc<App>,
+    server: Arc<Builder<TokioExecutor>>,
+    stream: TcpStream,
+    watcher: Watcher,
+    _place: OwnedSemaphorePermit,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let stream = Arc::new(stream);
+    let progress = Arc::new(Progress::default());
+    let service = {
+        let (app, progress) = (Arc::clone(&app), Arc::clone(&progress));
+        service_fn(move |request: hyper::Request<Incoming>| {
+            progress.request_began();
+            let app = Arc::clone(&app);
+            async move { Ok::<_, Infallible>(path::handle(app, request).await) }
+        })
+    };
+    let io = TokioIo::new(ClientIo::new(Arc::clone(&stream), Arc::clone(&progress)));
+    let connection = watcher.watch(server.serve_connection(io, service).into_owned());
+    tokio::pin!(connection);
+    // hyper's own timer starts once it knows which version it reads; until then this one counts.
+    let first = tokio::time::sleep(app.config.limits.header_timeout);
+    let timed_out = tokio::select! {
+        ended = &mut connection => is_timeout(ended),
+        () = first => if progress.any_request() { is_timeout(connection.await) } else { true },
+    };
+    if timed_out && progress.half_a_request() {
+        super::client_io::say(
+            &stream,
+            &ApiError::RequestTimeout(app.config.limits.header_timeout),
+        )
+        .await;
+    }
+}
+
+fn is_timeout(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) -> bool {
+    let Err(error) = ended else { return false };
+    debug!(%error, "connection ended");
+    error
+        .downcast_ref::<hyper::Error>()
+        .is_some_and(hyper::Error::is_timeout)
+}

@@ -1,0 +1,43 @@
+//! The admin port: metrics, and whether the router lives and is ready. Never on the data port.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tracing::error;
+
+use crate::app::App;
+
+/// Serves the admin port for as long as the task lives.
+pub(super) async fn run(app: Arc<App>, listener: TcpListener) {
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "alive\n" }))
+        .route("/readyz", get(readyz))
+        .with_state(app);
+    if let Err(error) = axum::serve(listener, router).await {
+        error!(%error, "the admin port stopped");
+    }
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    match app.metrics.render(&app) {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Ready while some worker is, and not draining. A router that drains lives on but is not ready.
+async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, &'static str) {
+    if app.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if app.fleet.any_ready() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "no worker is ready\n")
+    }
+}

@@ -1,0 +1,224 @@
+//! A client's socket, so that nobody is left without an answer that says what was wrong.
+//!
+//! hyper answers a request that it cannot parse with a bare status line, and one whose headers never end with nothing.
+//! Clients of this API expect a JSON error. So the bare answer is recognised on its way out and given its body, and the
+//! socket can still be written to after hyper has given up on it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::error::ApiError;
+
+/// Longest bare answer; hyper's is a status line, a date and a length.
+const BARE_ANSWER_BYTES: usize = 256;
+
+/// How far a connection has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    requests: AtomicBool,
+    unanswered: AtomicBool,
+}
+
+impl Progress {
+    pub(super) fn request_began(&self) {
+        self.requests.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any request was read to the end of its head.
+    pub(super) fn any_request(&self) -> bool {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether bytes came in after the last answer went out.
+    pub(super) fn half_a_request(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+}
+
+/// The socket as hyper sees it.
+#[derive(Debug)]
+pub(super) struct ClientIo {
+    stream: Arc<TcpStream>,
+    progress: Arc<Progress>,
+    /// An answer that goes out in place of a bare one, and how much of it is out.
+    instead: Option<(Vec<u8>, usize)>,
+}
+
+impl ClientIo {
+    pub(super) fn new(stream: Arc<TcpStream>, progress: Arc<Progress>) -> Self {
+        Self {
+            stream,
+            progress,
+            instead: None,
+        }
+    }
+
+    fn poll_instead(&mut self, cx: &mut Context<'_>, replaced: usize) -> Poll<io::Result<usize>> {
+        while let Some((answer, written)) = &mut self.instead {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_write(&answer[*written..]) {
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            if *written == answer.len() {
+                self.instead = None;
+            }
+        }
+        Poll::Ready(Ok(replaced))
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read_buf(buf) {
+                Ok(count) => {
+                    if count > 0 {
+                        self.progress.unanswered.store(true, Ordering::Relaxed);
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[io::IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let io = self.get_mut();
+        let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
+        if io.instead.is_none()
+            && let Some(error) = bare_answer(first)
+        {
+            io.instead = Some((raw(&error), 0));
+        }
+        if io.instead.is_some() {
+            return io.poll_instead(cx, first.len());
+        }
+        loop {
+            ready!(io.stream.poll_write_ready(cx))?;
+            match io.stream.try_write_vectored(bufs) {
+                Ok(count) => {
+                    io.progress.unanswered.store(false, Ordering::Relaxed);
+                    return Poll::Ready(Ok(count));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let socket = socket2::SockRef::from(&*self.stream);
+        match socket.shutdown(std::net::Shutdown::Write) {
+            Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// Recognises an answer that hyper made by itself: an error without a body and without any header of ours.
+fn bare_answer(bytes: &[u8]) -> Option<ApiError> {
+    if bytes.len() > BARE_ANSWER_BYTES || !bytes.starts_with(b"HTTP/1.1 4") || !bytes.ends_with(b"\r\n\r\n") {
+        return None;
+    }
+    let head = std::str::from_utf8(bytes).ok()?;
+    if !head.contains("content-length: 0\r\n") || head.contains("x-tailroute-") {
+        return None;
+    }
+    match head.get(9..12)? {
+        "400" => Some(ApiError::MalformedHttp),
+        "414" => Some(ApiError::UriTooLong),
+        "431" => Some(ApiError::HeadersTooLarge),
+        _ => None,
+    }
+}
+
+/// An error as a whole HTTP/1.1 answer, after which the connection closes.
+fn raw(error: &ApiError) -> Vec<u8> {
+    let (status, json) = (error.status(), error.json());
+    let head = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{}: {}\r\nconnection: close\r\n\r\n",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or("Error"),
+        json.len(),
+        crate::error::ERROR_HEADER,
+        error.code(),
+    );
+    [head.as_bytes(), &json].concat()
+}
+
+/// Says an error on a connection that hyper has given up on.
+pub(super) async fn say(stream: &TcpStream, error: &ApiError) {
+    let answer = raw(error);
+    let mut rest = &answer[..];
+    let write = async {
+        while !rest.is_empty() {
+            if stream.writable().await.is_err() {
+                return;
+            }
+            match stream.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hypers_own_bare_answers_are_replaced() {
+        let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        assert!(matches!(bare_answer(bare), Some(ApiError::HeadersTooLarge)));
+        for other in [
+            &b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"[..],
+            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 5\r\n\r\n",
+            b"HTTP/1.1 400 Bad Request\r\nx-tailroute-worker: w\r\ncontent-length: 0\r\n\r\n",
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+            b"",
+        ] {
+            assert!(bare_answer(other).is_none(), "{}", String::from_utf8_lossy(other));
+        }
+    }
+
+    #[test]
+    fn the_raw_answer_is_whole() {
+        let raw = String::from_utf8(raw(&ApiError::MalformedHttp)).unwrap();
+        let (head, body) = raw.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"));
+        assert!(head.contains(&format!("content-length: {}", body.len())));
+        assert!(body.contains("malformed_http"));
+    }
+}
