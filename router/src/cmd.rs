@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Write as _};
 pub mod check;
 pub mod drive;
 pub mod schema;
-pub mod sim;
 pub mod serve;
+pub mod sim;
 
 /// Writes `text` and a newline to standard output. A reader that went away (`tailroute schema | head`) is no failure.
 ///

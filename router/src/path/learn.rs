@@ -186,13 +186,16 @@ impl Flight {
             residency.settle(hold, reply, self.tokens_per_unit, evict_first, total);
         });
         // Where requests carry no hints, the same is said beside them.
-        if hints.out_of_band && !hints.in_request && evict_first > Tokens::ZERO
-            && let Some(session) = &self.session {
-                let keep = total.saturating_sub(evict_first);
-                self.worker()
-                    .hints
-                    .push(Arc::clone(&session.name), Kind::Trim { keep });
-            }
+        if hints.out_of_band
+            && !hints.in_request
+            && evict_first > Tokens::ZERO
+            && let Some(session) = &self.session
+        {
+            let keep = total.saturating_sub(evict_first);
+            self.worker()
+                .hints
+                .push(Arc::clone(&session.name), Kind::Trim { keep });
+        }
     }
 
     fn learn_usage(&self, usage: Usage) {
