@@ -1,2 +1,34 @@
-//! (skeleton)
-fn main() {}
+//! `gpu-bench`: measures what a token costs on a worker.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Measures what a token costs on a worker: ttft = wait + β + α·u + γ·u·(h + u/2).
+#[derive(Debug, Parser)]
+#[command(
+    name = "gpu-bench",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Worker(gpu_bench::worker::Args),
+}
+
+fn main() -> ExitCode {
+    let Cli {
+        command: Command::Worker(args),
+    } = Cli::parse();
+    gpu_bench::worker::run(&args).unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,72 @@
+//! What the operator reads.
+
+use std::fmt::Write as _;
+
+use crate::calibration::Calibration;
+use crate::fit::Interval;
+
+/// The calibration in words, and the lines of a configuration that say the same.
+#[must_use]
+pub fn text(calibration: &Calibration) -> String {
+    let fit = &calibration.fit;
+    let cost = &fit.cost;
+    let range = &calibration.range;
+    let mut out = format!(
+        "{} ({}), {} probes, {} failed\n\n  ttft = β + α·u + γ·u·(h + u/2)\n\n",
+        calibration.worker, calibration.model, fit.samples, calibration.failed_probes
+    );
+    let mut row = |name: &str, value: f64, Interval { low, high }: Interval, unit: &str| {
+        let _ = writeln!(
+            out,
+            "  {name}  {value:>12.4e} {unit:<14} 95 %: {low:.4e} to {high:.4e}"
+        );
+    };
+    row("α", cost.alpha_ms_per_token, fit.alpha, "ms per token");
+    row("β", cost.beta_ms, fit.beta, "ms");
+    row("γ", cost.gamma_ms_per_token2, fit.gamma, "ms per token²");
+    let _ = write!(
+        out,
+        "\n  R² {:.4}, error {:.1} % at the median and {:.1} % at the 95th percentile, {:.1} % outliers\n  \
+         measured with {} to {} cached and {} to {} uncached tokens\n\n  \
+         alpha_ms_per_token = {}\n  beta_ms = {}\n  gamma_ms_per_token2 = {}",
+        fit.r_squared,
+        fit.relative_error_p50 * 100.0,
+        fit.relative_error_p95 * 100.0,
+        fit.outlier_share * 100.0,
+        range.history.0,
+        range.history.1,
+        range.uncached.0,
+        range.uncached.1,
+        toml_number(cost.alpha_ms_per_token),
+        toml_number(cost.beta_ms),
+        toml_number(cost.gamma_ms_per_token2),
+    );
+    if calibration.partly_cached_probes > 0 {
+        let _ = write!(
+            out,
+            "\n\nnote: {} probes found only a part of their history in the cache; it may be smaller than the grid's histories",
+            calibration.partly_cached_probes
+        );
+    }
+    out
+}
+
+/// Five significant digits, as TOML reads them.
+fn toml_number(value: f64) -> String {
+    let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
+    format!("{rounded:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configurations_lines_are_numbers_of_toml() {
+        assert_eq!(toml_number(0.123_456_789), "0.12346");
+        assert_eq!(toml_number(20.0), "20.0");
+        assert_eq!(toml_number(2.5e-9), "2.5e-9");
+        let text = text(&crate::calibration::tests::example());
+        assert!(text.contains("\n  alpha_ms_per_token = 0.1\n"), "{text}");
+    }
+}
