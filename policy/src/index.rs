@@ -8,22 +8,34 @@
 //! forest, and two chains that agree at one position agree at all positions before it. Several models, cache salts and
 //! kinds of keys live in one index; their roots keep them apart.
 
+mod heads;
+mod holders;
 mod limits;
+mod locator;
 pub mod naive;
+mod pool;
 mod reach;
+mod read;
+mod run;
+mod words;
+mod writer;
 
 #[cfg(test)]
 mod tests;
 
 pub use limits::{IndexLimits, IndexStats, StoreError};
 pub use reach::Reach;
+pub use read::IndexReader;
+
+use std::sync::Arc;
 
 use crate::ids::{PrefixHash, WorkerId};
+use writer::Writer;
 
 /// The global index. Lookups take `&self` and write nothing; evidence is applied through `&mut self`.
 #[derive(Debug)]
 pub struct Index {
-    inner: naive::NaiveIndex,
+    writer: Writer,
 }
 
 impl Index {
@@ -31,13 +43,27 @@ impl Index {
     #[must_use]
     pub fn new(limits: IndexLimits) -> Self {
         Self {
-            inner: naive::NaiveIndex::new(limits),
+            writer: Writer::new(limits),
         }
+    }
+
+    /// A handle for lookups by other threads, while this one applies evidence. They share the index.
+    #[must_use]
+    pub fn reader(&self) -> IndexReader {
+        IndexReader {
+            shared: Arc::clone(&self.writer.shared),
+        }
+    }
+
+    /// The first broken invariant of the structure, if any: for tests. Visits every key.
+    #[must_use]
+    pub fn broken(&self) -> Option<String> {
+        self.writer.broken()
     }
 
     /// How many leading keys of `chain` each worker holds. Overwrites `reach`; a `reach` used before is not reallocated.
     pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
-        self.inner.lookup(chain, reach);
+        self.writer.shared.lookup(chain, reach);
     }
 
     /// `worker` holds the whole of `chain`, which starts at a prompt's first key. Counts as a use of it.
@@ -46,7 +72,7 @@ impl Index {
     /// # Errors
     /// [`StoreError::Conflict`] where a key is known with another parent; the keys before it are stored.
     pub fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
-        self.inner.store(worker, chain)
+        self.writer.store_after(worker, None, chain)
     }
 
     /// `worker` holds `hashes`, which follow `parent` (`None`: they start a prompt): what engines' events say.
@@ -61,40 +87,40 @@ impl Index {
         parent: Option<PrefixHash>,
         hashes: &[PrefixHash],
     ) -> Result<u64, StoreError> {
-        self.inner.store_after(worker, parent, hashes)
+        self.writer.store_after(worker, parent, hashes)
     }
 
     /// `worker` no longer holds `hash`, nor anything that continues it. Returns how many keys the worker lost; 0 if it
     /// did not hold `hash` (a duplicate, or below one removed before), which is counted.
     pub fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
-        self.inner.remove(worker, hash)
+        self.writer.remove(worker, hash)
     }
 
     /// `worker` holds nothing any more: it left, restarted, cleared its cache or lost events. Returns the keys it lost.
     pub fn forget(&mut self, worker: WorkerId) -> u64 {
-        self.inner.forget(worker)
+        self.writer.forget(worker)
     }
 
     /// Counts as a use of what is known of `chain`, for the index's own eviction, and changes nothing else.
     pub fn touch(&mut self, chain: &[PrefixHash]) {
-        self.inner.touch(chain);
+        self.writer.touch(chain);
     }
 
     /// Whether `worker` holds `hash`.
     #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
-        self.inner.holds(worker, hash)
+        self.writer.holds(worker, hash)
     }
 
     /// Keys that `worker` holds.
     #[must_use]
     pub fn entries_of(&self, worker: WorkerId) -> u64 {
-        self.inner.entries_of(worker)
+        self.writer.entries_of(worker)
     }
 
     /// Exact counts.
     #[must_use]
     pub fn stats(&self) -> IndexStats {
-        self.inner.stats()
+        self.writer.stats()
     }
 }

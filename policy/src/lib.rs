@@ -15,3 +15,5 @@ pub mod simulate;
 pub mod slo;
 pub mod trace;
 pub mod units;
+
+mod sync;

@@ -50,13 +50,14 @@ impl NaiveIndex {
 
     /// See [`super::Index::lookup`].
     pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
-        reach.clear();
+        reach.begin(0);
         for (position, key) in (1u32..).zip(chain) {
             match self.nodes.get(key) {
                 Some(node) if node.depth == position => {
                     node.holders
                         .iter()
-                        .for_each(|worker| reach.raise(*worker, position));
+                        .for_each(|worker| reach.set_one(worker.0, position));
+                    reach.set_deepest(position);
                 }
                 _ => return,
             }

@@ -88,7 +88,9 @@ fn a_stray_worker_number_sizes_no_array() {
 
 #[test]
 fn the_byte_budget_evicts_the_least_recently_used_leaves() {
-    let mut index = Index::new(IndexLimits { max_bytes: 1 << 20 });
+    let mut index = Index::new(IndexLimits {
+        max_bytes: IndexLimits::MIN_BYTES,
+    });
     let chain = |conversation: u64| keys(&[1, 1000 + conversation * 2, 1001 + conversation * 2]);
     for conversation in 0..100_000 {
         index
@@ -97,7 +99,7 @@ fn the_byte_budget_evicts_the_least_recently_used_leaves() {
         index.touch(&chain(0));
     }
     let stats = index.stats();
-    assert!(stats.bytes <= (1 << 20) + (1 << 20) / 20, "{stats:?}");
+    assert!(stats.bytes <= IndexLimits::MIN_BYTES / 100 * 105, "{stats:?}");
     assert!(stats.evicted_keys > 0);
     let mut reach = Reach::new();
     index.lookup(&chain(0), &mut reach);

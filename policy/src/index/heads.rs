@@ -1,0 +1,194 @@
+//! First key of a run → the run: the only search a lookup makes, once per run.
+//!
+//! Open addressing in a table of (key, run) pairs, small enough to stay in the second-level cache: there is one entry per
+//! run, not per key. One writer, any number of readers. A hit needs no check here, since the run's own record confirms
+//! it; a miss is believed only if nothing was moved meanwhile.
+
+use std::sync::OnceLock;
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
+
+const FIRST_SLOTS_LOG2: u32 = 8;
+const LEVELS: usize = 22;
+
+struct Slot {
+    key: AtomicU64,
+    /// 0 is vacant.
+    run: AtomicU64,
+}
+
+pub(super) struct Heads {
+    /// Table of each size ever needed, each twice the one before; those outgrown stay for the readers still in them.
+    levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    level: AtomicU32,
+    /// Odd while entries move.
+    version: AtomicU32,
+    used: AtomicU32,
+}
+
+fn spread(key: u64) -> u64 {
+    (key ^ (key >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+impl Heads {
+    pub(super) fn new() -> Self {
+        let heads = Self {
+            levels: std::array::from_fn(|_| OnceLock::new()),
+            level: AtomicU32::new(0),
+            version: AtomicU32::new(0),
+            used: AtomicU32::new(0),
+        };
+        heads.table_at(0);
+        heads
+    }
+
+    fn table_at(&self, level: u32) -> &[Slot] {
+        let level = (level as usize).min(LEVELS - 1);
+        self.levels[level].get_or_init(|| {
+            let slots = 1usize << (FIRST_SLOTS_LOG2 as usize + level);
+            (0..slots)
+                .map(|_| Slot {
+                    key: AtomicU64::new(0),
+                    run: AtomicU64::new(0),
+                })
+                .collect()
+        })
+    }
+
+    #[inline]
+    fn table(&self) -> &[Slot] {
+        let level = self.level.load(Ordering::Acquire) as usize;
+        self.levels
+            .get(level)
+            .and_then(OnceLock::get)
+            .map_or(&[], |table| table)
+    }
+
+    #[inline]
+    fn home(table: &[Slot], key: u64) -> usize {
+        (spread(key) >> (64 - table.len().trailing_zeros())) as usize
+    }
+
+    /// The run that begins with `key`, if any did at some moment during the call.
+    #[inline]
+    pub(super) fn find(&self, key: u64) -> Option<u32> {
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            let table = self.table();
+            let mask = table.len().wrapping_sub(1);
+            let mut at = Self::home(table, key);
+            for _ in 0..table.len() {
+                let slot = table.get(at)?;
+                let run = slot.run.load(Ordering::Acquire);
+                if run == 0 {
+                    break;
+                }
+                if slot.key.load(Ordering::Relaxed) == key {
+                    return Some(run as u32);
+                }
+                at = (at + 1) & mask;
+            }
+            fence(Ordering::Acquire);
+            if version & 1 == 0 && self.version.load(Ordering::Relaxed) == version {
+                return None;
+            }
+            spin_loop();
+        }
+    }
+
+    /// The slot of `key`, or the vacant one where it belongs. The table is never full.
+    fn slot(table: &[Slot], key: u64) -> (usize, &Slot) {
+        let mask = table.len() - 1;
+        let mut at = Self::home(table, key);
+        loop {
+            let slot = &table[at];
+            if slot.run.load(Ordering::Relaxed) == 0 || slot.key.load(Ordering::Relaxed) == key {
+                return (at, slot);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Points `key` at `run`. For the writer only, as all that follows.
+    pub(super) fn set(&self, key: u64, run: u32) {
+        let (_, slot) = Self::slot(self.table(), key);
+        let new = slot.run.load(Ordering::Relaxed) == 0;
+        slot.key.store(key, Ordering::Relaxed);
+        slot.run.store(u64::from(run), Ordering::Release);
+        if new {
+            self.used.store(self.len() + 1, Ordering::Relaxed);
+            if self.len() as usize * 2 > self.table().len() {
+                self.grow();
+            }
+        }
+    }
+
+    /// Fills the next larger table while readers go on in this one, then switches.
+    fn grow(&self) {
+        let level = self.level.load(Ordering::Relaxed);
+        if level as usize + 1 >= LEVELS {
+            return;
+        }
+        let next = self.table_at(level + 1);
+        for slot in self.table() {
+            let run = slot.run.load(Ordering::Relaxed);
+            if run != 0 {
+                let key = slot.key.load(Ordering::Relaxed);
+                let (_, target) = Self::slot(next, key);
+                target.key.store(key, Ordering::Relaxed);
+                target.run.store(run, Ordering::Relaxed);
+            }
+        }
+        self.level.store(level + 1, Ordering::Release);
+        self.version.fetch_add(2, Ordering::Release);
+    }
+
+    /// Takes `key` out, pulling later entries of its probe sequence back so that no tombstone stays.
+    pub(super) fn remove(&self, key: u64) {
+        let table = self.table();
+        let mask = table.len() - 1;
+        let (mut hole, slot) = Self::slot(table, key);
+        if slot.run.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        let mut next = hole;
+        loop {
+            next = (next + 1) & mask;
+            let run = table[next].run.load(Ordering::Relaxed);
+            if run == 0 {
+                break;
+            }
+            let moved = table[next].key.load(Ordering::Relaxed);
+            let home = Self::home(table, moved);
+            if next.wrapping_sub(home) & mask >= next.wrapping_sub(hole) & mask {
+                table[hole].key.store(moved, Ordering::Relaxed);
+                table[hole].run.store(run, Ordering::Relaxed);
+                hole = next;
+            }
+        }
+        table[hole].run.store(0, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+        self.used.store(self.len() - 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.levels
+            .iter()
+            .filter_map(OnceLock::get)
+            .map(|table| size_of_val::<[Slot]>(table) as u64)
+            .sum()
+    }
+}
+
+impl std::fmt::Debug for Heads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Heads({} of {})", self.len(), self.table().len())
+    }
+}

@@ -1,0 +1,192 @@
+//! The single writer: applies evidence to the runs, one version step at a time.
+//!
+//! Reading order: [`store`] walks a chain and appends what is new; [`remove`] lowers a worker's reach; [`shape`] splits,
+//! merges, makes and frees runs; [`family`] keeps the links between them; [`room`] keeps the byte budget; [`check`] says
+//! what must always hold.
+//!
+//! While an operation is under way each intermediate state is itself prefix-closed: a store works downwards, a removal
+//! upwards. So a lookup in between sees the operation as done up to some key, never something that was never true.
+
+mod check;
+mod family;
+mod remove;
+mod room;
+mod shape;
+mod store;
+
+use std::sync::Arc;
+
+use super::heads::Heads;
+use super::holders::{self, Holders};
+use super::locator::{Locator, Place};
+use super::pool::{Pool, Shared};
+use super::run::View;
+use super::words::Words;
+use super::{IndexLimits, IndexStats};
+use crate::ids::{PrefixHash, WorkerId};
+use crate::sync::AtomicU32;
+
+/// Partial holders a run may have before it is split at their median: each costs a lookup about a nanosecond.
+const MOST_PARTIALS: usize = 8;
+/// Partial holders that a merge or an extension may leave. Below the bound above, so that neither undoes the other.
+const FEW_PARTIALS: usize = 4;
+/// Keys appended, or evicted, before the budget is looked at again.
+const PIECE: usize = 256;
+
+#[derive(Debug, Default)]
+struct Worker {
+    entries: u64,
+    /// Runs it holds any of.
+    runs: u32,
+    /// Those runs, and some it held once: pruned when they are the majority.
+    list: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pool: Pool,
+    locator: Locator,
+    workers: Vec<Worker>,
+    limits: IndexLimits,
+    /// Most recently used run, least recently used run; 0 for none.
+    recent: u32,
+    stale: u32,
+    max_run: u32,
+    stats: IndexStats,
+    /// Entries ever gained: what a store added is the difference, whatever was evicted for it.
+    gained: u64,
+    scratch: Holders,
+    /// Runs that may be merged with their only child when the operation is over.
+    mergeable: Vec<u32>,
+}
+
+impl Writer {
+    pub(super) fn new(limits: IndexLimits) -> Self {
+        let max_bytes = limits.max_bytes.clamp(IndexLimits::MIN_BYTES, 16 << 30);
+        let chunk_words = (max_bytes / 8 / 64).next_power_of_two().clamp(1 << 13, 1 << 15);
+        let chunks = max_bytes / (chunk_words * 8) + 8;
+        let shared = Arc::new(Shared {
+            words: Words::new(chunks as usize, (chunk_words / 16).ilog2()),
+            heads: Heads::new(),
+            groups: AtomicU32::new(1),
+        });
+        Self {
+            pool: Pool::new(Arc::clone(&shared)),
+            shared,
+            locator: Locator::new(max_bytes / 24),
+            workers: Vec::new(),
+            limits: IndexLimits { max_bytes },
+            recent: 0,
+            stale: 0,
+            max_run: (chunk_words / 8) as u32,
+            stats: IndexStats::default(),
+            gained: 0,
+            scratch: Holders::default(),
+            mergeable: Vec::new(),
+        }
+    }
+
+    fn view(&self, run: u32) -> View {
+        View::own(self.pool.line(run))
+    }
+
+    fn place_of(&self, key: PrefixHash) -> Option<Place> {
+        self.locator.find(key.0, |place| self.key_at(place) == key.0)
+    }
+
+    fn key_at(&self, place: Place) -> u64 {
+        key_at(&self.shared, place)
+    }
+
+    /// Whether `worker` holds `hash`.
+    pub(super) fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
+        let Some(place) = self.place_of(hash) else {
+            return false;
+        };
+        let view = self.view(place.run);
+        holders::reach_of(&self.shared.words, &view, worker.0) > place.depth - view.start
+    }
+
+    pub(super) fn entries_of(&self, worker: WorkerId) -> u64 {
+        self.workers
+            .get(worker.index())
+            .map_or(0, |worker| worker.entries)
+    }
+
+    pub(super) fn stats(&self) -> IndexStats {
+        IndexStats {
+            bytes: self.bytes(),
+            ..self.stats
+        }
+    }
+
+    /// The worker came to hold some of a run.
+    fn join(&mut self, worker: u32, run: u32) {
+        let Some(state) = self.workers.get_mut(worker as usize) else {
+            return;
+        };
+        state.list.push(run);
+        state.runs += 1;
+        if state.list.len() > 2 * state.runs as usize + 16 {
+            self.prune(worker);
+        }
+    }
+
+    /// The worker no longer holds any of a run.
+    fn leave(&mut self, worker: u32) {
+        if let Some(state) = self.workers.get_mut(worker as usize) {
+            state.runs -= 1;
+            if state.runs == 0 {
+                state.list = Vec::new();
+            }
+        }
+    }
+
+    /// Drops from a worker's list the runs it no longer holds, and second mentions.
+    fn prune(&mut self, worker: u32) {
+        let Some(state) = self.workers.get_mut(worker as usize) else {
+            return;
+        };
+        let mut list = std::mem::take(&mut state.list);
+        list.sort_unstable();
+        list.dedup();
+        let words = &self.shared.words;
+        list.retain(|run| holders::reach_of(words, &View::own(words.line(*run)), worker) > 0);
+        list.shrink_to(list.len() * 2 + 16);
+        state.list = list;
+    }
+
+    fn gain(&mut self, worker: u32, keys: u32) {
+        self.stats.entries += u64::from(keys);
+        self.gained += u64::from(keys);
+        if let Some(state) = self.workers.get_mut(worker as usize) {
+            state.entries += u64::from(keys);
+        }
+    }
+
+    fn lose(&mut self, worker: u32, keys: u32) {
+        self.stats.entries -= u64::from(keys);
+        if let Some(state) = self.workers.get_mut(worker as usize) {
+            state.entries -= u64::from(keys);
+        }
+    }
+
+    /// The run's holders, decoded into the scratch: to be put back with [`Self::put_scratch`].
+    fn take_holders(&mut self, run: u32) -> Holders {
+        let mut holders = std::mem::take(&mut self.scratch);
+        holders.load(&self.shared.words, &self.view(run));
+        holders
+    }
+
+    fn put_scratch(&mut self, holders: Holders) {
+        self.scratch = holders;
+    }
+}
+
+fn key_at(shared: &Shared, place: Place) -> u64 {
+    let view = View::own(shared.words.line(place.run));
+    shared
+        .words
+        .load(view.keys.wrapping_add(place.depth.wrapping_sub(view.start)))
+}

@@ -1,0 +1,134 @@
+//! Removals: a worker's reach is lowered, and what nobody holds any more goes.
+
+use super::{MOST_PARTIALS, Writer};
+use crate::ids::{PrefixHash, WorkerId};
+use crate::index::holders::reach_of;
+
+impl Writer {
+    pub(in crate::index) fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
+        let Some(place) = self.place_of(hash) else {
+            self.stats.unknown_removals += 1;
+            return 0;
+        };
+        let view = self.view(place.run);
+        let off = place.depth - view.start;
+        let reach = reach_of(&self.shared.words, &view, worker.0);
+        if reach <= off {
+            self.stats.unknown_removals += 1;
+            return 0;
+        }
+        self.prepare();
+        let before = self.entries_of(worker);
+        if reach == view.len && self.children_of(place.run) > 0 {
+            self.drop_below(worker.0, place.run);
+        }
+        self.lower(worker.0, place.run, off);
+        self.settle(place.run);
+        let lost = before - self.entries_of(worker);
+        self.merge_pending();
+        lost
+    }
+
+    pub(in crate::index) fn forget(&mut self, worker: WorkerId) -> u64 {
+        self.prepare();
+        self.prune(worker.0);
+        let Some(state) = self.workers.get_mut(worker.index()) else {
+            return 0;
+        };
+        let before = state.entries;
+        let mut runs = std::mem::take(&mut state.list);
+        // Deepest first: a run is childless by the time it goes.
+        runs.sort_by_cached_key(|run| {
+            std::cmp::Reverse(self.shared.words.line(*run).low(super::super::run::SHAPE))
+        });
+        for run in runs {
+            self.lower(worker.0, run, 0);
+            self.settle(run);
+        }
+        self.merge_pending();
+        before
+    }
+
+    /// The worker loses everything below a run, deepest first.
+    fn drop_below(&mut self, worker: u32, run: u32) {
+        let mut found = Vec::new();
+        self.held_children(worker, run, &mut found);
+        let mut at = 0;
+        while let Some(next) = found.get(at).copied() {
+            self.held_children(worker, next, &mut found);
+            at += 1;
+        }
+        for below in found.into_iter().rev() {
+            self.lower(worker, below, 0);
+            self.settle(below);
+        }
+    }
+
+    /// The children of a run that the worker holds: looked for among the children or among the worker's runs, whichever
+    /// are fewer, so that a prompt shared by thousands of conversations costs a worker no more than its own.
+    fn held_children(&mut self, worker: u32, run: u32, found: &mut Vec<u32>) {
+        let children = self.children_of(run);
+        if children == 0 {
+            return;
+        }
+        let words = &self.shared.words;
+        let holds = |child: u32| reach_of(words, &super::View::own(words.line(child)), worker) > 0;
+        let mine = self.workers.get(worker as usize);
+        if let Some(state) = mine.filter(|state| state.list.len() < children as usize) {
+            let mut children: Vec<u32> = state
+                .list
+                .iter()
+                .copied()
+                .filter(|mine| self.parent_of(*mine) == run)
+                .collect();
+            children.retain(|child| holds(*child));
+            children.sort_unstable();
+            children.dedup(); // a list may mention a run twice
+            found.extend(children);
+            return;
+        }
+        let mut child = self.first_child(run);
+        while child != 0 {
+            if holds(child) {
+                found.push(child);
+            }
+            child = self.next_sibling(child);
+        }
+    }
+
+    /// The worker holds only the first `reach` keys of the run, fewer than before.
+    fn lower(&mut self, worker: u32, run: u32, reach: u32) {
+        let len = self.view(run).len;
+        let mut holders = self.take_holders(run);
+        let old = holders.take(worker, len);
+        if reach > 0 {
+            holders.partials.push((worker, reach));
+        }
+        self.write_holders(run, &mut holders);
+        self.put_scratch(holders);
+        self.lose(worker, old.saturating_sub(reach));
+        if reach == 0 && old > 0 {
+            self.leave(worker);
+        }
+    }
+
+    /// After holders left: the run ends where its furthest holder does.
+    fn settle(&mut self, run: u32) {
+        let view = self.view(run);
+        let holders = self.take_holders(run);
+        let (held, partials) = match holders.has_full() {
+            true => (view.len, holders.partials.len()),
+            false => (holders.deepest_partial(), holders.partials.len()),
+        };
+        self.put_scratch(holders);
+        if held < view.len {
+            self.trim(run, held);
+        }
+        if held > 0 {
+            self.mergeable.push(run);
+            if partials > MOST_PARTIALS {
+                self.bound_partials(run);
+            }
+        }
+    }
+}
