@@ -1,0 +1,184 @@
+//! What an engine is like.
+
+use std::net::SocketAddr;
+
+use policy::cost::PrefillCost;
+
+/// Everything that an [`crate::Engine`] can be told when it starts.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Where to listen; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// The one model served.
+    pub model: String,
+    /// Tokens per cache block.
+    pub block_size: u32,
+    /// Room for key-value cache, in blocks.
+    pub capacity_blocks: u64,
+    /// What a prompt costs, in virtual milliseconds.
+    pub prefill: PrefillCost,
+    /// A decode step with an empty batch, in virtual milliseconds.
+    pub tpot_ms: f64,
+    /// What each running sequence adds to a decode step, in virtual milliseconds.
+    pub tpot_batch_ms: f64,
+    /// Virtual milliseconds per wall millisecond. Ratios between times stay what they are.
+    pub time_scale: f64,
+    /// Answer at once and cache nothing: for measuring what is in front of the engine.
+    pub fast: bool,
+    /// The order of the waiting queue.
+    pub order: Order,
+    /// Waiting requests beyond which the engine answers 503.
+    pub max_queued: usize,
+    /// Sequences that may decode at once.
+    pub max_running: usize,
+    /// Prompt and reply together, in tokens.
+    pub max_model_len: u64,
+    /// Larger bodies are answered 413.
+    pub max_body_bytes: usize,
+    /// Tokens of a reply whose request names no limit.
+    pub default_output_tokens: u32,
+    /// Replies contain two-, three- and four-byte characters.
+    pub multibyte: bool,
+    /// Report cached tokens in `usage`.
+    pub cached_tokens_report: bool,
+    /// Add `metrics` to replies, as vLLM's `--enable-per-request-metrics`.
+    pub per_request_metrics: bool,
+    /// Refuse unknown body fields with 400.
+    pub strict: bool,
+    /// Which cache hints are understood.
+    pub dialect: Dialect,
+    /// Sessions whose last chain is remembered for hints.
+    pub max_sessions: usize,
+    /// Publish cache events.
+    pub kv_events: Option<KvEventsConfig>,
+    /// Keep the last requests, heads and bodies, for tests to look at.
+    pub capture: bool,
+}
+
+/// Where cache events go.
+#[derive(Clone, Debug)]
+pub struct KvEventsConfig {
+    /// Where the PUB socket binds, as `tcp://127.0.0.1:0`.
+    pub endpoint: String,
+    /// Where the replay ROUTER socket binds.
+    pub replay_endpoint: String,
+    /// The first frame of every message.
+    pub topic: String,
+    /// Batches kept for replay and for a publisher that falls behind.
+    pub buffer: usize,
+}
+
+impl Default for KvEventsConfig {
+    fn default() -> Self {
+        Self {
+            endpoint: "tcp://127.0.0.1:0".to_owned(),
+            replay_endpoint: "tcp://127.0.0.1:0".to_owned(),
+            topic: "kv-events".to_owned(),
+            buffer: 10_000,
+        }
+    }
+}
+
+/// Which request is prefilled next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Order {
+    /// First come, first served; priorities are ignored.
+    Fifo,
+    /// The smallest `priority` first, then first come.
+    Priority,
+}
+
+/// Which cache hints an engine understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Dialect {
+    /// `/v1/tailroute/…` and the evict-first header.
+    Tailroute,
+    /// None: those routes answer 404 and the header is ignored.
+    None,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            model: "sim".to_owned(),
+            block_size: 16,
+            capacity_blocks: 8192,
+            prefill: PrefillCost::linear(0.1, 20.0),
+            tpot_ms: 20.0,
+            tpot_batch_ms: 0.2,
+            time_scale: 1.0,
+            fast: false,
+            order: Order::Fifo,
+            max_queued: 4096,
+            max_running: 256,
+            max_model_len: 131_072,
+            max_body_bytes: 32 << 20,
+            default_output_tokens: 64,
+            multibyte: false,
+            cached_tokens_report: true,
+            per_request_metrics: false,
+            strict: false,
+            dialect: Dialect::Tailroute,
+            max_sessions: 65_536,
+            kv_events: None,
+            capture: false,
+        }
+    }
+}
+
+/// Why a configuration cannot run.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{field}: {problem}")]
+pub struct ConfigError {
+    /// The field as it is named on the command line.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+impl EngineConfig {
+    /// Room for cache in tokens.
+    #[must_use]
+    pub fn capacity_tokens(&self) -> u64 {
+        self.capacity_blocks.saturating_mul(u64::from(self.block_size))
+    }
+
+    /// Checks what types cannot.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let times = [
+            ("alpha-ms", self.prefill.alpha_ms_per_token),
+            ("beta-ms", self.prefill.beta_ms),
+            ("gamma-ms", self.prefill.gamma_ms_per_token2),
+            ("tpot-ms", self.tpot_ms),
+            ("tpot-batch-ms", self.tpot_batch_ms),
+        ];
+        for (field, value) in times {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(ConfigError {
+                    field,
+                    problem: "must be a finite number of at least 0",
+                });
+            }
+        }
+        if !(self.time_scale.is_finite() && self.time_scale > 0.0) {
+            return Err(ConfigError {
+                field: "time-scale",
+                problem: "must be a finite number above 0",
+            });
+        }
+        let counts = [
+            ("block-size", u64::from(self.block_size)),
+            ("max-running", self.max_running as u64),
+            ("max-sessions", self.max_sessions as u64),
+            ("default-output-tokens", u64::from(self.default_output_tokens)),
+        ];
+        match counts.into_iter().find(|&(_, value)| value == 0) {
+            Some((field, _)) => Err(ConfigError {
+                field,
+                problem: "must be at least 1",
+            }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! An engine that runs: the scheduler tied to a clock, and the handle that starts and stops it all.
+//!
+//! Whoever touches the scheduler first lets it catch up to now, then tells waiting requests what happened. A driver
+//! task does the same whenever the next event is due. Virtual times are exact however late the driver wakes, and what
+//! happened between two wakes reaches a stream as one piece, so fast decoding costs one write per millisecond.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use policy::units::Millis;
+use rustc_hash::FxHashMap;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::config::{ConfigError, EngineConfig};
+use crate::events::log::EventLog;
+use crate::events::publish::{self, KvEventSource};
+use crate::fault::Fault;
+use crate::memory::{MemoryCounters, Objective};
+use crate::scheduler::{Aborts, Overloaded, Progress, RequestId, Scheduler, Submission};
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The port could not be had.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// As configured.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A ZMQ socket could not be bound.
+    #[error("cannot publish cache events")]
+    Events(#[from] zeromq::ZmqError),
+}
+
+/// A request as it arrived, for tests that compare bytes.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// The method.
+    pub method: ::http::Method,
+    /// Path and query.
+    pub uri: ::http::Uri,
+    /// All header fields.
+    pub headers: ::http::HeaderMap,
+    /// The body, byte for byte.
+    pub body: Bytes,
+}
+
+/// Captured requests kept.
+const CAPTURED: usize = 256;
+
+/// Counts since the start. Times are wall times.
+#[derive(Clone, Debug, serde::Serialize)]
+#[allow(missing_docs, reason = "each name says what it counts")]
+pub struct Stats {
+    /// Completions that arrived, valid or not.
+    pub received: u64,
+    pub completed: u64,
+    pub refused: u64,
+    pub aborted: Aborts,
+    /// Connections cut and errors answered because a fault said so.
+    pub faults_injected: u64,
+    pub waiting: usize,
+    pub running: usize,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub generation_tokens: u64,
+    pub prefill_seconds: f64,
+    pub ttft_seconds: f64,
+    pub ttft_count: u64,
+    pub cache_used_tokens: u64,
+    pub cache_pinned_tokens: u64,
+    pub cache_evict_first_tokens: u64,
+    pub cache_capacity_tokens: u64,
+    pub sessions: usize,
+    pub memory: MemoryCounters,
+    pub objective: Option<Objective>,
+}
+
+pub(crate) struct State {
+    pub(crate) scheduler: Scheduler,
+    watchers: FxHashMap<RequestId, watch::Sender<Progress>>,
+    /// When the driver will wake by itself.
+    armed: Option<Millis>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) config: EngineConfig,
+    pub(crate) kv_source: Option<KvEventSource>,
+    pub(crate) received: AtomicU64,
+    pub(crate) faults_injected: AtomicU64,
+    pub(crate) alive: watch::Sender<bool>,
+    started: Instant,
+    state: Mutex<State>,
+    wake: Notify,
+    fault: RwLock<Fault>,
+    /// Counts faults, so that a timed death does not undo a later one.
+    fault_number: AtomicU64,
+    events: Option<Arc<EventLog>>,
+    captured: Mutex<VecDeque<Captured>>,
+}
+
+impl Shared {
+    /// Lets the scheduler catch up, does something to it, and tells everybody concerned.
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Scheduler, Millis) -> R) -> R {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let now = Millis(self.started.elapsed().as_secs_f64() * 1000.0 * self.config.time_scale);
+        state.scheduler.advance(now);
+        let result = act(&mut state.scheduler, now);
+        self.publish(state);
+        result
+    }
+
+    fn publish(&self, state: &mut State) {
+        let State {
+            scheduler,
+            watchers,
+            armed,
+        } = state;
+        scheduler.drain_progress(|id, progress| {
+            if progress.done {
+                if let Some(watcher) = watchers.remove(&id) {
+                    watcher.send_replace(progress);
+                }
+            } else if let Some(watcher) = watchers.get(&id) {
+                watcher.send_replace(progress);
+            }
+        });
+        if let Some(log) = &self.events {
+            log.append(unix_seconds(), &scheduler.memory.take_events());
+        }
+        let next = scheduler.next_event();
+        if next.is_some_and(|next| armed.is_none_or(|armed| next < armed)) {
+            *armed = next;
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn submit(self: &Arc<Self>, request: Submission) -> Result<Ticket, Overloaded> {
+        let (sender, progress) = watch::channel(Progress::default());
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let now = Millis(self.started.elapsed().as_secs_f64() * 1000.0 * self.config.time_scale);
+        let id = state.scheduler.submit(now, request)?;
+        state.watchers.insert(id, sender);
+        self.publish(state);
+        drop(guard);
+        Ok(Ticket {
+            progress,
+            hold: Hold {
+                shared: Arc::clone(self),
+                id,
+                injected: false,
+            },
+        })
+    }
+
+    pub(crate) fn wall(&self, time: Millis) -> Millis {
+        Millis(time.0 / self.config.time_scale)
+    }
+
+    pub(crate) fn fault(&self) -> Fault {
+        self.fault.read().clone()
+    }
+
+    pub(crate) fn set_fault(self: &Arc<Self>, fault: Fault) {
+        let number = self.fault_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let was_alive = *self.alive.borrow();
+        *self.fault.write() = fault.clone();
+        self.with(|scheduler, now| {
+            scheduler.set_slow(fault.slow);
+            if fault.clear_cache {
+                scheduler.memory.clear(true);
+            }
+            if fault.die && was_alive {
+                scheduler.die(now);
+            }
+        });
+        if fault.die
+            && was_alive
+            && let Some(log) = &self.events
+        {
+            log.restart();
+        }
+        self.alive.send_replace(!fault.die);
+        if let Some(wall_ms) = fault.die_for_ms.filter(|_| fault.die) {
+            let shared = Arc::downgrade(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(wall_ms)).await;
+                if let Some(shared) = shared.upgrade()
+                    && shared.fault_number.load(Ordering::Relaxed) == number
+                {
+                    shared.set_fault(Fault::default());
+                }
+            });
+        }
+    }
+
+    pub(crate) fn capture(&self, request: Captured) {
+        let mut captured = self.captured.lock();
+        if captured.len() >= CAPTURED {
+            captured.pop_front();
+        }
+        captured.push_back(request);
+    }
+
+    pub(crate) fn captured(&self) -> Vec<Captured> {
+        self.captured.lock().iter().cloned().collect()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.with(|scheduler, _| {
+            let counters = &scheduler.counters;
+            let cache = scheduler.memory.cache();
+            Stats {
+                received: self.received.load(Ordering::Relaxed),
+                completed: counters.completed,
+                refused: counters.refused,
+                aborted: counters.aborted,
+                faults_injected: self.faults_injected.load(Ordering::Relaxed),
+                waiting: scheduler.waiting(),
+                running: scheduler.running(),
+                prompt_tokens: counters.prompt_tokens,
+                cached_tokens: counters.cached_tokens,
+                generation_tokens: counters.generation_tokens,
+                prefill_seconds: counters.prefill_seconds,
+                ttft_seconds: counters.ttft_seconds,
+                ttft_count: counters.ttft_count,
+                cache_used_tokens: cache.used().0,
+                cache_pinned_tokens: cache.pinned().0,
+                cache_evict_first_tokens: cache.evict_first().0,
+                cache_capacity_tokens: cache.capacity().0,
+                sessions: scheduler.memory.sessions_known(),
+                memory: scheduler.memory.counters,
+                objective: scheduler.memory.objective(),
+            }
+        })
+    }
+}
+
+/// A request in the engine, and how far it has come.
+pub(crate) struct Ticket {
+    pub(crate) progress: watch::Receiver<Progress>,
+    pub(crate) hold: Hold,
+}
+
+/// Keeps a request in the engine: dropping it, as the server does when the client leaves, aborts what is not done.
+pub(crate) struct Hold {
+    shared: Arc<Shared>,
+    id: RequestId,
+    /// The engine itself cuts this one.
+    pub(crate) injected: bool,
+}
+
+impl Hold {
+    pub(crate) fn count_injected(&self) {
+        self.shared.faults_injected.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.state.lock().watchers.remove(&self.id);
+        self.shared.with(|scheduler, now| {
+            if self.injected {
+                scheduler.withdraw(now, self.id);
+            } else {
+                scheduler.abort(now, self.id);
+            }
+        });
+    }
+}
+
+/// A running engine. Dropping the handle stops it; [`Engine::shutdown`] also waits for its sockets to be free.
+pub struct Engine {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts an engine on the current tokio runtime.
+    pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
+        config.check()?;
+        let address = config.listen;
+        let listening = TcpListener::bind(address)
+            .await
+            .and_then(|socket| Ok((socket.local_addr()?, socket)));
+        let (addr, listener) = listening.map_err(|source| StartError::Listen { address, source })?;
+        let mut tasks = Vec::new();
+        let (mut kv_source, mut events) = (None, None);
+        if let Some(kv_events) = &config.kv_events {
+            let log = Arc::new(EventLog::new(kv_events.buffer));
+            let publisher = publish::start(kv_events, Arc::clone(&log)).await?;
+            kv_source = Some(publisher.source);
+            tasks.extend(publisher.tasks);
+            events = Some(log);
+        }
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                scheduler: Scheduler::new(&config),
+                watchers: FxHashMap::default(),
+                armed: None,
+            }),
+            config,
+            kv_source,
+            received: AtomicU64::new(0),
+            faults_injected: AtomicU64::new(0),
+            alive: watch::Sender::new(true),
+            started: Instant::now(),
+            wake: Notify::new(),
+            fault: RwLock::default(),
+            fault_number: AtomicU64::new(0),
+            events,
+            captured: Mutex::default(),
+        });
+        tasks.push(tokio::spawn(drive(Arc::clone(&shared))));
+        tasks.push(tokio::spawn(crate::http::accept::serve(
+            Arc::clone(&shared),
+            listener,
+            addr,
+        )));
+        Ok(Self { addr, shared, tasks })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Where it listens, as `http://127.0.0.1:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Where its cache events are, if it publishes them.
+    #[must_use]
+    pub fn kv_source(&self) -> Option<&KvEventSource> {
+        self.shared.kv_source.as_ref()
+    }
+
+    /// Counts since the start.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// The last requests under `/v1`, oldest first, where the configuration says `capture`.
+    #[must_use]
+    pub fn captured(&self) -> Vec<Captured> {
+        self.shared.captured()
+    }
+
+    /// Makes something go wrong, or, with the default, nothing any more. Must be called within the runtime.
+    pub fn set_fault(&self, fault: Fault) {
+        self.shared.set_fault(fault);
+    }
+
+    /// Stops, cutting open connections, and waits until the sockets are closed.
+    pub async fn shutdown(mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+            // An aborted task ends with a cancellation, which is what was asked for.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Wakes the scheduler when something is due.
+async fn drive(shared: Arc<Shared>) {
+    loop {
+        shared.with(|_, _| {});
+        let next = {
+            let mut state = shared.state.lock();
+            state.armed = state.scheduler.next_event();
+            state.armed
+        };
+        let Some(next) = next else {
+            shared.wake.notified().await;
+            continue;
+        };
+        let due = shared.started + Duration::from_secs_f64(shared.wall(next).0 / 1000.0);
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            () = shared.wake.notified() => {}
+        }
+    }
+}
+
+/// Seconds since 1970: what the wire formats call `created` and `ts`.
+pub(crate) fn unix_seconds() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,88 @@
+//! Cache events as vLLM ≥ 0.24 publishes them: a batch is a msgpack array `[ts, [event…], dp_rank]`, an event a map.
+
+pub(crate) mod log;
+pub(crate) mod publish;
+
+use std::sync::Arc;
+
+use policy::ids::PrefixHash;
+use serde::Serialize;
+
+use crate::memory::CacheTerms;
+
+/// One event, field for field what vLLM 0.32 sends.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type")]
+pub(crate) enum KvEvent {
+    BlockStored {
+        block_hashes: Vec<u64>,
+        parent_block_hash: Option<u64>,
+        token_ids: Vec<u32>,
+        block_size: u32,
+        lora_id: Option<u64>,
+        medium: &'static str,
+        lora_name: Option<String>,
+        extra_keys: Vec<Option<Vec<Arc<str>>>>,
+        group_idx: u32,
+        kv_cache_spec_kind: &'static str,
+        session_id: Option<Arc<str>>,
+    },
+    BlockRemoved {
+        block_hashes: Vec<u64>,
+        medium: &'static str,
+        group_idx: u32,
+    },
+    AllBlocksCleared,
+}
+
+const GPU: &str = "GPU";
+
+/// One event per block, as vLLM.
+pub(crate) fn removed(hash: PrefixHash) -> KvEvent {
+    KvEvent::BlockRemoved {
+        block_hashes: vec![hash.0],
+        medium: GPU,
+        group_idx: 0,
+    }
+}
+
+/// Adds a stored block: to the last event where it continues that one's chain, else as an event of its own.
+pub(crate) fn push_stored(
+    events: &mut Vec<KvEvent>,
+    hash: PrefixHash,
+    parent: Option<PrefixHash>,
+    tokens: &[u32],
+    block_size: u32,
+    terms: &CacheTerms,
+) {
+    if let Some(KvEvent::BlockStored {
+        block_hashes,
+        token_ids,
+        extra_keys,
+        session_id,
+        ..
+    }) = events.last_mut()
+        && block_hashes.last().copied() == parent.map(|parent| parent.0)
+        && *session_id == terms.session
+    {
+        block_hashes.push(hash.0);
+        token_ids.extend_from_slice(tokens);
+        extra_keys.push(None);
+        return;
+    }
+    // The salt enters the first block's hash, and only that one's keys name it.
+    let salt = terms.salt.as_ref().filter(|_| parent.is_none());
+    events.push(KvEvent::BlockStored {
+        block_hashes: vec![hash.0],
+        parent_block_hash: parent.map(|parent| parent.0),
+        token_ids: tokens.to_vec(),
+        block_size,
+        lora_id: None,
+        medium: GPU,
+        lora_name: None,
+        extra_keys: vec![salt.map(|salt| vec![Arc::clone(salt)])],
+        group_idx: 0,
+        kv_cache_spec_kind: "full_attention",
+        session_id: terms.session.clone(),
+    });
+}

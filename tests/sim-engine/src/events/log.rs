@@ -1,0 +1,123 @@
+//! Encoded batches, numbered from 0, the newest of them kept: what the publisher sends and replay answers from.
+//!
+//! The number is given when a batch is made, not when it is sent, so a publisher that falls behind the buffer leaves a
+//! gap that a subscriber can see and repair, as with vLLM's bounded queue.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::KvEvent;
+
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    limit: usize,
+    batches: Mutex<Batches>,
+    pub(crate) grown: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Batches {
+    /// Of the first one kept.
+    first: u64,
+    kept: VecDeque<Bytes>,
+    /// Counts restarts, after which numbers begin at 0 again.
+    life: u64,
+}
+
+impl EventLog {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit: limit.max(1),
+            batches: Mutex::default(),
+            grown: Notify::new(),
+        }
+    }
+
+    /// Appends one batch; none if there are no events.
+    pub(crate) fn append(&self, timestamp_s: f64, events: &[KvEvent]) {
+        if events.is_empty() {
+            return;
+        }
+        // Encoding plain data into memory cannot fail; if it did, the missing number would show as a gap.
+        let payload = rmp_serde::to_vec_named(&(timestamp_s, events, 0_u32)).unwrap_or_default();
+        let mut batches = self.batches.lock();
+        if batches.kept.len() >= self.limit {
+            batches.kept.pop_front();
+            batches.first += 1;
+        }
+        batches.kept.push_back(Bytes::from(payload));
+        drop(batches);
+        self.grown.notify_one();
+    }
+
+    /// A new process: nothing is kept and numbers begin at 0.
+    pub(crate) fn restart(&self) {
+        let mut batches = self.batches.lock();
+        *batches = Batches {
+            life: batches.life + 1,
+            ..Batches::default()
+        };
+    }
+
+    /// The next batch for a reader that stands at `cursor`, and where it stands then.
+    pub(crate) fn next(&self, cursor: Cursor) -> Option<(u64, Bytes, Cursor)> {
+        let batches = self.batches.lock();
+        let wanted = if cursor.life == batches.life {
+            cursor.next
+        } else {
+            0
+        };
+        let sequence = wanted.max(batches.first);
+        let payload = batches
+            .kept
+            .get(usize::try_from(sequence - batches.first).ok()?)?
+            .clone();
+        Some((
+            sequence,
+            payload,
+            Cursor {
+                life: batches.life,
+                next: sequence + 1,
+            },
+        ))
+    }
+
+    /// A reader that begins with number `next` of the present life.
+    pub(crate) fn from(&self, next: u64) -> Cursor {
+        Cursor {
+            life: self.batches.lock().life,
+            next,
+        }
+    }
+}
+
+/// Where a reader stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    life: u64,
+    next: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_fell_behind_skips_to_what_is_kept() {
+        let log = EventLog::new(2);
+        for _ in 0..5 {
+            log.append(0.0, &[KvEvent::AllBlocksCleared]);
+        }
+        let (sequence, _, cursor) = log.next(Cursor::default()).unwrap();
+        assert_eq!(sequence, 3);
+        let (sequence, _, cursor) = log.next(cursor).unwrap();
+        assert_eq!(sequence, 4);
+        assert!(log.next(cursor).is_none());
+        log.restart();
+        log.append(0.0, &[KvEvent::AllBlocksCleared]);
+        assert_eq!(log.next(cursor).map(|(sequence, ..)| sequence), Some(0));
+    }
+}

@@ -1,0 +1,112 @@
+//! The two ZMQ sockets: PUB, and ROUTER for those who missed something.
+//!
+//! A message is topic | 8-byte big-endian number | payload. A DEALER asks for a replay with `["", from]` and gets
+//! `["", topic, number, payload]…`, the last one numbered `ffffffffffffffff`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+
+use super::log::{Cursor, EventLog};
+use crate::config::KvEventsConfig;
+
+/// The number that ends a replay.
+const END: u64 = u64::MAX;
+
+/// Where the sockets are, once bound.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct KvEventSource {
+    /// Of the PUB socket.
+    pub endpoint: String,
+    /// Of the replay ROUTER socket.
+    pub replay_endpoint: String,
+    /// The first frame.
+    pub topic: String,
+}
+
+pub(crate) struct Publisher {
+    pub(crate) source: KvEventSource,
+    pub(crate) tasks: Vec<JoinHandle<()>>,
+}
+
+pub(crate) async fn start(
+    config: &KvEventsConfig,
+    log: Arc<EventLog>,
+) -> Result<Publisher, zeromq::ZmqError> {
+    let mut events = PubSocket::new();
+    let endpoint = events.bind(&config.endpoint).await?.to_string();
+    let mut replay = RouterSocket::new();
+    let replay_endpoint = replay.bind(&config.replay_endpoint).await?.to_string();
+    let topic = Bytes::from(config.topic.clone());
+    let tasks = vec![
+        tokio::spawn(publish(events, topic.clone(), Arc::clone(&log))),
+        tokio::spawn(answer_replays(replay, topic, log)),
+    ];
+    let source = KvEventSource {
+        endpoint,
+        replay_endpoint,
+        topic: config.topic.clone(),
+    };
+    Ok(Publisher { source, tasks })
+}
+
+async fn publish(mut socket: PubSocket, topic: Bytes, log: Arc<EventLog>) {
+    let mut cursor = Cursor::default();
+    loop {
+        while let Some((sequence, payload, next)) = log.next(cursor) {
+            cursor = next;
+            let frames = message(topic.clone(), [number(sequence), payload]);
+            if let Err(error) = socket.send(frames).await {
+                tracing::warn!(%error, sequence, "a batch of cache events was not sent");
+            }
+        }
+        log.grown.notified().await;
+    }
+}
+
+async fn answer_replays(mut socket: RouterSocket, topic: Bytes, log: Arc<EventLog>) {
+    loop {
+        let request = match socket.recv().await {
+            Ok(request) => request.into_vec(),
+            Err(error) => {
+                tracing::warn!(%error, "the replay socket is gone");
+                return;
+            }
+        };
+        let [peer, .., from] = request.as_slice() else {
+            continue;
+        };
+        let Ok(from) = <[u8; 8]>::try_from(from.as_ref()) else {
+            continue;
+        };
+        let mut cursor = log.from(u64::from_be_bytes(from));
+        let mut batches = Vec::new();
+        // Taken before sending, so that a busy engine cannot keep one replay going for ever.
+        while let Some((sequence, payload, next)) = log.next(cursor) {
+            cursor = next;
+            batches.push((sequence, payload));
+        }
+        batches.push((END, Bytes::new()));
+        for (sequence, payload) in batches {
+            let frames = message(
+                peer.clone(),
+                [Bytes::new(), topic.clone(), number(sequence), payload],
+            );
+            if socket.send(frames).await.is_err() {
+                break;
+            }
+        }
+    }
+}
+
+fn number(sequence: u64) -> Bytes {
+    Bytes::copy_from_slice(&sequence.to_be_bytes())
+}
+
+fn message<const N: usize>(first: Bytes, rest: [Bytes; N]) -> ZmqMessage {
+    let mut message = ZmqMessage::from(first);
+    rest.into_iter().for_each(|frame| message.push_back(frame));
+    message
+}

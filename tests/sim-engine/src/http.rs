@@ -1,0 +1,135 @@
+//! The engine's HTTP surface: vLLM's routes, the `tailroute` dialect, and the switches under `/sim`.
+
+pub(crate) mod accept;
+mod body;
+mod completions;
+mod control;
+mod error;
+mod metrics;
+mod request;
+mod stream;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ::http::{Method, Request, Response, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use self::body::{Body, CutOff, full, json_response, text_response};
+use self::error::ApiError;
+use crate::config::Dialect;
+use crate::engine::{Captured, Shared};
+
+/// Answers one request. `Err` cuts the connection.
+pub(crate) async fn handle(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, CutOff> {
+    match route(&shared, request).await {
+        Ok(response) => Ok(response),
+        Err(Failure::Api(error)) => Ok(error.response()),
+        Err(Failure::Cut) => {
+            shared.faults_injected.fetch_add(1, Ordering::Relaxed);
+            Err(CutOff)
+        }
+    }
+}
+
+/// Why there is no proper answer.
+pub(crate) enum Failure {
+    Api(ApiError),
+    /// A fault says: cut the connection.
+    Cut,
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self::Api(error)
+    }
+}
+
+async fn route(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    let path = request.uri().path().to_owned();
+    let method = request.method().clone();
+    if !path.starts_with("/sim/") && shared.fault().hang {
+        // Until the client gives up.
+        std::future::pending::<()>().await;
+    }
+    let tailroute = shared.config.dialect == Dialect::Tailroute;
+    match (&method, path.as_str()) {
+        (&Method::POST, "/v1/chat/completions") => completions::answer(shared, request, true).await,
+        (&Method::POST, "/v1/completions") => completions::answer(shared, request, false).await,
+        (&Method::POST, "/tokenize") => Ok(completions::tokenize(shared, request).await?),
+        (&Method::GET, "/v1/models") => Ok(models(shared)),
+        (&Method::GET, "/health") if shared.fault().refuse_health => {
+            Err(ApiError::unavailable("the engine is not healthy").into())
+        }
+        (&Method::GET, "/health") => Ok(full(StatusCode::OK, "text/plain", Bytes::new())),
+        (&Method::GET, "/metrics") => Ok(text_response(metrics::render(shared))),
+        (&Method::GET, "/kv_event_sources") => Ok(control::kv_event_sources(shared)),
+        (&Method::GET, "/v1/tailroute") if tailroute => Ok(control::capabilities(shared)),
+        (&Method::POST, "/v1/tailroute/hints") if tailroute => Ok(control::hints(shared, request).await?),
+        (&Method::PUT, "/v1/tailroute/objective") if tailroute => {
+            Ok(control::objective(shared, request).await?)
+        }
+        (&Method::GET, "/sim/stats") => Ok(control::stats(shared)),
+        (&Method::GET, "/sim/fault") => Ok(json_response(StatusCode::OK, &shared.fault())),
+        (&Method::PUT, "/sim/fault") => Ok(control::set_fault(shared, request).await?),
+        (&Method::DELETE, "/sim/fault") => Ok(control::heal(shared)),
+        (_, known) if is_known(known, tailroute) => Err(ApiError::method_not_allowed(&method, known).into()),
+        (_, unknown) => Err(ApiError::no_such_path(unknown).into()),
+    }
+}
+
+fn is_known(path: &str, tailroute: bool) -> bool {
+    match path {
+        "/v1/chat/completions" | "/v1/completions" | "/tokenize" | "/v1/models" | "/health" | "/metrics" => {
+            true
+        }
+        "/kv_event_sources" | "/sim/stats" | "/sim/fault" => true,
+        "/v1/tailroute" | "/v1/tailroute/hints" | "/v1/tailroute/objective" => tailroute,
+        _ => false,
+    }
+}
+
+/// Reads a body up to the configured size.
+async fn read_body(shared: &Shared, request: Request<Incoming>) -> Result<Bytes, ApiError> {
+    let limit = shared.config.max_body_bytes;
+    let (head, body) = request.into_parts();
+    if hyper::body::Body::size_hint(&body).lower() > limit as u64 {
+        return Err(ApiError::too_large(limit));
+    }
+    let body = match Limited::new(body, limit).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            return Err(ApiError::too_large(limit));
+        }
+        Err(error) => {
+            return Err(ApiError::bad_request(format!(
+                "the body could not be read: {error}"
+            )));
+        }
+    };
+    if shared.config.capture {
+        let (method, uri, headers) = (head.method, head.uri, head.headers);
+        shared.capture(Captured {
+            method,
+            uri,
+            headers,
+            body: body.clone(),
+        });
+    }
+    Ok(body)
+}
+
+fn models(shared: &Shared) -> Response<Body> {
+    let model = &shared.config.model;
+    let card = json!({
+        "id": model, "object": "model", "created": crate::engine::unix_seconds() as u64, "owned_by": "sim-engine",
+        "root": model, "parent": null, "max_model_len": shared.config.max_model_len,
+    });
+    json_response(StatusCode::OK, &json!({ "object": "list", "data": [card] }))
+}

@@ -1,0 +1,74 @@
+//! Connections: taken while the engine is alive, cut when it dies.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::engine::Shared;
+
+/// How long a client may take to send a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Between attempts to get the port back after a death.
+const REBIND_PAUSE: Duration = Duration::from_millis(5);
+
+pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, addr: SocketAddr) {
+    let mut alive = shared.alive.subscribe();
+    let mut listener = Some(listener);
+    // Dropping this set, on death or shutdown, cuts every connection.
+    let mut connections = JoinSet::new();
+    loop {
+        if !*alive.borrow_and_update() {
+            listener = None;
+            connections.abort_all();
+            while connections.join_next().await.is_some() {}
+            if alive.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let Some(open) = &listener else {
+            listener = TcpListener::bind(addr).await.ok();
+            if listener.is_none() {
+                tokio::time::sleep(REBIND_PAUSE).await;
+            }
+            continue;
+        };
+        tokio::select! {
+            accepted = open.accept() => match accepted {
+                Ok((socket, _)) => {
+                    connections.spawn(connection(Arc::clone(&shared), socket));
+                }
+                // Out of file descriptors, mostly: others will close some.
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(REBIND_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            changed = alive.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn connection(shared: Arc<Shared>, socket: TcpStream) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "nodelay was refused");
+    }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT);
+    builder.http2().timer(TokioTimer::new());
+    let service = service_fn(move |request| super::handle(Arc::clone(&shared), request));
+    if let Err(error) = builder.serve_connection(TokioIo::new(socket), service).await {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}

@@ -1,0 +1,196 @@
+//! `/v1/chat/completions` and `/v1/completions`: admission, then a streamed or a whole reply.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ::http::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::body::{Body, json_response};
+use super::error::ApiError;
+use super::request::{self, Finish, Reply, header_text};
+use super::{Failure, stream};
+use crate::engine::{Shared, Ticket};
+use crate::scheduler::Progress;
+use crate::text;
+
+pub(super) async fn answer(
+    shared: &Arc<Shared>,
+    request: Request<Incoming>,
+    chat: bool,
+) -> Result<Response<Body>, Failure> {
+    let number = shared.received.fetch_add(1, Ordering::Relaxed);
+    let fault = shared.fault();
+    let struck = fault.hits(number);
+    let headers = request.headers().clone();
+    let body = super::read_body(shared, request).await?;
+    if struck && fault.reset_before_first_byte {
+        return Err(Failure::Cut);
+    }
+    if let Some(status) = fault.status.filter(|_| struck) {
+        shared.faults_injected.fetch_add(1, Ordering::Relaxed);
+        return Err(ApiError::injected(status).into());
+    }
+    let fields = request::fields(&shared.config, &body)?;
+    let id = reply_id(&headers, chat, number);
+    if shared.config.fast {
+        return Ok(fast(
+            shared,
+            &id,
+            chat,
+            fields.stream.unwrap_or(false),
+            body.len(),
+        ));
+    }
+    let (submission, reply) = fields.submission(&shared.config, &headers)?;
+    drop(body);
+    let ticket = shared.submit(submission).map_err(|_| ApiError::overloaded())?;
+    let shape = Shape {
+        id,
+        chat,
+        created: crate::engine::unix_seconds() as u64,
+        shared: Arc::clone(shared),
+        reply,
+    };
+    if shape.reply.stream {
+        let reset_after = fault.reset_after_tokens.filter(|_| struck);
+        return Ok(stream::respond(shape, ticket, reset_after));
+    }
+    whole(&shape, ticket).await
+}
+
+/// `POST /tokenize`, for prompts and messages.
+pub(super) async fn tokenize(
+    shared: &Shared,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
+    let body = super::read_body(shared, request).await?;
+    let tokens = request::fields(&shared.config, &body)?.prompt_tokens()?;
+    let answer = json!({
+        "count": tokens.len(), "max_model_len": shared.config.max_model_len, "tokens": tokens, "token_strs": null,
+    });
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+/// What every chunk of a reply has in common.
+pub(super) struct Shape {
+    pub(super) id: String,
+    pub(super) chat: bool,
+    pub(super) created: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) reply: Reply,
+}
+
+impl Shape {
+    /// `usage`, as the configuration lets it be told.
+    pub(super) fn usage(&self, progress: &Progress) -> Value {
+        let prompt = self.reply.prompt_tokens;
+        let generated = u64::from(progress.generated);
+        let details = if self.shared.config.cached_tokens_report {
+            json!({ "cached_tokens": progress.cached_tokens })
+        } else {
+            Value::Null
+        };
+        json!({
+            "prompt_tokens": prompt, "total_tokens": prompt + generated, "completion_tokens": generated,
+            "prompt_tokens_details": details,
+        })
+    }
+
+    /// `metrics`, in wall milliseconds, where they are switched on.
+    pub(super) fn metrics(&self, progress: &Progress) -> Option<Value> {
+        self.shared.config.per_request_metrics.then(|| {
+            json!({
+                "time_to_first_token_ms": self.shared.wall(progress.ttft).0,
+                "queue_time_ms": self.shared.wall(progress.queue).0,
+            })
+        })
+    }
+}
+
+async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure> {
+    let Ticket { mut progress, hold } = ticket;
+    let last = match progress.wait_for(|progress| progress.done).await {
+        Ok(last) => *last,
+        Err(_) => return Err(Failure::Cut),
+    };
+    drop(hold);
+    if last.lost {
+        return Err(Failure::Cut);
+    }
+    let config = &shape.shared.config;
+    let mut said = text::words(shape.reply.seed, 0..last.generated, config.multibyte);
+    said.truncate(shape.reply.cut.unwrap_or(usize::MAX));
+    let mut answer = whole_answer(shape, said, shape.usage(&last));
+    if let Some(metrics) = shape.metrics(&last) {
+        answer["metrics"] = metrics;
+    }
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+fn whole_answer(shape: &Shape, said: String, usage: Value) -> Value {
+    let finish = shape.reply.finish.name();
+    let (object, choice) = if shape.chat {
+        let message = json!({ "role": "assistant", "content": said, "tool_calls": [] });
+        let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish });
+        ("chat.completion", choice)
+    } else {
+        (
+            "text_completion",
+            json!({ "index": 0, "text": said, "logprobs": null, "finish_reason": finish }),
+        )
+    };
+    json!({
+        "id": shape.id, "object": object, "created": shape.created, "model": shape.shared.config.model,
+        "choices": [choice], "usage": usage,
+    })
+}
+
+/// The client's `X-Request-Id` becomes the reply's id.
+fn reply_id(headers: &HeaderMap, chat: bool, number: u64) -> String {
+    let kind = if chat { "chatcmpl" } else { "cmpl" };
+    match header_text(headers, "x-request-id") {
+        Some(id) => format!(
+            "{kind}-{}",
+            id.chars()
+                .filter(|char| !matches!(char, '"' | '\\'))
+                .collect::<String>()
+        ),
+        None => format!("{kind}-sim{number:016x}"),
+    }
+}
+
+/// A fixed reply at once, with four bytes taken for a token.
+fn fast(shared: &Arc<Shared>, id: &str, chat: bool, streamed: bool, body_bytes: usize) -> Response<Body> {
+    let generated = shared.config.default_output_tokens;
+    let reply = Reply {
+        stream: streamed,
+        include_usage: true,
+        finish: Finish::Stop,
+        cut: None,
+        seed: 0,
+        prompt_tokens: body_bytes as u64 / 4,
+    };
+    let created = crate::engine::unix_seconds() as u64;
+    let shape = Shape {
+        id: id.to_owned(),
+        chat,
+        created,
+        shared: Arc::clone(shared),
+        reply,
+    };
+    let progress = Progress {
+        generated,
+        done: true,
+        ..Progress::default()
+    };
+    if streamed {
+        return stream::at_once(shape, progress);
+    }
+    let said = text::words(0, 0..generated, shared.config.multibyte);
+    json_response(
+        StatusCode::OK,
+        &whole_answer(&shape, said, shape.usage(&progress)),
+    )
+}

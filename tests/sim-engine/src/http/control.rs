@@ -1,0 +1,152 @@
+//! The `tailroute` dialect, the switches under `/sim`, and where cache events are.
+
+use std::sync::Arc;
+
+use ::http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::body::{Body, json_response};
+use super::error::ApiError;
+use super::read_body;
+use crate::engine::Shared;
+use crate::fault::Fault;
+use crate::memory::{Hint, HintOutcome, Objective};
+
+/// Hints taken in one request.
+const MAX_HINTS: usize = 4096;
+
+/// `GET /v1/tailroute`: what this engine understands.
+pub(super) fn capabilities(shared: &Shared) -> Response<Body> {
+    let config = &shared.config;
+    let answer = json!({
+        "dialect": "tailroute", "version": 1, "engine": "sim-engine", "model": config.model,
+        "hints": ["trim", "ended", "moved", "protect"], "objective": true,
+        "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": MAX_HINTS,
+        "block_size": config.block_size, "capacity_tokens": config.capacity_tokens(),
+    });
+    json_response(StatusCode::OK, &answer)
+}
+
+#[derive(Deserialize)]
+struct Hints {
+    hints: Vec<Value>,
+}
+
+/// `POST /v1/tailroute/hints`: applies what it can and says how many fared how. One bad hint spoils no other.
+pub(super) async fn hints(shared: &Shared, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    let body = read_body(shared, request).await?;
+    let Hints { hints } = parse(&body)?;
+    if hints.len() > MAX_HINTS {
+        return Err(ApiError::bad_request(format!(
+            "At most {MAX_HINTS} hints per request."
+        )));
+    }
+    let (mut applied, mut pending, mut expired, mut stale, mut unknown, mut rejected) = (0, 0, 0, 0, 0, 0);
+    for hint in hints {
+        let Ok(hint) = serde_json::from_value::<Hint>(hint) else {
+            rejected += 1;
+            continue;
+        };
+        let outcome =
+            shared.with(|scheduler, now| scheduler.memory.hint(now, &hint, shared.config.time_scale));
+        let count = match outcome {
+            HintOutcome::Applied => &mut applied,
+            HintOutcome::Pending => &mut pending,
+            HintOutcome::Expired => &mut expired,
+            HintOutcome::Stale => &mut stale,
+            HintOutcome::Unknown => &mut unknown,
+        };
+        *count += 1;
+    }
+    shared.with(|scheduler, _| scheduler.memory.counters.hints_rejected += rejected);
+    let answer = json!({
+        "applied": applied, "pending": pending, "expired": expired, "stale": stale, "unknown": unknown,
+        "rejected": rejected,
+    });
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+/// `PUT /v1/tailroute/objective`.
+pub(super) async fn objective(
+    shared: &Shared,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(shared, request).await?;
+    let objective: Objective = parse(&body)?;
+    let sane = |value: f64| value.is_finite() && value >= 0.0;
+    if !sane(objective.xi_tokens) || !sane(objective.next_prompt_tokens) {
+        return Err(ApiError::bad_request(
+            "`xi_tokens` and `next_prompt_tokens` must be finite and at least 0.",
+        ));
+    }
+    let (taken, now) = shared.with(|scheduler, _| {
+        let taken = scheduler.memory.set_objective(objective);
+        (taken, scheduler.memory.objective())
+    });
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({ "applied": taken, "objective": now }),
+    ))
+}
+
+/// `GET /kv_event_sources`.
+pub(super) fn kv_event_sources(shared: &Shared) -> Response<Body> {
+    let sources: Vec<Value> = shared
+        .kv_source
+        .iter()
+        .map(|source| {
+            json!({
+                "publisher": "zmq", "endpoint": source.endpoint, "replay_endpoint": source.replay_endpoint,
+                "topic": source.topic, "data_parallel_rank": 0, "block_size": shared.config.block_size,
+            })
+        })
+        .collect();
+    json_response(StatusCode::OK, &json!({ "sources": sources }))
+}
+
+/// `GET /sim/stats`; with capture on, the last request is told too.
+pub(super) fn stats(shared: &Shared) -> Response<Body> {
+    let mut answer = serde_json::to_value(shared.stats()).unwrap_or_default();
+    if let Some(last) = shared.captured().last() {
+        let headers: Vec<(&str, String)> = last
+            .headers
+            .iter()
+            .map(|(name, value)| {
+                (
+                    name.as_str(),
+                    String::from_utf8_lossy(value.as_bytes()).into_owned(),
+                )
+            })
+            .collect();
+        answer["last_request"] = json!({
+            "method": last.method.as_str(), "uri": last.uri.to_string(), "headers": headers,
+            "body": String::from_utf8_lossy(&last.body), "body_bytes": last.body.len(),
+            "body_xxh3": format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&last.body)),
+        });
+    }
+    json_response(StatusCode::OK, &answer)
+}
+
+/// `PUT /sim/fault`.
+pub(super) async fn set_fault(
+    shared: &Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(shared, request).await?;
+    let fault: Fault = parse(&body)?;
+    fault.check().map_err(ApiError::bad_request)?;
+    shared.set_fault(fault.clone());
+    Ok(json_response(StatusCode::OK, &fault))
+}
+
+/// `DELETE /sim/fault`.
+pub(super) fn heal(shared: &Arc<Shared>) -> Response<Body> {
+    shared.set_fault(Fault::default());
+    json_response(StatusCode::OK, &Fault::default())
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("Invalid JSON body: {error}")))
+}

@@ -1,0 +1,141 @@
+//! `/metrics`, under the names that vLLM uses. Times are wall times.
+
+use std::fmt::{Display, Write as _};
+
+use crate::engine::Shared;
+use crate::scheduler::{Counters, TTFT_BUCKETS_S};
+
+struct Page {
+    text: String,
+    labels: String,
+}
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "# HELP {name} As vLLM's.\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, extra: &str, value: impl Display) {
+        let _ = writeln!(self.text, "{name}{{{}{extra}}} {value}", self.labels);
+    }
+
+    fn one(&mut self, name: &str, kind: &str, value: impl Display) {
+        self.head(name, kind);
+        self.line(name, "", value);
+    }
+
+    /// A histogram of which only the sum and the count are kept.
+    fn sum(&mut self, name: &str, sum: impl Display, count: u64) {
+        self.head(name, "histogram");
+        self.line(&format!("{name}_bucket"), ",le=\"+Inf\"", count);
+        self.line(&format!("{name}_sum"), "", sum);
+        self.line(&format!("{name}_count"), "", count);
+    }
+}
+
+pub(super) fn render(shared: &Shared) -> String {
+    let stats = shared.stats();
+    let counters = shared.with(|scheduler, _| scheduler.counters.clone());
+    let config = &shared.config;
+    let model = config.model.replace('\\', "\\\\").replace('"', "\\\"");
+    let mut page = Page {
+        text: String::with_capacity(8192),
+        labels: format!("engine=\"0\",model_name=\"{model}\""),
+    };
+    page.one("vllm:num_requests_running", "gauge", stats.running);
+    page.one("vllm:num_requests_waiting", "gauge", stats.waiting);
+    // As vLLM: blocks that could be evicted count as free.
+    let usage = stats.cache_pinned_tokens as f64 / (stats.cache_capacity_tokens as f64).max(1.0);
+    page.one("vllm:kv_cache_usage_perc", "gauge", usage);
+    page.head("vllm:cache_config_info", "gauge");
+    let info = format!(
+        ",block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"",
+        config.block_size, config.capacity_blocks
+    );
+    page.line("vllm:cache_config_info", &info, 1);
+    page.one(
+        "vllm:prefix_cache_queries_total",
+        "counter",
+        counters.prompt_tokens,
+    );
+    page.one("vllm:prefix_cache_hits_total", "counter", counters.cached_tokens);
+    page.one("vllm:prompt_tokens_total", "counter", counters.prompt_tokens);
+    page.one(
+        "vllm:generation_tokens_total",
+        "counter",
+        counters.generation_tokens,
+    );
+    page.head("vllm:request_success_total", "counter");
+    page.line(
+        "vllm:request_success_total",
+        ",finished_reason=\"stop\"",
+        counters.completed,
+    );
+    page.line(
+        "vllm:request_success_total",
+        ",finished_reason=\"abort\"",
+        counters.aborted.total(),
+    );
+    ttft(&mut page, &counters);
+    page.sum(
+        "vllm:request_queue_time_seconds",
+        counters.queue_seconds,
+        counters.prefills,
+    );
+    page.sum(
+        "vllm:request_prefill_time_seconds",
+        counters.prefill_seconds,
+        counters.prefills,
+    );
+    page.sum(
+        "vllm:request_prefill_kv_computed_tokens",
+        counters.computed_tokens,
+        counters.prefills,
+    );
+    page.one(
+        "sim_engine:aborted_requests_total",
+        "counter",
+        counters.aborted.total(),
+    );
+    page.one(
+        "sim_engine:faults_injected_total",
+        "counter",
+        stats.faults_injected,
+    );
+    page.one(
+        "sim_engine:evict_first_tokens",
+        "gauge",
+        stats.cache_evict_first_tokens,
+    );
+    page.one("sim_engine:cached_tokens", "gauge", stats.cache_used_tokens);
+    page.head("sim_engine:hints_total", "counter");
+    let memory = stats.memory;
+    for (outcome, count) in [
+        ("applied", memory.hints_applied),
+        ("expired", memory.hints_expired),
+        ("rejected", memory.hints_rejected),
+        ("stale", memory.hints_stale),
+        ("unknown", memory.hints_unknown),
+    ] {
+        page.line(
+            "sim_engine:hints_total",
+            &format!(",outcome=\"{outcome}\""),
+            count,
+        );
+    }
+    page.text
+}
+
+fn ttft(page: &mut Page, counters: &Counters) {
+    let name = "vllm:time_to_first_token_seconds";
+    page.head(name, "histogram");
+    let mut below = 0;
+    for (bound, count) in TTFT_BUCKETS_S.iter().zip(counters.ttft_buckets) {
+        below += count;
+        page.line(&format!("{name}_bucket"), &format!(",le=\"{bound:?}\""), below);
+    }
+    page.line(&format!("{name}_bucket"), ",le=\"+Inf\"", counters.ttft_count);
+    page.line(&format!("{name}_sum"), "", counters.ttft_seconds);
+    page.line(&format!("{name}_count"), "", counters.ttft_count);
+}

@@ -1,0 +1,211 @@
+//! Server-sent events: a role chunk, content chunks, a finish chunk, usage where asked for, `[DONE]`.
+//!
+//! Everything that was said since the last write goes into one content chunk, so a reader that is slow, or a clock that
+//! is fast, makes chunks longer and never a queue.
+
+use ::http::{HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::body::{Body, CutOff};
+use super::completions::Shape;
+use crate::engine::{Hold, Ticket};
+use crate::scheduler::Progress;
+use crate::text;
+
+pub(super) fn respond(shape: Shape, ticket: Ticket, reset_after: Option<u32>) -> Response<Body> {
+    let Ticket { progress, hold } = ticket;
+    let stream = Stream {
+        writer: Writer::new(shape),
+        progress,
+        hold: Some(hold),
+        reset_after,
+    };
+    let frames = unfold(Some(stream), |stream| async move {
+        let mut stream = stream?;
+        match stream.next().await {
+            Ok(Some(frame)) => Some((Ok(Frame::data(frame)), Some(stream))),
+            Ok(None) => None,
+            Err(cut) => Some((Err(cut), None)),
+        }
+    });
+    event_stream(StreamBody::new(frames).boxed_unsync())
+}
+
+/// A whole reply in one piece.
+pub(super) fn at_once(shape: Shape, progress: Progress) -> Response<Body> {
+    let mut writer = Writer::new(shape);
+    let events = Bytes::from(writer.events(&progress));
+    event_stream(Full::new(events).map_err(|never| match never {}).boxed_unsync())
+}
+
+fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::OK;
+    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+struct Stream {
+    writer: Writer,
+    progress: watch::Receiver<Progress>,
+    /// Dropped with the stream: then the client has left.
+    hold: Option<Hold>,
+    reset_after: Option<u32>,
+}
+
+impl Stream {
+    async fn next(&mut self) -> Result<Option<Bytes>, CutOff> {
+        if self.writer.done {
+            return Ok(None);
+        }
+        let said = self.writer.said;
+        let progress = match self
+            .progress
+            .wait_for(|progress| progress.done || progress.generated > said)
+            .await
+        {
+            Ok(progress) => *progress,
+            // The engine is gone.
+            Err(_) => return Err(CutOff),
+        };
+        match self.reset_after {
+            Some(tokens) if said >= tokens => return Err(self.cut()),
+            // Says exactly as many tokens as it was asked to before it breaks off.
+            Some(tokens) if progress.generated >= tokens => {
+                let generated = tokens.max(1);
+                let part = Progress {
+                    generated,
+                    done: false,
+                    ..progress
+                };
+                return Ok(Some(Bytes::from(self.writer.events(&part))));
+            }
+            _ => {}
+        }
+        if progress.lost {
+            return Err(CutOff);
+        }
+        Ok(Some(Bytes::from(self.writer.events(&progress))))
+    }
+
+    fn cut(&mut self) -> CutOff {
+        if let Some(mut hold) = self.hold.take() {
+            hold.injected = true;
+            hold.count_injected();
+        }
+        CutOff
+    }
+}
+
+/// Writes events by hand: a reply's chunks differ in their text alone.
+struct Writer {
+    shape: Shape,
+    /// `data: {"id":…,"choices":`, the same for every chunk.
+    head: String,
+    said: u32,
+    bytes: usize,
+    done: bool,
+}
+
+impl Writer {
+    fn new(shape: Shape) -> Self {
+        let object = if shape.chat {
+            "chat.completion.chunk"
+        } else {
+            "text_completion"
+        };
+        let model = Value::from(shape.shared.config.model.as_str());
+        let id = Value::from(shape.id.as_str());
+        let created = shape.created;
+        let head = format!(
+            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\"choices\":"
+        );
+        Self {
+            shape,
+            head,
+            said: 0,
+            bytes: 0,
+            done: false,
+        }
+    }
+
+    /// The events that lead from what was written to `progress`.
+    fn events(&mut self, progress: &Progress) -> String {
+        let mut out = String::with_capacity(2 * self.head.len() + 128);
+        if self.said == 0 && self.shape.chat {
+            self.choice(
+                &mut out,
+                "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}",
+                "null",
+            );
+        }
+        let text = self.new_text(progress.generated);
+        if !text.is_empty() {
+            // Words hold nothing that JSON escapes.
+            let content = if self.shape.chat {
+                format!("\"delta\":{{\"content\":\"{text}\"}}")
+            } else {
+                format!("\"text\":\"{text}\"")
+            };
+            self.choice(&mut out, &content, "null");
+        }
+        if progress.done {
+            self.finish(&mut out, progress);
+        }
+        out
+    }
+
+    fn new_text(&mut self, generated: u32) -> String {
+        let mut text = text::words(
+            self.shape.reply.seed,
+            self.said..generated,
+            self.shape.shared.config.multibyte,
+        );
+        if let Some(cut) = self.shape.reply.cut {
+            text.truncate(cut.saturating_sub(self.bytes));
+        }
+        self.said = generated;
+        self.bytes += text.len();
+        text
+    }
+
+    fn choice(&self, out: &mut String, content: &str, finish: &str) {
+        out.push_str(&self.head);
+        out.push_str("[{\"index\":0,");
+        out.push_str(content);
+        out.push_str(",\"logprobs\":null,\"finish_reason\":");
+        out.push_str(finish);
+        out.push_str("}]}\n\n");
+    }
+
+    fn finish(&mut self, out: &mut String, progress: &Progress) {
+        self.done = true;
+        let metrics = self
+            .shape
+            .metrics(progress)
+            .map_or(String::new(), |metrics| format!(",\"metrics\":{metrics}"));
+        let content = if self.shape.chat {
+            "\"delta\":{\"content\":\"\"}"
+        } else {
+            "\"text\":\"\""
+        };
+        let finish = format!("\"{}\"", self.shape.reply.finish.name());
+        self.choice(out, content, &finish);
+        if self.shape.reply.include_usage {
+            let usage = self.shape.usage(progress);
+            out.push_str(&self.head);
+            out.push_str(&format!("[],\"usage\":{usage}{metrics}}}\n\n"));
+        } else if !metrics.is_empty() {
+            // No usage chunk to carry them: the finish chunk does.
+            out.truncate(out.len() - "}\n\n".len());
+            out.push_str(&format!("{metrics}}}\n\n"));
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}
