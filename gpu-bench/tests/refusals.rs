@@ -1,0 +1,154 @@
+//! Workers that cannot be measured are refused with the reason, and what was measured before stays.
+
+#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
+
+use std::convert::Infallible;
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use clap::Parser as _;
+use gpu_bench::worker::{Args, measure, run};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+#[derive(clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(address: SocketAddr, more: &[&str]) -> Args {
+    let url = format!("http://{address}/v1");
+    let small = [
+        "--history",
+        "0,64",
+        "--uncached",
+        "8,16,32",
+        "--repeats",
+        "3",
+        "--model",
+        "m",
+    ];
+    Cli::parse_from(["worker", &url].iter().chain(&small).chain(more)).args
+}
+
+/// A worker whose n-th answer is `answer(n)`: a content type and a body.
+async fn worker(answer: impl Fn(u64) -> (u16, &'static str, String) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (answer, count) = (Arc::new(answer), Arc::new(AtomicU64::new(0)));
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
+                async move {
+                    let models = request.uri().path() == "/v1/models";
+                    request.into_body().collect().await.unwrap();
+                    let (status, kind, body) = if models {
+                        (
+                            200,
+                            "application/json",
+                            r#"{"data":[{"id":"m","max_model_len":1024}]}"#.to_owned(),
+                        )
+                    } else {
+                        answer(count.fetch_add(1, Ordering::Relaxed))
+                    };
+                    let response = Response::builder().status(status).header("content-type", kind);
+                    Ok::<_, Infallible>(response.body(Full::new(Bytes::from(body))).unwrap())
+                }
+            });
+            let http = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(http.serve_connection(TokioIo::new(socket), service));
+        }
+    });
+    address
+}
+
+fn stream(prompt: u64, cached: Option<u64>) -> (u16, &'static str, String) {
+    let details = cached.map_or(String::new(), |cached| {
+        format!(r#","prompt_tokens_details":{{"cached_tokens":{cached}}}"#)
+    });
+    let body = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"content\":\"a\"}}}}]}}\n\n\
+         data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":1{details}}}}}\n\ndata: [DONE]\n\n"
+    );
+    (200, "text/event-stream", body)
+}
+
+async fn refusal(address: SocketAddr) -> String {
+    format!("{:#}", measure(&args(address, &[])).await.unwrap_err())
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_be_reached() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let said = refusal(address).await;
+    assert!(said.starts_with("the worker cannot be reached"), "{said}");
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_stream() {
+    let said = refusal(worker(|_| (200, "application/json", "{}".to_owned())).await).await;
+    assert!(
+        said.contains("does not stream") && said.contains("application/json"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses() {
+    let said = refusal(worker(|_| (400, "application/json", "prompt too long".to_owned())).await).await;
+    assert!(said.contains("answered 400: prompt too long"), "{said}");
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_report_cached_tokens() {
+    let said = refusal(worker(|at| stream(100 + at % 2 * 300, None)).await).await;
+    assert!(
+        said.contains("no cached tokens reported") && said.contains("--enable-prompt-tokens-details"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_in_the_middle() {
+    let address = worker(|at| match at {
+        0 => stream(130, None),
+        1 | 2 => stream(514, Some(500)),
+        _ => (503, "text/plain", "gone".to_owned()),
+    })
+    .await;
+    let said = refusal(address).await;
+    assert!(
+        said.starts_with("the worker fails too often") && said.contains("503: gone"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_whose_time_has_nothing_to_do_with_its_prompts() {
+    // The same usage whatever was sent: α, β and γ cannot be told apart.
+    let said = refusal(worker(|at| stream(if at == 0 { 130 } else { 514 }, Some(500))).await).await;
+    assert!(said.contains("do not tell α, β and γ apart"), "{said}");
+}
+
+#[test]
+fn a_failure_leaves_the_older_calibration_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("calibration.json");
+    fs::write(&out, "older").unwrap();
+    let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    assert!(run(&args(nowhere, &["--out", out.to_str().unwrap()])).is_err());
+    assert_eq!(fs::read_to_string(&out).unwrap(), "older");
+}
