@@ -21,6 +21,7 @@
 //! | [`t_lru_printed`], [`t_lru_trim_all`] | mean next prompt | O(tokens trimmed), O(1) amortised |
 //! | [`end_aware`] | whether this was the last turn | O(1) amortised |
 //! | [`length_aware`] | that, and the next prompt's length | O(1) amortised |
+//! | [`et_lru`] | learned prompt lengths, returns and gaps | O(log n) |
 //! | [`belady`], [`to_belady`] | the whole future | O(log n) |
 //!
 //! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps
@@ -33,13 +34,16 @@
 
 pub mod belady;
 pub mod end_aware;
+pub mod et_lru;
 pub mod length_aware;
 mod lengths;
 pub mod lru;
 #[cfg(test)]
 mod naive;
 pub mod prefix;
+mod returns;
 mod spec;
+pub mod survival;
 pub mod t_lru;
 pub mod t_lru_printed;
 pub mod t_lru_trim_all;

@@ -1,6 +1,7 @@
 //! The naive twin: every policy as its definition says, over a list that is sorted and scanned again for every token
 //! or block. Slow, short, and sharing nothing with the real ones but the vocabulary.
 
+use super::et_lru::EtLruOptions;
 use super::{CacheConfig, Future, PolicySpec, Served};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
@@ -12,6 +13,7 @@ struct Conversation {
     length: u64,
     resident: u64,
     future: Future,
+    at_ms: f64,
 }
 
 /// A cache as a list.
@@ -71,6 +73,7 @@ impl Naive {
             length,
             resident,
             future,
+            at_ms: turn.at.0,
         });
         let spared = self.config.forced.then_some(self.clock);
         let q_hat = self.config.next_prompt;
@@ -78,7 +81,7 @@ impl Naive {
             Future::Next { prompt, .. } => prompt,
             _ => q_hat,
         };
-        match self.spec {
+        match self.spec.clone() {
             PolicySpec::Lru => {}
             PolicySpec::ThresholdLru(threshold) => {
                 if spared.is_none() && turn.length < threshold {
@@ -113,6 +116,7 @@ impl Naive {
                 self.drop_if(|c| c.future == Future::Last && Some(c.served_at) != spared);
                 self.trim(spared, true_q);
             }
+            PolicySpec::EtLru(options) => return self.expected(spared, &options),
             PolicySpec::Belady => return self.furthest(spared),
             PolicySpec::ToBelady => {
                 if spared.is_none() {
@@ -175,6 +179,30 @@ impl Naive {
             let victim = others
                 .max_by_key(|c| (when(c), std::cmp::Reverse(c.served_at)))
                 .map_or(spared.unwrap_or(0), |c| c.served_at);
+            self.all
+                .iter_mut()
+                .find(|c| c.served_at == victim)
+                .unwrap()
+                .resident -= unit;
+        }
+    }
+
+    /// Policy 2 of the paper, token by token, with equal hazards and all parameters given.
+    fn expected(&mut self, spared: Option<u64>, options: &EtLruOptions) {
+        let decay_per_ms = options.decay_per_s.unwrap() / 1e3;
+        while self.over() {
+            let value = |c: &Conversation| {
+                let z = self.config.xi_tokens - (c.length - c.resident) as f64;
+                decay_per_ms * c.at_ms + (options.prompts.as_ref().unwrap().level(z).0 + options.epsilon).ln()
+            };
+            let unit = self.unit();
+            let others = self
+                .all
+                .iter()
+                .filter(|c| c.resident > 0 && Some(c.served_at) != spared);
+            let victim =
+                others.min_by(|a, b| value(a).total_cmp(&value(b)).then(a.served_at.cmp(&b.served_at)));
+            let victim = victim.map_or(spared.unwrap_or(0), |c| c.served_at);
             self.all
                 .iter_mut()
                 .find(|c| c.served_at == victim)

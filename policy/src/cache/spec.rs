@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::belady::Belady;
 use super::end_aware::EndAware;
+use super::et_lru::{EtLru, EtLruOptions};
 use super::length_aware::LengthAware;
 use super::lru::Lru;
 use super::t_lru::TLru;
@@ -34,6 +35,8 @@ pub enum PolicySpec {
     EndAware,
     /// T-LRU that knows ends and next lengths.
     LengthAware,
+    /// Expected-Tail-Optimized LRU; options as `et-lru:eps=0.1:decay=0.002:hazards=equal`, μ per second.
+    EtLru(EtLruOptions),
     /// Furthest in future.
     Belady,
     /// Capped furthest in future.
@@ -58,6 +61,7 @@ impl PolicySpec {
         "t-lru-trim-all",
         "end-aware",
         "length-aware",
+        "et-lru",
         "belady",
         "to-belady",
     ];
@@ -65,14 +69,15 @@ impl PolicySpec {
     /// An empty cache under this policy.
     #[must_use]
     pub fn build(&self, config: CacheConfig) -> Box<dyn CachePolicy> {
-        match *self {
+        match self {
             Self::Lru => Box::new(Lru::new(config)),
-            Self::ThresholdLru(threshold) => Box::new(ThresholdLru::new(config, threshold)),
+            Self::ThresholdLru(threshold) => Box::new(ThresholdLru::new(config, *threshold)),
             Self::TLru => Box::new(TLru::new(config)),
             Self::TLruPrinted => Box::new(TLruPrinted::new(config)),
             Self::TLruTrimAll => Box::new(TLruTrimAll::new(config)),
             Self::EndAware => Box::new(EndAware::new(config)),
             Self::LengthAware => Box::new(LengthAware::new(config)),
+            Self::EtLru(options) => Box::new(EtLru::new(config, options.clone())),
             Self::Belady => Box::new(Belady::new(config)),
             Self::ToBelady => Box::new(ToBelady::new(config)),
         }
@@ -99,6 +104,7 @@ impl fmt::Display for PolicySpec {
             Self::TLruTrimAll => f.write_str("t-lru-trim-all"),
             Self::EndAware => f.write_str("end-aware"),
             Self::LengthAware => f.write_str("length-aware"),
+            Self::EtLru(options) => write_et_lru(options, f),
             Self::Belady => f.write_str("belady"),
             Self::ToBelady => f.write_str("to-belady"),
         }
@@ -123,6 +129,7 @@ impl FromStr for PolicySpec {
                     .map(|tokens| Self::ThresholdLru(Tokens(tokens)))
                     .map_err(|_| unknown());
             }
+            ("et-lru", options) => return parse_et_lru(options).map(Self::EtLru).ok_or_else(unknown),
             (_, Some(_)) => return Err(unknown()),
             ("lru", _) => Self::Lru,
             ("threshold-lru", _) => Self::ThresholdLru(Tokens(1024)),
@@ -137,4 +144,38 @@ impl FromStr for PolicySpec {
         };
         Ok(spec)
     }
+}
+
+fn write_et_lru(options: &EtLruOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("et-lru")?;
+    let default = EtLruOptions::default();
+    let epsilon = (options.epsilon != default.epsilon).then(|| format!("eps={}", options.epsilon));
+    let decay = options.decay_per_s.map(|per_s| format!("decay={per_s}"));
+    let plain = (!options.learn_hazards).then(|| "hazards=equal".to_owned());
+    let parts: Vec<_> = [epsilon, decay, plain].into_iter().flatten().collect();
+    if parts.is_empty() {
+        Ok(())
+    } else {
+        write!(f, ":{}", parts.join(":"))
+    }
+}
+
+fn parse_et_lru(text: Option<&str>) -> Option<EtLruOptions> {
+    let mut options = EtLruOptions::default();
+    for pair in text.into_iter().flat_map(|text| text.split(':')) {
+        let (key, value) = pair.split_once('=')?;
+        let number = || {
+            value
+                .parse::<f64>()
+                .ok()
+                .filter(|value| value.is_finite() && *value >= 0.0)
+        };
+        match key {
+            "eps" => options.epsilon = number()?,
+            "decay" => options.decay_per_s = Some(number()?),
+            "hazards" if value == "equal" => options.learn_hazards = false,
+            _ => return None,
+        }
+    }
+    Some(options)
 }

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
+use super::et_lru::EtLruOptions;
 use super::naive::Naive;
+use super::survival::Survival;
 use super::*;
 
 /// A turn before the future is known: conversation, prompt, response.
@@ -46,6 +48,25 @@ fn specs() -> Vec<PolicySpec> {
     specs
 }
 
+/// The twin learns nothing, so ET-LRU is told everything.
+fn specs_with_a_twin() -> Vec<PolicySpec> {
+    let mut specs: Vec<_> = specs()
+        .into_iter()
+        .filter(|spec| !matches!(spec, PolicySpec::EtLru(_)))
+        .collect();
+    for (epsilon, decay_per_s) in [(0.0, 0.0), (0.1, 20.0), (1.0, 300.0)] {
+        let prompts = Some(Survival::from_samples(&[0, 1, 2, 2, 5, 9, 14]));
+        let decay_per_s = Some(decay_per_s);
+        specs.push(PolicySpec::EtLru(EtLruOptions {
+            epsilon,
+            decay_per_s,
+            prompts,
+            learn_hazards: false,
+        }));
+    }
+    specs
+}
+
 fn configs() -> impl Strategy<Value = CacheConfig> {
     let xi = prop_oneof![Just(0.0), (0u32..40).prop_map(f64::from), 0.0..40.0f64];
     (0u64..150, 1u32..5, xi, 0u64..10, any::<bool>()).prop_map(
@@ -81,7 +102,7 @@ proptest! {
 
     #[test]
     fn every_policy_does_what_its_naive_twin_does(raw in traces(), config in configs()) {
-        for spec in specs() {
+        for spec in specs_with_a_twin() {
             let (mut real, mut naive) = (spec.build(config), Naive::new(spec.clone(), config));
             for (served, _) in with_future(&raw) {
                 prop_assert_eq!(real.resident(served.conversation), naive.resident(served.conversation));
@@ -102,6 +123,31 @@ proptest! {
         let config = CacheConfig { xi_tokens: 0.0, ..config };
         let (mut lru, mut tail) = (PolicySpec::Lru.build(config), PolicySpec::TLru.build(config));
         prop_assert_eq!(uncached(&mut *lru, &raw), uncached(&mut *tail, &raw));
+    }
+}
+
+proptest! {
+    #[test]
+    fn et_lru_with_a_known_prompt_and_equal_hazards_is_t_lru(raw in traces(), config in configs()) {
+        let prompts = Some(Survival::constant(config.next_prompt.as_f64()));
+        let options = EtLruOptions { epsilon: 0.0, decay_per_s: Some(1.0), prompts, learn_hazards: false };
+        // Under a finite threshold of whole tokens; the budget rounds others up.
+        let config = CacheConfig { xi_tokens: config.xi_tokens.floor(), block_tokens: 1, ..config };
+        let (mut tail, mut expected) = (PolicySpec::TLru.build(config), PolicySpec::EtLru(options).build(config));
+        prop_assert_eq!(uncached(&mut *tail, &raw), uncached(&mut *expected, &raw));
+    }
+
+    #[test]
+    fn a_learning_policy_keeps_its_invariants(raw in traces(), config in configs()) {
+        let mut cache = PolicySpec::EtLru(EtLruOptions::default()).build(config);
+        for (served, _) in with_future(&raw) {
+            cache.served(&served);
+            prop_assert_eq!(cache.check(), Ok(()));
+            let whole = served.length.0 - served.length.0 % u64::from(config.block_tokens);
+            if config.forced && whole <= config.capacity.0 {
+                prop_assert_eq!(cache.resident(served.conversation).0, whole);
+            }
+        }
     }
 }
 

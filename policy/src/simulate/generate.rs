@@ -1,8 +1,9 @@
 //! The papers' stochastic conversations, by seed.
 //!
-//! Conversations are born at rate `births_per_s`. A living one sends its next turn at rate λ and dies at rate μ, so a
-//! turn is followed by another with probability λ/(λ+μ), after an exponential gap of mean 1/(λ+μ) (paper, §4). Prompt
-//! and response lengths are lognormal, clipped; a conversation that would outgrow the context ends instead.
+//! Conversations are born at rate `births_per_s`. A living one sends its next turn at its own rate λᵢ and dies at rate
+//! μ, so a turn is followed by another with probability λᵢ/(λᵢ+μ), after an exponential gap of mean 1/(λᵢ+μ) (paper,
+//! §4). The rates λᵢ are gamma-distributed: most people ask once, some go on for long. Prompt and response lengths are
+//! lognormal, clipped; a conversation that would outgrow the context ends instead.
 //!
 //! Turns stream: memory holds the living conversations, births × gap × mean turns of them, whatever the length.
 //!
@@ -12,8 +13,9 @@
 //! | key | wildchat | sharegpt | meaning |
 //! |---|---|---|---|
 //! | `births_per_s` | 0.02857 | 1 | conversations born per second |
-//! | `gap_s` | 360 | 0.333 | mean gap between turns, 1/(λ+μ) |
+//! | `gap_s` | 360 | 0.333 | mean gap between turns at the mean rate, 1/(λ+μ) |
 //! | `mean_turns` | 2.35 | 3.5 | mean turns of a conversation, (λ+μ)/μ |
+//! | `rate_shape` | 1 | 1e9 | gamma shape of λᵢ over conversations: small is unequal, from 1e6 on they are all equal |
 //! | `prompt_mean`, `prompt_sigma` | 255, 1.6 | 100, 1.4 | lognormal prompt: mean before clipping, σ of the logarithm |
 //! | `response_mean`, `response_sigma` | 250, 1.0 | 330, 1.0 | the same of the response |
 //! | `max_prompt`, `max_response`, `max_context` | 3500, 2048, 8192 | 8192, 2048, 32768 | clips, in tokens |
@@ -23,7 +25,7 @@ use std::collections::BinaryHeap;
 use std::str::FromStr;
 
 use rand::SeedableRng;
-use rand_distr::{Distribution, Exp, LogNormal};
+use rand_distr::{Bernoulli, Distribution, Exp, Exp1, Gamma, LogNormal};
 use rand_pcg::Pcg64;
 use thiserror::Error;
 
@@ -36,10 +38,12 @@ use crate::units::Tokens;
 pub struct Parameters {
     /// Conversations born per second.
     pub births_per_s: f64,
-    /// Mean gap between a conversation's turns, in seconds: 1/(λ+μ).
+    /// Mean gap between a conversation's turns at the mean rate, in seconds: 1/(λ+μ).
     pub gap_s: f64,
     /// Mean turns of a conversation: (λ+μ)/μ.
     pub mean_turns: f64,
+    /// Gamma shape of the turn rates λᵢ over conversations; from 1e6 on they are all equal.
+    pub rate_shape: f64,
     /// Mean prompt before clipping, in tokens.
     pub prompt_mean: f64,
     /// Standard deviation of the prompt's logarithm.
@@ -60,15 +64,16 @@ impl Parameters {
     /// A public chat service: a third of the conversations return, after minutes, with prompts of very unequal length.
     pub const WILDCHAT: Self = Self {
         births_per_s: 1.0 / 35.0,
-        gap_s: 360.0,
+        gap_s: 800.0,
         mean_turns: 2.35,
-        prompt_mean: 255.0,
-        prompt_sigma: 1.6,
-        response_mean: 250.0,
-        response_sigma: 1.0,
+        rate_shape: 1.36,
+        prompt_mean: 230.0,
+        prompt_sigma: 2.2,
+        response_mean: 220.0,
+        response_sigma: 1.77,
         max_prompt: 3500.0,
         max_response: 2048.0,
-        max_context: 8192.0,
+        max_context: 5400.0,
     };
 
     /// Shared transcripts, which carry no times: λ_conv = 1, λ_turn = 3 and 3.5 turns as the paper sets them.
@@ -76,6 +81,7 @@ impl Parameters {
         births_per_s: 1.0,
         gap_s: 1.0 / 3.0,
         mean_turns: 3.5,
+        rate_shape: 1e9,
         prompt_mean: 100.0,
         prompt_sigma: 1.4,
         response_mean: 330.0,
@@ -90,6 +96,7 @@ impl Parameters {
             "births_per_s" => &mut self.births_per_s,
             "gap_s" => &mut self.gap_s,
             "mean_turns" => &mut self.mean_turns,
+            "rate_shape" => &mut self.rate_shape,
             "prompt_mean" => &mut self.prompt_mean,
             "prompt_sigma" => &mut self.prompt_sigma,
             "response_mean" => &mut self.response_mean,
@@ -172,13 +179,17 @@ impl FromStr for Workload {
     }
 }
 
+/// Shapes from here on mean that all conversations have one rate.
+const EQUAL_RATES: f64 = 1e6;
+
 /// An endless stream of turns.
 #[derive(Clone, Debug)]
 pub struct Generator {
     parameters: Parameters,
     rng: Pcg64,
     birth: Exp<f64>,
-    gap: Exp<f64>,
+    /// λᵢ/μ over conversations, where they differ.
+    rate: Option<Gamma<f64>>,
     prompt: LogNormal<f64>,
     response: LogNormal<f64>,
     next_birth_s: f64,
@@ -193,6 +204,8 @@ struct Pending {
     conversation: u64,
     turn: u32,
     history: u64,
+    /// λᵢ/μ.
+    rate: f64,
 }
 
 impl Eq for Pending {}
@@ -219,9 +232,17 @@ impl Generator {
         let mut rng = Pcg64::seed_from_u64(workload.seed);
         let birth = Exp::new(parameters.births_per_s).ok()?;
         let next_birth_s = birth.sample(&mut rng);
+        // E[turns] = 1 + E[λ]/μ, whatever the shape.
+        let (shape, mean_rate) = (parameters.rate_shape, parameters.mean_turns - 1.0);
+        let unequal = shape < EQUAL_RATES && mean_rate > 0.0;
+        let rate = if unequal {
+            Some(Gamma::new(shape, mean_rate / shape).ok()?)
+        } else {
+            None
+        };
         Some(Self {
             birth,
-            gap: Exp::new(1.0 / parameters.gap_s).ok()?,
+            rate,
             prompt: lognormal(parameters.prompt_mean, parameters.prompt_sigma)?,
             response: lognormal(parameters.response_mean, parameters.response_sigma)?,
             parameters,
@@ -240,11 +261,14 @@ impl Generator {
                 pending
             }
             _ => {
+                let mean_rate = self.parameters.mean_turns - 1.0;
+                let rate = self.rate.map_or(mean_rate, |rate| rate.sample(&mut self.rng));
                 let born = Pending {
                     at_s: self.next_birth_s,
                     conversation: self.born,
                     turn: 0,
                     history: 0,
+                    rate,
                 };
                 self.next_birth_s += self.birth.sample(&mut self.rng);
                 self.born += 1;
@@ -279,10 +303,14 @@ impl Iterator for Generator {
             if pending.turn > 0 && total as f64 > self.parameters.max_context {
                 continue;
             }
-            let continues =
-                rand_distr::Bernoulli::new(1.0 - 1.0 / self.parameters.mean_turns.max(1.0)).ok()?;
-            if continues.sample(&mut self.rng) {
-                let at_s = pending.at_s + self.gap.sample(&mut self.rng);
+            if Bernoulli::new(pending.rate / (pending.rate + 1.0))
+                .ok()?
+                .sample(&mut self.rng)
+            {
+                // 1/(λᵢ+μ), with μ from the gap at the mean rate.
+                let mean_s = self.parameters.gap_s * self.parameters.mean_turns / (pending.rate + 1.0);
+                let wait: f64 = Exp1.sample(&mut self.rng);
+                let at_s = pending.at_s + wait * mean_s;
                 self.waiting.push(Reverse(Pending {
                     at_s,
                     turn: pending.turn + 1,
