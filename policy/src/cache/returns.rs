@@ -2,7 +2,7 @@
 //!
 //! A turn of class `c` is followed by another with probability `p_c`, after a mean gap `1/g_c`. Just after it the
 //! conversation's hazard is `λ_c = p_c·g_c`. What was seen is forgotten slowly, and a class that was seldom seen leans
-//! on all of them together.
+//! on all of them together. A conversation's own returns correct its class's hazard: people differ more than classes do.
 //!
 //! The last turns of conversations are remembered in a bounded window, the cache's own or not: a conversation that was
 //! evicted and returns is what a hazard is about.
@@ -20,6 +20,9 @@ const WINDOW: usize = 1 << 16;
 /// Turns of its own that a class needs to weigh as much as all classes together.
 const PRIOR_TURNS: f64 = 40.0;
 
+/// Returns of its own that a conversation needs to weigh as much as its class: the gamma prior's shape.
+const OWN_PRIOR: f64 = 2.5;
+
 /// Weight that a class keeps of its past at each of its turns.
 const KEEP: f64 = 0.9998;
 
@@ -36,6 +39,9 @@ struct LastTurn {
     class: usize,
     at: Millis,
     stamp: u64,
+    /// Returns of this conversation so far, and the time that they took.
+    returns: f64,
+    waited_ms: f64,
 }
 
 /// Learns returns per class.
@@ -78,11 +84,21 @@ impl Returns {
         }
         self.stamp += 1;
         let stamp = self.stamp;
-        if let Some(previous) = self.last.insert(id, LastTurn { class, at, stamp }) {
+        let mut last = LastTurn {
+            class,
+            at,
+            stamp,
+            returns: 0.0,
+            waited_ms: 0.0,
+        };
+        if let Some(previous) = self.last.get(&id) {
             let gap_ms = at.saturating_sub(previous.at).0;
+            last.returns = previous.returns + 1.0;
+            last.waited_ms = previous.waited_ms + gap_ms;
             self.classes[previous.class].returned(gap_ms);
             self.all.returned(gap_ms);
         }
+        self.last.insert(id, last);
         self.classes[class].turn();
         self.all.turn();
         self.order.push_back((id, stamp));
@@ -113,6 +129,16 @@ impl Returns {
     pub(super) fn hazard(&self, class: usize) -> f64 {
         self.mean_gap_ms(class)
             .map_or(1.0, |gap| self.probability(class) / gap)
+    }
+
+    /// The hazard of one conversation: its own returns over its own waiting time, leaning on its class's hazard.
+    pub(super) fn own_hazard(&self, id: ConversationId, class: usize) -> f64 {
+        let prior = self.hazard(class);
+        let (returns, waited_ms) = self
+            .last
+            .get(&id)
+            .map_or((0.0, 0.0), |last| (last.returns, last.waited_ms));
+        (OWN_PRIOR + returns) / (OWN_PRIOR / prior + waited_ms)
     }
 
     /// Mean gap of all returns.

@@ -13,12 +13,19 @@
 //! | key | wildchat | sharegpt | meaning |
 //! |---|---|---|---|
 //! | `births_per_s` | 0.02857 | 1 | conversations born per second |
-//! | `gap_s` | 360 | 0.333 | mean gap between turns at the mean rate, 1/(λ+μ) |
+//! | `gap_s` | 800 | 0.333 | mean gap between turns at the mean rate, 1/(λ+μ) |
 //! | `mean_turns` | 2.35 | 3.5 | mean turns of a conversation, (λ+μ)/μ |
-//! | `rate_shape` | 1 | 1e9 | gamma shape of λᵢ over conversations: small is unequal, from 1e6 on they are all equal |
-//! | `prompt_mean`, `prompt_sigma` | 255, 1.6 | 100, 1.4 | lognormal prompt: mean before clipping, σ of the logarithm |
-//! | `response_mean`, `response_sigma` | 250, 1.0 | 330, 1.0 | the same of the response |
-//! | `max_prompt`, `max_response`, `max_context` | 3500, 2048, 8192 | 8192, 2048, 32768 | clips, in tokens |
+//! | `rate_shape` | 1.36 | 0.6 | gamma shape of λᵢ over conversations: small is unequal, from 1e6 on they are all equal |
+//! | `prompt_mean`, `prompt_sigma` | 230, 2.2 | 120, 2.0 | lognormal prompt: mean before clipping, σ of the logarithm |
+//! | `response_mean`, `response_sigma` | 220, 1.77 | 1140, 0.8 | the same of the response |
+//! | `max_prompt`, `max_response`, `max_context` | 3500, 2048, 5400 | 3600, 2300, 47000 | clips, in tokens |
+//!
+//! # Where the defaults come from
+//! Neither dataset is published with the paper's sampling of it, so both presets are fitted to what it prints: the four
+//! TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447, 3649 ms, at
+//! α = 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on two seeds that no table
+//! or test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures.
+//! `tailroute tables --paper` sets all the printed figures beside ours, those that were not fitted included.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -61,7 +68,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// A public chat service: a third of the conversations return, after minutes, with prompts of very unequal length.
+    /// A public chat service: most ask once or twice, minutes apart, with prompts of very unequal length.
     pub const WILDCHAT: Self = Self {
         births_per_s: 1.0 / 35.0,
         gap_s: 800.0,
@@ -76,19 +83,19 @@ impl Parameters {
         max_context: 5400.0,
     };
 
-    /// Shared transcripts, which carry no times: λ_conv = 1, λ_turn = 3 and 3.5 turns as the paper sets them.
+    /// Shared transcripts, long and without times of their own: λ_conv = 1, λ_turn = 3 and 3.5 turns as the paper sets them.
     pub const SHAREGPT: Self = Self {
         births_per_s: 1.0,
         gap_s: 1.0 / 3.0,
         mean_turns: 3.5,
-        rate_shape: 1e9,
-        prompt_mean: 100.0,
-        prompt_sigma: 1.4,
-        response_mean: 330.0,
-        response_sigma: 1.0,
-        max_prompt: 8192.0,
-        max_response: 2048.0,
-        max_context: 32768.0,
+        rate_shape: 0.6,
+        prompt_mean: 120.0,
+        prompt_sigma: 2.0,
+        response_mean: 1140.0,
+        response_sigma: 0.8,
+        max_prompt: 3600.0,
+        max_response: 2300.0,
+        max_context: 47_000.0,
     };
 
     fn field(&mut self, key: &str) -> Option<&mut f64> {
