@@ -100,12 +100,14 @@ pub(crate) struct State {
 pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) kv_source: Option<KvEventSource>,
-    pub(crate) received: AtomicU64,
-    pub(crate) faults_injected: AtomicU64,
+    received: AtomicU64,
+    faults_injected: AtomicU64,
     pub(crate) alive: watch::Sender<bool>,
     started: Instant,
     state: Mutex<State>,
     wake: Notify,
+    /// Somebody's count may have changed.
+    changed: Notify,
     fault: RwLock<Fault>,
     /// Counts faults, so that a timed death does not undo a later one.
     fault_number: AtomicU64,
@@ -131,7 +133,9 @@ impl Shared {
             watchers,
             armed,
         } = state;
+        let mut told = false;
         scheduler.drain_progress(|id, progress| {
+            told = true;
             if progress.done {
                 if let Some(watcher) = watchers.remove(&id) {
                     watcher.send_replace(progress);
@@ -142,6 +146,9 @@ impl Shared {
         });
         if let Some(log) = &self.events {
             log.append(unix_seconds(), &scheduler.memory.take_events());
+        }
+        if told {
+            self.changed.notify_waiters();
         }
         let next = scheduler.next_event();
         if next.is_some_and(|next| armed.is_none_or(|armed| next < armed)) {
@@ -159,6 +166,7 @@ impl Shared {
         state.watchers.insert(id, sender);
         self.publish(state);
         drop(guard);
+        self.changed.notify_waiters();
         Ok(Ticket {
             progress,
             hold: Hold {
@@ -167,6 +175,18 @@ impl Shared {
                 injected: false,
             },
         })
+    }
+
+    /// Counts an arrival; returns its number.
+    pub(crate) fn receive(&self) -> u64 {
+        let number = self.received.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_waiters();
+        number
+    }
+
+    pub(crate) fn count_injected(&self) {
+        self.faults_injected.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn wall(&self, time: Millis) -> Millis {
@@ -268,7 +288,7 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn count_injected(&self) {
-        self.shared.faults_injected.fetch_add(1, Ordering::Relaxed);
+        self.shared.count_injected();
     }
 }
 
@@ -282,6 +302,7 @@ impl Drop for Hold {
                 scheduler.abort(now, self.id);
             }
         });
+        self.shared.changed.notify_waiters();
     }
 }
 
@@ -323,6 +344,7 @@ impl Engine {
             alive: watch::Sender::new(true),
             started: Instant::now(),
             wake: Notify::new(),
+            changed: Notify::new(),
             fault: RwLock::default(),
             fault_number: AtomicU64::new(0),
             events,
@@ -359,6 +381,20 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats()
+    }
+
+    /// Waits until the counts satisfy `enough`: how a test waits for an abort without sleeping.
+    pub async fn stats_when(&self, enough: impl Fn(&Stats) -> bool) -> Stats {
+        loop {
+            // Registered before looking, so that no change falls between.
+            let mut changed = std::pin::pin!(self.shared.changed.notified());
+            changed.as_mut().enable();
+            let stats = self.stats();
+            if enough(&stats) {
+                return stats;
+            }
+            changed.await;
+        }
     }
 
     /// The last requests under `/v1`, oldest first, where the configuration says `capture`.

@@ -10,7 +10,6 @@ mod request;
 mod stream;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -32,7 +31,7 @@ pub(crate) async fn handle(
         Ok(response) => Ok(response),
         Err(Failure::Api(error)) => Ok(error.response()),
         Err(Failure::Cut) => {
-            shared.faults_injected.fetch_add(1, Ordering::Relaxed);
+            shared.count_injected();
             Err(CutOff)
         }
     }

@@ -13,6 +13,8 @@
 //! rejected: timer granularity would add up over an hour of trace.
 
 mod counters;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub struct Submission {
     pub seed: u64,
     /// How many tokens are said; at least one.
     pub output_tokens: u32,
+    /// The reply ends at its limit, not by itself.
+    pub runs_out: bool,
     /// Smaller goes first under [`Order::Priority`].
     pub priority: i64,
     /// Session, salt, hint.
@@ -378,6 +382,7 @@ impl Scheduler {
             return;
         };
         self.counters.completed += 1;
+        self.counters.ran_out += u64::from(sequence.request.runs_out);
         self.finished.push((
             id,
             Progress {

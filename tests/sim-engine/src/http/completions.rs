@@ -1,7 +1,6 @@
 //! `/v1/chat/completions` and `/v1/completions`: admission, then a streamed or a whole reply.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ::http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -20,7 +19,7 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     chat: bool,
 ) -> Result<Response<Body>, Failure> {
-    let number = shared.received.fetch_add(1, Ordering::Relaxed);
+    let number = shared.receive();
     let fault = shared.fault();
     let struck = fault.hits(number);
     let headers = request.headers().clone();
@@ -29,7 +28,7 @@ pub(super) async fn answer(
         return Err(Failure::Cut);
     }
     if let Some(status) = fault.status.filter(|_| struck) {
-        shared.faults_injected.fetch_add(1, Ordering::Relaxed);
+        shared.count_injected();
         return Err(ApiError::injected(status).into());
     }
     let fields = request::fields(&shared.config, &body)?;

@@ -13,7 +13,12 @@ struct Page {
 impl Page {
     fn head(&mut self, name: &str, kind: &str) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} As vLLM's.\n# TYPE {name} {kind}");
+        let help = if name.starts_with("vllm:") {
+            "What vLLM means by it."
+        } else {
+            "Of the simulated engine."
+        };
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     fn line(&mut self, name: &str, extra: &str, value: impl Display) {
@@ -66,17 +71,15 @@ pub(super) fn render(shared: &Shared) -> String {
         "counter",
         counters.generation_tokens,
     );
-    page.head("vllm:request_success_total", "counter");
+    let success = "vllm:request_success_total";
+    page.head(success, "counter");
     page.line(
-        "vllm:request_success_total",
+        success,
         ",finished_reason=\"stop\"",
-        counters.completed,
+        counters.completed - counters.ran_out,
     );
-    page.line(
-        "vllm:request_success_total",
-        ",finished_reason=\"abort\"",
-        counters.aborted.total(),
-    );
+    page.line(success, ",finished_reason=\"length\"", counters.ran_out);
+    page.line(success, ",finished_reason=\"abort\"", counters.aborted.total());
     ttft(&mut page, &counters);
     page.sum(
         "vllm:request_queue_time_seconds",

@@ -309,6 +309,7 @@ impl Fields {
             tokens: config.kv_events.is_some().then(|| Arc::from(tokens)),
             seed,
             output_tokens,
+            runs_out: reply.finish == Finish::Length,
             priority: self.priority.unwrap_or(0),
             terms: self.terms(config, headers)?,
         };

@@ -75,7 +75,7 @@ impl Stream {
             Err(_) => return Err(CutOff),
         };
         match self.reset_after {
-            Some(tokens) if said >= tokens => return Err(self.cut()),
+            Some(tokens) if said >= tokens.max(1) => return Err(self.cut().await),
             // Says exactly as many tokens as it was asked to before it breaks off.
             Some(tokens) if progress.generated >= tokens => {
                 let generated = tokens.max(1);
@@ -94,7 +94,9 @@ impl Stream {
         Ok(Some(Bytes::from(self.writer.events(&progress))))
     }
 
-    fn cut(&mut self) -> CutOff {
+    async fn cut(&mut self) -> CutOff {
+        // The server flushes what was said before only if the body makes it wait.
+        tokio::task::yield_now().await;
         if let Some(mut hold) = self.hold.take() {
             hold.injected = true;
             hold.count_injected();

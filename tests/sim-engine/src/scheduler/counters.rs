@@ -50,6 +50,8 @@ impl Aborts {
 pub struct Counters {
     virtual_ms_per_wall_s: f64,
     pub completed: u64,
+    /// Of the completed: those that ended at their token limit.
+    pub ran_out: u64,
     pub refused: u64,
     pub aborted: Aborts,
     pub prompt_tokens: u64,
