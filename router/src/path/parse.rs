@@ -465,7 +465,7 @@ mod tests {
         assert_eq!((parsed.model.as_deref(), parsed.stream), (Some("m"), true));
         assert!(matches!(parsed.prompt, Prompt::None));
         assert!(matches!(parse(b"[1,2]").unwrap().prompt, Prompt::None));
-        assert!(matches!(parse(br#"{"model":7}"#).unwrap().model, None));
+        assert!(parse(br#"{"model":7}"#).unwrap().model.is_none());
     }
 
     #[test]

@@ -1,0 +1,73 @@
+//! `tailroute demo`: see what the router is for, without a GPU.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::demo::{self, CONTENDERS, Stage};
+
+/// Compare routing policies on simulated engines, in under a minute.
+///
+/// Example: tailroute demo --json
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print the rows as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Leave a fleet under `tail+t-lru` running afterwards.
+    #[arg(long)]
+    keep: bool,
+    /// Seed of the workload and its text.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Plays the workload against each contender and prints the table.
+///
+/// # Errors
+/// If a fleet cannot be started.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    runtime.block_on(compare(&args))
+}
+
+async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let turns = demo::workload::plan(args.seed, demo::TIME_SCALE).turns;
+    let bar = demo::progress(turns * CONTENDERS.len());
+    let mut rows = Vec::new();
+    for contender in CONTENDERS {
+        rows.push(demo::play(contender, args.seed, &bar).await?);
+    }
+    bar.finish_and_clear();
+    if args.json {
+        let report = json!({
+            "seed": args.seed, "turns": turns, "workers": demo::WORKERS, "time_scale": demo::TIME_SCALE,
+            "slo_ttft_ms": demo::TTFT_OBJECTIVE_MS, "wall_s": started.elapsed().as_secs_f64(), "rows": rows,
+        });
+        super::print(&serde_json::to_string_pretty(&report)?)?;
+    } else {
+        super::print(&demo::table(&rows))?;
+        super::print(&format!(
+            "{} engines, {turns} turns each, seed {}; TTFT on the engines' clock ({}x the wall's), objective {} ms; {:.0} s",
+            demo::WORKERS,
+            args.seed,
+            demo::TIME_SCALE,
+            demo::TTFT_OBJECTIVE_MS,
+            started.elapsed().as_secs_f64()
+        ))?;
+    }
+    if args.keep {
+        let stage = Arc::new(Stage::start(CONTENDERS[CONTENDERS.len() - 1]).await?);
+        super::print(&demo::describe(&stage))?;
+        tokio::signal::ctrl_c().await?;
+        if let Some(stage) = Arc::into_inner(stage) {
+            stage.stop().await;
+        }
+    }
+    let errors: u64 = rows.iter().map(|row| row.errors).sum();
+    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,237 @@
+//! `tailroute demo`: what the router is for, seen in a minute on one machine.
+//!
+//! Four simulated engines with small caches and the router in one process, real HTTP on loopback between all of them,
+//! and a workload of many conversations that share system prompts ([`workload`]). The same conversations are played
+//! once against each [`Contender`], each with a fleet of its own that starts cold. Every figure is measured on the
+//! client's side of the router; times are on the engines' clock, which runs [`TIME_SCALE`] times as fast as the wall's.
+
+pub mod workload;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use config::{Config, Dialect, PolicyName};
+use indicatif::{ProgressBar, ProgressStyle};
+use policy::cost::PrefillCost;
+use policy::units::Millis;
+use serde::Serialize;
+use sim_engine::{Engine, EngineConfig};
+
+use crate::drive::client::Client;
+use crate::drive::plan::Plan;
+use crate::drive::run::{self, replay};
+use crate::drive::stats::Run;
+use crate::serve::Server;
+
+/// Engines.
+pub const WORKERS: usize = 4;
+/// How much faster than the wall's the engines' clock runs.
+pub const TIME_SCALE: f64 = 5.0;
+/// The objective on the engines' clock.
+pub const TTFT_OBJECTIVE_MS: f64 = 400.0;
+/// α and β on the engines' clock.
+const COST: PrefillCost = PrefillCost::linear(0.1, 15.0);
+const BLOCK_SIZE: u32 = 16;
+const CAPACITY_BLOCKS: u64 = 2500;
+/// Time for a fleet to come up.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// One way to run the same fleet.
+#[derive(Clone, Copy, Debug)]
+pub struct Contender {
+    /// Its name in the table.
+    pub name: &'static str,
+    policy: PolicyName,
+    /// Whether engines are told what they may evict first.
+    hints: bool,
+}
+
+/// The contenders, in the order of the table.
+pub const CONTENDERS: [Contender; 4] = [
+    Contender { name: "round_robin", policy: PolicyName::RoundRobin, hints: false },
+    Contender { name: "cache_aware", policy: PolicyName::CacheAware, hints: false },
+    Contender { name: "tail", policy: PolicyName::Tail, hints: false },
+    Contender { name: "tail+t-lru", policy: PolicyName::Tail, hints: true },
+];
+
+/// One row of the table. Times in milliseconds on the engines' clock.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Who.
+    pub policy: &'static str,
+    /// Turns sent.
+    pub requests: usize,
+    /// Turns that were not answered whole.
+    pub errors: u64,
+    /// Median time to first token.
+    pub p50_ms: f64,
+    /// 95th percentile.
+    pub p95_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Mean.
+    pub mean_ms: f64,
+    /// Cached prompt tokens over prompt tokens, as the engines count them.
+    pub hit_ratio: f64,
+    /// Share of turns whose first token came within the objective.
+    pub slo_share: f64,
+}
+
+/// A router and its engines, serving.
+pub struct Stage {
+    /// The router.
+    pub router: Server,
+    engines: Vec<Engine>,
+}
+
+impl Stage {
+    /// Starts engines and a router in front of them, all on free ports of the loopback.
+    ///
+    /// # Errors
+    /// If a port cannot be bound, or the engines do not become ready.
+    pub async fn start(contender: Contender) -> anyhow::Result<Self> {
+        let mut engines = Vec::with_capacity(WORKERS);
+        for _ in 0..WORKERS {
+            engines.push(Engine::start(engine_config()).await.context("cannot start a simulated engine")?);
+        }
+        let router = Server::start(router_config(contender, &engines)?).await?;
+        anyhow::ensure!(router.wait_ready(START_LIMIT).await, "the simulated engines did not become ready");
+        Ok(Self { router, engines })
+    }
+
+    /// Stops all of it.
+    pub async fn stop(self) {
+        self.router.drain().await;
+        for engine in self.engines {
+            engine.shutdown().await;
+        }
+    }
+}
+
+fn engine_config() -> EngineConfig {
+    EngineConfig {
+        block_size: BLOCK_SIZE,
+        capacity_blocks: CAPACITY_BLOCKS,
+        prefill: COST,
+        tpot_ms: 10.0,
+        tpot_batch_ms: 0.1,
+        time_scale: TIME_SCALE,
+        ..EngineConfig::default()
+    }
+}
+
+/// The router's configuration. It lives on the wall's clock, so every time is divided by the scale.
+fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Config> {
+    let overrides = config::Overrides {
+        listen: Some("127.0.0.1:0".to_owned()),
+        admin: Some("127.0.0.1:0".to_owned()),
+        workers: engines.iter().map(|engine| format!("http://{}", engine.addr())).collect(),
+        policy: Some(contender.policy.to_string()),
+    };
+    let mut config = config::load_file(None, std::collections::BTreeMap::new(), overrides)?;
+    let wall = |millis: f64| millis / TIME_SCALE;
+    for worker in &mut config.workers {
+        worker.cost = PrefillCost::linear(wall(COST.alpha_ms_per_token), wall(COST.beta_ms));
+        worker.capacity = policy::units::Tokens(CAPACITY_BLOCKS * u64::from(BLOCK_SIZE));
+        worker.block_size = BLOCK_SIZE;
+        worker.dialect = if contender.hints { Dialect::Tailroute } else { Dialect::None };
+    }
+    config.objective.ttft = Millis(wall(TTFT_OBJECTIVE_MS));
+    config.routing.utilisation_window = Millis(wall(config.routing.utilisation_window.0));
+    config.limits.drain_timeout = Duration::from_secs(5);
+    Ok(config)
+}
+
+/// Plays the workload against one contender.
+///
+/// # Errors
+/// If its fleet cannot be started.
+pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<Row> {
+    let plan = workload::plan(seed, TIME_SCALE);
+    let stage = Stage::start(contender).await?;
+    bar.set_message(contender.name);
+    let row = play_on(&stage, contender.name, &plan, seed, bar).await?;
+    stage.stop().await;
+    Ok(row)
+}
+
+/// Plays a plan against a stage that is up.
+///
+/// # Errors
+/// If the stage's address makes no URL.
+pub async fn play_on(
+    stage: &Stage,
+    name: &'static str,
+    plan: &Plan,
+    seed: u64,
+    bar: &ProgressBar,
+) -> anyhow::Result<Row> {
+    let settings = run::Settings {
+        url: format!("http://{}/v1/chat/completions", stage.router.address).parse()?,
+        model: "sim".to_owned(),
+        session: true,
+        seed,
+        concurrency_limit: 4096,
+    };
+    let samples = replay(Client::new(Duration::from_secs(60)), settings, plan, |_| bar.inc(1)).await;
+    let run = Run::of(&samples, Some(TTFT_OBJECTIVE_MS / TIME_SCALE), None);
+    let ttft = &run.ttft_ms;
+    let scaled = |value: Option<f64>| value.map_or(f64::NAN, |value| value * TIME_SCALE);
+    Ok(Row {
+        policy: name,
+        requests: run.turns,
+        errors: run.errors + run.incomplete,
+        p50_ms: scaled(ttft.p50),
+        p95_ms: scaled(ttft.p95),
+        p99_ms: scaled(ttft.p99),
+        mean_ms: scaled(ttft.mean),
+        hit_ratio: run.hit_ratio.unwrap_or(f64::NAN),
+        slo_share: run.slo_share.unwrap_or(f64::NAN),
+    })
+}
+
+/// The progress bar over all contenders; hidden where standard error is no terminal.
+#[must_use]
+pub fn progress(turns: usize) -> ProgressBar {
+    let bar = ProgressBar::new(turns as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// The table for people.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    use std::fmt::Write as _;
+    let mut out = format!(
+        "{:<12} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>12}\n",
+        "policy", "requests", "errors", "p50 ms", "p95 ms", "p99 ms", "mean ms", "hits", "within SLO"
+    );
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "{:<12} {:>8} {:>6} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.1}% {:>11.1}%",
+            row.policy,
+            row.requests,
+            row.errors,
+            row.p50_ms,
+            row.p95_ms,
+            row.p99_ms,
+            row.mean_ms,
+            row.hit_ratio * 100.0,
+            row.slo_share * 100.0
+        );
+    }
+    out
+}
+
+/// Keeps a stage alive for someone who wants to look around.
+#[must_use]
+pub fn describe(stage: &Arc<Stage>) -> String {
+    format!(
+        "The router stays up at http://{} (model `sim`); metrics at http://{}/metrics. Ctrl-C ends it.",
+        stage.router.address, stage.router.admin_address
+    )
+}
