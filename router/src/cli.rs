@@ -26,6 +26,7 @@ pub struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Check(cmd::check::Args),
+    Demo(cmd::demo::Args),
     Drive(Box<cmd::drive::Args>),
     Schema(cmd::schema::Args),
     Sim(cmd::sim::Args),
@@ -44,6 +45,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match cli.command {
         Command::Check(args) => cmd::check::run(args),
+        Command::Demo(args) => cmd::demo::run(args),
         Command::Drive(args) => cmd::drive::run(*args),
         Command::Schema(args) => cmd::schema::run(args),
         Command::Sim(args) => cmd::sim::run(args),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
 
 pub mod check;
+pub mod demo;
 pub mod drive;
 pub mod schema;
 pub mod serve;

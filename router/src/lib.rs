@@ -5,6 +5,7 @@ pub mod body;
 pub mod cli;
 pub mod clock;
 pub mod cmd;
+pub mod demo;
 pub mod drive;
 pub mod error;
 pub mod fleet;

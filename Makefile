@@ -1,0 +1,34 @@
+# What a newcomer runs: `make demo` and `make test`. Everything else is for people who work on tailroute.
+
+CARGO ?= cargo
+export CARGO_TERM_COLOR ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint build compare clean
+
+help: ## list what can be made
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## check that the machine has what a build needs, and install what Debian can give
+	@scripts/setup
+
+demo: setup ## compare routing policies on four simulated engines (about a minute after the build)
+	$(CARGO) run --release --locked --quiet -p tailroute -- demo
+
+build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
+	$(CARGO) build --release --locked --workspace --bins
+
+test: setup ## all tests that need nothing but this machine
+	$(CARGO) test --locked --workspace
+
+lint: setup ## formatting, and clippy with warnings as errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+compare: build ## TRACE=file: replay 600 turns against three policies in front of real sockets, interleaved
+	scripts/compare $(TRACE)
+
+clean: ## remove what was built
+	$(CARGO) clean
+
+-include mk/*.mk
