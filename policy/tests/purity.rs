@@ -1,12 +1,18 @@
 //! `policy` has no async, no clock, no I/O, no HTTP, no threads: held here against its dependencies and its source.
 
-#![allow(clippy::disallowed_methods, reason = "the test reads the crate's own source files")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the test reads the crate's own source files"
+)]
 
 use std::path::{Path, PathBuf};
 
 /// Everything that `policy` may depend on at run time, and why it is harmless.
 const DEPENDENCIES: [(&str, &str); 8] = [
-    ("rand", "seeded generators, without the operating system's entropy"),
+    (
+        "rand",
+        "seeded generators, without the operating system's entropy",
+    ),
     ("rand_distr", "distributions over them"),
     ("rand_pcg", "a portable generator"),
     ("rustc-hash", "a hasher"),
@@ -51,11 +57,20 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn it_depends_on_nothing_that_waits_reads_a_clock_or_opens_a_socket() {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let section = manifest.split("\n[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    let section = manifest
+        .split("\n[dependencies]")
+        .nth(1)
+        .unwrap()
+        .split("\n[")
+        .next()
+        .unwrap();
     for line in section.lines().filter(|line| !line.trim().is_empty()) {
         let name = line.split('=').next().unwrap().trim();
         let allowed = DEPENDENCIES.iter().any(|(allowed, _)| *allowed == name);
-        assert!(allowed, "`{name}` is not among the dependencies that policy may have");
+        assert!(
+            allowed,
+            "`{name}` is not among the dependencies that policy may have"
+        );
     }
 }
 
@@ -69,7 +84,12 @@ fn its_source_names_no_clock_no_io_no_thread_and_no_runtime() {
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
             for (banned, instead) in BANNED {
-                assert!(!code.contains(banned), "{}:{}: `{banned}`: {instead}", file.display(), number + 1);
+                assert!(
+                    !code.contains(banned),
+                    "{}:{}: `{banned}`: {instead}",
+                    file.display(),
+                    number + 1
+                );
             }
         }
     }

@@ -49,10 +49,26 @@ pub struct Contender {
 
 /// The contenders, in the order of the table.
 pub const CONTENDERS: [Contender; 4] = [
-    Contender { name: "round_robin", policy: PolicyName::RoundRobin, hints: false },
-    Contender { name: "cache_aware", policy: PolicyName::CacheAware, hints: false },
-    Contender { name: "tail", policy: PolicyName::Tail, hints: false },
-    Contender { name: "tail+t-lru", policy: PolicyName::Tail, hints: true },
+    Contender {
+        name: "round_robin",
+        policy: PolicyName::RoundRobin,
+        hints: false,
+    },
+    Contender {
+        name: "cache_aware",
+        policy: PolicyName::CacheAware,
+        hints: false,
+    },
+    Contender {
+        name: "tail",
+        policy: PolicyName::Tail,
+        hints: false,
+    },
+    Contender {
+        name: "tail+t-lru",
+        policy: PolicyName::Tail,
+        hints: true,
+    },
 ];
 
 /// One row of the table. Times in milliseconds on the engines' clock.
@@ -93,10 +109,17 @@ impl Stage {
     pub async fn start(contender: Contender) -> anyhow::Result<Self> {
         let mut engines = Vec::with_capacity(WORKERS);
         for _ in 0..WORKERS {
-            engines.push(Engine::start(engine_config()).await.context("cannot start a simulated engine")?);
+            engines.push(
+                Engine::start(engine_config())
+                    .await
+                    .context("cannot start a simulated engine")?,
+            );
         }
         let router = Server::start(router_config(contender, &engines)?).await?;
-        anyhow::ensure!(router.wait_ready(START_LIMIT).await, "the simulated engines did not become ready");
+        anyhow::ensure!(
+            router.wait_ready(START_LIMIT).await,
+            "the simulated engines did not become ready"
+        );
         Ok(Self { router, engines })
     }
 
@@ -126,7 +149,10 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
     let overrides = config::Overrides {
         listen: Some("127.0.0.1:0".to_owned()),
         admin: Some("127.0.0.1:0".to_owned()),
-        workers: engines.iter().map(|engine| format!("http://{}", engine.addr())).collect(),
+        workers: engines
+            .iter()
+            .map(|engine| format!("http://{}", engine.addr()))
+            .collect(),
         policy: Some(contender.policy.to_string()),
     };
     let mut config = config::load_file(None, std::collections::BTreeMap::new(), overrides)?;
@@ -135,7 +161,11 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
         worker.cost = PrefillCost::linear(wall(COST.alpha_ms_per_token), wall(COST.beta_ms));
         worker.capacity = policy::units::Tokens(CAPACITY_BLOCKS * u64::from(BLOCK_SIZE));
         worker.block_size = BLOCK_SIZE;
-        worker.dialect = if contender.hints { Dialect::Tailroute } else { Dialect::None };
+        worker.dialect = if contender.hints {
+            Dialect::Tailroute
+        } else {
+            Dialect::None
+        };
     }
     config.objective.ttft = Millis(wall(TTFT_OBJECTIVE_MS));
     config.routing.utilisation_window = Millis(wall(config.routing.utilisation_window.0));
@@ -174,10 +204,13 @@ pub async fn play_on(
         seed,
         concurrency_limit: 4096,
     };
-    let samples = replay(Client::new(Duration::from_secs(60)), settings, plan, |_| bar.inc(1)).await;
+    let samples = replay(Client::new(Duration::from_secs(60)), settings, plan, |_| {
+        bar.inc(1)
+    })
+    .await;
     let run = Run::of(&samples, Some(TTFT_OBJECTIVE_MS / TIME_SCALE), None);
     let ttft = &run.ttft_ms;
-    let scaled = |value: Option<f64>| value.map_or(f64::NAN, |value| value * TIME_SCALE);
+    let scaled = |millis: f64| millis * TIME_SCALE;
     Ok(Row {
         policy: name,
         requests: run.turns,
@@ -195,7 +228,9 @@ pub async fn play_on(
 #[must_use]
 pub fn progress(turns: usize) -> ProgressBar {
     let bar = ProgressBar::new(turns as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}")
+    {
         bar.set_style(style);
     }
     bar

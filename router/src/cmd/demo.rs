@@ -30,7 +30,10 @@ pub struct Args {
 /// # Errors
 /// If a fleet cannot be started.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
     runtime.block_on(compare(&args))
 }
 
@@ -69,5 +72,9 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
-    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if errors == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -76,7 +76,9 @@ impl Sampler {
     }
 
     fn tokens(&self, rng: &mut Pcg64Mcg, of: Option<LogNormal<f64>>, most: f64) -> u64 {
-        of.map_or(1.0, |distribution| distribution.sample(rng)).clamp(4.0, most).round() as u64
+        of.map_or(1.0, |distribution| distribution.sample(rng))
+            .clamp(4.0, most)
+            .round() as u64
     }
 
     fn conversation(&mut self, rng: &mut Pcg64Mcg, id: u64, start_s: f64, turns: &mut Vec<Turn>) {
