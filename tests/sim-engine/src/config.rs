@@ -120,7 +120,7 @@ impl Default for EngineConfig {
             per_request_metrics: false,
             strict: false,
             dialect: Dialect::Tailroute,
-            max_sessions: 65_536,
+            max_sessions: 8192,
             kv_events: None,
             capture: false,
         }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use policy::units::Millis;
 use rustc_hash::FxHashMap;
@@ -23,8 +22,8 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::events::log::EventLog;
 use crate::events::publish::{self, KvEventSource};
 use crate::fault::Fault;
-use crate::memory::{MemoryCounters, Objective};
-use crate::scheduler::{Aborts, Overloaded, Progress, RequestId, Scheduler, Submission};
+use crate::scheduler::{Overloaded, Progress, RequestId, Scheduler, Submission};
+use crate::stats::{Captured, Stats};
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -46,49 +45,8 @@ pub enum StartError {
     Events(#[from] zeromq::ZmqError),
 }
 
-/// A request as it arrived, for tests that compare bytes.
-#[derive(Clone, Debug)]
-pub struct Captured {
-    /// The method.
-    pub method: ::http::Method,
-    /// Path and query.
-    pub uri: ::http::Uri,
-    /// All header fields.
-    pub headers: ::http::HeaderMap,
-    /// The body, byte for byte.
-    pub body: Bytes,
-}
-
 /// Captured requests kept.
 const CAPTURED: usize = 256;
-
-/// Counts since the start. Times are wall times.
-#[derive(Clone, Debug, serde::Serialize)]
-#[allow(missing_docs, reason = "each name says what it counts")]
-pub struct Stats {
-    /// Completions that arrived, valid or not.
-    pub received: u64,
-    pub completed: u64,
-    pub refused: u64,
-    pub aborted: Aborts,
-    /// Connections cut and errors answered because a fault said so.
-    pub faults_injected: u64,
-    pub waiting: usize,
-    pub running: usize,
-    pub prompt_tokens: u64,
-    pub cached_tokens: u64,
-    pub generation_tokens: u64,
-    pub prefill_seconds: f64,
-    pub ttft_seconds: f64,
-    pub ttft_count: u64,
-    pub cache_used_tokens: u64,
-    pub cache_pinned_tokens: u64,
-    pub cache_evict_first_tokens: u64,
-    pub cache_capacity_tokens: u64,
-    pub sessions: usize,
-    pub memory: MemoryCounters,
-    pub objective: Option<Objective>,
-}
 
 pub(crate) struct State {
     pub(crate) scheduler: Scheduler,
@@ -244,30 +202,11 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> Stats {
         self.with(|scheduler, _| {
-            let counters = &scheduler.counters;
-            let cache = scheduler.memory.cache();
-            Stats {
-                received: self.received.load(Ordering::Relaxed),
-                completed: counters.completed,
-                refused: counters.refused,
-                aborted: counters.aborted,
-                faults_injected: self.faults_injected.load(Ordering::Relaxed),
-                waiting: scheduler.waiting(),
-                running: scheduler.running(),
-                prompt_tokens: counters.prompt_tokens,
-                cached_tokens: counters.cached_tokens,
-                generation_tokens: counters.generation_tokens,
-                prefill_seconds: counters.prefill_seconds,
-                ttft_seconds: counters.ttft_seconds,
-                ttft_count: counters.ttft_count,
-                cache_used_tokens: cache.used().0,
-                cache_pinned_tokens: cache.pinned().0,
-                cache_evict_first_tokens: cache.evict_first().0,
-                cache_capacity_tokens: cache.capacity().0,
-                sessions: scheduler.memory.sessions_known(),
-                memory: scheduler.memory.counters,
-                objective: scheduler.memory.objective(),
-            }
+            Stats::of(
+                scheduler,
+                self.received.load(Ordering::Relaxed),
+                self.faults_injected.load(Ordering::Relaxed),
+            )
         })
     }
 }

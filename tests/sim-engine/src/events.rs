@@ -2,6 +2,8 @@
 
 pub(crate) mod log;
 pub(crate) mod publish;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -20,7 +20,8 @@ use serde_json::json;
 use self::body::{Body, CutOff, full, json_response, text_response};
 use self::error::ApiError;
 use crate::config::Dialect;
-use crate::engine::{Captured, Shared};
+use crate::engine::Shared;
+use crate::stats::Captured;
 
 /// Answers one request. `Err` cuts the connection.
 pub(crate) async fn handle(

@@ -28,10 +28,12 @@ mod http;
 pub mod memory;
 pub mod scheduler;
 mod sessions;
+mod stats;
 pub mod text;
 pub mod tokens;
 
 pub use config::{ConfigError, Dialect, EngineConfig, KvEventsConfig, Order};
-pub use engine::{Captured, Engine, StartError, Stats};
+pub use engine::{Engine, StartError};
 pub use events::publish::KvEventSource;
 pub use fault::Fault;
+pub use stats::{Captured, Stats};

@@ -63,10 +63,16 @@ impl BlockHasher {
     pub fn new(model: &str, cache_salt: Option<&str>, block_size: u32) -> Self {
         let root = xxh3_64(model.as_bytes());
         let root = cache_salt.map_or(root, |salt| xxh3_64_with_seed(salt.as_bytes(), root));
+        Self::below(PrefixHash(root), block_size)
+    }
+
+    /// What continues a chain after its block `parent`.
+    #[must_use]
+    pub fn below(parent: PrefixHash, block_size: u32) -> Self {
         let block_size = block_size.max(1) as usize;
         Self {
             block_size,
-            parent: PrefixHash(root),
+            parent,
             partial: Vec::with_capacity(block_size),
         }
     }
