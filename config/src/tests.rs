@@ -271,6 +271,7 @@ fn probes_must_not_overlap() {
 
 #[test]
 fn a_level_that_is_none_is_refused() {
+    assert!(load_text(&format!("{ONE_WORKER}[log]\nlevel = \"warn,tailroute=dbug\"\n")).is_err());
     refused(
         &format!("{ONE_WORKER}[log]\nlevel = \"inof\"\n"),
         &[

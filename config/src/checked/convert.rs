@@ -140,9 +140,9 @@ fn limits(written: &written::Limits, checker: &mut Checker<'_>) -> Limits {
 fn log(written: written::Log, checker: &mut Checker<'_>) -> Log {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     for directive in written.level.split(',') {
+        // `level`, `target=level`, or `target[span{field=value}]=level`.
         let level = directive.rsplit('=').next().unwrap_or(directive).trim();
-        let alone = !directive.contains('=');
-        if alone && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
+        if !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
             let hint = crate::validate::nearest(level, LEVELS.into_iter());
             let what = format!("expected one of {}, found {level:?}", LEVELS.join(", "));
             checker.report(

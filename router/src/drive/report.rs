@@ -68,13 +68,11 @@ impl TargetReport {
 }
 
 impl Report {
-    /// Whether every turn of every run was answered whole.
+    /// Whether every turn of every run was sent and answered whole.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.targets
-            .iter()
-            .flat_map(|target| &target.rounds)
-            .all(|run| run.errors + run.incomplete == 0)
+        let clean = |run: &Run| run.turns == self.turns && run.errors + run.incomplete == 0;
+        self.targets.iter().flat_map(|target| &target.rounds).all(clean)
     }
 
     /// The report for people: a row a figure, a column a target.
