@@ -67,6 +67,8 @@ pub struct Exchange {
     pub answer: Answer,
     /// What went wrong, if anything.
     pub failure: Option<Failure>,
+    /// In whose words.
+    pub detail: Option<String>,
     /// From the intended send time to the end.
     pub took: Duration,
 }
@@ -87,7 +89,9 @@ impl Client {
         connector.set_connect_timeout(Some(timeout.min(Duration::from_secs(10))));
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(60))
+            // Well under any server's patience with a silent connection: a request that is sent just as the server
+            // closes it would count as the server's failure.
+            .pool_idle_timeout(Duration::from_secs(2))
             .build(connector);
         Self { http, timeout }
     }
@@ -101,7 +105,8 @@ impl Client {
         due: Instant,
     ) -> Exchange {
         let mut answer = Answer::default();
-        let exchange = self.exchange(url, session, body, due, &mut answer);
+        let mut detail = None;
+        let exchange = self.exchange(url, session, body, due, &mut answer, &mut detail);
         let result = tokio::time::timeout(self.timeout, exchange).await;
         let failure = match result {
             Err(_) => Some(Failure::Timeout),
@@ -112,9 +117,13 @@ impl Client {
                 None => (!answer.is_complete()).then_some(Failure::Unfinished),
             },
         };
+        if let Some(Fault::Reported(message)) = &answer.fault {
+            detail = Some(message.clone());
+        }
         Exchange {
             answer,
             failure,
+            detail,
             took: due.elapsed(),
         }
     }
@@ -126,6 +135,7 @@ impl Client {
         body: Bytes,
         due: Instant,
         answer: &mut Answer,
+        detail: &mut Option<String>,
     ) -> Result<(), Failure> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
@@ -136,20 +146,28 @@ impl Client {
         if let Some(session) = session {
             headers.insert(SESSION, session.clone());
         }
-        let response = self
-            .http
-            .request(request)
-            .await
-            .map_err(|_| Failure::Connection)?;
+        let response = self.http.request(request).await.map_err(|error| {
+            *detail = Some(chain(&error));
+            Failure::Connection
+        })?;
         let status = response.status().as_u16();
         let mut body = response.into_body();
         if status != 200 {
             // Read what it says, so that the connection can be used again.
-            let _ = Limited::new(body, MAX_BODY_BYTES).collect().await;
+            let said = Limited::new(body, MAX_BODY_BYTES).collect().await;
+            *detail = said.ok().map(|said| {
+                String::from_utf8_lossy(&said.to_bytes())
+                    .chars()
+                    .take(300)
+                    .collect()
+            });
             return Err(Failure::Status(status));
         }
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Failure::Reset)?;
+            let frame = frame.map_err(|error| {
+                *detail = Some(chain(&error));
+                Failure::Reset
+            })?;
             if let Some(bytes) = frame.data_ref() {
                 answer.push(bytes, due.elapsed());
             }
@@ -184,4 +202,16 @@ impl Client {
         };
         tokio::time::timeout(self.timeout.min(Duration::from_secs(30)), ask).await?
     }
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 use super::stats::{Run, percentile};
 use super::target::Target;
 
+/// Send lag that a timer's resolution explains.
+const LATE_MS: f64 = 5.0;
+
 /// What was replayed, and how each target did.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -121,6 +124,7 @@ impl Report {
             }
         }
         out.push_str(&self.failures());
+        out.push_str(&self.lateness());
         out.push_str(&self.comparison());
         out
     }
@@ -128,23 +132,34 @@ impl Report {
     fn failures(&self) -> String {
         let mut out = String::new();
         for target in &self.targets {
-            for (round, run) in target
-                .rounds
-                .iter()
-                .enumerate()
-                .filter(|(_, run)| !run.failures.is_empty())
+            for (round, run) in target.rounds.iter().enumerate() {
+                for (kind, count) in &run.failures {
+                    let said = run.first_words.get(kind).map_or("", String::as_str);
+                    let _ = write!(
+                        out,
+                        "\n{}, round {}: {count} {kind}  {said}",
+                        target.name,
+                        round + 1
+                    );
+                }
+            }
+        }
+        out
+    }
+
+    /// A generator that was late has measured itself as well, which the reader should not have to notice.
+    fn lateness(&self) -> String {
+        let mut out = String::new();
+        for target in &self.targets {
+            let (lag, ttft) = (target.figure("send_lag_p99_ms"), target.figure("ttft_p50_ms"));
+            if let (Some(lag), Some(ttft)) = (lag, ttft)
+                && lag > 0.1 * ttft
+                && lag > LATE_MS
             {
-                let kinds: Vec<_> = run
-                    .failures
-                    .iter()
-                    .map(|(kind, count)| format!("{count} {kind}"))
-                    .collect();
+                let name = &target.name;
                 let _ = write!(
                     out,
-                    "\n{}, round {}: {}",
-                    target.name,
-                    round + 1,
-                    kinds.join(", ")
+                    "\nnote: turns to {name} were sent up to {lag:.0} ms late (99 %), which its times include"
                 );
             }
         }

@@ -53,6 +53,8 @@ pub struct Sample {
     pub usage: Option<Usage>,
     /// What went wrong, if anything.
     pub failure: Option<Failure>,
+    /// In whose words.
+    pub detail: Option<String>,
 }
 
 /// A whole run.
@@ -183,6 +185,7 @@ fn sample(exchange: Exchange, step: &Step, held: bool, lag: Duration) -> (Sample
     let Exchange {
         answer,
         failure,
+        detail,
         took,
     } = exchange;
     let text = failure.is_none().then_some(answer.text);
@@ -195,6 +198,7 @@ fn sample(exchange: Exchange, step: &Step, held: bool, lag: Duration) -> (Sample
         gaps_ms: answer.gaps_ms,
         usage: answer.usage,
         failure,
+        detail,
     };
     (sample, text)
 }

@@ -73,6 +73,8 @@ pub struct Run {
     pub incomplete: u64,
     /// Both, by kind.
     pub failures: BTreeMap<String, u64>,
+    /// What was said about the first of each kind.
+    pub first_words: BTreeMap<String, String>,
     /// Time to first content, from the intended send time.
     pub ttft_ms: Summary,
     /// Time to the end of the answer, from the intended send time.
@@ -121,6 +123,11 @@ impl Run {
             run.counted += usize::from(sample.counted);
             if let Some(failure) = &sample.failure {
                 *run.failures.entry(failure.name()).or_default() += 1;
+                if let Some(detail) = &sample.detail {
+                    run.first_words
+                        .entry(failure.name())
+                        .or_insert_with(|| detail.clone());
+                }
                 let count = if failure.is_incomplete() {
                     &mut run.incomplete
                 } else {
@@ -247,6 +254,7 @@ mod tests {
             gaps_ms: vec![1.0],
             usage,
             failure,
+            detail: None,
         }
     }
 
