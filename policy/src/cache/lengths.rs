@@ -1,8 +1,11 @@
-//! Resident prefixes by length, in two orders: by recency, and by recency among those with free tokens.
+//! Resident prefixes by length, by recency, with a cursor at the oldest free token.
 //!
-//! Both orders are doubly linked lists threaded through one slab, so that everything a turn does is O(1): its
-//! conversation moves to the young end of both, and victims come off the old ends. A trim that cuts into a
-//! conversation either satisfies the cache or takes the conversation off the list, so trims are paid by turns.
+//! One doubly linked list threaded through one slab: a turn's conversation moves to the young end, victims come off the
+//! old one. Free tokens need no list of their own. They are trimmed oldest conversation first, and a conversation's
+//! budget changes only when it becomes the youngest; so whatever is older than the last one trimmed has none left, and
+//! a cursor into the recency list knows where the next ones are. It passes a conversation once per turn of that
+//! conversation: O(1) amortised. A second list through the free ones was tried first, and cost a third more per turn
+//! than LRU where the cursor costs next to nothing.
 //!
 //! A conversation without resident tokens has no slot: memory follows the cache, not the trace.
 
@@ -17,37 +20,19 @@ pub(super) type SlotId = u32;
 
 const NIL: SlotId = u32::MAX;
 
-/// The two orders.
-#[derive(Clone, Copy)]
-enum Order {
-    Recency = 0,
-    Free = 1,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    older: SlotId,
-    younger: SlotId,
-}
-
-const UNLINKED: Link = Link {
-    older: NIL,
-    younger: NIL,
-};
-
 #[derive(Clone, Debug)]
 struct Slot {
     id: ConversationId,
     resident: u64,
     budget: u64,
-    links: [Link; 2],
-    has_free: bool,
+    older: SlotId,
+    younger: SlotId,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    oldest: SlotId,
-    youngest: SlotId,
+impl Slot {
+    fn has_free(&self) -> bool {
+        self.resident > self.budget
+    }
 }
 
 /// The shared core of the length-based policies.
@@ -59,15 +44,14 @@ pub(super) struct Lengths {
     slots: Vec<Slot>,
     vacant: Vec<SlotId>,
     by_id: FxHashMap<ConversationId, SlotId>,
-    ends: [Ends; 2],
+    oldest: SlotId,
+    youngest: SlotId,
+    /// Nothing older has free tokens; `NIL` when nobody has.
+    cursor: SlotId,
 }
 
 impl Lengths {
     pub(super) fn new(config: &CacheConfig) -> Self {
-        let nobody = Ends {
-            oldest: NIL,
-            youngest: NIL,
-        };
         Self {
             capacity: config.capacity.0,
             block: u64::from(config.block_tokens.max(1)),
@@ -75,7 +59,9 @@ impl Lengths {
             slots: Vec::new(),
             vacant: Vec::new(),
             by_id: FxHashMap::default(),
-            ends: [nobody; 2],
+            oldest: NIL,
+            youngest: NIL,
+            cursor: NIL,
         }
     }
 
@@ -95,10 +81,21 @@ impl Lengths {
         self.by_id.len()
     }
 
+    /// The oldest conversation, and its resident tokens.
+    pub(super) fn oldest(&self) -> Option<(SlotId, u64)> {
+        (self.oldest != NIL).then(|| (self.oldest, self.slots[self.oldest as usize].resident))
+    }
+
     /// The oldest conversation with free tokens, and its budget.
-    pub(super) fn oldest_free(&self) -> Option<(SlotId, u64)> {
-        let slot = self.ends[Order::Free as usize].oldest;
-        (slot != NIL).then(|| (slot, self.slots[slot as usize].budget))
+    pub(super) fn oldest_free(&mut self) -> Option<(SlotId, u64)> {
+        while self.cursor != NIL {
+            let slot = &self.slots[self.cursor as usize];
+            if slot.has_free() {
+                return Some((self.cursor, slot.budget));
+            }
+            self.cursor = slot.younger;
+        }
+        None
     }
 
     pub(super) fn resident_at(&self, slot: SlotId) -> u64 {
@@ -131,8 +128,7 @@ impl Lengths {
         let slot = match known {
             Some(slot) => {
                 self.used -= self.slots[slot as usize].resident;
-                self.unlink(slot, Order::Recency);
-                self.drop_free_mark(slot);
+                self.unlink(slot);
                 slot
             }
             None => self.allocate(id),
@@ -141,18 +137,20 @@ impl Lengths {
         let entry = &mut self.slots[slot as usize];
         entry.resident = resident;
         entry.budget = u64::MAX;
-        self.link(slot, Order::Recency);
+        self.link(slot);
         Some(slot)
     }
 
-    /// Marks what is past `budget` as free. Only for the slot touched last: it joins the young end.
+    /// Says that what is past `budget` is free. Only for the youngest slot, touched last.
     pub(super) fn set_budget(&mut self, slot: SlotId, budget: u64) {
-        self.drop_free_mark(slot);
+        debug_assert_eq!(
+            slot, self.youngest,
+            "a budget is set when its conversation is served"
+        );
         let entry = &mut self.slots[slot as usize];
         entry.budget = budget;
-        if entry.resident > budget {
-            entry.has_free = true;
-            self.link(slot, Order::Free);
+        if entry.has_free() && self.cursor == NIL {
+            self.cursor = slot;
         }
     }
 
@@ -164,9 +162,6 @@ impl Lengths {
         }
         self.used -= entry.resident - keep;
         entry.resident = keep;
-        if keep <= entry.budget {
-            self.drop_free_mark(slot);
-        }
         if keep == 0 {
             self.release(slot);
         }
@@ -181,37 +176,18 @@ impl Lengths {
     /// Trims free tokens, oldest conversation first, until the cache fits or only `spared` has any.
     pub(super) fn trim_free(&mut self, spared: Option<SlotId>) {
         while !self.fits() {
-            let slot = self.ends[Order::Free as usize].oldest;
             // Only the conversation just served is ever spared, and it is the youngest.
-            if slot == NIL || Some(slot) == spared {
+            let Some((slot, budget)) = self.oldest_free().filter(|(slot, _)| Some(*slot) != spared) else {
                 return;
-            }
-            self.cut_excess(slot, self.slots[slot as usize].budget);
+            };
+            self.cut_excess(slot, budget);
         }
     }
 
     /// Trims every free token but those of `spared`, whether the room is needed or not.
     pub(super) fn trim_all_free(&mut self, spared: Option<SlotId>) {
-        loop {
-            let slot = self.ends[Order::Free as usize].oldest;
-            if slot == NIL || Some(slot) == spared {
-                return;
-            }
-            self.cut(slot, self.slots[slot as usize].budget);
-        }
-    }
-
-    /// One pass over the conversations with free tokens, oldest first, one block from each, until the cache fits.
-    pub(super) fn shave_free(&mut self, spared: Option<SlotId>) {
-        let mut slot = self.ends[Order::Free as usize].oldest;
-        while slot != NIL && Some(slot) != spared && !self.fits() {
-            let entry = &self.slots[slot as usize];
-            let (next, keep) = (
-                entry.links[Order::Free as usize].younger,
-                entry.resident.saturating_sub(self.block),
-            );
-            self.cut(slot, keep);
-            slot = next;
+        while let Some((slot, budget)) = self.oldest_free().filter(|(slot, _)| Some(*slot) != spared) {
+            self.cut(slot, budget);
         }
     }
 
@@ -219,7 +195,7 @@ impl Lengths {
     /// which under forced caching is all the protection that it needs.
     pub(super) fn evict_oldest(&mut self) {
         while !self.fits() {
-            let slot = self.ends[Order::Recency as usize].oldest;
+            let slot = self.oldest;
             if slot == NIL {
                 return;
             }
@@ -229,11 +205,11 @@ impl Lengths {
 
     pub(super) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
         let mut all = Vec::with_capacity(self.by_id.len());
-        let mut slot = self.ends[Order::Recency as usize].oldest;
+        let mut slot = self.oldest;
         while slot != NIL {
             let entry = &self.slots[slot as usize];
             all.push((entry.id, Tokens(entry.resident)));
-            slot = entry.links[Order::Recency as usize].younger;
+            slot = entry.younger;
         }
         all
     }
@@ -257,12 +233,31 @@ impl Lengths {
         }
         for (id, &slot) in &self.by_id {
             let entry = &self.slots[slot as usize];
-            let wrong = entry.id != *id || entry.resident == 0 || !entry.resident.is_multiple_of(self.block);
-            if wrong || entry.has_free != (entry.resident > entry.budget) {
+            let whole = entry.resident > 0 && entry.resident.is_multiple_of(self.block);
+            if entry.id != *id || !whole {
                 return Err(format!("slot {slot} of conversation {} is inconsistent", id.0));
             }
         }
-        Ok(())
+        self.check_cursor()
+    }
+
+    fn check_cursor(&self) -> Result<(), String> {
+        let mut slot = self.oldest;
+        while slot != NIL && slot != self.cursor {
+            let entry = &self.slots[slot as usize];
+            if entry.has_free() {
+                return Err(format!(
+                    "free tokens of conversation {} are behind the cursor",
+                    entry.id.0
+                ));
+            }
+            slot = entry.younger;
+        }
+        if slot == self.cursor {
+            Ok(())
+        } else {
+            Err("the cursor is nowhere".to_owned())
+        }
     }
 
     fn allocate(&mut self, id: ConversationId) -> SlotId {
@@ -270,8 +265,8 @@ impl Lengths {
             id,
             resident: 0,
             budget: u64::MAX,
-            links: [UNLINKED; 2],
-            has_free: false,
+            older: NIL,
+            younger: NIL,
         };
         let slot = match self.vacant.pop() {
             Some(slot) => {
@@ -288,38 +283,34 @@ impl Lengths {
     }
 
     fn release(&mut self, slot: SlotId) {
-        self.unlink(slot, Order::Recency);
+        self.unlink(slot);
         self.by_id.remove(&self.slots[slot as usize].id);
         self.vacant.push(slot);
     }
 
-    fn drop_free_mark(&mut self, slot: SlotId) {
-        if std::mem::take(&mut self.slots[slot as usize].has_free) {
-            self.unlink(slot, Order::Free);
+    fn link(&mut self, slot: SlotId) {
+        let older = self.youngest;
+        let entry = &mut self.slots[slot as usize];
+        (entry.older, entry.younger) = (older, NIL);
+        match older {
+            NIL => self.oldest = slot,
+            _ => self.slots[older as usize].younger = slot,
         }
+        self.youngest = slot;
     }
 
-    fn link(&mut self, slot: SlotId, order: Order) {
-        let at = order as usize;
-        let older = self.ends[at].youngest;
-        self.slots[slot as usize].links[at] = Link { older, younger: NIL };
-        match older {
-            NIL => self.ends[at].oldest = slot,
-            _ => self.slots[older as usize].links[at].younger = slot,
+    fn unlink(&mut self, slot: SlotId) {
+        let Slot { older, younger, .. } = self.slots[slot as usize];
+        if self.cursor == slot {
+            self.cursor = younger;
         }
-        self.ends[at].youngest = slot;
-    }
-
-    fn unlink(&mut self, slot: SlotId, order: Order) {
-        let at = order as usize;
-        let Link { older, younger } = std::mem::replace(&mut self.slots[slot as usize].links[at], UNLINKED);
         match older {
-            NIL => self.ends[at].oldest = younger,
-            _ => self.slots[older as usize].links[at].younger = younger,
+            NIL => self.oldest = younger,
+            _ => self.slots[older as usize].younger = younger,
         }
         match younger {
-            NIL => self.ends[at].youngest = older,
-            _ => self.slots[younger as usize].links[at].older = older,
+            NIL => self.youngest = older,
+            _ => self.slots[younger as usize].older = older,
         }
     }
 }

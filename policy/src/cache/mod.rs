@@ -18,7 +18,8 @@
 //! | [`lru`] | – | O(1) amortised |
 //! | [`threshold_lru`] | – | O(1) amortised |
 //! | [`t_lru`] | mean next prompt | O(1) amortised |
-//! | [`t_lru_printed`], [`t_lru_trim_all`] | mean next prompt | O(tokens trimmed), O(1) amortised |
+//! | [`t_lru_printed`] | mean next prompt | O(log n) per token trimmed |
+//! | [`t_lru_trim_all`] | mean next prompt | O(1) amortised |
 //! | [`end_aware`] | whether this was the last turn | O(1) amortised |
 //! | [`length_aware`] | that, and the next prompt's length | O(1) amortised |
 //! | [`et_lru`] | learned prompt lengths, returns and gaps | O(log n) |

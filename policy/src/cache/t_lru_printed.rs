@@ -7,7 +7,9 @@
 //! The order of `foreach` is left open; oldest first here. Kept for comparison only: see [`super::t_lru`] for why both
 //! details are wrong. Its pass costs one step per token trimmed, not per conversation cut.
 
-use super::lengths::Lengths;
+use std::collections::BTreeSet;
+
+use super::lengths::{Lengths, SlotId};
 use super::{CacheConfig, CachePolicy, Served};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
@@ -17,15 +19,61 @@ use crate::units::Tokens;
 pub struct TLruPrinted {
     lengths: Lengths,
     config: CacheConfig,
+    /// Conversations that the pass takes from, oldest first.
+    candidates: BTreeSet<(u64, SlotId)>,
+    /// By slot: when it was served last, and below how many tokens it is no candidate.
+    standings: Vec<(u64, u64)>,
+    served: u64,
 }
 
 impl TLruPrinted {
     /// An empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
+        let (candidates, standings) = (BTreeSet::new(), Vec::new());
         Self {
             lengths: Lengths::new(&config),
             config,
+            candidates,
+            standings,
+            served: 0,
+        }
+    }
+
+    fn enlist(&mut self, slot: SlotId, length: Tokens) {
+        let unit = u64::from(self.config.block_tokens.max(1));
+        let least = self.config.budget(length, self.config.next_prompt).max(unit);
+        if self.standings.len() <= slot as usize {
+            self.standings.resize(slot as usize + 1, (0, 0));
+        }
+        self.candidates.remove(&(self.standings[slot as usize].0, slot));
+        self.standings[slot as usize] = (self.served, least);
+        if self.lengths.resident_at(slot) >= least {
+            self.candidates.insert((self.served, slot));
+        }
+    }
+
+    /// One pass: a unit from each candidate, oldest first, until the cache fits.
+    fn shave(&mut self, spared: Option<SlotId>) {
+        let unit = u64::from(self.config.block_tokens.max(1));
+        let mut after = None;
+        while !self.lengths.fits() {
+            let next = match after {
+                None => self.candidates.first(),
+                Some(last) => self
+                    .candidates
+                    .range((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded))
+                    .next(),
+            };
+            let Some(&(at, slot)) = next.filter(|(_, slot)| Some(*slot) != spared) else {
+                return;
+            };
+            after = Some((at, slot));
+            let keep = self.lengths.resident_at(slot).saturating_sub(unit);
+            self.lengths.cut(slot, keep);
+            if keep < self.standings[slot as usize].1 {
+                self.candidates.remove(&(at, slot));
+            }
         }
     }
 }
@@ -36,16 +84,19 @@ impl CachePolicy for TLruPrinted {
     }
 
     fn served(&mut self, turn: &Served) {
+        self.served += 1;
         if let Some(slot) = self.lengths.touch(turn.conversation, turn.length) {
-            // X ≥ b over whole tokens is X > b − 1.
-            let budget = self.config.budget(turn.length, self.config.next_prompt);
-            self.lengths.set_budget(
-                slot,
-                budget.saturating_sub(u64::from(self.config.block_tokens.max(1))),
-            );
-            self.lengths.shave_free(self.config.forced.then_some(slot));
+            self.enlist(slot, turn.length);
+            self.shave(self.config.forced.then_some(slot));
         }
-        self.lengths.evict_oldest();
+        while let Some((slot, resident)) = self.lengths.oldest().filter(|_| !self.lengths.fits()) {
+            let keep = resident.saturating_sub(self.lengths.excess());
+            let (at, least) = self.standings[slot as usize];
+            if keep < least {
+                self.candidates.remove(&(at, slot));
+            }
+            self.lengths.cut(slot, keep);
+        }
     }
 
     fn used(&self) -> Tokens {
@@ -57,6 +108,13 @@ impl CachePolicy for TLruPrinted {
     }
 
     fn check(&self) -> Result<(), String> {
-        self.lengths.check()
+        self.lengths.check()?;
+        let gone = self
+            .candidates
+            .iter()
+            .find(|(_, slot)| self.lengths.resident_at(*slot) == 0);
+        gone.map_or(Ok(()), |(_, slot)| {
+            Err(format!("slot {slot} is empty and a candidate"))
+        })
     }
 }
