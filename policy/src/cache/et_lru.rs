@@ -29,6 +29,7 @@
 use std::collections::BTreeSet;
 
 use super::lengths::{Lengths, SlotId};
+use super::ranked::Rank;
 use super::returns::Returns;
 use super::survival::{LearnedSurvival, Survival};
 use super::{CacheConfig, CachePolicy, Served};
@@ -60,17 +61,6 @@ impl Default for EtLruOptions {
             prompts: None,
             learn_hazards: true,
         }
-    }
-}
-
-/// A rank as an integer of the same order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank(u64);
-
-impl Rank {
-    fn of(value: f64) -> Self {
-        let bits = value.to_bits();
-        Self(if bits >> 63 == 1 { !bits } else { bits | (1 << 63) })
     }
 }
 
@@ -204,7 +194,7 @@ impl CachePolicy for EtLru {
         let standing = Standing {
             length: turn.length.0,
             weight,
-            rank: Rank(0),
+            rank: Rank::of(0.0),
             served: self.served,
         };
         if self.standings.len() <= slot as usize {

@@ -98,6 +98,10 @@ impl Lengths {
         None
     }
 
+    pub(super) fn id_at(&self, slot: SlotId) -> ConversationId {
+        self.slots[slot as usize].id
+    }
+
     pub(super) fn resident_at(&self, slot: SlotId) -> u64 {
         self.slots[slot as usize].resident
     }

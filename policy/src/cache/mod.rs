@@ -23,6 +23,10 @@
 //! | [`end_aware`] | whether this was the last turn | O(1) amortised |
 //! | [`length_aware`] | that, and the next prompt's length | O(1) amortised |
 //! | [`et_lru`] | learned prompt lengths, returns and gaps | O(log n) |
+//! | [`workload_aware`] | learned returns and gaps per class | O(classes + log n) |
+//! | [`gdfs`] | frequency, cost per token | O(log n) |
+//! | [`flop_aware`] | FLOPs saved per byte | O(log n) |
+//! | [`tiers`] | mean next prompt | O(log n) per tier |
 //! | [`belady`], [`to_belady`] | the whole future | O(log n) |
 //!
 //! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps
@@ -36,12 +40,15 @@
 pub mod belady;
 pub mod end_aware;
 pub mod et_lru;
+pub mod flop_aware;
+pub mod gdfs;
 pub mod length_aware;
 mod lengths;
 pub mod lru;
 #[cfg(test)]
 mod naive;
 pub mod prefix;
+mod ranked;
 mod returns;
 mod spec;
 pub mod survival;
@@ -51,7 +58,9 @@ pub mod t_lru_trim_all;
 #[cfg(test)]
 mod tests;
 pub mod threshold_lru;
+pub mod tiers;
 pub mod to_belady;
+pub mod workload_aware;
 
 pub use spec::{PolicySpec, UnknownPolicy};
 
@@ -63,6 +72,11 @@ use crate::units::{Millis, Tokens};
 pub trait CachePolicy {
     /// Tokens of the conversation that are resident: a prefix of it.
     fn resident(&self, conversation: ConversationId) -> Tokens;
+
+    /// Tokens of a history that need no prefill now: what is resident of it, unless the policy knows better.
+    fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
+        Tokens(self.resident(conversation).0.min(history.0))
+    }
 
     /// A turn was served: all of `turn.length` is resident now. Make room.
     fn served(&mut self, turn: &Served);

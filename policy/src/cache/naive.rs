@@ -3,6 +3,7 @@
 
 use super::et_lru::EtLruOptions;
 use super::{CacheConfig, Future, PolicySpec, Served};
+use crate::cost::PrefillCost;
 use crate::ids::ConversationId;
 use crate::units::Tokens;
 
@@ -14,6 +15,8 @@ struct Conversation {
     resident: u64,
     future: Future,
     at_ms: f64,
+    frequency: f64,
+    h: f64,
 }
 
 /// A cache as a list.
@@ -22,6 +25,8 @@ pub(super) struct Naive {
     config: CacheConfig,
     all: Vec<Conversation>,
     clock: u64,
+    inflation: f64,
+    frequencies: std::collections::HashMap<ConversationId, f64>,
 }
 
 impl Naive {
@@ -31,6 +36,8 @@ impl Naive {
             config,
             all: Vec::new(),
             clock: 0,
+            inflation: 0.0,
+            frequencies: Default::default(),
         }
     }
 
@@ -74,6 +81,8 @@ impl Naive {
             resident,
             future,
             at_ms: turn.at.0,
+            frequency: 0.0,
+            h: 0.0,
         });
         let spared = self.config.forced.then_some(self.clock);
         let q_hat = self.config.next_prompt;
@@ -117,6 +126,11 @@ impl Naive {
                 self.trim(spared, true_q);
             }
             PolicySpec::EtLru(options) => return self.expected(spared, &options),
+            PolicySpec::WorkloadAware | PolicySpec::FlopAware(_) => {
+                unreachable!("they learn, and have no twin")
+            }
+            PolicySpec::Tiers(_) => self.trim(spared, |_| q_hat),
+            PolicySpec::Gdfs(attention) => return self.greedy_dual(spared, attention),
             PolicySpec::Belady => return self.furthest(spared),
             PolicySpec::ToBelady => {
                 if spared.is_none() {
@@ -209,5 +223,37 @@ impl Naive {
                 .unwrap()
                 .resident -= unit;
         }
+    }
+
+    fn greedy_dual(&mut self, spared: Option<u64>, attention: f64) {
+        let served = self.all.last_mut().unwrap();
+        served.frequency = self.frequencies.get(&served.id).copied().unwrap_or(0.0) + 1.0;
+        // The same sums as the real one, since equal ranks are told apart by age.
+        let cost = PrefillCost {
+            gamma_ms_per_token2: attention,
+            ..PrefillCost::linear(1.0, 0.0)
+        };
+        let whole = cost.marginal(Tokens(served.length), Tokens::ZERO).0;
+        served.h = self.inflation + served.frequency * (whole / (served.length as f64).max(1.0));
+        while self.over() {
+            let unit = self.unit();
+            let others = self
+                .all
+                .iter()
+                .filter(|c| c.resident > 0 && Some(c.served_at) != spared);
+            let victim = others.min_by(|a, b| a.h.total_cmp(&b.h).then(a.served_at.cmp(&b.served_at)));
+            let victim = victim.map_or(spared.unwrap_or(0), |c| c.served_at);
+            let victim = self.all.iter_mut().find(|c| c.served_at == victim).unwrap();
+            victim.resident -= unit;
+            if victim.resident == 0 {
+                self.inflation = self.inflation.max(victim.h);
+            }
+        }
+        self.frequencies = self
+            .all
+            .iter()
+            .filter(|c| c.resident > 0)
+            .map(|c| (c.id, c.frequency))
+            .collect();
     }
 }

@@ -8,14 +8,19 @@ use thiserror::Error;
 use super::belady::Belady;
 use super::end_aware::EndAware;
 use super::et_lru::{EtLru, EtLruOptions};
+use super::flop_aware::{FlopAware, FlopAwareOptions};
+use super::gdfs::Gdfs;
 use super::length_aware::LengthAware;
 use super::lru::Lru;
 use super::t_lru::TLru;
 use super::t_lru_printed::TLruPrinted;
 use super::t_lru_trim_all::TLruTrimAll;
 use super::threshold_lru::ThresholdLru;
+use super::tiers::{Tier, TierStack};
 use super::to_belady::ToBelady;
+use super::workload_aware::WorkloadAware;
 use super::{CacheConfig, CachePolicy};
+use crate::cost::PrefillCost;
 use crate::units::Tokens;
 
 /// A policy and its own parameters, as written on a command line: `t-lru`, `threshold-lru:512`.
@@ -37,6 +42,14 @@ pub enum PolicySpec {
     LengthAware,
     /// Expected-Tail-Optimized LRU; options as `et-lru:eps=0.1:decay=0.002:hazards=equal`, μ per second.
     EtLru(EtLruOptions),
+    /// Least likely of its class to be reused soon.
+    WorkloadAware,
+    /// Greedy-Dual-Frequency-Size; the ratio of attention to linear cost as `gdfs:1e-5`, else 0.
+    Gdfs(f64),
+    /// Hybrid models: recency plus FLOPs saved per byte; a fixed weight as `flop-aware:W`, else tuned.
+    FlopAware(FlopAwareOptions),
+    /// T-LRU over a stack; lower tiers as `t-lru-tiers:CAPACITY/MS_PER_TOKEN/UNIT:…`.
+    Tiers(Vec<Tier>),
     /// Furthest in future.
     Belady,
     /// Capped furthest in future.
@@ -62,6 +75,10 @@ impl PolicySpec {
         "end-aware",
         "length-aware",
         "et-lru",
+        "workload-aware",
+        "gdfs",
+        "flop-aware",
+        "t-lru-tiers",
         "belady",
         "to-belady",
     ];
@@ -78,6 +95,16 @@ impl PolicySpec {
             Self::EndAware => Box::new(EndAware::new(config)),
             Self::LengthAware => Box::new(LengthAware::new(config)),
             Self::EtLru(options) => Box::new(EtLru::new(config, options.clone())),
+            Self::WorkloadAware => Box::new(WorkloadAware::new(config)),
+            Self::Gdfs(attention) => {
+                let cost = PrefillCost {
+                    gamma_ms_per_token2: *attention,
+                    ..PrefillCost::linear(1.0, 0.0)
+                };
+                Box::new(Gdfs::new(config, cost))
+            }
+            Self::FlopAware(options) => Box::new(FlopAware::new(config, *options)),
+            Self::Tiers(lower) => Box::new(TierStack::new(config, lower)),
             Self::Belady => Box::new(Belady::new(config)),
             Self::ToBelady => Box::new(ToBelady::new(config)),
         }
@@ -105,6 +132,19 @@ impl fmt::Display for PolicySpec {
             Self::EndAware => f.write_str("end-aware"),
             Self::LengthAware => f.write_str("length-aware"),
             Self::EtLru(options) => write_et_lru(options, f),
+            Self::WorkloadAware => f.write_str("workload-aware"),
+            Self::Gdfs(attention) if *attention > 0.0 => write!(f, "gdfs:{attention}"),
+            Self::Gdfs(_) => f.write_str("gdfs"),
+            Self::FlopAware(FlopAwareOptions {
+                weight: Some(weight), ..
+            }) => write!(f, "flop-aware:{weight}"),
+            Self::FlopAware(_) => f.write_str("flop-aware"),
+            Self::Tiers(lower) => {
+                f.write_str("t-lru-tiers")?;
+                let one =
+                    |tier: &Tier| format!("{}/{}/{}", tier.capacity.0, tier.ms_per_token, tier.unit_tokens);
+                lower.iter().try_for_each(|tier| write!(f, ":{}", one(tier)))
+            }
             Self::Belady => f.write_str("belady"),
             Self::ToBelady => f.write_str("to-belady"),
         }
@@ -130,6 +170,24 @@ impl FromStr for PolicySpec {
                     .map_err(|_| unknown());
             }
             ("et-lru", options) => return parse_et_lru(options).map(Self::EtLru).ok_or_else(unknown),
+            ("gdfs", Some(attention)) => {
+                return positive(attention).map(Self::Gdfs).ok_or_else(unknown);
+            }
+            ("flop-aware", Some(weight)) => {
+                let weight = Some(positive(weight).ok_or_else(unknown)?);
+                return Ok(Self::FlopAware(FlopAwareOptions {
+                    weight,
+                    ..FlopAwareOptions::default()
+                }));
+            }
+            ("t-lru-tiers", Some(lower)) => {
+                let tiers = lower.split(':').map(parse_tier).collect::<Option<_>>();
+                return tiers.map(Self::Tiers).ok_or_else(unknown);
+            }
+            ("workload-aware", None) => Self::WorkloadAware,
+            ("gdfs", None) => Self::Gdfs(0.0),
+            ("flop-aware", None) => Self::FlopAware(FlopAwareOptions::default()),
+            ("t-lru-tiers", None) => Self::Tiers(Vec::new()),
             (_, Some(_)) => return Err(unknown()),
             ("lru", _) => Self::Lru,
             ("threshold-lru", _) => Self::ThresholdLru(Tokens(1024)),
@@ -178,4 +236,25 @@ fn parse_et_lru(text: Option<&str>) -> Option<EtLruOptions> {
         }
     }
     Some(options)
+}
+
+fn positive(text: &str) -> Option<f64> {
+    text.parse()
+        .ok()
+        .filter(|value: &f64| value.is_finite() && *value >= 0.0)
+}
+
+/// `CAPACITY/MS_PER_TOKEN/UNIT`, the last of them 1 unless given.
+fn parse_tier(text: &str) -> Option<Tier> {
+    let mut parts = text.split('/');
+    let capacity = Tokens(parts.next()?.parse().ok()?);
+    let ms_per_token = positive(parts.next()?)?;
+    let unit_tokens = parts
+        .next()
+        .map_or(Some(1), |unit| unit.parse().ok().filter(|unit| *unit > 0))?;
+    parts.next().is_none().then_some(Tier {
+        capacity,
+        ms_per_token,
+        unit_tokens,
+    })
 }

@@ -1,8 +1,10 @@
 use proptest::prelude::*;
 
 use super::et_lru::EtLruOptions;
+use super::flop_aware::FlopAwareOptions;
 use super::naive::Naive;
 use super::survival::Survival;
+use super::tiers::Tier;
 use super::*;
 
 /// A turn before the future is known: conversation, prompt, response.
@@ -45,15 +47,20 @@ fn specs() -> Vec<PolicySpec> {
         .map(|name| name.parse().unwrap())
         .collect();
     specs.push(PolicySpec::ThresholdLru(Tokens(12)));
+    specs.push(PolicySpec::Gdfs(0.05));
     specs
+}
+
+fn learns(spec: &PolicySpec) -> bool {
+    matches!(
+        spec,
+        PolicySpec::EtLru(_) | PolicySpec::WorkloadAware | PolicySpec::FlopAware(_)
+    )
 }
 
 /// The twin learns nothing, so ET-LRU is told everything.
 fn specs_with_a_twin() -> Vec<PolicySpec> {
-    let mut specs: Vec<_> = specs()
-        .into_iter()
-        .filter(|spec| !matches!(spec, PolicySpec::EtLru(_)))
-        .collect();
+    let mut specs: Vec<_> = specs().into_iter().filter(|spec| !learns(spec)).collect();
     for (epsilon, decay_per_s) in [(0.0, 0.0), (0.1, 20.0), (1.0, 300.0)] {
         let prompts = Some(Survival::from_samples(&[0, 1, 2, 2, 5, 9, 14]));
         let decay_per_s = Some(decay_per_s);
@@ -138,14 +145,20 @@ proptest! {
     }
 
     #[test]
-    fn a_learning_policy_keeps_its_invariants(raw in traces(), config in configs()) {
-        let mut cache = PolicySpec::EtLru(EtLruOptions::default()).build(config);
-        for (served, _) in with_future(&raw) {
-            cache.served(&served);
-            prop_assert_eq!(cache.check(), Ok(()));
-            let whole = served.length.0 - served.length.0 % u64::from(config.block_tokens);
-            if config.forced && whole <= config.capacity.0 {
-                prop_assert_eq!(cache.resident(served.conversation).0, whole);
+    fn learning_and_tiered_policies_keep_their_invariants(raw in traces(), config in configs(), units in (1u32..9, 1u32..9)) {
+        let tiers = [(40, units.0), (90, units.1)]
+            .map(|(capacity, unit_tokens)| Tier { capacity: Tokens(capacity), ms_per_token: 0.1, unit_tokens });
+        let tiered = PolicySpec::Tiers(tiers.to_vec());
+        let hybrid = FlopAwareOptions { state_tokens: 3.0, attention: 0.1, weight: None };
+        for spec in specs().into_iter().filter(learns).chain([tiered, PolicySpec::FlopAware(hybrid)]) {
+            let mut cache = spec.build(config);
+            for (served, _) in with_future(&raw) {
+                cache.served(&served);
+                prop_assert_eq!(cache.check(), Ok(()), "{}", spec);
+                let whole = served.length.0 - served.length.0 % u64::from(config.block_tokens);
+                if config.forced && whole <= config.capacity.0 && !matches!(spec, PolicySpec::FlopAware(_)) {
+                    prop_assert_eq!(cache.resident(served.conversation).0, whole, "{}", spec);
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use super::stats::Sorted;
 use crate::cache::{CacheConfig, CachePolicy, Future, PolicySpec, Served};
 use crate::cost::PrefillCost;
 use crate::trace::Turn;
-use crate::units::{Millis, Tokens};
+use crate::units::Millis;
 
 /// What is measured, and what it costs.
 #[derive(Clone, Copy, Debug)]
@@ -90,12 +90,7 @@ impl SingleCache {
     /// Serves the next turn and returns its time to first token.
     pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
         let input = turn.input_tokens();
-        let cached = Tokens(
-            self.policy
-                .resident(turn.conversation)
-                .0
-                .min(turn.history_tokens.0),
-        );
+        let cached = self.policy.cached(turn.conversation, turn.history_tokens);
         let uncached = input.saturating_sub(cached);
         let ttft =
             self.measure.cost.prefill(uncached, cached) + self.policy.load_time(turn.conversation, cached);

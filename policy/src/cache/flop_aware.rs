@@ -1,0 +1,185 @@
+//! FLOP-aware eviction and sparing admission, for hybrid models (Marconi: Pan et al., MLSys 2025).
+//!
+//! A hybrid model's recurrent layers keep one state of fixed size, updated in place: it cannot be cut back to a shorter
+//! prefix. So a cached sequence can be resumed only exactly where a state was saved, and every saved state costs
+//! memory, however short its prefix: it counts into the capacity, as so many tokens. Marconi answers with
+//!
+//! - *admission by speculative insertion*: save at most two states of a sequence, at the point where it branches off
+//!   what is cached already, and at its last token. Others would never be hit;
+//! - *eviction by utility*, `S = recency + w · FLOPs saved per byte`, with `w` tuned from the workload.
+//!
+//! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose history is
+//! not exactly what was cached, or more, resumes nothing.
+//!
+//! # What the source leaves open, and the reading taken
+//! - *Recency* is `t_last/τ`, with τ the mean gap of returns: a rank that does not change while nothing is touched, so
+//!   that the order can be kept, O(log n), where normalising over all candidates would rescan them.
+//! - *FLOPs per byte* of a prefix of `L` tokens are `(L + γ·L²/2) / (L + S)`, in units of one token's linear FLOPs and
+//!   its KV bytes: `γ` is attention's share, `S` the state in tokens' worth of KV. Divided by its value at the mean
+//!   length, so that `w` has no unit.
+//! - *Tuning*: turns of a window are recorded, replayed under each `w` of a grid, and the one that saves most tokens is
+//!   kept until the next window, four times as long. A window's replay is bounded, and paid by its turns.
+
+use rustc_hash::FxHashMap;
+
+use super::ranked::Ranked;
+use super::returns::Returns;
+use super::{CacheConfig, CachePolicy, Served};
+use crate::ids::ConversationId;
+use crate::units::Tokens;
+
+/// Weights tried.
+const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
+
+/// Turns of the first window, and of the longest.
+const WINDOW: (usize, usize) = (256, 16_384);
+
+/// The model, and how eviction weighs it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlopAwareOptions {
+    /// γ: quadratic FLOPs of a token of context, in one token's linear FLOPs.
+    pub attention: f64,
+    /// S: bytes of a recurrent state, in one token's KV bytes.
+    pub state_tokens: f64,
+    /// w; tuned when `None`.
+    pub weight: Option<f64>,
+}
+
+impl Default for FlopAwareOptions {
+    /// A 7B hybrid: four attention layers in thirty-two, states worth a thousand tokens of their KV.
+    fn default() -> Self {
+        Self {
+            attention: 5e-5,
+            state_tokens: 1000.0,
+            weight: None,
+        }
+    }
+}
+
+/// FLOP-aware eviction for hybrid models.
+#[derive(Clone, Debug)]
+pub struct FlopAware {
+    ranked: Ranked,
+    config: CacheConfig,
+    options: FlopAwareOptions,
+    weight: f64,
+    returns: Returns,
+    mean_length: f64,
+    turns: f64,
+    /// Recorded turns, and how many to record. Empty in a replay.
+    window: Vec<Served>,
+    window_turns: usize,
+}
+
+impl FlopAware {
+    /// An empty cache.
+    #[must_use]
+    pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
+        Self {
+            ranked: Ranked::new(&config),
+            config,
+            options,
+            weight: options.weight.unwrap_or(1.0),
+            returns: Returns::default(),
+            mean_length: 0.0,
+            turns: 0.0,
+            window: Vec::new(),
+            window_turns: WINDOW.0,
+        }
+    }
+
+    /// The weight in force.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    fn state_tokens(&self) -> Tokens {
+        Tokens(self.options.state_tokens as u64)
+    }
+
+    fn flops_per_byte(&self, length: f64) -> f64 {
+        (length + self.options.attention * length * length / 2.0)
+            / (length + self.options.state_tokens).max(1.0)
+    }
+
+    fn utility(&self, turn: &Served) -> f64 {
+        let recency = turn.at.0 / self.returns.overall_gap_ms().unwrap_or(1.0).max(1e-6);
+        let usual = self.flops_per_byte(self.mean_length).max(1e-9);
+        recency + self.weight * self.flops_per_byte(turn.length.as_f64()) / usual
+    }
+
+    fn tune(&mut self) {
+        let window = std::mem::take(&mut self.window);
+        let saved = |weight: f64| {
+            let options = FlopAwareOptions {
+                weight: Some(weight),
+                ..self.options
+            };
+            let mut replay = Self::new(self.config, options);
+            let mut histories: FxHashMap<ConversationId, u64> = FxHashMap::default();
+            let mut saved = 0;
+            for turn in &window {
+                if let Some(history) = histories.insert(turn.conversation, turn.length.0) {
+                    saved += replay.cached(turn.conversation, Tokens(history)).0;
+                }
+                replay.served(turn);
+            }
+            saved
+        };
+        // The least weight among the best: recency is the safer half.
+        let best = GRID.iter().rev().copied().max_by_key(|weight| saved(*weight));
+        self.weight = best.unwrap_or(self.weight);
+        self.window_turns = (self.window_turns * 4).min(WINDOW.1);
+    }
+}
+
+impl CachePolicy for FlopAware {
+    fn resident(&self, conversation: ConversationId) -> Tokens {
+        self.ranked
+            .lengths
+            .resident(conversation)
+            .saturating_sub(self.state_tokens())
+    }
+
+    fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
+        // A state past the end of the history is of no use, and there is none before it.
+        let state = self.resident(conversation);
+        if state <= history { state } else { Tokens::ZERO }
+    }
+
+    fn served(&mut self, turn: &Served) {
+        self.turns += 1.0;
+        self.mean_length += (turn.length.as_f64() - self.mean_length) / self.turns.min(1000.0);
+        self.returns
+            .observe(turn.conversation, turn.class.index(), turn.at);
+        let size = turn.length + self.state_tokens();
+        let slot = self.ranked.touch(turn.conversation, size, self.utility(turn));
+        while !self.ranked.lengths.fits() {
+            let Some(victim) = self.ranked.victim(slot.filter(|_| self.config.forced)) else {
+                break;
+            };
+            // A state cannot be cut back: all or nothing.
+            self.ranked.cut(victim, 0);
+        }
+        if self.options.weight.is_none() {
+            self.window.push(*turn);
+            if self.window.len() >= self.window_turns {
+                self.tune();
+            }
+        }
+    }
+
+    fn used(&self) -> Tokens {
+        self.ranked.lengths.used()
+    }
+
+    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
+        let prefix = |(id, size): (ConversationId, Tokens)| (id, size.saturating_sub(self.state_tokens()));
+        self.ranked.lengths.dump().into_iter().map(prefix).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.ranked.check()
+    }
+}
