@@ -33,7 +33,7 @@ pub const TTFT_OBJECTIVE_MS: f64 = 400.0;
 /// α and β on the engines' clock.
 const COST: PrefillCost = PrefillCost::linear(0.1, 15.0);
 const BLOCK_SIZE: u32 = 16;
-const CAPACITY_BLOCKS: u64 = 2500;
+const CAPACITY_BLOCKS: u64 = 1500;
 /// Time for a fleet to come up.
 const START_LIMIT: Duration = Duration::from_secs(10);
 

@@ -21,7 +21,7 @@ const ASSISTANTS: u64 = 12;
 /// Length of the workload in seconds on the engines' clock.
 const SPAN_S: f64 = 55.0;
 /// New conversations per second.
-const ARRIVALS_PER_S: f64 = 3.2;
+const ARRIVALS_PER_S: f64 = 6.0;
 /// Chance that a turn is the last.
 const LAST_TURN: f64 = 0.16;
 /// Mean pause between turns in seconds.
