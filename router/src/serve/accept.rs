@@ -80,8 +80,7 @@ fn builder(app: &App) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_headers(MAX_HEADERS)
-        .max_buf_size(headers)
-        .pipeline_flush(true);
+        .max_buf_size(headers);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -1,0 +1,245 @@
+//! A router in front of workers, all in this process, over real sockets on free ports.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use config::{Config, Overrides};
+use policy::cost::PrefillCost;
+use serde_json::{Value, json};
+use sim_engine::{Engine, EngineConfig};
+use tailroute::serve::Server;
+
+use crate::client::{self, Answer, CHAT, Fields, Whole};
+use crate::metrics::Page;
+use crate::talk::Conversation;
+use crate::wait::{PATIENCE, until};
+
+/// Virtual hours: nothing that costs this much ends within a test.
+pub const NEVER_MS: f64 = 3.6e7;
+/// What the router takes a prompt to cost, unless a test says otherwise.
+pub const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
+
+/// An engine a thousand times as fast as the wall that remembers what it was sent.
+#[must_use]
+pub fn quick() -> EngineConfig {
+    EngineConfig {
+        time_scale: 1000.0,
+        prefill: COST,
+        default_output_tokens: 16,
+        multibyte: true,
+        capture: true,
+        ..EngineConfig::default()
+    }
+}
+
+/// An engine that never ends a prefill.
+#[must_use]
+pub fn stuck_in_prefill() -> EngineConfig {
+    EngineConfig {
+        prefill: PrefillCost::linear(0.0, NEVER_MS),
+        ..quick()
+    }
+}
+
+/// An engine that says one token at once, and never a second one.
+#[must_use]
+pub fn stuck_in_decode() -> EngineConfig {
+    EngineConfig {
+        tpot_ms: NEVER_MS,
+        ..quick()
+    }
+}
+
+/// Probes every few milliseconds, which are patient, so that a busy machine makes no worker look dead.
+pub fn probe_often(config: &mut Config) {
+    config.health.interval = Duration::from_millis(10);
+    config.health.timeout = PATIENCE;
+}
+
+/// A router and the engines behind it.
+pub struct Fleet {
+    /// The engines, in the order of the router's workers.
+    pub engines: Vec<Engine>,
+    /// The router.
+    pub router: Server,
+}
+
+/// What a turn came to.
+#[derive(Clone, Debug)]
+pub struct Turned {
+    /// The engine that answered.
+    pub engine: usize,
+    /// Tokens of its prompt.
+    pub prompt: u64,
+    /// Of these, found in the engine's cache.
+    pub cached: u64,
+}
+
+/// A configuration with these workers, free ports, and the rest by default.
+///
+/// # Panics
+/// If a worker's address makes no url.
+#[must_use]
+pub fn configured(workers: &[SocketAddr]) -> Config {
+    let overrides = Overrides {
+        listen: Some("127.0.0.1:0".to_owned()),
+        admin: Some("127.0.0.1:0".to_owned()),
+        workers: workers.iter().map(|worker| format!("http://{worker}")).collect(),
+        policy: None,
+    };
+    let mut config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
+    for worker in &mut config.workers {
+        worker.cost = COST;
+    }
+    config
+}
+
+/// A router in front of these workers, all of them ready.
+///
+/// # Panics
+/// If they do not become ready.
+pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> Server {
+    let mut config = configured(workers);
+    tweak(&mut config);
+    let router = Server::start(config).await.unwrap();
+    router.wait_ready(PATIENCE).await;
+    let workers = router.app().fleet.workers();
+    assert!(workers.iter().all(|worker| worker.is_ready()), "not ready");
+    router
+}
+
+/// A router's metrics page.
+///
+/// # Panics
+/// If there is none.
+pub async fn metrics(router: &Server) -> Page {
+    let page = client::call(router.admin_address, "GET", "/metrics", &[], "").await;
+    assert_eq!(page.status, 200);
+    Page::read(page.text())
+}
+
+/// Waits until nothing is in flight in a router, and checks that nothing was lost on the way there.
+///
+/// # Panics
+/// If something stays.
+pub async fn at_rest(router: &Server) {
+    let app = router.app();
+    until("nothing in flight", || app.in_flight() == 0).await;
+    for worker in app.fleet.workers().iter() {
+        until("no request counts on a worker", || {
+            worker.with_load(|load| load.in_flight == 0)
+        })
+        .await;
+        let (waits, wait) = worker.with_load(|load| (load.pending.len(), load.pending.wait(app.clock.now())));
+        assert_eq!((waits, wait.0), (0, 0.0), "work waits on {}", worker.name());
+    }
+}
+
+impl Fleet {
+    /// Starts engines, and a router in front of them when all of them are known to be ready.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub async fn start(engines: Vec<EngineConfig>, tweak: impl FnOnce(&mut Config)) -> Self {
+        let mut running = Vec::with_capacity(engines.len());
+        for engine in engines {
+            running.push(Engine::start(engine).await.unwrap());
+        }
+        let addresses: Vec<SocketAddr> = running.iter().map(Engine::addr).collect();
+        let router = route(&addresses, tweak).await;
+        Self {
+            engines: running,
+            router,
+        }
+    }
+
+    /// `count` quick engines and a router as it comes.
+    pub async fn of(count: usize) -> Self {
+        Self::start(vec![quick(); count], |_| {}).await
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.router.address
+    }
+
+    /// Which engine a worker's name means.
+    ///
+    /// # Panics
+    /// If it means none.
+    #[must_use]
+    pub fn engine_of(&self, worker: &str) -> usize {
+        self.engines
+            .iter()
+            .position(|engine| engine.addr().to_string() == worker)
+            .unwrap_or_else(|| panic!("no engine is called {worker}"))
+    }
+
+    /// Sends a chat request and waits for the head of its answer.
+    ///
+    /// # Panics
+    /// If no answer comes.
+    pub async fn open(&self, headers: Fields<'_>, body: &Value) -> Answer {
+        client::open(self.address(), "POST", CHAT, headers, body.to_string())
+            .await
+            .expect("an answer")
+    }
+
+    /// Sends a chat request and reads the whole answer.
+    pub async fn chat(&self, headers: Fields<'_>, body: &Value) -> Whole {
+        self.open(headers, body).await.whole().await
+    }
+
+    /// The conversation's next turn: the user says something, and the engine's reply becomes part of it. Every other
+    /// turn is streamed, so that both ways are gone.
+    ///
+    /// # Panics
+    /// If it is not answered.
+    pub async fn turn(&self, talk: &mut Conversation, headers: Fields<'_>, text: &str) -> Turned {
+        talk.user(text);
+        let streamed = text.len() % 2 == 0;
+        let extra = json!({ "stream": streamed, "stream_options": { "include_usage": true } });
+        let answer = self.chat(headers, &talk.body(extra)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let (said, usage) = if streamed {
+            let events = answer.events();
+            assert_eq!(events.last().unwrap(), "[DONE]");
+            let said: String = events
+                .iter()
+                .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
+                .collect();
+            (said, events[events.len() - 2]["usage"].clone())
+        } else {
+            let json = answer.json();
+            let said = json["choices"][0]["message"]["content"].as_str().unwrap();
+            (said.to_owned(), json["usage"].clone())
+        };
+        talk.assistant(&said);
+        Turned {
+            engine: self.engine_of(&answer.worker()),
+            prompt: usage["prompt_tokens"].as_u64().unwrap(),
+            cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(),
+        }
+    }
+
+    /// The metrics page.
+    pub async fn metrics(&self) -> Page {
+        metrics(&self.router).await
+    }
+
+    /// Waits until nothing is in flight.
+    pub async fn at_rest(&self) {
+        at_rest(&self.router).await;
+    }
+
+    /// Completions that arrived at all engines.
+    #[must_use]
+    pub fn received(&self) -> Vec<u64> {
+        self.engines
+            .iter()
+            .map(|engine| engine.stats().received)
+            .collect()
+    }
+}

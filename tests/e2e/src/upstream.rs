@@ -1,0 +1,192 @@
+//! A worker that does exactly what a test tells it: it sends a byte only when it is told to.
+//!
+//! It answers probes by itself. Any other request is handed to the test as an [`Exchange`], which holds the connection.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::wait::within;
+
+/// A scripted worker. Dropping it closes its port.
+#[derive(Debug)]
+pub struct Upstream {
+    /// Where it listens.
+    pub address: SocketAddr,
+    exchanges: mpsc::Receiver<Exchange>,
+    accepting: JoinHandle<()>,
+}
+
+/// A request that arrived, and the connection on which it is to be answered.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Request line and header fields.
+    pub head: String,
+    /// The body.
+    pub body: Vec<u8>,
+    stream: TcpStream,
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Upstream {
+    /// Starts one on a free port.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, exchanges) = mpsc::channel(64);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, sender.clone()));
+            }
+        });
+        Self {
+            address,
+            exchanges,
+            accepting,
+        }
+    }
+
+    /// The next request.
+    ///
+    /// # Panics
+    /// If none comes.
+    pub async fn next(&mut self) -> Exchange {
+        within(self.exchanges.recv()).await.expect("a request")
+    }
+
+    /// Whether a request is waiting that was not expected.
+    pub fn has_more(&mut self) -> bool {
+        self.exchanges.try_recv().is_ok()
+    }
+}
+
+/// Answers probes until another request comes, which is handed over with the connection.
+async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>) {
+    stream.set_nodelay(true).unwrap();
+    while let Some((head, body)) = read_request(&mut stream).await {
+        let answer = match head.split(' ').nth(1) {
+            Some("/health") => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            Some("/v1/models") => json("200 OK", r#"{"object":"list","data":[{"id":"sim"}]}"#, ""),
+            Some("/v1/tailroute") => json("404 Not Found", "{}", ""),
+            _ => {
+                // The test may be over.
+                let _ = exchanges.send(Exchange { head, body, stream }).await;
+                return;
+            }
+        };
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn json(status: &str, body: &str, fields: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{fields}\r\n{body}",
+        body.len()
+    )
+}
+
+async fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let mut body = bytes.split_off(end);
+    let head = String::from_utf8(bytes).ok()?;
+    let length = head
+        .lines()
+        .find_map(|line| {
+            line.to_ascii_lowercase()
+                .strip_prefix("content-length:")
+                .map(str::trim)
+                .map(str::to_owned)
+        })
+        .map_or(0, |length| length.parse().unwrap());
+    while body.len() < length {
+        if stream.read_buf(&mut body).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some((head, body))
+}
+
+impl Exchange {
+    /// A header field of the request.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(given, _)| given.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim())
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    /// If the router does not take them.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        within(self.stream.write_all(bytes)).await.unwrap();
+    }
+
+    /// Begins an event stream.
+    pub async fn begin_events(&mut self) {
+        self.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n")
+            .await;
+    }
+
+    /// Sends one chunk of a chunked body.
+    pub async fn chunk(&mut self, data: &[u8]) {
+        let mut bytes = format!("{:x}\r\n", data.len()).into_bytes();
+        bytes.extend_from_slice(data);
+        bytes.extend_from_slice(b"\r\n");
+        self.send(&bytes).await;
+    }
+
+    /// Ends a chunked body as it should end.
+    pub async fn end(mut self) {
+        self.send(b"0\r\n\r\n").await;
+    }
+
+    /// Answers with JSON, whole.
+    pub async fn answer(mut self, status: &str, body: &str) {
+        self.send(json(status, body, "connection: close\r\n").as_bytes())
+            .await;
+    }
+
+    /// Cuts the connection so that the other side sees a reset.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn reset(self) {
+        self.stream.set_zero_linger().unwrap();
+    }
+
+    /// Waits until the router has hung up.
+    pub async fn hung_up(&mut self) {
+        let mut nothing = [0; 64];
+        loop {
+            match within(self.stream.read(&mut nothing)).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The router as its clients and its workers see it: the specification, by scenario.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests and their helpers"
+)]
+
+mod affinity;
+mod bad_input;
+mod faults;
