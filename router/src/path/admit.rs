@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -14,8 +14,6 @@ use crate::error::ApiError;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
-/// A client that sends too much is read to its end for this long, so that it gets to see the answer.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +112,6 @@ pub async fn read_body(
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > max as u64) {
-        if !head.headers.contains_key(EXPECT) {
-            linger(body).await;
-        }
         return Err(ApiError::BodyTooLarge(max));
     }
     let deadline = Instant::now() + limits.body_timeout;
@@ -132,7 +127,6 @@ pub async fn read_body(
         };
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + rest.len() + data.len() > max {
-            linger(body).await;
             return Err(ApiError::BodyTooLarge(max));
         }
         if first.is_empty() && rest.is_empty() {
@@ -146,10 +140,4 @@ pub async fn read_body(
         rest.extend_from_slice(&data);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
-}
-
-/// Reads on without keeping anything: answering while the client still sends would reset the connection under it.
-async fn linger(mut body: Incoming) {
-    let deadline = Instant::now() + LINGER;
-    while let Ok(Some(Ok(_))) = timeout_at(deadline, body.frame()).await {}
 }

@@ -126,6 +126,7 @@ async fn serve(
         )
         .await;
     }
+    super::client_io::close(&stream).await;
 }
 
 fn is_timeout(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) -> bool {

@@ -18,6 +18,10 @@ use crate::error::ApiError;
 
 /// Longest bare answer; hyper's is a status line, a date and a length.
 const BARE_ANSWER_BYTES: usize = 256;
+/// Time that a client is given to read its last answer and close.
+const LINGER: Duration = Duration::from_secs(5);
+/// Buffer for what is read only to be thrown away.
+const WASTE_BYTES: usize = 16 * 1024;
 
 /// How far a connection has come.
 #[derive(Debug, Default)]
@@ -192,6 +196,30 @@ pub(super) async fn say(stream: &TcpStream, error: &ApiError) {
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
+}
+
+/// Closes a connection so that the client gets to read the last answer: closing while it still sends, as a client
+/// whose request is too large does, would reset the connection under it. So what it sends is read and thrown away for
+/// a while, until it closes too.
+pub(super) async fn close(stream: &TcpStream) {
+    if socket2::SockRef::from(stream)
+        .shutdown(std::net::Shutdown::Write)
+        .is_err()
+    {
+        return;
+    }
+    let mut waste = vec![0; WASTE_BYTES];
+    let read = async {
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut waste) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER, read).await;
 }
 
 #[cfg(test)]

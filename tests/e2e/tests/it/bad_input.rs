@@ -40,6 +40,11 @@ fn good_body() -> String {
     ask("hello", json!({})).to_string()
 }
 
+/// More than any buffer between client and router takes.
+fn endless_headers() -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nx-pad: {}", "p".repeat(16 << 20)).into_bytes()
+}
+
 /// What is wrong with an answer that should be this error, if anything.
 fn wrong(answer: Option<&RawAnswer>, status: u16, code: &str) -> Option<String> {
     let Some(answer) = answer else {
@@ -62,6 +67,7 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let long = |count: usize| request(&format!("GET /{}", "u".repeat(count)), &[], "");
     let unknown_model = json!({ "model": "gpt-\"17\"", "messages": [] }).to_string();
+    let far_too_large = "x".repeat(16 << 20);
     let too_large = "x".repeat(MAX_BODY + 1);
     let chunked = format!("{:x}\r\n{too_large}\r\n0\r\n\r\n", too_large.len());
     let table: Vec<(&str, Vec<u8>, u16, &str)> = vec![
@@ -164,6 +170,13 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
             431,
             "headers_too_large",
         ),
+        ("headers without end", endless_headers(), 431, "headers_too_large"),
+        (
+            "far too large as declared",
+            post(&[], &far_too_large),
+            413,
+            "body_too_large",
+        ),
         (
             "many headers",
             post(&many, &good_body()),
@@ -184,5 +197,123 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
         assert_eq!(good.status, 200, "after {what}");
     }
     assert!(all_wrong.is_empty(), "{all_wrong:#?}");
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_client_that_declares_too_much_is_told_before_it_has_sent_it() {
+    let fleet = fleet().await;
+    for fields in [
+        &["content-length: 1000000000"][..],
+        &["content-length: 1000000000", "expect: 100-continue"],
+    ] {
+        let answer = exchange(fleet.address(), &request(&format!("POST {CHAT}"), fields, "")).await;
+        assert_eq!(
+            (answer.status, answer.error_code().as_str()),
+            (413, "body_too_large")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_slow_client_is_answered_408_whichever_part_is_late() {
+    let fleet = impatient().await;
+    let whole = post(&[], &good_body());
+    let head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    for late_from in [1, 20, head - 2, head, head + 1, whole.len() - 1] {
+        let mut wire = Wire::connect(fleet.address()).await;
+        wire.write(&whole[..late_from]).await;
+        let answer = wire.answer().await.expect("an answer");
+        assert_eq!(
+            wrong(Some(&answer), 408, "request_timeout"),
+            None,
+            "after {late_from} bytes"
+        );
+        assert!(wire.closes().await);
+    }
+    // A later request on a connection that has served one.
+    let mut wire = Wire::connect(fleet.address()).await;
+    wire.write(&whole).await;
+    assert_eq!(wire.answer().await.unwrap().status, 200);
+    wire.write(&whole[..20]).await;
+    let answer = wire.answer().await.expect("an answer");
+    assert_eq!(wrong(Some(&answer), 408, "request_timeout"), None);
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_hung_up_on_without_a_word() {
+    let fleet = impatient().await;
+    let mut silent = Wire::connect(fleet.address()).await;
+    assert!(silent.closes().await);
+    let mut idle = Wire::connect(fleet.address()).await;
+    idle.write(&post(&[], &good_body())).await;
+    assert_eq!(idle.answer().await.unwrap().status, 200);
+    assert!(idle.closes().await, "nothing is wrong with being done");
+}
+
+#[tokio::test]
+async fn a_body_that_ends_early_is_refused_and_reaches_no_worker() {
+    let fleet = fleet().await;
+    let body = good_body();
+    let chunk = format!("{:x}\r\n{body}\r\n", body.len());
+    for (what, bytes) in [
+        ("cut", post(&[], &body)[..130].to_vec()),
+        (
+            "no last chunk",
+            request(&format!("POST {CHAT}"), &["transfer-encoding: chunked"], &chunk),
+        ),
+        (
+            "no chunk's size",
+            request(&format!("POST {CHAT}"), &["transfer-encoding: chunked"], "zz\r\n"),
+        ),
+    ] {
+        let mut wire = Wire::connect(fleet.address()).await;
+        wire.write(&bytes).await;
+        wire.finish_writing().await;
+        let answer = wire.answer().await;
+        assert_eq!(wrong(answer.as_ref(), 400, "body_cut_short"), None, "{what}");
+        fleet.at_rest().await;
+    }
+    assert_eq!(fleet.received(), [0]);
+}
+
+#[tokio::test]
+async fn a_request_framed_two_ways_is_read_by_its_chunks_and_forwarded_with_one_length() {
+    let fleet = fleet().await;
+    let body = good_body();
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    for fields in [
+        ["content-length: 3", "transfer-encoding: chunked"],
+        ["transfer-encoding: chunked", "content-length: 3"],
+    ] {
+        let answer = exchange(
+            fleet.address(),
+            &request(&format!("POST {CHAT}"), &fields, &chunked),
+        )
+        .await;
+        assert_eq!(answer.status, 200);
+        let arrived = fleet.engines[0].captured().pop().unwrap();
+        assert_eq!(arrived.body, body);
+        assert_eq!(arrived.headers["content-length"], body.len().to_string());
+        assert!(!arrived.headers.contains_key("transfer-encoding"));
+    }
+}
+
+#[tokio::test]
+async fn requests_on_one_connection_are_answered_in_turn_pipelined_or_not() {
+    let fleet = fleet().await;
+    let one = post(&[], &good_body());
+    let bad = post(&[], "{");
+    let mut wire = Wire::connect(fleet.address()).await;
+    for bytes in [&one, &bad, &one] {
+        wire.write(bytes).await;
+        let status = wire.answer().await.unwrap().status;
+        assert_eq!(status, if bytes == &bad { 400 } else { 200 });
+    }
+    wire.write(&[&one[..], &bad, &one].concat()).await;
+    for status in [200, 400, 200] {
+        assert_eq!(wire.answer().await.unwrap().status, status);
+    }
     fleet.at_rest().await;
 }
