@@ -8,6 +8,7 @@ pub mod choose;
 pub mod fingerprint;
 pub mod forward;
 pub mod headers;
+pub mod json;
 pub mod learn;
 pub mod models;
 pub mod parse;

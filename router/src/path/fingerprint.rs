@@ -1,10 +1,14 @@
 //! From a parsed prompt to its chain of prefix hashes, in the canonical form that [`policy::fingerprint`] fixes.
+//!
+//! Strings are decoded straight from the body into the hash: no text is copied, and how the JSON was written (white
+//! space, escapes, order of members around a message's role) does not reach the chain.
 
 use std::num::NonZeroU32;
 
-use policy::fingerprint::{Chain, ChainBuilder, Field, MediaDigest, push_token_blocks, token_root};
+use policy::fingerprint::{Chain, ChainBuilder, Field, MediaHasher, push_token_blocks, token_root};
 
-use super::parse::{Message, Parsed, Prompt};
+use super::json::{Scanner, compact, elements, members, text};
+use super::parse::Parsed;
 
 /// Tokens per key of a prompt that comes as token ids.
 const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -36,50 +40,35 @@ pub fn fingerprint(parsed: &Parsed<'_>) -> Fingerprint {
         parsed.model.as_deref().unwrap_or_default(),
         parsed.cache_salt.as_deref(),
     );
-    match &parsed.prompt {
-        Prompt::None => Fingerprint {
-            chain: Chain::new(),
-            extent: Extent::Bytes(0),
-            reply: None,
-        },
-        Prompt::Tokens(tokens) => {
-            let mut chain = Chain::new();
-            push_token_blocks(token_root(model, salt), tokens, TOKEN_KEY_TOKENS, &mut chain);
-            Fingerprint {
-                chain,
-                extent: Extent::Tokens(tokens.len() as u64),
-                reply: None,
-            }
-        }
-        Prompt::Text(text) => {
-            let mut builder = ChainBuilder::new(model, salt);
-            builder.begin_prompt();
-            builder.push(text.as_bytes());
-            let reply = builder.reply();
-            finish(builder, reply)
-        }
-        Prompt::Chat { tools, messages } => {
-            let mut builder = ChainBuilder::new(model, salt);
-            if !tools.is_empty() {
-                builder.begin_message("tools");
-                for tool in tools {
-                    builder.field(Field::Tools);
-                    builder.push(tool.as_bytes());
-                }
-            }
-            for message in messages {
-                push_message(&mut builder, message);
-            }
-            builder.end_message();
-            let mut reply = builder.reply();
-            reply.field(Field::Text);
-            finish(builder, reply)
-        }
+    match (parsed.messages, parsed.prompt) {
+        (Some(messages), _) => chat(ChainBuilder::new(model, salt), parsed.tools, messages),
+        (None, Some(prompt)) => completion(model, salt, prompt),
+        (None, None) => none(),
     }
 }
 
-fn finish(mut builder: ChainBuilder, reply: ChainBuilder) -> Fingerprint {
+fn none() -> Fingerprint {
+    Fingerprint {
+        chain: Chain::new(),
+        extent: Extent::Bytes(0),
+        reply: None,
+    }
+}
+
+fn chat(mut builder: ChainBuilder, tools: Option<&[u8]>, messages: &[u8]) -> Fingerprint {
+    for (at, tool) in tools.into_iter().flat_map(elements).enumerate() {
+        if at == 0 {
+            builder.begin_message("tools");
+        }
+        builder.field(Field::Tools);
+        compact(tool, |piece| builder.push(piece));
+    }
+    for each in elements(messages) {
+        message(&mut builder, each);
+    }
     builder.end_message();
+    let mut reply = builder.reply();
+    reply.field(Field::Text);
     let extent = Extent::Bytes(builder.bytes());
     Fingerprint {
         chain: builder.into_chain(),
@@ -88,79 +77,122 @@ fn finish(mut builder: ChainBuilder, reply: ChainBuilder) -> Fingerprint {
     }
 }
 
-fn push_message(builder: &mut ChainBuilder, message: &Message<'_>) {
-    builder.begin_message(&message.role);
-    for piece in &message.pieces {
-        if piece.field == Field::Image {
-            builder.media(Field::Image, MediaDigest::of(piece.text.as_bytes()));
-        } else {
-            builder.field(piece.field);
-            builder.push(piece.text.as_bytes());
+/// `prompt`: a text, a list of token ids, or a list of one of these. Larger batches have no single prefix.
+fn completion(model: &str, salt: Option<&str>, prompt: &[u8]) -> Fingerprint {
+    let prompt = match (elements(prompt).next(), elements(prompt).nth(1)) {
+        (Some(only), None) if only.starts_with(b"\"") || only.starts_with(b"[") => only,
+        _ => prompt,
+    };
+    if prompt.starts_with(b"\"") {
+        let mut builder = ChainBuilder::new(model, salt);
+        builder.begin_prompt();
+        push_string(prompt, |piece| builder.push(piece));
+        // Taken before the end: the next request repeats prompt and completion as one text.
+        let reply = builder.reply();
+        builder.end_message();
+        let extent = Extent::Bytes(builder.bytes());
+        return Fingerprint {
+            chain: builder.into_chain(),
+            extent,
+            reply: Some(reply),
+        };
+    }
+    let id = |element: &[u8]| std::str::from_utf8(element).ok()?.parse::<u32>().ok();
+    match elements(prompt).map(id).collect::<Option<Vec<u32>>>() {
+        Some(tokens) if !tokens.is_empty() => {
+            let mut chain = Chain::new();
+            push_token_blocks(token_root(model, salt), &tokens, TOKEN_KEY_TOKENS, &mut chain);
+            Fingerprint {
+                chain,
+                extent: Extent::Tokens(tokens.len() as u64),
+                reply: None,
+            }
+        }
+        _ => none(),
+    }
+}
+
+/// A message: its role, then its other fields in the order of the request.
+fn message(builder: &mut ChainBuilder, message: &[u8]) {
+    let role = members(message)
+        .find(|(key, _)| key == "role")
+        .and_then(|(_, role)| text(role));
+    builder.begin_message(role.as_deref().unwrap_or_default());
+    for (key, value) in members(message) {
+        match &*key {
+            "name" => field(builder, Field::Name, value),
+            "content" if value.starts_with(b"[") => elements(value).for_each(|each| part(builder, each)),
+            "content" => field(builder, Field::Text, value),
+            "tool_calls" => elements(value).for_each(|call| tool_call(builder, call)),
+            "tool_call_id" => field(builder, Field::ToolId, value),
+            _ => {}
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
+fn field(builder: &mut ChainBuilder, field: Field, value: &[u8]) {
+    builder.field(field);
+    push_string(value, |piece| builder.push(piece));
+}
 
-    use super::super::parse::parse;
-    use super::*;
-
-    fn of(body: &Value) -> Fingerprint {
-        fingerprint(&parse(body.to_string().as_bytes()).unwrap())
-    }
-
-    #[test]
-    fn the_next_turn_begins_with_this_turn_and_its_reply() {
-        let long = "lorem ipsum ".repeat(100);
-        let first = json!([{"role":"system","content":"be brief"},{"role":"user","content":long}]);
-        let this = of(&json!({"model":"m","messages":first}));
-        let mut reply = this.reply.unwrap();
-        reply.push(b"dolor ");
-        reply.push(b"sit");
-        reply.end_message();
-        let mut known = this.chain;
-        known.extend_from(reply.chain());
-
-        let mut messages = first.as_array().unwrap().clone();
-        messages.push(json!({"role":"assistant","content":"dolor sit"}));
-        messages.push(json!({"role":"user","content":"go on"}));
-        let next = of(&json!({"model":"m","messages":messages}));
-        assert_eq!(next.chain.hashes()[..known.len()], *known.hashes());
-        assert_eq!(next.chain.span(known.len()), known.span(known.len()));
-        assert!(next.chain.len() > known.len());
-    }
-
-    #[test]
-    fn a_text_prompt_goes_on_through_its_completion() {
-        let prompt = "a".repeat(1000);
-        let this = of(&json!({"model":"m","prompt":prompt}));
-        let mut reply = this.reply.unwrap();
-        reply.push("b".repeat(500).as_bytes());
-        let next = of(&json!({"model":"m","prompt":format!("{prompt}{}", "b".repeat(500))}));
-        // Keys that are complete agree; this turn's short last chunk is not part of the next one's chain.
-        assert_eq!(reply.chain().hashes()[0], next.chain.hashes()[3]);
-    }
-
-    #[test]
-    fn models_and_salts_never_share_a_key() {
-        let body = |model: &str, salt: Value| json!({"model":model,"cache_salt":salt,"messages":[{"role":"user","content":"x"}]});
-        let keys: Vec<_> = [
-            body("a", Value::Null),
-            body("b", Value::Null),
-            body("a", json!("s")),
-        ]
-        .iter()
-        .map(|body| of(body).chain.last())
-        .collect();
-        assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
-    }
-
-    #[test]
-    fn a_prompt_of_unknown_shape_has_no_keys() {
-        let none = of(&json!({"messages":5}));
-        assert!(none.chain.is_empty() && none.reply.is_none());
-        assert_eq!(none.extent, Extent::Bytes(0));
+/// A content part: text, a medium, or something unknown.
+fn part(builder: &mut ChainBuilder, part: &[u8]) {
+    let member = |name: &str| members(part).find(|(key, _)| key == name).map(|(_, value)| value);
+    let kind = member("type").and_then(text).unwrap_or_default();
+    match &*kind {
+        "text" | "input_text" | "output_text" => {
+            field(builder, Field::Text, member("text").unwrap_or_default())
+        }
+        "image_url" | "input_image" => {
+            let image = member("image_url").unwrap_or_default();
+            let url = members(image)
+                .find(|(key, _)| key == "url")
+                .map_or(image, |(_, url)| url);
+            let mut hasher = MediaHasher::new();
+            push_string(url, |piece| hasher.push(piece));
+            builder.media(Field::Image, hasher.digest());
+        }
+        "input_audio" | "audio_url" | "video_url" | "file" | "input_file" => {
+            let mut hasher = MediaHasher::new();
+            compact(part, |piece| hasher.push(piece));
+            builder.media(Field::Media, hasher.digest());
+        }
+        _ => {
+            builder.field(Field::Other);
+            compact(part, |piece| builder.push(piece));
+        }
     }
 }
+
+fn tool_call(builder: &mut ChainBuilder, call: &[u8]) {
+    for (key, value) in members(call) {
+        match &*key {
+            "id" => field(builder, Field::ToolId, value),
+            "function" => {
+                let part = |name: &str| {
+                    members(value)
+                        .find(|(key, _)| key == name)
+                        .map(|(_, value)| value)
+                };
+                field(builder, Field::ToolName, part("name").unwrap_or_default());
+                field(
+                    builder,
+                    Field::ToolArguments,
+                    part("arguments").unwrap_or_default(),
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The decoded bytes of a string value; anything else has none.
+fn push_string(value: &[u8], piece: impl FnMut(&[u8])) {
+    if value.starts_with(b"\"") {
+        // The value was validated when the body was parsed.
+        let _ = Scanner::new(value).string(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::parse::parse;
+use super::*;
+
+fn of_text(body: &str) -> Fingerprint {
+    fingerprint(&parse(body.as_bytes()).unwrap())
+}
+
+fn of(body: &Value) -> Fingerprint {
+    of_text(&body.to_string())
+}
+
+fn chain(body: &str) -> Chain {
+    of_text(body).chain
+}
+
+#[test]
+fn the_next_turn_begins_with_this_turn_and_its_reply() {
+    let long = "lorem ipsum ".repeat(100);
+    let first = json!([{"role":"system","content":"be brief"},{"role":"user","content":long}]);
+    let this = of(&json!({"model":"m","messages":first}));
+    let mut reply = this.reply.unwrap();
+    reply.push(b"dolor ");
+    reply.push(b"sit");
+    reply.end_message();
+    let mut known = this.chain;
+    known.extend_from(reply.chain());
+
+    let mut messages = first.as_array().unwrap().clone();
+    messages.push(json!({"role":"assistant","content":"dolor sit"}));
+    messages.push(json!({"role":"user","content":"go on"}));
+    let next = of(&json!({"model":"m","messages":messages}));
+    assert_eq!(next.chain.hashes()[..known.len()], *known.hashes());
+    assert_eq!(next.chain.span(known.len()), known.span(known.len()));
+    assert!(next.chain.len() > known.len());
+}
+
+#[test]
+fn a_text_prompt_goes_on_through_its_completion() {
+    let prompt = "a".repeat(1000);
+    let this = of(&json!({"model":"m","prompt":prompt}));
+    let mut reply = this.reply.unwrap();
+    reply.push("b".repeat(500).as_bytes());
+    let next = of(&json!({"model":"m","prompt":format!("{prompt}{}", "b".repeat(500))}));
+    // Keys that are complete agree; this turn's short last chunk is not part of the next one's chain.
+    assert_eq!(reply.chain().hashes()[0], next.chain.hashes()[3]);
+}
+
+#[test]
+fn models_and_salts_never_share_a_key() {
+    let body = |model: &str, salt: Value| json!({"model":model,"cache_salt":salt,"messages":[{"role":"user","content":"x"}]});
+    let keys: Vec<_> = [
+        body("a", Value::Null),
+        body("b", Value::Null),
+        body("a", json!("s")),
+    ]
+    .iter()
+    .map(|body| of(body).chain.last())
+    .collect();
+    assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
+}
+
+#[test]
+fn string_content_is_the_same_as_one_text_part_and_the_place_of_the_role_does_not_matter() {
+    let string = chain(r#"{"messages":[{"role":"user","content":"hi \u00e9"}]}"#);
+    let parts = chain(r#"{ "messages": [ {"content": [{"text":"hi é", "type":"text"}], "role": "user"} ] }"#);
+    assert_eq!(string, parts);
+    assert_ne!(
+        string,
+        chain(r#"{"messages":[{"role":"system","content":"hi é"}]}"#)
+    );
+}
+
+#[test]
+fn null_content_is_the_same_as_none() {
+    let null = chain(
+        r#"{"messages":[{"role":"assistant","content":null,
+            "tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\": 2}"}}]}]}"#,
+    );
+    let none = chain(
+        r#"{"messages":[{"role":"assistant",
+            "tool_calls":[{"id":"1","function":{"arguments":"{\"a\": 2}","name":"f"}}]}]}"#,
+    );
+    assert_eq!(null, none);
+    let other = null.last() != chain(r#"{"messages":[{"role":"assistant"}]}"#).last();
+    assert!(other);
+}
+
+#[test]
+fn media_are_told_apart_by_their_content_and_unknown_parts_by_their_json() {
+    let image = |url: &str| {
+        of(&json!({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":url}}]}]}))
+            .chain
+    };
+    assert_ne!(image("data:a"), image("data:b"));
+    let escaped = chain(
+        r#"{"messages":[{"role":"user","content":[{"image_url":{"url":"data\u003aa"},"type":"image_url"}]}]}"#,
+    );
+    assert_eq!(image("data:a"), escaped);
+    let part = |kind: &str, data: u32| {
+        of(&json!({"messages":[{"role":"user","content":[{"type":kind,"x":data}]}]})).chain
+    };
+    for kind in ["input_audio", "novel"] {
+        assert_ne!(part(kind, 1), part(kind, 2), "{kind}");
+    }
+}
+
+#[test]
+fn tools_come_before_all_messages_wherever_they_stand() {
+    let before = chain(r#"{"tools":[{"type":"function"}],"messages":[{"role":"user","content":"x"}]}"#);
+    let after = chain(r#"{"messages":[{"role":"user","content":"x"}],"tools":[ {"type" : "function"} ]}"#);
+    assert_eq!(before, after);
+    assert_ne!(before, chain(r#"{"messages":[{"role":"user","content":"x"}]}"#));
+}
+
+#[test]
+fn completions_take_text_or_tokens_and_batches_have_no_prefix() {
+    let text = chain(r#"{"prompt":"hi"}"#);
+    assert_eq!(text, chain(r#"{"prompt":["hi"]}"#));
+    assert_eq!(of_text(r#"{"prompt":[1,2]}"#).extent, Extent::Tokens(2));
+    assert_eq!(of_text(r#"{"prompt":[[1,2]]}"#).extent, Extent::Tokens(2));
+    for batch in [
+        r#"["a","b"]"#,
+        "[[1],[2]]",
+        "{\"x\":1}",
+        "[]",
+        "[1.5]",
+        "[-1]",
+        "null",
+        "7",
+    ] {
+        let none = of_text(&format!("{{\"prompt\":{batch}}}"));
+        assert!(
+            none.chain.is_empty() && none.extent == Extent::Bytes(0),
+            "{batch}"
+        );
+    }
+}
+
+#[test]
+fn a_prompt_of_unknown_shape_has_no_keys() {
+    let none = of(&json!({"messages":5}));
+    assert!(none.chain.is_empty() && none.reply.is_none());
+    // Strange messages are hashed as far as they are understood, and never crash.
+    for messages in [
+        "[5,null,\"x\",{}]",
+        "[{\"role\":7,\"content\":{\"a\":1}}]",
+        "[[],{\"tool_calls\":{}}]",
+    ] {
+        let _ = chain(&format!("{{\"messages\":{messages}}}"));
+    }
+}
+
+proptest! {
+    #[test]
+    fn formatting_and_escapes_do_not_matter(texts in prop::collection::vec(any::<String>(), 0..5)) {
+        let messages: Vec<_> = texts.iter().map(|text| json!({"role":"user","content":text})).collect();
+        let value = json!({"model":"m","messages":messages});
+        let compact = value.to_string();
+        let pretty = serde_json::to_string_pretty(&value).unwrap();
+        let escaped: String = compact
+            .chars()
+            .map(|c| if c.is_ascii() { c.to_string() } else {
+                c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+            })
+            .collect();
+        prop_assert_eq!(chain(&compact), chain(&pretty));
+        prop_assert_eq!(chain(&compact), chain(&escaped));
+    }
+
+    #[test]
+    fn ignored_fields_do_not_matter(temperature in any::<f64>(), user in any::<String>()) {
+        let messages = json!([{"role":"user","content":"x"}]);
+        let plain = json!({"model":"m","messages":messages});
+        let more = json!({"temperature":temperature,"model":"m","user":user,"messages":messages,"stream":true});
+        prop_assert_eq!(of(&plain).chain, of(&more).chain);
+    }
+}
