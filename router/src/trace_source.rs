@@ -38,6 +38,17 @@ impl FromStr for TraceSource {
 pub type Turns = Box<dyn Iterator<Item = Result<Turn, TraceFileError>>>;
 
 impl TraceSource {
+    /// Tokens per block, where the trace has blocks. Reads a file up to its first turn.
+    ///
+    /// # Errors
+    /// When a file cannot be read so far.
+    pub fn block_size(&self) -> Result<Option<u32>, TraceFileError> {
+        let Self::File(path) = self else { return Ok(None) };
+        let mut file = TraceFile::open(path, Format::Auto)?;
+        file.next().transpose()?;
+        Ok(file.reader().meta().block_size)
+    }
+
     /// The first `limit` turns; all of a file, and [`GENERATED_TURNS`] of a generator, when there is no limit.
     ///
     /// # Errors

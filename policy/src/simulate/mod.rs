@@ -1,11 +1,13 @@
 //! Experiments: the policies under traces, deterministic and as fast as the policies themselves.
 //!
 //! - [`single`]: one cache in front of one worker, turn by turn, as the caching papers measure;
+//! - [`shared`]: the same with hash blocks that conversations share;
 //! - [`future`]: what the hindsight policies are told;
 //! - [`generate`]: the papers' stochastic conversations, by seed;
 //! - [`stats`]: percentiles, the same everywhere.
 
 pub mod future;
 pub mod generate;
+pub mod shared;
 pub mod single;
 pub mod stats;

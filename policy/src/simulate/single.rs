@@ -2,7 +2,7 @@
 //!
 //! A turn's uncached tokens are its prompt less what is resident of its history, its time to first token is the
 //! prefill of those on an idle worker, and then the policy makes room. No queue, so that figures are the policy's own.
-//! Sharing between conversations is left out here: histories are private.
+//! Sharing between conversations is left out here: histories are private. [`super::shared`] is the other case.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::stats::Sorted;
 use crate::cache::{CacheConfig, CachePolicy, Future, PolicySpec, Served};
 use crate::cost::PrefillCost;
 use crate::trace::Turn;
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// What is measured, and what it costs.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,15 @@ pub struct Measure {
 
 /// A policy on its way through a trace.
 pub struct SingleCache {
-    name: String,
     policy: Box<dyn CachePolicy>,
     measure: Measure,
+    tally: Tally,
+}
+
+/// What is counted on the way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    name: String,
     ttft_ms: Vec<f64>,
     uncached: Vec<u64>,
     sum_uncached: u64,
@@ -77,13 +83,9 @@ impl SingleCache {
     #[must_use]
     pub fn with_policy(name: String, policy: Box<dyn CachePolicy>, measure: Measure) -> Self {
         Self {
-            name,
             policy,
             measure,
-            ttft_ms: Vec::new(),
-            uncached: Vec::new(),
-            sum_uncached: 0,
-            sum_input: 0,
+            tally: Tally::new(name),
         }
     }
 
@@ -92,8 +94,8 @@ impl SingleCache {
         let input = turn.input_tokens();
         let cached = self.policy.cached(turn.conversation, turn.history_tokens);
         let uncached = input.saturating_sub(cached);
-        let ttft =
-            self.measure.cost.prefill(uncached, cached) + self.policy.load_time(turn.conversation, cached);
+        let loading = self.policy.load_time(turn.conversation, cached);
+        let ttft = self.measure.cost.prefill(uncached, cached) + loading;
         self.policy.served(&Served {
             conversation: turn.conversation,
             turn: turn.turn,
@@ -104,22 +106,43 @@ impl SingleCache {
             future,
         });
         // Checking walks the whole cache: now and then is enough to notice.
-        let due = self.ttft_ms.len().is_multiple_of(64);
+        let due = self.tally.turns().is_multiple_of(64);
         debug_assert!(!due || self.policy.check().is_ok(), "{:?}", self.policy.check());
-        self.ttft_ms.push(ttft.0);
-        self.sum_uncached += uncached.0;
-        self.sum_input += input.0;
-        if self.measure.per_turn {
-            self.uncached.push(uncached.0);
-        }
+        self.tally.count(&self.measure, input, uncached, ttft);
         ttft
     }
 
     /// The figures.
     #[must_use]
     pub fn report(self) -> SingleReport {
+        self.tally.report(&self.measure)
+    }
+}
+
+impl Tally {
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            name,
+            ..Self::default()
+        }
+    }
+
+    fn turns(&self) -> usize {
+        self.ttft_ms.len()
+    }
+
+    pub(super) fn count(&mut self, measure: &Measure, input: Tokens, uncached: Tokens, ttft: Millis) {
+        self.ttft_ms.push(ttft.0);
+        self.sum_uncached += uncached.0;
+        self.sum_input += input.0;
+        if measure.per_turn {
+            self.uncached.push(uncached.0);
+        }
+    }
+
+    pub(super) fn report(self, measure: &Measure) -> SingleReport {
         let turns = self.ttft_ms.len();
-        let xi = self.measure.xi.0;
+        let xi = measure.xi.0;
         let tel_ms = self.ttft_ms.iter().map(|ttft| (ttft - xi).max(0.0)).sum();
         let mean_ms = self.ttft_ms.iter().sum::<f64>() / turns.max(1) as f64;
         let sorted = Sorted::new(self.ttft_ms);
@@ -133,9 +156,9 @@ impl SingleCache {
             p90_ms: sorted.percentile(90.0),
             p95_ms: sorted.percentile(95.0),
             p99_ms: sorted.percentile(99.0),
-            slo_violations: sorted.above(self.measure.slo.0) as u64,
+            slo_violations: sorted.above(measure.slo.0) as u64,
             hit_ratio: 1.0 - self.sum_uncached as f64 / self.sum_input.max(1) as f64,
-            uncached: self.measure.per_turn.then_some(self.uncached),
+            uncached: measure.per_turn.then_some(self.uncached),
         }
     }
 }

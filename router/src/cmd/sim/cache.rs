@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use policy::cache::{CacheConfig, Future, PolicySpec};
 use policy::cost::PrefillCost;
 use policy::simulate::future::futures;
+use policy::simulate::shared::SharedCache;
 use policy::simulate::single::{Measure, SingleCache, SingleReport};
 use policy::trace::Turn;
 use policy::units::{Millis, Tokens};
@@ -53,6 +55,9 @@ pub struct Args {
     /// The conversation just served must stay whole.
     #[arg(long)]
     forced: bool,
+    /// One cache of the trace's hash blocks, shared between conversations, instead of private histories.
+    #[arg(long, conflicts_with_all = ["forced", "block_tokens"])]
+    shared: bool,
     /// Report every turn's uncached tokens.
     #[arg(long)]
     per_turn: bool,
@@ -132,35 +137,81 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A cache of either kind.
+enum Cache {
+    Private(SingleCache),
+    Shared(Box<SharedCache>),
+}
+
+impl Cache {
+    fn turn(&mut self, turn: &Turn, future: Future) {
+        match self {
+            Self::Private(cache) => _ = cache.turn(turn, future),
+            Self::Shared(cache) => _ = cache.turn(turn, future),
+        }
+    }
+
+    fn report(self) -> SingleReport {
+        match self {
+            Self::Private(cache) => cache.report(),
+            Self::Shared(cache) => cache.report(),
+        }
+    }
+}
+
+fn caches(args: &Args) -> anyhow::Result<Vec<Cache>> {
+    let (config, measure) = args.measure();
+    if !args.shared {
+        let private = |spec| Cache::Private(SingleCache::new(spec, config, measure));
+        return Ok(args.policies.iter().map(private).collect());
+    }
+    let block_tokens = args
+        .trace
+        .block_size()?
+        .context("the trace has no blocks to share")?;
+    let config = CacheConfig {
+        block_tokens,
+        ..config
+    };
+    let shared = |spec: &PolicySpec| {
+        let cache = SharedCache::new(spec, config, measure);
+        cache
+            .map(|cache| Cache::Shared(Box::new(cache)))
+            .with_context(|| format!("{spec} has no form on shared blocks"))
+    };
+    args.policies.iter().map(shared).collect()
+}
+
 /// All policies in one pass: a trace streams through unless somebody must be told the future.
 fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
-    let (config, measure) = args.measure();
-    let mut caches: Vec<_> = args
-        .policies
-        .iter()
-        .map(|spec| SingleCache::new(spec, config, measure))
-        .collect();
+    let mut caches = caches(args)?;
     let turns = args.trace.turns(args.turns)?;
     if args.policies.iter().any(PolicySpec::needs_future) {
         // Blocks are of no use to private histories, and most of a trace's memory.
-        let strip = |turn: Turn| Turn { blocks: None, ..turn };
+        let strip = |turn: Turn| {
+            if args.shared {
+                turn
+            } else {
+                Turn { blocks: None, ..turn }
+            }
+        };
         let turns = turns.map(|turn| turn.map(strip)).collect::<Result<Vec<_>, _>>()?;
         let told: Vec<_> = turns
             .iter()
             .map(|turn| (turn.conversation, turn.prompt_tokens))
             .collect();
         for (turn, future) in turns.iter().zip(futures(&told)) {
-            caches.iter_mut().for_each(|cache| _ = cache.turn(turn, future));
+            caches.iter_mut().for_each(|cache| cache.turn(turn, future));
         }
     } else {
         for turn in turns {
             let turn = turn?;
             caches
                 .iter_mut()
-                .for_each(|cache| _ = cache.turn(&turn, Future::Unknown));
+                .for_each(|cache| cache.turn(&turn, Future::Unknown));
         }
     }
-    Ok(caches.into_iter().map(SingleCache::report).collect())
+    Ok(caches.into_iter().map(Cache::report).collect())
 }
 
 fn table(reports: &[SingleReport]) -> String {

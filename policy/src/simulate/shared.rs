@@ -1,0 +1,178 @@
+//! One cache of hash blocks that conversations share: prefix-closed, evicted leaf first.
+//!
+//! What an engine does with real prompts: system prompts are shared, conversations fork, and eviction takes blocks, not
+//! tokens. The cache is [`PrefixCache`], the one that mirrors and simulated engines run, so a policy here is what such
+//! a cache can be told about a finished turn: how much of the chain is worth keeping. The rest becomes evict-first, in
+//! the order in which it was said, which is T-LRU's trimming order.
+//!
+//! | policy | keeps |
+//! |---|---|
+//! | `lru` | everything |
+//! | `threshold-lru` | everything, or nothing of a conversation that is too short |
+//! | `t-lru` | `max(0, L + Q̂ − ξ)` |
+//! | `end-aware` | that, or nothing after the last turn |
+//! | `length-aware` | that with the true next prompt, or nothing after the last turn |
+//!
+//! The others rank conversations against each other, which a chain's mark cannot say; they have no shared form here.
+//! A trace names the blocks of prompts. An answer's blocks get their names when the next prompt repeats them, so they
+//! are not resident before: hits are lower than an engine's by the last answer of each history.
+
+use super::single::{Measure, SingleReport, Tally};
+use crate::cache::prefix::{Keep, Piece, PrefixCache};
+use crate::cache::{CacheConfig, Future, PolicySpec};
+use crate::ids::PrefixHash;
+use crate::trace::Turn;
+use crate::units::{Millis, Tokens};
+
+/// A shared cache on its way through a trace.
+pub struct SharedCache {
+    spec: PolicySpec,
+    config: CacheConfig,
+    measure: Measure,
+    cache: PrefixCache,
+    tally: Tally,
+}
+
+impl SharedCache {
+    /// An empty cache; its blocks are the configuration's. `None` for a policy that has no shared form.
+    #[must_use]
+    pub fn new(spec: &PolicySpec, config: CacheConfig, measure: Measure) -> Option<Self> {
+        let known = matches!(
+            spec,
+            PolicySpec::Lru
+                | PolicySpec::ThresholdLru(_)
+                | PolicySpec::TLru
+                | PolicySpec::EndAware
+                | PolicySpec::LengthAware
+        );
+        let (cache, tally) = (PrefixCache::new(config.capacity), Tally::new(spec.to_string()));
+        known.then(|| Self {
+            spec: spec.clone(),
+            config,
+            measure,
+            cache,
+            tally,
+        })
+    }
+
+    /// Serves the next turn and returns its time to first token. A turn without blocks shares and keeps nothing.
+    pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
+        let block = self.config.block_tokens.max(1);
+        let input = turn.input_tokens();
+        // A partly filled block cannot be reused.
+        let full = input.full_blocks(block) as usize;
+        let ids = turn.blocks.iter().flatten().take(full);
+        let chain: Vec<Piece> = ids
+            .map(|id| Piece {
+                hash: PrefixHash(*id),
+                tokens: block,
+            })
+            .collect();
+        let lease = self.cache.acquire(&chain, &mut Vec::new());
+        let cached = lease.hit_tokens();
+        self.cache
+            .release(lease, self.keep(turn, future), &mut Vec::new());
+        let uncached = input.saturating_sub(cached);
+        let ttft = self.measure.cost.prefill(uncached, cached);
+        self.tally.count(&self.measure, input, uncached, ttft);
+        ttft
+    }
+
+    fn keep(&self, turn: &Turn, future: Future) -> Keep {
+        let length = turn.total_tokens();
+        let nothing = Keep::First(Tokens::ZERO);
+        let budget = |next| Keep::First(Tokens(self.config.budget(length, next)));
+        match (&self.spec, future) {
+            (PolicySpec::ThresholdLru(threshold), _) if length < *threshold => nothing,
+            (PolicySpec::EndAware | PolicySpec::LengthAware, Future::Last) => nothing,
+            (PolicySpec::LengthAware, Future::Next { prompt, .. }) => budget(prompt),
+            (PolicySpec::TLru | PolicySpec::EndAware | PolicySpec::LengthAware, _) => {
+                budget(self.config.next_prompt)
+            }
+            _ => Keep::All,
+        }
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn report(self) -> SingleReport {
+        self.tally.report(&self.measure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::PrefillCost;
+    use crate::ids::ConversationId;
+    use crate::trace::ClassId;
+
+    fn turn(conversation: u64, blocks: &[u64]) -> Turn {
+        Turn {
+            ts_s: 0.0,
+            conversation: ConversationId(conversation),
+            turn: 0,
+            prompt_tokens: Tokens(10 * blocks.len() as u64),
+            history_tokens: Tokens::ZERO,
+            response_tokens: Tokens::ZERO,
+            blocks: Some(blocks.to_vec()),
+            class: ClassId::DEFAULT,
+        }
+    }
+
+    fn uncached(spec: PolicySpec, xi_tokens: f64, turns: &[Turn]) -> Vec<u64> {
+        let config = CacheConfig {
+            block_tokens: 10,
+            xi_tokens,
+            ..CacheConfig::new(Tokens(60))
+        };
+        let (xi, slo) = (Millis(xi_tokens), Millis(xi_tokens));
+        let measure = Measure {
+            cost: PrefillCost::linear(1.0, 0.0),
+            xi,
+            slo,
+            per_turn: true,
+        };
+        let mut cache = SharedCache::new(&spec, config, measure).unwrap();
+        turns
+            .iter()
+            .for_each(|turn| _ = cache.turn(turn, Future::Unknown));
+        cache.report().uncached.unwrap()
+    }
+
+    #[test]
+    fn conversations_share_their_common_blocks() {
+        let turns = [turn(1, &[1, 2, 3]), turn(2, &[1, 2, 4]), turn(3, &[1, 5])];
+        assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 10, 10]);
+    }
+
+    #[test]
+    fn t_lru_gives_up_free_tails_first_and_is_lru_without_a_threshold() {
+        let turns = [
+            turn(1, &[1, 2, 3]),
+            turn(2, &[4, 5, 6]),
+            turn(3, &[7]),
+            turn(1, &[1, 2, 3]),
+            turn(2, &[4, 5, 6]),
+        ];
+        // LRU: block 7 costs block 3, whose return costs block 6, and so on.
+        let lru = uncached(PolicySpec::Lru, 0.0, &turns);
+        assert_eq!(uncached(PolicySpec::TLru, 0.0, &turns), lru);
+        // With 10 tokens free the last block of each conversation goes first: all stay within the threshold.
+        let tail = uncached(PolicySpec::TLru, 10.0, &turns);
+        assert!(tail[3..].iter().all(|uncached| *uncached <= 10), "{tail:?}");
+        assert!(
+            SharedCache::new(
+                &PolicySpec::Belady,
+                CacheConfig::new(Tokens(1)),
+                Measure {
+                    cost: PrefillCost::linear(1.0, 0.0),
+                    xi: Millis(0.0),
+                    slo: Millis(0.0),
+                    per_turn: false
+                }
+            )
+            .is_none()
+        );
+    }
+}
