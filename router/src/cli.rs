@@ -30,6 +30,7 @@ enum Command {
     Drive(Box<cmd::drive::Args>),
     Schema(cmd::schema::Args),
     Sim(cmd::sim::Args),
+    Tables(cmd::tables::Args),
     Serve(cmd::serve::Args),
 }
 
@@ -49,6 +50,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Drive(args) => cmd::drive::run(*args),
         Command::Schema(args) => cmd::schema::run(args),
         Command::Sim(args) => cmd::sim::run(args),
+        Command::Tables(args) => cmd::tables::run(args),
         Command::Serve(args) => cmd::serve::run(args),
     };
     result.unwrap_or_else(|error| {

@@ -9,6 +9,7 @@ pub mod drive;
 pub mod schema;
 pub mod serve;
 pub mod sim;
+pub mod tables;
 
 /// Writes `text` and a newline to standard output. A reader that went away (`tailroute schema | head`) is no failure.
 ///

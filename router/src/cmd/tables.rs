@@ -63,7 +63,10 @@ struct Table {
 /// # Errors
 /// If the tables cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let extent = Extent { seeds: args.seeds, turns: args.turns };
+    let extent = Extent {
+        seeds: args.seeds,
+        turns: args.turns,
+    };
     let table = |table: &experiment::PaperTable| Table {
         number: table.number,
         title: table.title,
@@ -73,12 +76,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let tables = paper::tables().iter().map(table).collect();
     let queueing = experiment::queueing(&UTILISATIONS, extent);
-    let report = Report { extent, capacities: CAPACITIES, tables, queueing };
+    let report = Report {
+        extent,
+        capacities: CAPACITIES,
+        tables,
+        queueing,
+    };
     let (markdown, json) = (markdown(&report), serde_json::to_string_pretty(&report)?);
     if let Some(folder) = &args.out {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let svg = plot::svg(&plot::curves(extent)?)?;
-        for (name, text) in [("tables.md", &markdown), ("tables.json", &json), ("ttft.svg", &svg)] {
+        for (name, text) in [
+            ("tables.md", &markdown),
+            ("tables.json", &json),
+            ("ttft.svg", &svg),
+        ] {
             let path = folder.join(name);
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -98,12 +110,23 @@ fn markdown(report: &Report) -> String {
             Setting::Wildchat => "WildChat",
             Setting::Sharegpt => "ShareGPT",
         };
-        text += &format!("\n## Table {}. {} ({workload})\n\n| capacity |", table.number, table.title);
-        table.columns.iter().for_each(|column| text += &format!(" {} |", heading(column)));
+        text += &format!(
+            "\n## Table {}. {} ({workload})\n\n| capacity |",
+            table.number, table.title
+        );
+        table
+            .columns
+            .iter()
+            .for_each(|column| text += &format!(" {} |", heading(column)));
         text += &format!("\n|---:|{}\n", "---:|".repeat(table.columns.len()));
         for (capacity, row) in report.capacities.iter().zip(&table.rows) {
             text += &format!("| {capacity} |");
-            for Cell { ours, spread, printed } in row {
+            for Cell {
+                ours,
+                spread,
+                printed,
+            } in row
+            {
                 text += &format!(" {ours:.1} ± {spread:.1} ({printed:.1}) |");
             }
             text.push('\n');
@@ -114,7 +137,12 @@ fn markdown(report: &Report) -> String {
              for the given share. Turns keep the order and the gaps of the trace.\n\n\
              | utilisation | p95 change % | T-LRU's utilisation |\n|---:|---:|---:|\n";
     for row in &report.queueing {
-        let QueueRow { utilisation, p95_change, spread, t_lru_utilisation } = row;
+        let QueueRow {
+            utilisation,
+            p95_change,
+            spread,
+            t_lru_utilisation,
+        } = row;
         text += &format!("| {utilisation} | {p95_change:+.1} ± {spread:.1} | {t_lru_utilisation:.3} |\n");
     }
     text
@@ -138,13 +166,22 @@ mod tests {
     #[test]
     fn every_printed_figure_has_a_column() {
         for table in paper::tables() {
-            assert!(table.printed.iter().all(|row| row.len() == table.columns.len()), "table {}", table.number);
+            assert!(
+                table.printed.iter().all(|row| row.len() == table.columns.len()),
+                "table {}",
+                table.number
+            );
         }
     }
 
     #[test]
     fn the_plot_names_every_policy() {
         let svg = plot::svg(&plot::curves(Extent { seeds: 1, turns: 200 }).unwrap()).unwrap();
-        assert!(["t-lru", "to-belady", "et-lru"].iter().all(|policy| svg.contains(policy)) && svg.contains("</svg>"));
+        assert!(
+            ["t-lru", "to-belady", "et-lru"]
+                .iter()
+                .all(|policy| svg.contains(policy))
+                && svg.contains("</svg>")
+        );
     }
 }

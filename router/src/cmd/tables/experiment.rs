@@ -27,8 +27,16 @@ pub(super) enum Setting {
 impl Setting {
     fn workload(self, seed: u64) -> Workload {
         match self {
-            Self::Wildchat => Workload { name: "wildchat", seed, parameters: Parameters::WILDCHAT },
-            Self::Sharegpt => Workload { name: "sharegpt", seed, parameters: Parameters::SHAREGPT },
+            Self::Wildchat => Workload {
+                name: "wildchat",
+                seed,
+                parameters: Parameters::WILDCHAT,
+            },
+            Self::Sharegpt => Workload {
+                name: "sharegpt",
+                seed,
+                parameters: Parameters::SHAREGPT,
+            },
         }
     }
 
@@ -104,8 +112,15 @@ pub(super) struct Extent {
 
 /// One seed's turns, with their future.
 pub(super) fn turns(setting: Setting, seed: u64, count: usize) -> Vec<(Turn, Future)> {
-    let turns: Vec<Turn> = Generator::new(&setting.workload(seed)).into_iter().flatten().take(count).collect();
-    let told: Vec<_> = turns.iter().map(|turn| (turn.conversation, turn.prompt_tokens)).collect();
+    let turns: Vec<Turn> = Generator::new(&setting.workload(seed))
+        .into_iter()
+        .flatten()
+        .take(count)
+        .collect();
+    let told: Vec<_> = turns
+        .iter()
+        .map(|turn| (turn.conversation, turn.prompt_tokens))
+        .collect();
     turns.into_iter().zip(futures(&told)).collect()
 }
 
@@ -115,7 +130,12 @@ fn cache(setting: Setting, spec: &PolicySpec, capacity: u64, xi_ms: f64) -> Sing
         next_prompt: setting.next_prompt(),
         ..CacheConfig::new(Tokens(capacity))
     };
-    let measure = Measure { cost: COST, xi: Millis(xi_ms), slo: SLO, per_turn: false };
+    let measure = Measure {
+        cost: COST,
+        xi: Millis(xi_ms),
+        slo: SLO,
+        per_turn: false,
+    };
     SingleCache::new(spec, config, measure)
 }
 
@@ -128,13 +148,17 @@ pub(super) fn report(
     xi_ms: f64,
 ) -> SingleReport {
     let mut cache = cache(setting, spec, capacity, xi_ms);
-    turns.iter().for_each(|(turn, future)| _ = cache.turn(turn, *future));
+    turns
+        .iter()
+        .for_each(|(turn, future)| _ = cache.turn(turn, *future));
     cache.report()
 }
 
 /// A table's cells, rows by capacity.
 pub(super) fn cells(table: &PaperTable, capacities: &[u64], extent: Extent) -> Vec<Vec<Cell>> {
-    let traces: Vec<_> = (1..=extent.seeds).map(|seed| turns(table.setting, seed, extent.turns)).collect();
+    let traces: Vec<_> = (1..=extent.seeds)
+        .map(|seed| turns(table.setting, seed, extent.turns))
+        .collect();
     let row = |(capacity, printed): (&u64, &&[f64])| {
         let mut samples = vec![Vec::new(); table.columns.len()];
         for trace in &traces {
@@ -153,7 +177,11 @@ pub(super) fn cells(table: &PaperTable, capacities: &[u64], extent: Extent) -> V
         }
         let cell = |(samples, printed): (Vec<f64>, &f64)| {
             let (ours, spread) = mean_and_spread(&samples);
-            Cell { ours, spread, printed: *printed }
+            Cell {
+                ours,
+                spread,
+                printed: *printed,
+            }
         };
         samples.into_iter().zip(printed.iter()).map(cell).collect()
     };
@@ -161,7 +189,11 @@ pub(super) fn cells(table: &PaperTable, capacities: &[u64], extent: Extent) -> V
 }
 
 fn improvement(base: f64, tail: f64) -> f64 {
-    if base > 0.0 { 100.0 * (1.0 - tail / base) } else { 0.0 }
+    if base > 0.0 {
+        100.0 * (1.0 - tail / base)
+    } else {
+        0.0
+    }
 }
 
 /// T-LRU against LRU on one FIFO server.
@@ -178,13 +210,18 @@ pub(super) struct QueueRow {
 
 /// The queueing table: WildChat, C = 10,000, ξ_s = 150 ms, time scaled until LRU keeps the server busy so much.
 pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Vec<QueueRow> {
-    let traces: Vec<_> = (1..=extent.seeds).map(|seed| turns(Setting::Wildchat, seed, extent.turns)).collect();
+    let traces: Vec<_> = (1..=extent.seeds)
+        .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
+        .collect();
     let prefills: Vec<[Vec<f64>; 2]> = traces
         .iter()
         .map(|trace| {
             [PolicySpec::Lru, PolicySpec::TLru].map(|spec| {
                 let mut cache = cache(Setting::Wildchat, &spec, 10_000, 150.0);
-                trace.iter().map(|(turn, future)| cache.turn(turn, *future).0).collect()
+                trace
+                    .iter()
+                    .map(|(turn, future)| cache.turn(turn, *future).0)
+                    .collect()
             })
         })
         .collect();
@@ -198,8 +235,14 @@ pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Vec<QueueRow> {
             changes.push(100.0 * (p95(tail) / p95(lru) - 1.0));
             busy.push(tail.iter().sum::<f64>() / (span_ms * scale));
         }
-        let ((p95_change, spread), (t_lru_utilisation, _)) = (mean_and_spread(&changes), mean_and_spread(&busy));
-        QueueRow { utilisation, p95_change, spread, t_lru_utilisation }
+        let ((p95_change, spread), (t_lru_utilisation, _)) =
+            (mean_and_spread(&changes), mean_and_spread(&busy));
+        QueueRow {
+            utilisation,
+            p95_change,
+            spread,
+            t_lru_utilisation,
+        }
     };
     utilisations.iter().map(row).collect()
 }
@@ -225,8 +268,17 @@ mod tests {
 
     #[test]
     fn an_idle_server_shows_the_gain_and_a_busy_one_the_price() {
-        let rows = queueing(&[0.005, 0.8], Extent { seeds: 2, turns: 2000 });
-        assert!(rows[0].p95_change < -5.0 && rows[1].p95_change > rows[0].p95_change, "{rows:?}");
+        let rows = queueing(
+            &[0.005, 0.8],
+            Extent {
+                seeds: 2,
+                turns: 2000,
+            },
+        );
+        assert!(
+            rows[0].p95_change < -5.0 && rows[1].p95_change > rows[0].p95_change,
+            "{rows:?}"
+        );
         assert!(rows[1].t_lru_utilisation > 0.8);
     }
 }

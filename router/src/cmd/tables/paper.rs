@@ -59,13 +59,33 @@ pub(super) fn tables() -> Vec<PaperTable> {
 }
 
 fn percentiles(xi_ms: &[f64], against: Baseline, with_p99: bool) -> Vec<Column> {
-    let pair = |xi_ms: &f64| [Figure::P90, Figure::P95].map(|figure| Column { xi_ms: *xi_ms, against, figure });
-    let p99 = Column { xi_ms: 500.0, against, figure: Figure::P99 };
-    xi_ms.iter().flat_map(pair).chain(with_p99.then_some(p99)).collect()
+    let pair = |xi_ms: &f64| {
+        [Figure::P90, Figure::P95].map(|figure| Column {
+            xi_ms: *xi_ms,
+            against,
+            figure,
+        })
+    };
+    let p99 = Column {
+        xi_ms: 500.0,
+        against,
+        figure: Figure::P99,
+    };
+    xi_ms
+        .iter()
+        .flat_map(pair)
+        .chain(with_p99.then_some(p99))
+        .collect()
 }
 
 fn violations(xi_ms: &[f64]) -> Vec<Column> {
-    let pair = |xi_ms: &f64| [LRU, THRESHOLD].map(|against| Column { xi_ms: *xi_ms, against, figure: Figure::Violations });
+    let pair = |xi_ms: &f64| {
+        [LRU, THRESHOLD].map(|against| Column {
+            xi_ms: *xi_ms,
+            against,
+            figure: Figure::Violations,
+        })
+    };
     xi_ms.iter().flat_map(pair).collect()
 }
 

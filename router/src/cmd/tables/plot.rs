@@ -9,8 +9,15 @@ use super::paper::CAPACITIES;
 /// ξ_s of the plot, in the middle of the paper's three.
 pub(super) const XI_MS: f64 = 200.0;
 
-const POLICIES: [&str; 7] =
-    ["lru", "threshold-lru", "t-lru", "et-lru", "end-aware", "length-aware", "to-belady"];
+const POLICIES: [&str; 7] = [
+    "lru",
+    "threshold-lru",
+    "t-lru",
+    "et-lru",
+    "end-aware",
+    "length-aware",
+    "to-belady",
+];
 
 const PANELS: [&str; 4] = ["median", "p90", "p95", "p99"];
 
@@ -22,7 +29,9 @@ pub(super) struct Curve {
 
 /// Runs what the plot shows.
 pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
-    let traces: Vec<_> = (1..=extent.seeds).map(|seed| turns(Setting::Wildchat, seed, extent.turns)).collect();
+    let traces: Vec<_> = (1..=extent.seeds)
+        .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
+        .collect();
     let curve = |policy: &'static str| {
         let spec = policy.parse()?;
         let mut percentiles: [Vec<f64>; 4] = Default::default();
@@ -34,7 +43,10 @@ pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
                 sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
             }
             let means = sums.map(|sum| sum / traces.len().max(1) as f64);
-            percentiles.iter_mut().zip(means).for_each(|(panel, mean)| panel.push(mean));
+            percentiles
+                .iter_mut()
+                .zip(means)
+                .for_each(|(panel, mean)| panel.push(mean));
         }
         Ok(Curve { policy, percentiles })
     };
@@ -60,19 +72,39 @@ fn draw_panel<DB: DrawingBackend>(
     panel: usize,
     curves: &[Curve],
 ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
-    let highest = curves.iter().flat_map(|curve| &curve.percentiles[panel]).copied().fold(0.0, f64::max);
+    let highest = curves
+        .iter()
+        .flat_map(|curve| &curve.percentiles[panel])
+        .copied()
+        .fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(area)
-        .caption(format!("TTFT {} (ms), threshold {XI_MS} ms", PANELS[panel]), ("sans-serif", 18))
+        .caption(
+            format!("TTFT {} (ms), threshold {XI_MS} ms", PANELS[panel]),
+            ("sans-serif", 18),
+        )
         .margin(12)
         .x_label_area_size(32)
         .y_label_area_size(52)
         .build_cartesian_2d(0f64..10_500f64, 0.0..highest * 1.1)?;
-    chart.configure_mesh().x_desc("capacity (tokens)").light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc("capacity (tokens)")
+        .light_line_style(WHITE)
+        .draw()?;
     for (at, curve) in curves.iter().enumerate() {
         let colour = Palette99::pick(at).stroke_width(2);
-        let points = CAPACITIES.iter().map(|capacity| *capacity as f64).zip(curve.percentiles[panel].iter().copied());
+        let points = CAPACITIES
+            .iter()
+            .map(|capacity| *capacity as f64)
+            .zip(curve.percentiles[panel].iter().copied());
         let series = chart.draw_series(LineSeries::new(points, colour))?;
-        series.label(curve.policy).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
+        series
+            .label(curve.policy)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).position(SeriesLabelPosition::LowerLeft).draw()
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.8))
+        .position(SeriesLabelPosition::LowerLeft)
+        .draw()
 }
