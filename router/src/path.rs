@@ -82,6 +82,7 @@ async fn turn(
     loop {
         let choice = choose::choose(app, &turn, &tried)?;
         let worker = Arc::clone(&choice.worker);
+        let last = tried.len() >= app.config.limits.retries as usize || !choice.has_alternative();
         let attempt = Attempt {
             app,
             head,
@@ -90,7 +91,6 @@ async fn turn(
             choice,
             place: &mut place,
         };
-        let last = tried.len() >= app.config.limits.retries as usize;
         match forward::forward(attempt, last).await {
             Ok(response) => return Ok(response),
             Err(Failure::NotStarted(error)) if !last => {

@@ -47,6 +47,14 @@ pub struct Choice {
     pub evict_first: Tokens,
 }
 
+impl Choice {
+    /// Whether another worker could have been chosen.
+    #[must_use]
+    pub fn has_alternative(&self) -> bool {
+        self.decision.terms.iter().filter(|terms| terms.ready).count() > 1
+    }
+}
+
 impl Turn {
     /// Reads a turn's body.
     ///

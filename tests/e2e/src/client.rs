@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -260,4 +260,44 @@ pub async fn call(
         .expect("an answer")
         .whole()
         .await
+}
+
+/// One HTTP/2 connection, begun without asking (h2c by prior knowledge). Dropping it hangs up.
+#[derive(Debug)]
+pub struct H2 {
+    sender: hyper::client::conn::http2::SendRequest<Full<Bytes>>,
+    _connection: Connection,
+}
+
+impl H2 {
+    /// Connects.
+    ///
+    /// # Panics
+    /// If the other side does not speak HTTP/2.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let socket = TcpStream::connect(address).await.unwrap();
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+                .await
+                .unwrap();
+        let connection = Connection(tokio::spawn(async move {
+            // The sender or a body tells the test what went wrong.
+            let _ = connection.await;
+        }));
+        Self {
+            sender,
+            _connection: connection,
+        }
+    }
+
+    /// Sends a request on a stream of its own. Dropping what is returned resets that stream, not the connection.
+    ///
+    /// # Panics
+    /// If there is no answer.
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> http::Response<Incoming> {
+        let request = Request::post(format!("http://router.test{path}"))
+            .body(Full::new(body.into()))
+            .unwrap();
+        within(self.sender.clone().send_request(request)).await.unwrap()
+    }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use config::{Config, Overrides};
 use policy::cost::PrefillCost;
 use serde_json::{Value, json};
-use sim_engine::{Engine, EngineConfig};
+use sim_engine::{Engine, EngineConfig, Fault};
 use tailroute::serve::Server;
+use tokio::net::TcpStream;
 
 use crate::client::{self, Answer, CHAT, Fields, Whole};
 use crate::metrics::Page;
 use crate::talk::Conversation;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{PATIENCE, until, within};
 
 /// Virtual hours: nothing that costs this much ends within a test.
 pub const NEVER_MS: f64 = 3.6e7;
@@ -199,7 +200,7 @@ impl Fleet {
     /// If it is not answered.
     pub async fn turn(&self, talk: &mut Conversation, headers: Fields<'_>, text: &str) -> Turned {
         talk.user(text);
-        let streamed = text.len() % 2 == 0;
+        let streamed = talk.turns().is_multiple_of(2);
         let extra = json!({ "stream": streamed, "stream_options": { "include_usage": true } });
         let answer = self.chat(headers, &talk.body(extra)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -234,7 +235,22 @@ impl Fleet {
         at_rest(&self.router).await;
     }
 
-    /// Completions that arrived at all engines.
+    /// Kills an engine, and waits until its port refuses.
+    pub async fn kill(&self, engine: usize) {
+        let engine = &self.engines[engine];
+        engine.set_fault(Fault {
+            die: true,
+            ..Fault::default()
+        });
+        within(async {
+            while TcpStream::connect(engine.addr()).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// Completions that arrived at each engine.
     #[must_use]
     pub fn received(&self) -> Vec<u64> {
         self.engines

@@ -80,6 +80,17 @@ impl Wire {
         within(self.read_answer()).await
     }
 
+    /// Reads up to and past these bytes, wherever they are in an answer.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub async fn read_past(&mut self, wanted: &[u8]) {
+        let mut seen = Vec::new();
+        while !seen.ends_with(wanted) {
+            seen.push(within(self.stream.read_u8()).await.expect("more to come"));
+        }
+    }
+
     /// Whether the other side closes, with nothing more said.
     pub async fn closes(&mut self) -> bool {
         let mut more = Vec::new();

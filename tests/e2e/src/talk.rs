@@ -73,6 +73,15 @@ impl Conversation {
             .push(json!({ "role": "assistant", "content": text }));
     }
 
+    /// Times that the user has spoken.
+    #[must_use]
+    pub fn turns(&self) -> usize {
+        self.messages
+            .iter()
+            .filter(|message| message["role"] == "user")
+            .count()
+    }
+
     /// The body of the next request.
     #[must_use]
     pub fn body(&self, extra: Value) -> Value {

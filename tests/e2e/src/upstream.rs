@@ -3,6 +3,8 @@
 //! It answers probes by itself. Any other request is handed to the test as an [`Exchange`], which holds the connection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +19,7 @@ pub struct Upstream {
     /// Where it listens.
     pub address: SocketAddr,
     exchanges: mpsc::Receiver<Exchange>,
+    well: Arc<AtomicBool>,
     accepting: JoinHandle<()>,
 }
 
@@ -45,16 +48,24 @@ impl Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, exchanges) = mpsc::channel(64);
+        let well = Arc::new(AtomicBool::new(true));
+        let probed = Arc::clone(&well);
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, sender.clone()));
+                tokio::spawn(serve(stream, sender.clone(), Arc::clone(&probed)));
             }
         });
         Self {
             address,
             exchanges,
+            well,
             accepting,
         }
+    }
+
+    /// From now on its probes say that it is well, or that it is not.
+    pub fn is_well(&self, well: bool) {
+        self.well.store(well, Ordering::Relaxed);
     }
 
     /// The next request.
@@ -72,10 +83,11 @@ impl Upstream {
 }
 
 /// Answers probes until another request comes, which is handed over with the connection.
-async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>) {
+async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>, well: Arc<AtomicBool>) {
     stream.set_nodelay(true).unwrap();
     while let Some((head, body)) = read_request(&mut stream).await {
         let answer = match head.split(' ').nth(1) {
+            Some("/health") if !well.load(Ordering::Relaxed) => json("503 Service Unavailable", "{}", ""),
             Some("/health") => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some("/v1/models") => json("200 OK", r#"{"object":"list","data":[{"id":"sim"}]}"#, ""),
             Some("/v1/tailroute") => json("404 Not Found", "{}", ""),

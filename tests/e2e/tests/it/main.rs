@@ -7,6 +7,9 @@
     reason = "tests and their helpers"
 )]
 
+mod aborts;
 mod affinity;
 mod bad_input;
 mod faults;
+mod forwarding;
+mod streaming;

@@ -1,0 +1,155 @@
+//! A client that leaves takes its request with it, wherever that is.
+
+use policy::cost::PrefillCost;
+use serde_json::json;
+use sim_engine::{Engine, EngineConfig, Stats};
+use tailroute_e2e::client::{self, CHAT, H2};
+use tailroute_e2e::fleet::{Fleet, NEVER_MS, at_rest, quick, route, stuck_in_decode, stuck_in_prefill};
+use tailroute_e2e::raw::{Wire, request};
+use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::{until, within};
+
+async fn when(engine: &Engine, enough: impl Fn(&Stats) -> bool) -> Stats {
+    within(engine.stats_when(enough)).await
+}
+
+/// Sends a request whose answer nobody will wait for.
+fn send(fleet: &Fleet, seed: u64, stream: bool) -> tokio::task::JoinHandle<Result<client::Answer, String>> {
+    let body = ask(&words(seed, 40), json!({ "stream": stream })).to_string();
+    tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body))
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_request_waits_for_prefill_or_is_prefilled_aborts_it() {
+    for stream in [false, true] {
+        let fleet = Fleet::start(vec![stuck_in_prefill()], |_| {}).await;
+        let engine = &fleet.engines[0];
+        let prefilled = send(&fleet, 1, stream);
+        when(engine, |stats| {
+            stats.received == 1 && stats.running + stats.waiting == 1
+        })
+        .await;
+        let queued = send(&fleet, 2, stream);
+        when(engine, |stats| stats.running + stats.waiting == 2).await;
+        assert_eq!(fleet.router.app().in_flight(), 2);
+
+        queued.abort();
+        drop(queued.await);
+        let stats = when(engine, |stats| stats.aborted.total() == 1).await;
+        assert_eq!(stats.aborted.queued, 1);
+        prefilled.abort();
+        drop(prefilled.await);
+        let stats = when(engine, |stats| stats.aborted.total() == 2).await;
+        assert_eq!(stats.aborted.prefill, 1);
+        fleet.at_rest().await;
+        let page = fleet.metrics().await;
+        assert_eq!(
+            page.sum("tailroute_requests_total", &[("outcome", "aborted")]),
+            2.0
+        );
+        let held = page.sum("tailroute_worker_resident_tokens", &[]);
+        assert_eq!(held, 0.0, "what was not computed is not there");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_aborts_it_and_its_prompt_stays_known() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
+    let mut answer = fleet
+        .open(&[], &ask(&words(1, 400), json!({ "stream": true })))
+        .await;
+    answer.chunk().await.unwrap().unwrap();
+    drop(answer);
+    let stats = when(&fleet.engines[0], |stats| stats.aborted.total() == 1).await;
+    assert_eq!(stats.aborted.decode, 1);
+    fleet.at_rest().await;
+    let held = fleet.metrics().await.sum("tailroute_worker_resident_tokens", &[]);
+    assert!(held > 300.0, "its prompt was computed: {held}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_a_whole_answer_is_made_aborts_it() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
+    let request = send(&fleet, 1, false);
+    when(&fleet.engines[0], |stats| stats.generation_tokens == 1).await;
+    request.abort();
+    drop(request.await);
+    let stats = when(&fleet.engines[0], |stats| stats.aborted.total() == 1).await;
+    assert_eq!(stats.aborted.decode, 1);
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_client_that_resets_one_http2_stream_aborts_that_one_alone() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
+    let h2 = H2::connect(fleet.address()).await;
+    let body = |seed| ask(&words(seed, 40), json!({ "stream": true })).to_string();
+    let (first, second) = (h2.post(CHAT, body(1)).await, h2.post(CHAT, body(2)).await);
+    assert_eq!(fleet.router.app().in_flight(), 2);
+    drop(first);
+    when(&fleet.engines[0], |stats| stats.aborted.total() == 1).await;
+    until("its place is free", || fleet.router.app().in_flight() == 1).await;
+    assert_eq!(fleet.engines[0].stats().running, 1, "the other one goes on");
+    drop((second, h2));
+    when(&fleet.engines[0], |stats| stats.aborted.total() == 2).await;
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_sends_reaches_no_worker() {
+    let fleet = Fleet::start(vec![quick()], |_| {}).await;
+    let whole = request(&format!("POST {CHAT}"), &["content-length: 1000"], "{\"model\":");
+    let mut wire = Wire::connect(fleet.address()).await;
+    wire.write(&whole).await;
+    until("the request is in", || fleet.router.app().in_flight() == 1).await;
+    drop(wire);
+    fleet.at_rest().await;
+    assert_eq!(fleet.received(), [0]);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_passed_on_request_aborts_it_too() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |_| {}).await;
+    let asking = tokio::spawn(client::open(router.address, "POST", "/v1/embeddings", &[], "{}"));
+    let mut exchange = upstream.next().await;
+    asking.abort();
+    drop(asking.await);
+    exchange.hung_up().await;
+    at_rest(&router).await;
+
+    let asking = client::open(router.address, "POST", "/v1/embeddings", &[], "{}");
+    let respond = async {
+        let mut exchange = upstream.next().await;
+        exchange.begin_events().await;
+        exchange
+    };
+    let (answer, mut exchange) = tokio::join!(asking, respond);
+    drop(answer);
+    exchange.hung_up().await;
+    at_rest(&router).await;
+}
+
+#[tokio::test]
+async fn an_aborted_request_makes_room_for_the_one_behind_it() {
+    let engine = EngineConfig {
+        prefill: PrefillCost::linear(NEVER_MS, 0.0),
+        max_queued: 1,
+        ..quick()
+    };
+    let fleet = Fleet::start(vec![engine], |_| {}).await;
+    let first = send(&fleet, 1, true);
+    when(&fleet.engines[0], |stats| stats.running + stats.waiting == 1).await;
+    let mut others = Vec::new();
+    for seed in 2..5 {
+        others.push(send(&fleet, seed, true));
+    }
+    until("all are on the worker or refused", || fleet.received() == [4]).await;
+    for request in others.into_iter().chain([first]) {
+        request.abort();
+        drop(request.await);
+    }
+    when(&fleet.engines[0], |stats| stats.running + stats.waiting == 0).await;
+    fleet.at_rest().await;
+}
