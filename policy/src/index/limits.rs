@@ -14,6 +14,8 @@ pub struct IndexLimits {
 impl IndexLimits {
     /// The least budget that makes sense; a smaller one is taken as this.
     pub const MIN_BYTES: u64 = 4 << 20;
+    /// The largest budget: what run numbers can address. A larger one is taken as this.
+    pub const MAX_BYTES: u64 = 8 << 30;
     /// Worker slots. Slots are dense by contract; the bound keeps a stray number from sizing an array.
     pub const MAX_WORKERS: u32 = 1 << 16;
     /// The longest chain that is indexed, in keys: 268 MB of text, or 16 M tokens in blocks of 16.

@@ -1,9 +1,9 @@
 //! Who owns which words: the writer's allocator over the shared chunks.
 //!
 //! A chunk holds either run records or a log of blocks (keys and overflows). Blocks are appended to the current log
-//! chunk; a freed one is only counted. When dead words pass an eighth of the live ones, the chunk with the fewest live words
+//! chunk; a freed one is only counted. When dead words pass a sixteenth of the live ones, the chunk with the fewest live words
 //! is emptied: its live blocks move to the log's end and the chunk is free. This is the log-structured memory of Rumble,
-//! Kejriwal, Ousterhout (FAST '14): no size classes to fragment, so churn of any shape leaves at most that eighth, at the
+//! Kejriwal, Ousterhout (FAST '14): no size classes to fragment, so churn of any shape leaves at most that sixteenth, at the
 //! price of copying each word a few times in its life at memory speed.
 //!
 //! Blocks move only in [`Pool::make_room`], which is called between operations: within one, addresses hold.
@@ -19,9 +19,21 @@ use crate::sync::AtomicU32;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) words: Words,
-    pub(super) heads: Heads,
+    /// Runs that start a prompt, apart from the others: they are few, and whether a prompt is known at all is decided
+    /// among them.
+    pub(super) roots: Heads,
+    /// Runs that continue another.
+    pub(super) branches: Heads,
     /// Groups of 64 worker slots in use.
     pub(super) groups: AtomicU32,
+}
+
+impl Shared {
+    /// Where a run that starts at this depth is found by its first key.
+    #[inline]
+    pub(super) fn heads(&self, start: u32) -> &Heads {
+        if start == 0 { &self.roots } else { &self.branches }
+    }
 }
 
 /// Free chunks at the start of an operation: its blocks, a chunk of run records, and a place to clean into.
@@ -89,7 +101,7 @@ impl Pool {
     /// Frees a chunk by cleaning or, if `may_grow`, by allocating one; `false` if neither is possible.
     pub(super) fn make_room(&mut self, may_grow: bool) -> bool {
         let dead = self.logs * u64::from(self.shared.words.chunk_words()) - self.live;
-        let worthwhile = dead > self.live / 8 + 2 * u64::from(self.shared.words.chunk_words());
+        let worthwhile = dead > self.live / 32 + u64::from(self.shared.words.chunk_words());
         if worthwhile && self.clean() {
             return true;
         }

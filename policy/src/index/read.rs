@@ -64,7 +64,7 @@ impl Shared {
         let mut rest = chain;
         let mut depth = 0u32;
         while let Some(next) = rest.first() {
-            let Some(id) = self.heads.find(next.0) else {
+            let Some(id) = self.heads(depth).find(next.0) else {
                 return Walk::Done;
             };
             let line = self.words.line(id);

@@ -152,9 +152,21 @@ impl Words {
             .set((address % LINE_WORDS) as usize, value);
     }
 
+    /// Copies a block into another. Each lies within one chunk.
     pub(super) fn copy(&self, from: u32, to: u32, words: u32) {
-        for word in 0..words {
-            self.store(to + word, self.load(from + word));
+        let within = (1usize << (self.chunk_lines_log2 + LINE_WORDS.ilog2())) - 1;
+        let chunk = |address: u32| {
+            self.chunks
+                .get(self.chunk_of(address) as usize)
+                .and_then(OnceLock::get)
+        };
+        let (Some(source), Some(target)) = (chunk(from), chunk(to)) else {
+            return;
+        };
+        let (from, to) = (from as usize & within, to as usize & within);
+        for word in 0..words as usize {
+            let value = source[(from + word) / LINE_WORDS as usize].get(from + word);
+            target[(to + word) / LINE_WORDS as usize].set(to + word, value);
         }
     }
 }

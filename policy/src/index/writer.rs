@@ -57,18 +57,23 @@ pub(super) struct Writer {
     /// Entries ever gained: what a store added is the difference, whatever was evicted for it.
     gained: u64,
     scratch: Holders,
+    /// Where a removal last was: engines free from the end, so the key before is likely the next to go.
+    removed: Place,
     /// Runs that may be merged with their only child when the operation is over.
     mergeable: Vec<u32>,
 }
 
 impl Writer {
     pub(super) fn new(limits: IndexLimits) -> Self {
-        let max_bytes = limits.max_bytes.clamp(IndexLimits::MIN_BYTES, 16 << 30);
-        let chunk_words = (max_bytes / 8 / 64).next_power_of_two().clamp(1 << 13, 1 << 15);
+        let max_bytes = limits
+            .max_bytes
+            .clamp(IndexLimits::MIN_BYTES, IndexLimits::MAX_BYTES);
+        let chunk_words = (max_bytes / 8 / 64).next_power_of_two().clamp(1 << 13, 1 << 14);
         let chunks = max_bytes / (chunk_words * 8) + 8;
         let shared = Arc::new(Shared {
             words: Words::new(chunks as usize, (chunk_words / 16).ilog2()),
-            heads: Heads::new(),
+            roots: Heads::new(),
+            branches: Heads::new(),
             groups: AtomicU32::new(1),
         });
         Self {
@@ -83,6 +88,7 @@ impl Writer {
             stats: IndexStats::default(),
             gained: 0,
             scratch: Holders::default(),
+            removed: Place { run: 0, depth: 0 },
             mergeable: Vec::new(),
         }
     }
@@ -92,6 +98,14 @@ impl Writer {
     }
 
     fn place_of(&self, key: PrefixHash) -> Option<Place> {
+        let likely = self.removed;
+        if likely.run != 0 {
+            let view = self.view(likely.run);
+            let off = likely.depth.wrapping_sub(view.start);
+            if off < view.len && self.shared.words.load(view.keys + off) == key.0 {
+                return Some(likely);
+            }
+        }
         self.locator.find(key.0, |place| self.key_at(place) == key.0)
     }
 

@@ -42,7 +42,9 @@ impl Writer {
         }
         let entries: u64 = held.values().map(|(entries, _)| entries).sum();
         let counted = (self.stats.runs, self.stats.keys, self.stats.entries);
-        if counted != (runs, keys, entries) || u64::from(self.shared.heads.len()) != runs {
+        if counted != (runs, keys, entries)
+            || u64::from(self.shared.roots.len() + self.shared.branches.len()) != runs
+        {
             return Some(format!("counted {counted:?}, found {:?}", (runs, keys, entries)));
         }
         (!self.pool.check()).then(|| "the pool's sums are off".to_owned())
@@ -75,7 +77,7 @@ impl Writer {
                 "its ends are not its keys",
             ),
             (
-                self.shared.heads.find(view.first) == Some(run),
+                self.shared.heads(view.start).find(view.first) == Some(run),
                 "not found by its first key",
             ),
             (placed, "a key is not located"),

@@ -3,6 +3,12 @@
 use super::{MOST_PARTIALS, Writer};
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::holders::reach_of;
+use crate::index::locator::Place;
+use crate::index::run::{self, INLINE_PARTIALS, PARTIAL};
+
+/// Engines free a run from its end, block by block: the locator's buckets are fetched this many at a time, ahead of the
+/// removals that will need them, so that their cache misses overlap.
+const AHEAD: u32 = 8;
 
 impl Writer {
     pub(in crate::index) fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
@@ -16,6 +22,15 @@ impl Writer {
         if reach <= off {
             self.stats.unknown_removals += 1;
             return 0;
+        }
+        self.removed = Place {
+            run: place.run,
+            depth: place.depth.wrapping_sub(1),
+        };
+        if off > 0
+            && (self.lower_alone(worker.0, place.run, off) || self.lower_partial(worker.0, place.run, off))
+        {
+            return u64::from(reach - off);
         }
         self.prepare();
         let before = self.entries_of(worker);
@@ -38,15 +53,52 @@ impl Writer {
         let before = state.entries;
         let mut runs = std::mem::take(&mut state.list);
         // Deepest first: a run is childless by the time it goes.
-        runs.sort_by_cached_key(|run| {
-            std::cmp::Reverse(self.shared.words.line(*run).low(super::super::run::SHAPE))
-        });
+        runs.sort_by_cached_key(|run| std::cmp::Reverse(self.shared.words.line(*run).low(run::SHAPE)));
         for run in runs {
             self.lower(worker.0, run, 0);
             self.settle(run);
         }
         self.merge_pending();
         before
+    }
+
+    /// The way of almost every removal an engine reports: the worker alone holds the run's end, and loses just that.
+    /// `false` if it is any other case, and nothing was done.
+    fn lower_alone(&mut self, worker: u32, run: u32, off: u32) -> bool {
+        let view = self.view(run);
+        let alone = view.full == 1 << (worker % 64) && view.group == worker / 64 && view.overflow == 0;
+        let others = view
+            .partials
+            .iter()
+            .any(|packed| *packed != 0 && (packed >> 32) as u32 >= off);
+        if !alone || others || self.children_of(run) > 0 {
+            return false;
+        }
+        self.lose(worker, view.len - off);
+        self.shorten(run, &view, off);
+        if off.is_multiple_of(AHEAD) {
+            let soon = off.saturating_sub(2 * AHEAD)..off.saturating_sub(AHEAD);
+            self.locator
+                .warm(soon.map(|off| self.shared.words.load(view.keys + off)));
+        }
+        true
+    }
+
+    /// The next most common: a conversation that moved on, whose old copy goes while the new one holds more. `false` if
+    /// it is any other case, and nothing was done.
+    fn lower_partial(&mut self, worker: u32, run: u32, off: u32) -> bool {
+        let line = self.pool.line(run);
+        let slot = (PARTIAL..PARTIAL + INLINE_PARTIALS).find(|slot| {
+            let (holder, reach) = run::unpack(line.get(*slot));
+            holder == worker && reach > off
+        });
+        let Some(slot) = slot else { return false };
+        let (_, reach) = run::unpack(line.get(slot));
+        line.open();
+        line.set(slot, run::partial(worker, off));
+        line.close();
+        self.lose(worker, reach - off);
+        true
     }
 
     /// The worker loses everything below a run, deepest first.

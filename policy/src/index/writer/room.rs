@@ -11,7 +11,8 @@ impl Writer {
             .map(|worker| worker.list.capacity() * size_of::<u32>())
             .sum();
         let workers = self.workers.capacity() * size_of::<Worker>();
-        self.pool.bytes() + self.locator.bytes() + self.shared.heads.bytes() + (lists + workers) as u64
+        let heads = self.shared.roots.bytes() + self.shared.branches.bytes();
+        self.pool.bytes() + self.locator.bytes() + heads + (lists + workers) as u64
     }
 
     /// Cleans, grows and evicts until an operation may start within the budget; never evicts `protected`, the run it is

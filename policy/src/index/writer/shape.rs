@@ -7,17 +7,19 @@ use crate::index::locator::Place;
 use crate::index::pool::Kind;
 use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE, View};
 
+/// Locator slots brought into the first-level cache at a time.
+const WARM: u32 = 64;
+
 impl Writer {
     pub(super) fn write_holders(&mut self, run: u32, holders: &mut Holders) {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let line = shared.words.line(run);
-        line.open();
+        self.pool.line(run).open();
         holders.store(&mut self.pool, run);
-        line.close();
+        self.pool.line(run).close();
     }
 
     /// Enters keys as `run`'s from `depth` on, up to the first that is known already. Returns how many.
     fn enter(&mut self, run: u32, depth: u32, keys: &[PrefixHash]) -> u32 {
+        self.locator.warm(keys.iter().map(|key| key.0));
         let shared = &self.shared;
         let fresh = (depth..).zip(keys).take_while(|(depth, key)| {
             self.locator.insert(key.0, Place { run, depth: *depth }, |place| {
@@ -27,9 +29,9 @@ impl Writer {
         fresh.count() as u32
     }
 
-    /// A block with room for `len` keys and an eighth more, holding those of `old`.
+    /// A block with room for `len` keys and a quarter more, holding those of `old`.
     fn grown(&mut self, run: u32, old: u32, kept: u32, len: u32) -> Option<u32> {
-        let room = (len + len / 8 + 3).min(self.max_run.max(len));
+        let room = (len + len / 4 + 7).min(self.max_run.max(len));
         let block = self.pool.alloc(run, Kind::Keys, room)?;
         if old != 0 {
             self.shared.words.copy(old, block, kept);
@@ -70,7 +72,7 @@ impl Writer {
             above.open();
         }
         self.adopt(parent, run);
-        shared.heads.set(keys[0].0, run);
+        shared.heads(start).set(keys[0].0, run);
         if parent != 0 {
             above.close();
         }
@@ -100,38 +102,43 @@ impl Writer {
             view.keys
         };
         // Beyond the run's end: no reader looks there before the length says so.
-        let shared = std::sync::Arc::clone(&self.shared);
         (block + view.len..)
             .zip(keys)
-            .for_each(|(address, key)| shared.words.store(address, key.0));
-        let line = shared.words.line(run);
+            .for_each(|(address, key)| self.shared.words.store(address, key.0));
+        let line = self.pool.line(run);
         line.open();
         if moved {
             line.set_low(BLOCKS, block);
         }
         let taken = self.enter(run, view.start + view.len, keys);
         if taken > 0 {
+            let line = self.pool.line(run);
             line.set(LAST, keys[taken as usize - 1].0);
             line.set(SHAPE, run::shape(view.start, view.len + taken, view.group));
             if view.overflow != 0 || view.full != 1 << (worker % 64) {
-                let mut holders = self.take_holders(run);
-                let behind: Vec<u32> = holders.full().filter(|holder| *holder != worker).collect();
-                holders.groups.clear();
-                holders.set_full(worker);
-                holders
-                    .partials
-                    .extend(behind.into_iter().map(|holder| (holder, view.len)));
-                holders.store(&mut self.pool, run);
-                self.put_scratch(holders);
+                self.leave_behind(worker, run, view.len);
             }
         }
-        line.close();
+        self.pool.line(run).close();
         if moved {
             self.pool.free(view.keys);
         }
         self.stats.keys += u64::from(taken);
         self.gain(worker, taken);
         taken
+    }
+
+    /// The open run grew past `len` for `worker` alone: its other full holders hold only a part from now on.
+    fn leave_behind(&mut self, worker: u32, run: u32, len: u32) {
+        let mut holders = self.take_holders(run);
+        let behind: Vec<u32> = holders.full().filter(|holder| *holder != worker).collect();
+        holders.groups.clear();
+        holders.set_full(worker);
+        holders
+            .partials
+            .extend(behind.into_iter().map(|holder| (holder, len)));
+        holders.store(&mut self.pool, run);
+        self.put_scratch(holders);
     }
 
     /// Cuts a run in two at `at`, `0 < at < len`. Returns the first part.
@@ -156,6 +163,8 @@ impl Writer {
         words.copy(view.keys, head, at);
         words.copy(view.keys + at, tail, view.len - at);
         let renamed = if prefix_is_new { 0..at } else { at..view.len };
+        self.locator
+            .warm(renamed.clone().map(|off| words.load(view.keys + off)));
         for off in renamed {
             let old = Place {
                 run,
@@ -177,8 +186,8 @@ impl Writer {
         }
         self.adopt(prefix, suffix);
         self.write_parts((prefix, head), (suffix, tail), &view, at, new);
-        shared.heads.set(words.load(tail), suffix);
-        shared.heads.set(view.first, prefix);
+        shared.branches.set(words.load(tail), suffix);
+        shared.heads(view.start).set(view.first, prefix);
         first.close();
         last.close();
         self.pool.free(view.keys);
@@ -284,6 +293,8 @@ impl Writer {
         words.copy(a.keys, block, a.len);
         words.copy(b.keys, block + a.len, b.len);
         let renamed = if keep_upper { a.len..len } else { 0..a.len };
+        self.locator
+            .warm(renamed.clone().map(|off| words.load(block + off)));
         for off in renamed {
             let old = Place {
                 run: gone,
@@ -295,7 +306,7 @@ impl Writer {
         let (line, dead) = (words.line(kept), words.line(gone));
         line.open();
         dead.open();
-        shared.heads.remove(b.first);
+        shared.branches.remove(b.first);
         self.disown(lower);
         if keep_upper {
             self.inherit(lower, upper);
@@ -307,7 +318,7 @@ impl Writer {
             self.unqueue(lower);
             self.queue_after(upper, lower);
             self.unqueue(upper);
-            shared.heads.set(a.first, lower);
+            shared.heads(a.start).set(a.first, lower);
         }
         line.set(SHAPE, run::shape(a.start, len, 0));
         line.set(FIRST, a.first);
@@ -386,37 +397,59 @@ impl Writer {
     /// Shortens a childless run to `len` keys; at 0 it is gone. Its holders' counts are the caller's to have lowered.
     pub(super) fn trim(&mut self, run: u32, len: u32) {
         let view = self.view(run);
+        if len > 0 {
+            self.shorten(run, &view, len);
+            return;
+        }
+        self.leave_locator(run, &view, 0);
+        self.drop_run(run, &view);
+    }
+
+    /// Takes the keys from `len` on out of the locator.
+    fn leave_locator(&mut self, run: u32, view: &View, len: u32) {
         debug_assert!(
             len < view.len && self.children_of(run) == 0,
             "only a leaf's end is trimmed"
         );
-        let shared = std::sync::Arc::clone(&self.shared);
-        let words = &shared.words;
-        for off in len..view.len {
-            self.locator.remove(
-                words.load(view.keys + off),
-                Place {
-                    run,
-                    depth: view.start + off,
-                },
-            );
+        let words = &self.shared.words;
+        let mut from = len;
+        while from < view.len {
+            let to = view.len.min(from + WARM);
+            if to - from > 1 {
+                self.locator
+                    .warm((from..to).map(|off| words.load(view.keys + off)));
+            }
+            for off in from..to {
+                self.locator.remove(
+                    words.load(view.keys + off),
+                    Place {
+                        run,
+                        depth: view.start + off,
+                    },
+                );
+            }
+            from = to;
         }
         self.stats.keys -= u64::from(view.len - len);
-        if len == 0 {
-            self.drop_run(run, &view);
-            return;
-        }
-        let mut holders = self.take_holders(run);
-        holders.cut(len);
-        let line = words.line(run);
+    }
+
+    /// Cuts a run's end off; partial holders that reach the new end become full ones.
+    pub(super) fn shorten(&mut self, run: u32, view: &View, len: u32) {
+        self.leave_locator(run, view, len);
+        let simple = view.overflow == 0 && view.partials.iter().all(|packed| ((packed >> 32) as u32) < len);
+        let line = self.pool.line(run);
         line.open();
         line.set(SHAPE, run::shape(view.start, len, view.group));
-        line.set(LAST, words.load(view.keys + len - 1));
-        holders.store(&mut self.pool, run);
-        line.close();
-        self.put_scratch(holders);
-        if self.pool.capacity(view.keys) > 2 * len + 16 {
-            self.pool.shrink(view.keys, len + len / 8 + 3);
+        line.set(LAST, self.shared.words.load(view.keys + len - 1));
+        if !simple {
+            let mut holders = self.take_holders(run);
+            holders.cut(len);
+            holders.store(&mut self.pool, run);
+            self.put_scratch(holders);
+        }
+        self.pool.line(run).close();
+        if self.pool.capacity(view.keys) > 2 * len + 32 {
+            self.pool.shrink(view.keys, len + len / 4 + 7);
         }
     }
 
@@ -429,7 +462,7 @@ impl Writer {
         }
         line.open();
         self.disown(run);
-        shared.heads.remove(view.first);
+        shared.heads(view.start).remove(view.first);
         self.unqueue(run);
         self.pool.free(view.keys);
         self.retire(run, view.overflow);
