@@ -3,8 +3,9 @@
 //! Per run on the chain's way: one probe for the run that begins with the next key, one record, and one comparison at
 //! the run's far end (see [`View::matched`]). Each run's record is read under its version; at the end the versions of
 //! all runs passed are confirmed once more, so that the whole answer was true at one moment: the moment between the last
-//! read and the first of those confirmations. A writer that keeps changing just these runs can make the walk start over,
-//! at most [`ATTEMPTS`] times; the last walk's answer is then taken as it is, each of its runs having been consistent.
+//! read and the first of those confirmations. A writer that is changing just these runs makes the walk start over. Its
+//! changes last microseconds; should it be interrupted in the middle of one, readers offer it their processor, and only
+//! after [`ATTEMPTS`] walks is the last one's answer taken as it is, each of its runs having been consistent.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use super::run::{self, View};
 use crate::ids::PrefixHash;
 use crate::sync::{Ordering, spin_loop, yield_now};
 
-/// Walks before a writer in the way is tolerated.
-const ATTEMPTS: u32 = 1000;
+/// Walks before a writer in the way is tolerated: with the processor offered to it each time, tens of milliseconds.
+const ATTEMPTS: u32 = 1 << 16;
 /// Walks before the processor is offered to a writer that may have been interrupted in the middle of a change.
-const PATIENCE: u32 = 50;
+const PATIENCE: u32 = 64;
 /// More words than this is no overflow but a torn read.
 const MOST_OVERFLOW: u32 = 4096;
 
