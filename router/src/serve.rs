@@ -21,6 +21,20 @@ use crate::app::App;
 /// How often a drain looks whether everything has ended.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
 
+/// Time for what is cut to be gone.
+const CUT_LIMIT: Duration = Duration::from_secs(1);
+
+/// How far the server is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Not at all.
+    Serving,
+    /// No new connections; those that are open end with what they have begun.
+    Draining,
+    /// Every connection ends where it is.
+    Cut,
+}
+
 /// A router that is serving.
 #[derive(Debug)]
 pub struct Server {
@@ -29,7 +43,7 @@ pub struct Server {
     /// Address of the admin port.
     pub admin_address: SocketAddr,
     app: Arc<App>,
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     data: JoinHandle<GracefulShutdown>,
     admin: JoinHandle<()>,
     tasks: JoinSet<()>,
@@ -46,15 +60,15 @@ impl Server {
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         let app = App::new(config)?;
         let tasks = app.spawn_tasks();
-        let (stop, stopped) = watch::channel(false);
-        let data = tokio::spawn(accept::run(Arc::clone(&app), listener, stopped));
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
         let admin = tokio::spawn(admin::run(Arc::clone(&app), admin_listener));
         info!(%address, %admin_address, workers = app.fleet.workers().len(), "serving");
         Ok(Self {
             address,
             admin_address,
             app,
-            stop,
+            phase,
             data,
             admin,
             tasks,
@@ -88,25 +102,31 @@ impl Server {
             limit_s = limit.as_secs_f64(),
             "draining"
         );
-        let _ = self.stop.send(true);
+        self.phase.send_replace(Phase::Draining);
         let ended = async {
             if let Ok(connections) = self.data.await {
                 connections.shutdown().await;
             }
             // A connection may be gone before the last of what it held is.
-            while self.app.in_flight() > 0 {
-                tokio::time::sleep(DRAIN_STEP).await;
-            }
+            nothing_in_flight(&self.app).await;
         };
         let in_time = tokio::time::timeout(limit, ended).await.is_ok();
         let cut = if in_time { 0 } else { self.app.in_flight() };
-        if cut > 0 {
+        if !in_time {
             warn!(cut, "drain limit reached");
+            self.phase.send_replace(Phase::Cut);
+            let _ = tokio::time::timeout(CUT_LIMIT, nothing_in_flight(&self.app)).await;
         }
         self.admin.abort();
         drop(self.tasks);
         info!(cut, "stopped");
         cut
+    }
+}
+
+async fn nothing_in_flight(app: &App) {
+    while app.in_flight() > 0 {
+        tokio::time::sleep(DRAIN_STEP).await;
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, warn};
 
+use super::Phase;
 use super::client_io::{ClientIo, Progress};
 use crate::app::App;
 use crate::error::ApiError;
@@ -29,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn run(
     app: Arc<App>,
     listener: TcpListener,
-    mut stop: watch::Receiver<bool>,
+    mut phase: watch::Receiver<Phase>,
 ) -> GracefulShutdown {
     let connections = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(
@@ -48,7 +49,7 @@ pub(super) async fn run(
         };
         let (accepted, place) = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => return connections,
+            _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return connections,
             accepted = accepted => accepted,
         };
         match (accepted, place) {
@@ -59,7 +60,7 @@ pub(super) async fn run(
                     Arc::clone(&server),
                     stream,
                     watcher,
-                    place,
+                    (place, phase.clone()),
                 ));
             }
             (Err(error), _) => {
@@ -95,7 +96,7 @@ async fn serve(
     server: Arc<Builder<TokioExecutor>>,
     stream: TcpStream,
     watcher: Watcher,
-    _place: OwnedSemaphorePermit,
+    (_place, mut phase): (OwnedSemaphorePermit, watch::Receiver<Phase>),
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set TCP_NODELAY");
@@ -111,20 +112,26 @@ async fn serve(
         })
     };
     let io = TokioIo::new(ClientIo::new(Arc::clone(&stream), Arc::clone(&progress)));
-    let connection = watcher.watch(server.serve_connection(io, service).into_owned());
-    tokio::pin!(connection);
-    // hyper's own timer starts once it knows which version it reads; until then this one counts.
-    let first = tokio::time::sleep(app.config.limits.header_timeout);
+    // Ends with the block, so that nothing of it is left when the socket is closed: a drain waits for connections, not
+    // for clients that take their time to close.
+    let served = async {
+        let connection = watcher.watch(server.serve_connection(io, service).into_owned());
+        tokio::pin!(connection);
+        // hyper's own timer starts once it knows which version it reads; until then this one counts.
+        let first = tokio::time::sleep(app.config.limits.header_timeout);
+        tokio::select! {
+            ended = &mut connection => is_timeout(ended),
+            () = first => if progress.any_request() { is_timeout(connection.await) } else { true },
+        }
+    };
     let timed_out = tokio::select! {
-        ended = &mut connection => is_timeout(ended),
-        () = first => if progress.any_request() { is_timeout(connection.await) } else { true },
+        timed_out = served => timed_out,
+        // Whatever is still answered is dropped here, and its request to the worker with it.
+        Ok(_) = phase.wait_for(|phase| *phase == Phase::Cut) => return,
     };
     if timed_out && progress.half_a_request() {
-        super::client_io::say(
-            &stream,
-            &ApiError::RequestTimeout(app.config.limits.header_timeout),
-        )
-        .await;
+        let error = ApiError::RequestTimeout(app.config.limits.header_timeout);
+        super::client_io::say(&stream, &error).await;
     }
     super::client_io::close(&stream).await;
 }

@@ -10,6 +10,8 @@
 mod aborts;
 mod affinity;
 mod bad_input;
+mod drain;
 mod faults;
+mod feedback;
 mod forwarding;
 mod streaming;

@@ -1,0 +1,120 @@
+//! An orderly end: what has begun is finished, nothing new begins, and at the limit the rest is cut.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{Fleet, quick, route, stuck_in_decode};
+use tailroute_e2e::raw::{Wire, request};
+use tailroute_e2e::talk::ask;
+use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::{until, within};
+use tokio::net::TcpStream;
+
+async fn refuses(address: std::net::SocketAddr) {
+    within(async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |_| {}).await;
+    let (address, admin) = (router.address, router.admin_address);
+    let body = ask("hello", json!({ "stream": true })).to_string();
+    let respond = async {
+        let mut exchange = upstream.next().await;
+        exchange.begin_events().await;
+        exchange
+    };
+    let (answer, mut exchange) = tokio::join!(client::open(address, "POST", CHAT, &[], body), respond);
+    let mut answer = answer.unwrap();
+    assert_eq!(client::call(admin, "GET", "/readyz", &[], "").await.status, 200);
+
+    let draining = tokio::spawn(router.drain());
+    refuses(address).await;
+    assert_eq!(client::call(admin, "GET", "/readyz", &[], "").await.status, 503);
+    assert_eq!(client::call(admin, "GET", "/livez", &[], "").await.status, 200);
+    for _ in 0..3 {
+        exchange.chunk(b"data: 1\n\n").await;
+        assert_eq!(answer.bytes(9).await, b"data: 1\n\n");
+    }
+    assert!(!draining.is_finished());
+    exchange.chunk(b"data: [DONE]\n\n").await;
+    exchange.end().await;
+    let answer = answer.whole().await;
+    assert!(answer.clean && answer.body == "data: [DONE]\n\n");
+    assert_eq!(within(draining).await.unwrap(), 0, "nothing was cut");
+    refuses(admin).await;
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_hold_a_drain_up() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.limits.drain_timeout = Duration::from_secs(3600);
+    })
+    .await;
+    let body = ask("hello", json!({})).to_string();
+    let length = format!("content-length: {}", body.len());
+    let mut served = Wire::connect(fleet.address()).await;
+    served
+        .write(&request(&format!("POST {CHAT}"), &[&length], &body))
+        .await;
+    assert_eq!(served.answer().await.unwrap().status, 200);
+    let mut fresh = Wire::connect(fleet.address()).await;
+    let h2 = client::H2::connect(fleet.address()).await;
+    // Neither client closes before the router does.
+    assert_eq!(within(fleet.router.drain()).await, 0);
+    assert!(served.closes().await && fresh.closes().await);
+    drop(h2);
+}
+
+#[tokio::test]
+async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |_| {}).await;
+    let address = router.address;
+    let body = ask("hello", json!({})).to_string();
+    let length = format!("content-length: {}", body.len());
+    let one = request(&format!("POST {CHAT}"), &[&length], &body);
+    let mut wire = Wire::connect(address).await;
+    wire.write(&one).await;
+    let exchange = upstream.next().await;
+    let draining = tokio::spawn(router.drain());
+    refuses(address).await;
+    exchange.answer("200 OK", "{}").await;
+    let answer = wire.answer().await.unwrap();
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.headers.get("connection").map(String::as_str),
+        Some("close")
+    );
+    assert!(wire.closes().await);
+    assert_eq!(within(draining).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn at_the_limit_what_is_left_is_cut_and_counted() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |config| {
+        config.limits.drain_timeout = Duration::from_millis(50);
+    })
+    .await;
+    let body = ask("hello", json!({ "stream": true }));
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let mut answer = fleet.open(&[], &body).await;
+        answer.chunk().await.unwrap().unwrap();
+        answers.push(answer);
+    }
+    let app = std::sync::Arc::clone(fleet.router.app());
+    assert_eq!(within(fleet.router.drain()).await, 3);
+    for answer in answers {
+        assert!(!answer.whole().await.clean);
+    }
+    until("nothing in flight", || app.in_flight() == 0).await;
+    within(fleet.engines[0].stats_when(|stats| stats.aborted.decode == 3)).await;
+}
