@@ -18,7 +18,9 @@
 //!   conversation's own history, `(k + n)/(k/λ_c + T)` after `n` returns in a time `T`, the posterior mean under a gamma
 //!   prior of shape `k`. Classes of turn numbers, and of turn numbers and last gaps, were tried: both gain less.
 //! - *μ*: one decay for all, learned as 4/3 of the inverse mean gap unless given. Then the order of any two conversations
-//!   never changes while neither is touched, and the order can be kept: `ln λ + μ·t_last + ln(P + ε)`.
+//!   never changes while neither is touched, and the order can be kept: `ln λ + ∫μ dt + ln(P + ε)`, the integral up to
+//!   the last turn. (With `μ·t_last` instead, every correction of a learned μ would move old conversations past new ones,
+//!   the more so the longer the clock runs.)
 //! - *P*: learned from the prompts, as a step function ([`super::survival`]).
 //!
 //! # What it costs
@@ -34,7 +36,7 @@ use super::returns::Returns;
 use super::survival::{LearnedSurvival, Survival};
 use super::{CacheConfig, CachePolicy, Served};
 use crate::ids::ConversationId;
-use crate::units::Tokens;
+use crate::units::{Millis, Tokens};
 
 /// The learned μ, in inverse mean gaps. More than one: a conversation that stays silent is not only likelier to be
 /// over, but also likelier to be a slow one.
@@ -67,7 +69,7 @@ impl Default for EtLruOptions {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     length: u64,
-    /// `ln λᵢ + μ·t_last`.
+    /// `ln λᵢ + ∫μ dt`.
     weight: f64,
     rank: Rank,
     served: u64,
@@ -84,6 +86,9 @@ pub struct EtLru {
     order: BTreeSet<(Rank, u64, SlotId)>,
     standings: Vec<Standing>,
     served: u64,
+    now: Millis,
+    /// ∫ μ dt up to `now`.
+    clock: f64,
 }
 
 impl EtLru {
@@ -97,6 +102,8 @@ impl EtLru {
             order: BTreeSet::new(),
             standings: Vec::new(),
             served: 0,
+            now: Millis::ZERO,
+            clock: 0.0,
             config,
             options,
         }
@@ -154,7 +161,10 @@ impl EtLru {
                 .map_or(0.0, |gap| DECAY_PER_GAP / gap)
         };
         let decay_per_ms = self.options.decay_per_s.map_or_else(learned, |per_s| per_s / 1e3);
-        hazard.ln() + decay_per_ms * turn.at.0
+        // Integrated, so that what was learned since changes the ages of all alike.
+        self.clock += decay_per_ms * turn.at.saturating_sub(self.now).0;
+        self.now = self.now.max(turn.at);
+        hazard.ln() + self.clock
     }
 
     fn evict(&mut self) {

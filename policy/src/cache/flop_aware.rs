@@ -12,8 +12,8 @@
 //! not exactly what was cached, or more, resumes nothing.
 //!
 //! # What the source leaves open, and the reading taken
-//! - *Recency* is `t_last/τ`, with τ the mean gap of returns: a rank that does not change while nothing is touched, so
-//!   that the order can be kept, O(log n), where normalising over all candidates would rescan them.
+//! - *Recency* is `∫dt/τ` up to the last turn, with τ the mean gap of returns: a rank that does not change while nothing
+//!   is touched, so that the order can be kept, O(log n), where normalising over all candidates would rescan them.
 //! - *FLOPs per byte* of a prefix of `L` tokens are `(L + γ·L²/2) / (L + S)`, in units of one token's linear FLOPs and
 //!   its KV bytes: `γ` is attention's share, `S` the state in tokens' worth of KV. Divided by its value at the mean
 //!   length, so that `w` has no unit.
@@ -26,7 +26,7 @@ use super::ranked::Ranked;
 use super::returns::Returns;
 use super::{CacheConfig, CachePolicy, Served};
 use crate::ids::ConversationId;
-use crate::units::Tokens;
+use crate::units::{Millis, Tokens};
 
 /// Weights tried.
 const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
@@ -66,6 +66,9 @@ pub struct FlopAware {
     returns: Returns,
     mean_length: f64,
     turns: f64,
+    now: Millis,
+    /// Mean gaps passed up to `now`.
+    recency: f64,
     /// Recorded turns, and how many to record. Empty in a replay.
     window: Vec<Served>,
     window_turns: usize,
@@ -83,6 +86,8 @@ impl FlopAware {
             returns: Returns::default(),
             mean_length: 0.0,
             turns: 0.0,
+            now: Millis::ZERO,
+            recency: 0.0,
             window: Vec::new(),
             window_turns: WINDOW.0,
         }
@@ -104,9 +109,8 @@ impl FlopAware {
     }
 
     fn utility(&self, turn: &Served) -> f64 {
-        let recency = turn.at.0 / self.returns.overall_gap_ms().unwrap_or(1.0).max(1e-6);
         let usual = self.flops_per_byte(self.mean_length).max(1e-9);
-        recency + self.weight * self.flops_per_byte(turn.length.as_f64()) / usual
+        self.recency + self.weight * self.flops_per_byte(turn.length.as_f64()) / usual
     }
 
     fn tune(&mut self) {
@@ -153,6 +157,13 @@ impl CachePolicy for FlopAware {
         self.mean_length += (turn.length.as_f64() - self.mean_length) / self.turns.min(1000.0);
         self.returns
             .observe(turn.conversation, turn.class.index(), turn.at);
+        // Integrated, so that a corrected gap changes the recency of all alike.
+        let gap_ms = self
+            .returns
+            .overall_gap_ms()
+            .map_or(f64::INFINITY, |gap| gap.max(1e-6));
+        self.recency += turn.at.saturating_sub(self.now).0 / gap_ms;
+        self.now = self.now.max(turn.at);
         let size = turn.length + self.state_tokens();
         let slot = self.ranked.touch(turn.conversation, size, self.utility(turn));
         while !self.ranked.lengths.fits() {

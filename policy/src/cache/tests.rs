@@ -192,3 +192,51 @@ fn names_read_back_and_others_are_answered_with_the_list() {
     );
     assert!("lru:3".parse::<PolicySpec>().is_err());
 }
+
+#[test]
+fn what_is_learned_does_not_wear_off_as_the_clock_runs_on() {
+    use crate::simulate::generate::Generator;
+    let config = CacheConfig {
+        xi_tokens: 1200.0,
+        next_prompt: Tokens(200),
+        ..CacheConfig::new(Tokens(10_000))
+    };
+    for spec in specs().into_iter().filter(learns) {
+        let spec = match spec {
+            PolicySpec::FlopAware(options) => PolicySpec::FlopAware(FlopAwareOptions {
+                state_tokens: 100.0,
+                ..options
+            }),
+            other => other,
+        };
+        let mut cache = spec.build(config);
+        // The same turns three times over, the last time after a century.
+        let mut hits = [0u64; 3];
+        let century_ms = 3.2e12;
+        for (round, (origin_ms, names)) in [(0.0, 0), (2e9, 1 << 40), (century_ms, 1 << 41)]
+            .into_iter()
+            .enumerate()
+        {
+            for turn in Generator::new(&"gen:wildchat:4".parse().unwrap())
+                .unwrap()
+                .take(6000)
+            {
+                let conversation = ConversationId(turn.conversation.0 + names);
+                hits[round] += cache.cached(conversation, turn.history_tokens).0;
+                cache.served(&Served {
+                    conversation,
+                    turn: turn.turn,
+                    class: turn.class,
+                    at: turn.at() + Millis(origin_ms),
+                    prompt: turn.prompt_tokens,
+                    length: turn.total_tokens(),
+                    future: Future::Unknown,
+                });
+            }
+        }
+        assert!(
+            hits[2] * 100 > hits[0] * 90 && hits[1] * 100 > hits[0] * 90,
+            "{spec}: {hits:?}"
+        );
+    }
+}
