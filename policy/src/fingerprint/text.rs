@@ -176,6 +176,14 @@ impl ChainBuilder {
     /// Appends to the message's canonical bytes; each full chunk becomes a key.
     fn absorb(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
+        if let [byte] = *bytes
+            && self.fill < CHUNK_BYTES - 1
+        {
+            // A decoded escape: as common as line breaks, and not worth a call to copy.
+            self.buffer[self.fill] = byte;
+            self.fill += 1;
+            return;
+        }
         if self.fill > 0 {
             let taken = bytes.len().min(CHUNK_BYTES - self.fill);
             self.buffer[self.fill..self.fill + taken].copy_from_slice(&bytes[..taken]);

@@ -3,11 +3,12 @@
 //! Strings are decoded straight from the body into the hash: no text is copied, and how the JSON was written (white
 //! space, escapes, order of members around a message's role) does not reach the chain.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 
 use policy::fingerprint::{Chain, ChainBuilder, Field, MediaHasher, push_token_blocks, token_root};
 
-use super::json::{Scanner, compact, elements, members, text};
+use super::json::{Malformed, Scanner, compact, elements, members, text};
 use super::parse::Parsed;
 
 /// Tokens per key of a prompt that comes as token ids.
@@ -63,9 +64,8 @@ fn chat(mut builder: ChainBuilder, tools: Option<&[u8]>, messages: &[u8]) -> Fin
         builder.field(Field::Tools);
         compact(tool, |piece| builder.push(piece));
     }
-    for each in elements(messages) {
-        message(&mut builder, each);
-    }
+    // The span was checked when the body was parsed, so walking it cannot fail.
+    let _ = Scanner::again(messages).array(|scanner| message(&mut builder, scanner));
     builder.end_message();
     let mut reply = builder.reply();
     reply.field(Field::Text);
@@ -112,22 +112,44 @@ fn completion(model: &str, salt: Option<&str>, prompt: &[u8]) -> Fingerprint {
     }
 }
 
-/// A message: its role, then its other fields in the order of the request.
-fn message(builder: &mut ChainBuilder, message: &[u8]) {
-    let role = members(message)
-        .find(|(key, _)| key == "role")
-        .and_then(|(_, role)| text(role));
-    builder.begin_message(role.as_deref().unwrap_or_default());
-    for (key, value) in members(message) {
-        match &*key {
-            "name" => field(builder, Field::Name, value),
-            "content" if value.starts_with(b"[") => elements(value).for_each(|each| part(builder, each)),
-            "content" => field(builder, Field::Text, value),
-            "tool_calls" => elements(value).for_each(|call| tool_call(builder, call)),
-            "tool_call_id" => field(builder, Field::ToolId, value),
-            _ => {}
+/// A message: its role, then its other fields in the order of the request. Walked once where the role comes first.
+fn message(builder: &mut ChainBuilder, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+    let start = scanner.clone();
+    let mut begun = false;
+    scanner.object(|scanner, key| {
+        let of_message = matches!(&*key, "role" | "name" | "content" | "tool_calls" | "tool_call_id");
+        if !begun && of_message {
+            begun = true;
+            builder.begin_message(&role(start.clone()));
         }
-    }
+        match (&*key, scanner.peek()) {
+            ("content", Some(b'"')) => {
+                builder.field(Field::Text);
+                scanner.string(|piece| builder.push(piece))
+            }
+            ("content", _) => scanner.array(|scanner| scanner.skip().map(|each| part(builder, each))),
+            ("name", _) => scanner.skip().map(|value| field(builder, Field::Name, value)),
+            ("tool_calls", _) => scanner.array(|scanner| scanner.skip().map(|call| tool_call(builder, call))),
+            ("tool_call_id", _) => scanner.skip().map(|value| field(builder, Field::ToolId, value)),
+            _ => scanner.skip().map(drop),
+        }
+    })
+}
+
+/// The role of the message that a scanner stands before. It is nearly always the first member.
+fn role<'a>(mut scanner: Scanner<'a>) -> Cow<'a, str> {
+    let mut role = Cow::Borrowed("");
+    // Stopping early is an error to the scanner and none to us.
+    let _ = scanner.object(|scanner, key| {
+        let at = scanner.position();
+        let value = scanner.skip()?;
+        if key == "role" {
+            role = text(value).unwrap_or_default();
+            return Err(Malformed { at, what: "found" });
+        }
+        Ok(())
+    });
+    role
 }
 
 fn field(builder: &mut ChainBuilder, field: Field, value: &[u8]) {
@@ -190,7 +212,7 @@ fn tool_call(builder: &mut ChainBuilder, call: &[u8]) {
 fn push_string(value: &[u8], piece: impl FnMut(&[u8])) {
     if value.starts_with(b"\"") {
         // The value was validated when the body was parsed.
-        let _ = Scanner::new(value).string(piece);
+        let _ = Scanner::again(value).string(piece);
     }
 }
 

@@ -37,13 +37,29 @@ impl Malformed {
 pub struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// The text was checked before: control characters need not be looked for again.
+    checked: bool,
 }
 
 impl<'a> Scanner<'a> {
     /// A scanner at the start of a text.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self {
+            bytes,
+            at: 0,
+            checked: false,
+        }
+    }
+
+    /// A scanner over a value that another one has passed over.
+    #[must_use]
+    pub fn again(value: &'a [u8]) -> Self {
+        Self {
+            bytes: value,
+            at: 0,
+            checked: true,
+        }
     }
 
     /// Where it is.
@@ -119,6 +135,60 @@ impl<'a> Scanner<'a> {
             if self.close(&mut open)? {
                 return Ok(&self.bytes[start..self.at]);
             }
+        }
+    }
+
+    /// Walks the members of an object; `member` is given each key and must pass over the value. Anything but an object
+    /// is passed over.
+    ///
+    /// # Errors
+    /// If it is not JSON.
+    pub fn object(
+        &mut self,
+        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        if self.peek() != Some(b'{') {
+            return self.skip().map(drop);
+        }
+        self.at += 1;
+        if self.take(b'}') {
+            return Ok(());
+        }
+        loop {
+            self.peek();
+            let start = self.at;
+            self.key()?;
+            let colon = self.at;
+            let quoted = self.bytes[start..colon - 1].trim_ascii_end();
+            member(self, text(quoted).unwrap_or_default())?;
+            if self.take(b'}') {
+                return Ok(());
+            }
+            self.expect(b',', "expected `,` or `}`")?;
+        }
+    }
+
+    /// Walks the elements of an array; `element` must pass over each. Anything but an array is passed over.
+    ///
+    /// # Errors
+    /// If it is not JSON.
+    pub fn array(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        if self.peek() != Some(b'[') {
+            return self.skip().map(drop);
+        }
+        self.at += 1;
+        if self.take(b']') {
+            return Ok(());
+        }
+        loop {
+            element(self)?;
+            if self.take(b']') {
+                return Ok(());
+            }
+            self.expect(b',', "expected `,` or `]`")?;
         }
     }
 
@@ -211,7 +281,9 @@ impl<'a> Scanner<'a> {
                 self.at = self.bytes.len();
                 return Err(self.wrong("the string does not end"));
             };
-            if let Some(control) = control(&rest[..end]) {
+            if !self.checked
+                && let Some(control) = control(&rest[..end])
+            {
                 self.at += control;
                 return Err(self.wrong("control characters in strings must be escaped"));
             }
@@ -327,7 +399,7 @@ impl Nesting {
 /// The members of an object, which must be a valid JSON value: each key, decoded, with the span of its value.
 /// Anything but an object has none.
 pub fn members<'a>(value: &'a [u8]) -> impl Iterator<Item = (Cow<'a, str>, &'a [u8])> {
-    let mut scanner = Scanner::new(value);
+    let mut scanner = Scanner::again(value);
     let mut more = scanner.take(b'{') && scanner.peek() != Some(b'}');
     std::iter::from_fn(move || {
         if !more {
@@ -343,7 +415,7 @@ pub fn members<'a>(value: &'a [u8]) -> impl Iterator<Item = (Cow<'a, str>, &'a [
 
 /// The elements of an array, which must be a valid JSON value. Anything but an array has none.
 pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut scanner = Scanner::new(value);
+    let mut scanner = Scanner::again(value);
     let mut more = scanner.take(b'[') && scanner.peek() != Some(b']');
     std::iter::from_fn(move || {
         if !more {
@@ -371,7 +443,7 @@ pub fn text(value: &[u8]) -> Option<Cow<'_, str>> {
 
 /// Hands on a valid JSON value without insignificant white space and with its strings decoded.
 pub fn compact(value: &[u8], mut piece: impl FnMut(&[u8])) {
-    let mut scanner = Scanner::new(value);
+    let mut scanner = Scanner::again(value);
     while let Some(byte) = scanner.peek() {
         if byte == b'"' {
             piece(b"\"");
@@ -392,6 +464,15 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    /// Walks a value by `object` and `array` instead of `skip`.
+    fn walk(scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        match scanner.peek() {
+            Some(b'{') => scanner.object(|scanner, _| walk(scanner)),
+            Some(b'[') => scanner.array(walk),
+            _ => scanner.skip().map(drop),
+        }
+    }
 
     fn whole(text: &[u8]) -> Result<&[u8], Malformed> {
         let mut scanner = Scanner::new(text);
@@ -503,6 +584,9 @@ mod tests {
             if std::str::from_utf8(&text).is_ok() {
                 let theirs = serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_ok();
                 prop_assert_eq!(whole(&text).is_ok(), theirs, "{}", String::from_utf8_lossy(&text));
+                let mut scanner = Scanner::new(&text);
+                let walked = walk(&mut scanner).is_ok() && scanner.peek().is_none();
+                prop_assert_eq!(walked, theirs, "{}", String::from_utf8_lossy(&text));
             }
         }
 

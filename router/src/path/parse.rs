@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use super::json::{Malformed, Scanner, members, text};
+use super::json::{Malformed, Scanner, text};
 use crate::error::ApiError;
 
 /// What the router needs to know of a request's body. Spans are valid JSON values within it.
@@ -35,7 +35,7 @@ pub struct Parsed<'a> {
 ///
 /// # Errors
 /// [`ApiError::MalformedJson`] if the body is not JSON, with the place.
-pub fn parse(body: &[u8]) -> Result<Parsed<'_>, ApiError> {
+pub fn parse<'a>(body: &'a [u8]) -> Result<Parsed<'a>, ApiError> {
     let refuse = |error: Malformed| ApiError::MalformedJson(error.describe(body));
     if let Err(error) = std::str::from_utf8(body) {
         return Err(refuse(Malformed {
@@ -44,16 +44,10 @@ pub fn parse(body: &[u8]) -> Result<Parsed<'_>, ApiError> {
         }));
     }
     let mut scanner = Scanner::new(body);
-    let value = scanner.skip().map_err(refuse)?;
-    if scanner.peek().is_some() {
-        return Err(refuse(Malformed {
-            at: scanner.position(),
-            what: "more follows the JSON value",
-        }));
-    }
     let mut parsed = Parsed::default();
     let mut cache_key = None;
-    for (key, value) in members(value) {
+    let member = |scanner: &mut Scanner<'a>, key: Cow<'a, str>| {
+        let value = scanner.skip()?;
         match &*key {
             "model" => parsed.model = text(value),
             "stream" => parsed.stream = value == b"true",
@@ -65,6 +59,14 @@ pub fn parse(body: &[u8]) -> Result<Parsed<'_>, ApiError> {
             "prompt" => parsed.prompt = Some(value),
             _ => {}
         }
+        Ok(())
+    };
+    scanner.object(member).map_err(refuse)?;
+    if scanner.peek().is_some() {
+        return Err(refuse(Malformed {
+            at: scanner.position(),
+            what: "more follows the JSON value",
+        }));
     }
     parsed.session = parsed.session.or(cache_key);
     Ok(parsed)
