@@ -2,7 +2,11 @@
 //!
 //! `cargo bench -p tailroute --bench fingerprint`
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros make undocumented functions; a bench may stop")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "criterion's macros make undocumented functions; a bench may stop"
+)]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::json;
