@@ -10,6 +10,7 @@
 mod aborts;
 mod affinity;
 mod bad_input;
+mod chaos;
 mod drain;
 mod faults;
 mod feedback;
