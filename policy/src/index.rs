@@ -7,6 +7,30 @@
 //! Keys are [`PrefixHash`]es: each names its whole prefix, so a key has one parent for ever, the keys known form a
 //! forest, and two chains that agree at one position agree at all positions before it. Several models, cache salts and
 //! kinds of keys live in one index; their roots keep them apart.
+//!
+//! # Shape
+//!
+//! A radix tree whose edges are *runs*: maximal stretches of keys without a branch. A run's record names its first and
+//! last key, its holders in full (a bit each) and, for the few whose copy ends inside, how far each reaches. A walk finds
+//! the next run by its first key, and since a key names all before it, compares just the run's last key: a chain of 512
+//! keys held as two runs costs two probes and two comparisons. The answer is written a bitset word at a time.
+//!
+//! Readers take no lock and write nothing ([`IndexReader`], `read`): what they see are atomic words in chunks that stay
+//! allocated (`words`), guarded by a version per run. One writer changes them (`writer`); its private `locator` knows the
+//! place of every key, for events that name one. Blocks live in a log that is cleaned (`pool`), runs merge again when a
+//! branch or a holder goes, and the least recently used leaves are evicted when the byte budget is used up: churn leaves
+//! nothing behind.
+//!
+//! # Rejected
+//!
+//! - *A hash probe per key*, or per power of two of the depth: a cache miss each, where a run costs two in all.
+//! - *Two copies, one read while the other is written* (left-right): every event applied twice and the memory doubled, to
+//!   spare readers a version check of a nanosecond.
+//! - *Reference counting or epochs* to free what readers might still look at: both make readers write, and need `unsafe`
+//!   where atomic words that stay allocated need none.
+//! - *Splitting runs wherever a worker's copy ends*: a conversation that moved ten times would be ten runs.
+//! - *A map from key to run per worker*, as engines' events suggest: 16 bytes or more per (key, worker), against the
+//!   locator's 14 per key. Keys are the router's own, the same on every worker.
 
 mod heads;
 mod holders;
