@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod cost;
 pub mod estimate;
+pub mod evidence;
 pub mod fingerprint;
 pub mod ids;
 pub mod index;

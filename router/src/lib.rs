@@ -8,6 +8,7 @@ pub mod cmd;
 pub mod demo;
 pub mod drive;
 pub mod error;
+pub mod evidence;
 pub mod fleet;
 pub mod knowledge;
 pub mod metrics;

@@ -1,0 +1,218 @@
+//! The blocks that a worker holds, as its events tell: a forest of hashes.
+//!
+//! A block serves a prompt only if all blocks before it are there. Engines evict from a prompt's end, so nearly always
+//! whatever is resident has all its ancestors resident; then a block's own presence answers. The rest (a block in the
+//! middle left) is counted in `missing`, and only while something is missing does an answer walk up to the root.
+
+use rustc_hash::FxHashMap;
+
+use super::Medium;
+
+/// Most blocks of one worker. More than any cache holds: an engine that never says what leaves must not fill memory.
+const MAX_BLOCKS: usize = 1 << 21;
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    parent: Option<u64>,
+    /// Blocks before it, counted from the prompt's beginning.
+    depth: u32,
+    /// The tiers that hold it.
+    media: u8,
+    /// Resident blocks that name it as their parent.
+    children: u32,
+}
+
+/// The blocks that a worker holds.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    held: FxHashMap<u64, Block>,
+    /// Blocks that are not resident while blocks that follow them are, and how many do.
+    missing: FxHashMap<u64, u32>,
+}
+
+impl Blocks {
+    /// Number of blocks held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether none is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Blocks came into a tier, each following the one before. Returns the last one's hash and its depth (1 for a
+    /// prompt's first block), or `None` if their place is unknown because their parent is, or if there is no more room.
+    pub fn store(&mut self, parent: Option<u64>, hashes: &[u64], medium: Medium) -> Option<(u64, u32)> {
+        let mut before = match parent {
+            None => 0,
+            Some(hash) => self.held.get(&hash)?.depth,
+        };
+        let mut parent = parent;
+        for &hash in hashes {
+            before = before.checked_add(1)?;
+            if let Some(block) = self.held.get_mut(&hash) {
+                block.media |= medium.bit();
+            } else {
+                if self.held.len() >= MAX_BLOCKS || parent == Some(hash) {
+                    return None;
+                }
+                let block = Block {
+                    parent,
+                    depth: before,
+                    media: medium.bit(),
+                    children: self.missing.remove(&hash).unwrap_or(0),
+                };
+                self.held.insert(hash, block);
+                if let Some(above) = parent {
+                    match self.held.get_mut(&above) {
+                        Some(above) => above.children += 1,
+                        None => *self.missing.entry(above).or_default() += 1,
+                    }
+                }
+            }
+            parent = Some(hash);
+        }
+        parent.map(|last| (last, before))
+    }
+
+    /// A block left a tier. Returns whether it was the last tier that held it.
+    pub fn remove(&mut self, hash: u64, medium: Medium) -> bool {
+        let Some(block) = self.held.get_mut(&hash) else {
+            return false;
+        };
+        block.media &= !medium.bit();
+        if block.media != 0 {
+            return false;
+        }
+        let Block { parent, children, .. } = *block;
+        self.held.remove(&hash);
+        if children > 0 {
+            self.missing.insert(hash, children);
+        }
+        if let Some(above) = parent {
+            if let Some(block) = self.held.get_mut(&above) {
+                block.children = block.children.saturating_sub(1);
+            } else if let Some(waiting) = self.missing.get_mut(&above) {
+                *waiting -= 1;
+                if *waiting == 0 {
+                    self.missing.remove(&above);
+                }
+            }
+        }
+        true
+    }
+
+    /// Everything left.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether a prompt can use this block: it and all blocks before it are there.
+    #[must_use]
+    pub fn serves(&self, hash: u64) -> bool {
+        let Some(mut block) = self.held.get(&hash) else {
+            return false;
+        };
+        if self.missing.is_empty() {
+            return true;
+        }
+        while let Some(parent) = block.parent {
+            match self.held.get(&parent) {
+                // Depths must fall on the way up, so that no chain of events can make a circle.
+                Some(above) if above.depth < block.depth => block = above,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// The blocks from a prompt's beginning to this one; `None` if any of them is not there.
+    #[must_use]
+    pub fn path(&self, last: u64) -> Option<Vec<u64>> {
+        let mut at = self.held.get(&last)?;
+        let mut path = Vec::with_capacity(at.depth as usize);
+        path.push(last);
+        while let Some(parent) = at.parent {
+            path.push(parent);
+            let above = self.held.get(&parent).filter(|above| above.depth < at.depth)?;
+            at = above;
+        }
+        path.reverse();
+        Some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same by walking: which blocks are where, and every answer from the root.
+    #[derive(Default)]
+    struct Naive(BTreeMap<u64, (Option<u64>, u8)>);
+
+    impl Naive {
+        fn serves(&self, hash: u64) -> bool {
+            match self.0.get(&hash) {
+                None => false,
+                Some((None, _)) => true,
+                Some((Some(parent), _)) => self.serves(*parent),
+            }
+        }
+    }
+
+    /// A block's name says where it is: branch 0 is everybody's first half.
+    fn name(branch: u64, depth: u64) -> u64 {
+        if depth <= 3 { depth } else { branch * 100 + depth }
+    }
+
+    proptest! {
+        #[test]
+        fn it_answers_as_the_naive_twin_does(
+            steps in prop::collection::vec((0..4_u64, 1..8_u64, 1..8_u64, 0..5_u8, any::<bool>()), 1..80),
+        ) {
+            let (mut blocks, mut naive) = (Blocks::default(), Naive::default());
+            for (branch, from, count, what, host) in steps {
+                let medium = if host { Medium::Host } else { Medium::Gpu };
+                if what < 3 {
+                    let parent = (from > 1).then(|| name(branch, from - 1));
+                    let hashes: Vec<u64> = (from..from + count).map(|depth| name(branch, depth)).collect();
+                    if parent.is_none_or(|parent| naive.0.contains_key(&parent)) {
+                        let mut above = parent;
+                        for &hash in &hashes {
+                            naive.0.entry(hash).or_insert((above, 0)).1 |= medium.bit();
+                            above = Some(hash);
+                        }
+                        prop_assert_eq!(
+                            blocks.store(parent, &hashes, medium),
+                            Some((name(branch, from + count - 1), (from + count - 1) as u32))
+                        );
+                    } else {
+                        prop_assert_eq!(blocks.store(parent, &hashes, medium), None);
+                    }
+                } else {
+                    let hash = name(branch, from);
+                    let gone = naive.0.get_mut(&hash).is_some_and(|block| {
+                        block.1 &= !medium.bit();
+                        block.1 == 0
+                    });
+                    if gone {
+                        naive.0.remove(&hash);
+                    }
+                    prop_assert_eq!(blocks.remove(hash, medium), gone);
+                }
+                prop_assert_eq!(blocks.len(), naive.0.len());
+                for &hash in naive.0.keys() {
+                    prop_assert_eq!(blocks.serves(hash), naive.serves(hash), "{}", hash);
+                    prop_assert_eq!(blocks.path(hash).is_some(), naive.serves(hash));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Cache events as engines put them on the wire: msgpack, `[timestamp, [event…], rank]`.
+//!
+//! Two forms are in use. vLLM since 0.24 and SGLang since 0.5.20 send an event as a map with a `type`; before, as an
+//! array that begins with the type and whose length grew by version. Fields and types that are not known here are
+//! skipped, so that the next version is read as well. Hashes are unsigned, signed (the same 64 bits) or byte strings (of
+//! which the last eight bytes are what the integer form would be).
+//!
+//! The bytes come from outside. Nothing is allocated on a length's word alone, nothing recurses, and hashes and events
+//! have a bound. Rejected: deriving the decoder (`rmp-serde`): it allocates the token ids, by far the largest part, which
+//! nobody here reads, and an untagged union of both forms buffers everything twice.
+
+mod msgpack;
+
+use msgpack::{Reader, Type};
+use policy::evidence::{Event, Medium, Stored};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most events of one batch.
+const MAX_EVENTS: u32 = 1 << 17;
+/// Most hashes of one event.
+const MAX_HASHES: u32 = 1 << 20;
+
+/// Why a batch cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The bytes end within a value.
+    #[error("the batch is cut short at byte {0}")]
+    Short(usize),
+    /// A value is of a type that this field cannot have.
+    #[error("{field}: found {found:?} at byte {at}")]
+    Type {
+        /// The field.
+        field: &'static str,
+        /// What was found.
+        found: Type,
+        /// Where.
+        at: usize,
+    },
+    /// More elements than are taken.
+    #[error("{field}: {count} are too many")]
+    TooMany {
+        /// The field.
+        field: &'static str,
+        /// How many.
+        count: u32,
+    },
+    /// A field that the event needs is not there.
+    #[error("an event without {0}")]
+    Missing(&'static str),
+}
+
+/// Reads a batch: hands each event that is understood to `take`, and returns the data-parallel rank.
+///
+/// # Errors
+/// At the first value that cannot be read; the events before it were handed over.
+pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Option<u32>, WireError> {
+    let mut reader = Reader::new(payload);
+    let parts = reader.array("batch")?;
+    if parts < 2 {
+        return Err(WireError::Missing("events"));
+    }
+    reader.skip()?;
+    let events = reader.array("events")?;
+    if events > MAX_EVENTS {
+        return Err(WireError::TooMany {
+            field: "events",
+            count: events,
+        });
+    }
+    for _ in 0..events {
+        let event = match reader.peek()? {
+            Type::Map => map_event(&mut reader)?,
+            Type::Array => array_event(&mut reader)?,
+            _ => {
+                reader.skip()?;
+                None
+            }
+        };
+        if let Some(event) = event {
+            take(event);
+        }
+    }
+    if parts < 3 || reader.nil()? {
+        return Ok(None);
+    }
+    Ok(u32::try_from(reader.integer("rank")?).ok())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+}
+
+impl Kind {
+    fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            b"BlockStored" => Some(Self::Stored),
+            b"BlockRemoved" => Some(Self::Removed),
+            b"AllBlocksCleared" => Some(Self::Cleared),
+            _ => None,
+        }
+    }
+}
+
+/// What was read of an event.
+#[derive(Default)]
+struct Fields {
+    hashes: Option<Vec<u64>>,
+    parent: Option<u64>,
+    block_size: u32,
+    medium: Medium,
+    session: Option<u64>,
+    /// A cache group whose blocks do not decide what a prompt can use, such as a sliding window's.
+    aside: bool,
+}
+
+impl Fields {
+    fn event(self, kind: Kind) -> Result<Option<Event>, WireError> {
+        if self.aside {
+            return Ok(None);
+        }
+        let hashes = self.hashes;
+        let hashes = || hashes.ok_or(WireError::Missing("block_hashes"));
+        Ok(Some(match kind {
+            Kind::Stored => Event::Stored(Stored {
+                hashes: hashes()?,
+                parent: self.parent,
+                block_size: self.block_size,
+                medium: self.medium,
+                session: self.session,
+            }),
+            Kind::Removed => Event::Removed {
+                hashes: hashes()?,
+                medium: self.medium,
+            },
+            Kind::Cleared => Event::Cleared,
+        }))
+    }
+
+    fn read(&mut self, field: &[u8], reader: &mut Reader<'_>) -> Result<(), WireError> {
+        match field {
+            b"block_hashes" => self.hashes = Some(hashes(reader)?),
+            b"parent_block_hash" => {
+                self.parent = optional(reader, |reader| hash(reader, "parent_block_hash"))?
+            }
+            b"block_size" => {
+                let size = reader.integer("block_size")?;
+                self.block_size = u32::try_from(size).unwrap_or(0);
+            }
+            b"medium" => {
+                let name = optional(reader, |reader| reader.string("medium"))?;
+                self.medium = medium(name.unwrap_or_default());
+            }
+            b"session_id" => {
+                let name = optional(reader, |reader| reader.string("session_id"))?;
+                self.session = name.map(xxh3_64);
+            }
+            b"group_idx" => {
+                self.aside |= optional(reader, |reader| reader.integer("group_idx"))?.unwrap_or(0) != 0
+            }
+            _ => reader.skip()?,
+        }
+        Ok(())
+    }
+}
+
+fn map_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
+    // The type may come last, and only it says what the other fields are.
+    let mut ahead = reader.clone();
+    let mut kind = None;
+    for _ in 0..ahead.map("event")? {
+        if ahead.string("field")? == b"type" {
+            kind = Kind::of(ahead.string("type")?);
+        } else {
+            ahead.skip()?;
+        }
+    }
+    let Some(kind) = kind else {
+        *reader = ahead;
+        return Ok(None);
+    };
+    let mut fields = Fields::default();
+    for _ in 0..reader.map("event")? {
+        let field = reader.string("field")?;
+        fields.read(field, reader)?;
+    }
+    fields.event(kind)
+}
+
+fn array_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
+    const STORED: [&[u8]; 9] = [
+        b"block_hashes",
+        b"parent_block_hash",
+        b"token_ids",
+        b"block_size",
+        b"lora_id",
+        b"medium",
+        b"lora_name",
+        b"extra_keys",
+        b"group_idx",
+    ];
+    const REMOVED: [&[u8]; 3] = [b"block_hashes", b"medium", b"group_idx"];
+    let length = reader.array("event")?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let kind = Kind::of(reader.string("type")?);
+    let names: &[&[u8]] = match kind {
+        Some(Kind::Stored) => &STORED,
+        Some(Kind::Removed) => &REMOVED,
+        _ => &[],
+    };
+    let mut fields = Fields::default();
+    for at in 0..length as usize - 1 {
+        match names.get(at) {
+            Some(name) => fields.read(name, reader)?,
+            None => reader.skip()?,
+        }
+    }
+    kind.map_or(Ok(None), |kind| fields.event(kind))
+}
+
+fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
+    let count = reader.array("block_hashes")?;
+    if count > MAX_HASHES {
+        return Err(WireError::TooMany {
+            field: "block_hashes",
+            count,
+        });
+    }
+    // A hash takes a byte at the least, so the rest of the batch bounds what is set aside.
+    let mut hashes = Vec::with_capacity((count as usize).min(reader.left()));
+    for _ in 0..count {
+        hashes.push(hash(reader, "block_hashes")?);
+    }
+    Ok(hashes)
+}
+
+fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<u64, WireError> {
+    let at = reader.at();
+    match reader.peek()? {
+        Type::Bytes => match reader.bytes(field)?.last_chunk::<8>() {
+            Some(last) => Ok(u64::from_be_bytes(*last)),
+            None => Err(WireError::Type {
+                field,
+                found: Type::Bytes,
+                at,
+            }),
+        },
+        // Signed or not, the 64 bits are the name.
+        _ => reader.integer(field).map(|number| number as u64),
+    }
+}
+
+fn optional<'a, T>(
+    reader: &mut Reader<'a>,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, WireError>,
+) -> Result<Option<T>, WireError> {
+    if reader.nil()? {
+        return Ok(None);
+    }
+    read(reader).map(Some)
+}
+
+fn medium(name: &[u8]) -> Medium {
+    match name {
+        b"CPU" | b"CPU_PINNED" | b"HOST" => Medium::Host,
+        b"DISK" => Medium::Disk,
+        b"" | b"GPU" => Medium::Gpu,
+        _ => Medium::External,
+    }
+}
+
+#[cfg(test)]
+mod tests;
