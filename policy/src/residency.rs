@@ -11,7 +11,7 @@
 use crate::cache::prefix::{Change, Keep, Lease, Piece, PrefixCache};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
-use crate::index::{Index, IndexLimits, IndexStats, Reach};
+use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Reach};
 use crate::units::Tokens;
 
 /// Answers in a row that report an empty cache where much was predicted, before a worker is taken to have restarted.
@@ -55,6 +55,12 @@ impl Residency {
             mirrors: capacities.iter().map(mirror).collect(),
             changes: Vec::new(),
         }
+    }
+
+    /// A handle for lookups by other threads: they take no lock and never wait for what is applied here.
+    #[must_use]
+    pub fn reader(&self) -> IndexReader {
+        self.index.reader()
     }
 
     /// How many leading keys of the chain each worker holds.

@@ -1,15 +1,17 @@
 //! What the router has learned, behind its locks: what lives where, tokens per byte, where conversations are.
 //!
-//! Lookups share a lock; what happened is applied under it alone, in a few microseconds. No lock is held across an await.
+//! Lookups take no lock: the index is read while it is written. What happened is applied by one at a time, in a few
+//! microseconds. No lock is held across an await.
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lru::LruCache;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use policy::estimate::TokensPerByte;
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
-use policy::index::{IndexLimits, IndexStats, Reach};
+use policy::index::{IndexLimits, IndexReader, IndexStats, Reach};
 use policy::residency::Residency;
 use policy::units::Tokens;
 
@@ -23,7 +25,10 @@ const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// What the router has learned.
 #[derive(Debug)]
 pub struct Knowledge {
-    residency: RwLock<Residency>,
+    residency: Mutex<Residency>,
+    index: IndexReader,
+    /// Tokens believed held by each worker, by slot: published whenever what lives there changes.
+    held: Vec<AtomicU64>,
     ratios: Mutex<LruCache<String, TokensPerByte>>,
     initial_ratio: f64,
     last_worker: Mutex<LruCache<u64, WorkerId>>,
@@ -48,13 +53,16 @@ impl Knowledge {
     /// Nothing learned, for workers of these capacities.
     #[must_use]
     pub fn new(index_bytes: u64, capacities: &[Tokens], initial_ratio: f64) -> Self {
+        let residency = Residency::new(
+            IndexLimits {
+                max_bytes: index_bytes,
+            },
+            capacities,
+        );
         Self {
-            residency: RwLock::new(Residency::new(
-                IndexLimits {
-                    max_bytes: index_bytes,
-                },
-                capacities,
-            )),
+            index: residency.reader(),
+            held: capacities.iter().map(|_| AtomicU64::new(0)).collect(),
+            residency: Mutex::new(residency),
             ratios: Mutex::new(LruCache::new(MODELS)),
             initial_ratio,
             last_worker: Mutex::new(LruCache::new(CONVERSATIONS)),
@@ -71,11 +79,9 @@ impl Knowledge {
         };
         let tokens = |units: u64| Tokens((units as f64 * tokens_per_unit).round() as u64);
         let mut reach = Reach::new();
-        let residency = self.residency.read();
-        residency.lookup(fingerprint.chain.hashes(), &mut reach);
+        self.index.lookup(fingerprint.chain.hashes(), &mut reach);
         let slots = (0..workers as u32).map(WorkerId);
-        let indexed = slots.clone().map(|worker| residency.tokens_on(worker)).collect();
-        drop(residency);
+        let indexed = slots.clone().map(|worker| self.held(worker)).collect();
         let resident = slots
             .map(|worker| tokens(fingerprint.chain.span(reach.of(worker) as usize)))
             .collect();
@@ -88,20 +94,35 @@ impl Knowledge {
         }
     }
 
-    /// Applies what happened to the picture of what lives where.
-    pub fn update<T>(&self, apply: impl FnOnce(&mut Residency) -> T) -> T {
-        apply(&mut self.residency.write())
+    /// Tokens believed held by a worker.
+    #[must_use]
+    pub fn held(&self, worker: WorkerId) -> Tokens {
+        Tokens(
+            self.held
+                .get(worker.index())
+                .map_or(0, |tokens| tokens.load(Ordering::Relaxed)),
+        )
+    }
+
+    /// Applies what happened on a worker to the picture of what lives where.
+    pub fn update<T>(&self, worker: WorkerId, apply: impl FnOnce(&mut Residency) -> T) -> T {
+        let mut residency = self.residency.lock();
+        let result = apply(&mut residency);
+        if let Some(held) = self.held.get(worker.index()) {
+            held.store(residency.tokens_on(worker).0, Ordering::Relaxed);
+        }
+        result
     }
 
     /// A worker holds nothing any more.
     pub fn forget(&self, worker: WorkerId) {
-        self.residency.write().forget(worker);
+        self.update(worker, |residency| residency.forget(worker));
     }
 
     /// Counts of the index.
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {
-        self.residency.read().stats()
+        self.residency.lock().stats()
     }
 
     /// Tokens per byte of a model's prompts.

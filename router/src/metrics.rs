@@ -217,7 +217,7 @@ impl Metrics {
                 .with_label_values(name)
                 .set(load.1.0 / 1e3);
             self.worker_utilisation.with_label_values(name).set(load.2);
-            let resident = app.knowledge.update(|residency| residency.tokens_on(worker.id));
+            let resident = app.knowledge.held(worker.id);
             self.worker_resident_tokens
                 .with_label_values(name)
                 .set(clamp(resident.0));

@@ -83,8 +83,9 @@ impl Flight {
         let hold = if chain.is_empty() {
             None
         } else {
-            app.knowledge
-                .update(|residency| residency.sent(worker.id, chain, tokens_per_unit))
+            app.knowledge.update(worker.id, |residency| {
+                residency.sent(worker.id, chain, tokens_per_unit)
+            })
         };
         Self {
             app: Arc::clone(app),
@@ -169,6 +170,7 @@ impl Flight {
     /// The worker computed the prompt: it holds it, and the reply as far as it came.
     fn settle(&mut self, hold: Hold) {
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = self.extent;
+        let worker = self.worker().id;
         let reply = self.reply.as_mut().map(|reply| {
             reply.end_message();
             &*reply
@@ -181,7 +183,7 @@ impl Flight {
         } else {
             Tokens::ZERO
         };
-        self.app.knowledge.update(|residency| {
+        self.app.knowledge.update(worker, |residency| {
             let reply = reply.map(|reply| (reply.parent(), reply.chain(), prompt));
             residency.settle(hold, reply, self.tokens_per_unit, evict_first, total);
         });
@@ -209,10 +211,9 @@ impl Flight {
             .metrics
             .tokens(worker.name(), usage.prompt, self.predicted_cached.0, usage.cached);
         if let Some(cached) = usage.cached {
-            let forgotten = self
-                .app
-                .knowledge
-                .update(|residency| residency.reported(worker.id, self.predicted_cached, Tokens(cached)));
+            let forgotten = self.app.knowledge.update(worker.id, |residency| {
+                residency.reported(worker.id, self.predicted_cached, Tokens(cached))
+            });
             if forgotten {
                 tracing::warn!(
                     worker = worker.name(),
@@ -234,7 +235,9 @@ impl Drop for Flight {
             if self.started && self.outcome != Outcome::ClientError {
                 self.settle(hold);
             } else {
-                self.app.knowledge.update(|residency| residency.retract(hold));
+                self.app
+                    .knowledge
+                    .update(self.worker().id, |residency| residency.retract(hold));
             }
         }
         let seconds = (self.app.clock.now() - self.arrived).0 / 1e3;
