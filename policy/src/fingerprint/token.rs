@@ -23,16 +23,16 @@ pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZe
     let mut link = previous.0;
     let before = chain.span(chain.len());
     chain.reserve(tokens.len() / size);
+    let mut bytes = [0u8; BATCH_TOKENS * 4];
     for (index, block) in tokens.chunks_exact(size).enumerate() {
-        link = fold(link, digest(block));
+        link = fold(link, digest(block, &mut bytes));
         chain.push(link, before + ((index + 1) * size) as u64);
     }
 }
 
-/// XXH3 of the tokens as little-endian bytes, in batches of a fixed size so that it needs no heap: a block longer than
+/// XXH3 of the tokens as little-endian bytes, in batches of a fixed size so that it needs no heap, only `bytes`: a block longer than
 /// one batch is the fold of its batches.
-fn digest(tokens: &[u32]) -> u64 {
-    let mut bytes = [0u8; BATCH_TOKENS * 4];
+fn digest(tokens: &[u32], bytes: &mut [u8; BATCH_TOKENS * 4]) -> u64 {
     let mut digests = tokens.chunks(BATCH_TOKENS).map(|batch| {
         let (words, _) = bytes.as_chunks_mut::<4>();
         for (word, token) in words.iter_mut().zip(batch) {
