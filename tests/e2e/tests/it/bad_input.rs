@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use serde_json::json;
-use tailroute_e2e::client::CHAT;
+use tailroute_e2e::client::{CHAT, H2, code_of};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::raw::{RawAnswer, Wire, attempt, exchange, request};
 use tailroute_e2e::talk::ask;
+use tailroute_e2e::wait::within;
 
 const MAX_BODY: usize = 256 * 1024;
 const MAX_HEAD: usize = 16 * 1024;
@@ -316,4 +318,38 @@ async fn requests_on_one_connection_are_answered_in_turn_pipelined_or_not() {
         assert_eq!(wire.answer().await.unwrap().status, status);
     }
     fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn over_http2_too_errors_are_whole_and_the_connection_goes_on() {
+    let fleet = fleet().await;
+    let h2 = H2::connect(fleet.address()).await;
+    let far_too_large = "x".repeat(8 * MAX_BODY);
+    let pad = format!("/{}", "u".repeat(9 * 1024));
+    for (path, body, status, code) in [
+        (CHAT, "{", 400, "malformed_json"),
+        (CHAT, far_too_large.as_str(), 413, "body_too_large"),
+        ("/v1/tailroute", "", 404, "not_found"),
+        ("/v1/models", "", 405, "method_not_allowed"),
+        (pad.as_str(), "", 414, "uri_too_long"),
+    ] {
+        let answer = h2.post(path, body.to_owned()).await;
+        assert_eq!(answer.status(), status, "{code}");
+        let bytes = within(answer.into_body().collect()).await.expect(code).to_bytes();
+        assert_eq!(code_of(&serde_json::from_slice(&bytes).unwrap()), code);
+        assert_eq!(h2.post(CHAT, good_body()).await.status(), 200, "after {code}");
+    }
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_client_of_http_1_0_is_answered_and_left() {
+    let fleet = fleet().await;
+    for (body, status) in [(good_body(), 200), ("{".to_owned(), 400)] {
+        let mut wire = Wire::connect(fleet.address()).await;
+        let head = format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n", body.len());
+        wire.write(&[head.as_bytes(), body.as_bytes()].concat()).await;
+        assert_eq!(wire.answer().await.expect("an answer").status, status);
+        assert!(wire.closes().await);
+    }
 }
