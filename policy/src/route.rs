@@ -9,7 +9,13 @@
 //! done here, once.
 
 mod cache_aware;
+mod cache_aware_smg;
+mod consistent_hash;
 mod least_loaded;
+mod least_ttft;
+mod power_of_two;
+mod prefix_hash;
+mod random;
 mod round_robin;
 mod settings;
 mod tail;
@@ -22,7 +28,7 @@ use serde::Serialize;
 pub use settings::{CacheAware, PolicyName, Settings, UnknownPolicy, Weights};
 
 use crate::cost::PrefillCost;
-use crate::ids::WorkerId;
+use crate::ids::{ConversationId, PrefixHash, WorkerId};
 use crate::units::{Millis, Tokens};
 
 /// One worker as the choice sees it, at one moment.
@@ -66,6 +72,10 @@ pub struct Turn<'a> {
     pub objective: Millis,
     /// Where the conversation's last turn went, for the `affinity` weight.
     pub last_worker: Option<WorkerId>,
+    /// The conversation, for `consistent_hash`; without one that policy falls back to the fewest in flight.
+    pub conversation: Option<ConversationId>,
+    /// A key of how the prompt begins, for `prefix_hash`; without one that policy does the same.
+    pub head: Option<PrefixHash>,
 }
 
 /// One worker's score, term by term. Costs in milliseconds.
@@ -121,6 +131,12 @@ pub enum Reason {
     PrefixMatch,
     /// Nobody holds enough of the prompt; it has the smallest tree.
     SmallestTree,
+    /// Drawn.
+    Draw,
+    /// Its place under the turn's key.
+    Key,
+    /// The worker that the rule would have taken was far above the mean load.
+    Overload,
 }
 
 impl Reason {
@@ -134,6 +150,9 @@ impl Reason {
             Self::Imbalance => "imbalance",
             Self::PrefixMatch => "prefix_match",
             Self::SmallestTree => "smallest_tree",
+            Self::Draw => "draw",
+            Self::Key => "key",
+            Self::Overload => "overload",
         }
     }
 }
@@ -176,6 +195,12 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
         PolicyName::RoundRobin => round_robin::score(snapshot, &mut terms),
         PolicyName::LeastLoaded => least_loaded::score(snapshot, &mut terms),
         PolicyName::CacheAware => cache_aware::score(snapshot, turn, &mut terms),
+        PolicyName::CacheAwareSmg => cache_aware_smg::score(snapshot, turn, &mut terms),
+        PolicyName::LeastTtft => least_ttft::score(&mut terms),
+        PolicyName::Random => random::score(snapshot, &mut terms),
+        PolicyName::PowerOfTwo => power_of_two::score(snapshot, &mut terms),
+        PolicyName::ConsistentHash => consistent_hash::score(snapshot, turn, &mut terms),
+        PolicyName::PrefixHash => prefix_hash::score(snapshot, turn, &mut terms),
     };
     let chosen = least(&terms, snapshot)?;
     Some(Decision {
@@ -206,6 +231,24 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
         spread_ms: 0.0,
         score: f64::INFINITY,
     }
+}
+
+/// A number in [0, 1) that depends on its two arguments only, so that a decision can be replayed: SplitMix64's
+/// finaliser.
+fn unit_random(of: u64, worker: u32) -> f64 {
+    let mut x = of
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(u64::from(worker) << 32);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Requests in flight of a ready worker in the mean; 0 without one.
+fn mean_in_flight(workers: &[WorkerView]) -> f64 {
+    let ready = || workers.iter().filter(|worker| worker.ready);
+    let sum: f64 = ready().map(|worker| f64::from(worker.in_flight)).sum();
+    sum / ready().count().max(1) as f64
 }
 
 /// The ready worker of least score. Equal scores go to the fewest requests in flight, and equal ones of those take

@@ -18,6 +18,14 @@ impl Chain {
         Self::default()
     }
 
+    /// Keys that somebody else computed, `block_tokens` tokens each, after `before` tokens: a trace's blocks.
+    #[must_use]
+    pub fn of_blocks(hashes: Vec<PrefixHash>, before: u64, block_tokens: u32) -> Self {
+        let end = |i: usize| before + (i as u64 + 1) * u64::from(block_tokens);
+        let ends = (0..hashes.len()).map(end).collect();
+        Self { hashes, ends }
+    }
+
     /// The keys in order: what the index takes.
     #[must_use]
     pub fn hashes(&self) -> &[PrefixHash] {

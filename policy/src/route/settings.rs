@@ -18,11 +18,34 @@ pub enum PolicyName {
     LeastLoaded,
     /// SGLang's rule: the holder of the prefix unless the load is out of balance, else the smallest tree.
     CacheAware,
+    /// The rule of SGLang's successor gateway: the holder of the prefix unless it is far above the mean load.
+    CacheAwareSmg,
+    /// The least predicted time to first token of this turn alone: `tail` with κ = 1.
+    LeastTtft,
+    /// Any ready worker, by the decision's number.
+    Random,
+    /// The one of two random workers that has fewer requests in flight.
+    PowerOfTwo,
+    /// A conversation's worker by its name, whatever its load.
+    ConsistentHash,
+    /// A worker by how the prompt begins, unless it is far above the mean load.
+    PrefixHash,
 }
 
 impl PolicyName {
     /// Every policy, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::Tail, Self::RoundRobin, Self::LeastLoaded, Self::CacheAware];
+    pub const ALL: [Self; 10] = [
+        Self::Tail,
+        Self::RoundRobin,
+        Self::LeastLoaded,
+        Self::CacheAware,
+        Self::CacheAwareSmg,
+        Self::LeastTtft,
+        Self::Random,
+        Self::PowerOfTwo,
+        Self::ConsistentHash,
+        Self::PrefixHash,
+    ];
 
     /// The name, as written in configuration.
     #[must_use]
@@ -32,6 +55,12 @@ impl PolicyName {
             Self::RoundRobin => "round_robin",
             Self::LeastLoaded => "least_loaded",
             Self::CacheAware => "cache_aware",
+            Self::CacheAwareSmg => "cache_aware_smg",
+            Self::LeastTtft => "least_ttft",
+            Self::Random => "random",
+            Self::PowerOfTwo => "power_of_two",
+            Self::ConsistentHash => "consistent_hash",
+            Self::PrefixHash => "prefix_hash",
         }
     }
 }
@@ -44,7 +73,7 @@ impl fmt::Display for PolicyName {
 
 /// A policy name that is not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy `{0}`; the policies are tail, round_robin, least_loaded, cache_aware")]
+#[error("unknown policy `{0}`; the policies are {names}", names = PolicyName::ALL.map(PolicyName::as_str).join(", "))]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for PolicyName {

@@ -10,7 +10,7 @@
 //! first order). A router that minimises only the turn's own predicted TTFT ignores that bill and scatters
 //! conversations under load; charging it keeps them where their prefix lives, and the more so the busier the fleet is.
 
-use super::{Reason, Snapshot, Terms, Turn};
+use super::{Reason, Snapshot, Terms, Turn, unit_random};
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let weights = &snapshot.settings.weights;
@@ -40,15 +40,4 @@ pub(super) fn kappa(utilisation: f64, locality: f64, kappa_max: f64) -> f64 {
         return if locality > 0.0 { kappa_max } else { 1.0 };
     }
     (1.0 + locality * rho / (1.0 - rho)).min(kappa_max)
-}
-
-/// A number in [0, 1) that depends on the decision and the worker only, so that a decision can be replayed.
-fn unit_random(sequence: u64, worker: u32) -> f64 {
-    // SplitMix64's finaliser.
-    let mut x = sequence
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .wrapping_add(u64::from(worker) << 32);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }

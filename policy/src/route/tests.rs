@@ -32,6 +32,8 @@ fn choose(
         resident: &resident,
         objective: Millis(500.0),
         last_worker: None,
+        conversation: Some(ConversationId(sequence)),
+        head: Some(PrefixHash(sequence)),
     };
     decide(
         &Snapshot {
@@ -119,6 +121,8 @@ fn each_term_of_tail_can_tip_the_choice() {
         resident: &resident,
         objective: Millis(0.0),
         last_worker: last,
+        conversation: None,
+        head: None,
     };
     let pick = |weights, last| {
         let settings = Settings {
@@ -273,4 +277,103 @@ fn policy_names_survive_a_round_trip_and_a_typo_names_them_all() {
             .to_string()
             .contains("tail, round_robin")
     );
+}
+
+#[test]
+fn least_ttft_is_tail_without_the_bill_for_others() {
+    let mut workers = [worker(0), worker(1)];
+    workers.iter_mut().for_each(|worker| worker.utilisation = 0.9);
+    workers[0].wait = Millis(301.0);
+    // 301 + 100 against 400: the turn alone is better off elsewhere, the fleet is not.
+    assert_eq!(
+        chosen(&with_policy(PolicyName::LeastTtft), &workers, 4000, &[3000, 0]),
+        1
+    );
+    assert_eq!(
+        chosen(&with_policy(PolicyName::Tail), &workers, 4000, &[3000, 0]),
+        0
+    );
+}
+
+#[test]
+fn drawn_policies_reach_everybody_evenly() {
+    let workers: Vec<_> = (0..5).map(worker).collect();
+    for policy in [
+        PolicyName::Random,
+        PolicyName::PowerOfTwo,
+        PolicyName::ConsistentHash,
+        PolicyName::PrefixHash,
+    ] {
+        let mut counts = [0; 5];
+        for sequence in 0..5000 {
+            counts[choose(&with_policy(policy), &workers, 10, &[0; 5], sequence)
+                .unwrap()
+                .chosen] += 1;
+        }
+        assert!(
+            counts.iter().all(|count| (800..1200).contains(count)),
+            "{policy}: {counts:?}"
+        );
+    }
+}
+
+#[test]
+fn power_of_two_never_takes_the_busiest() {
+    let mut workers: Vec<_> = (0..5).map(worker).collect();
+    workers[2].in_flight = 9;
+    for sequence in 0..200 {
+        let decision = choose(
+            &with_policy(PolicyName::PowerOfTwo),
+            &workers,
+            10,
+            &[0; 5],
+            sequence,
+        );
+        assert_ne!(decision.unwrap().chosen, 2);
+    }
+}
+
+#[test]
+fn a_worker_that_leaves_takes_only_its_own_conversations_along() {
+    let settings = with_policy(PolicyName::ConsistentHash);
+    let mut workers: Vec<_> = (0..5).map(worker).collect();
+    let pick = |workers: &[WorkerView], conversation| {
+        choose(&settings, workers, 10, &[0; 5], conversation)
+            .unwrap()
+            .chosen
+    };
+    let before: Vec<_> = (0..500).map(|c| pick(&workers, c)).collect();
+    workers[3].ready = false;
+    for (conversation, &home) in before.iter().enumerate() {
+        let now = pick(&workers, conversation as u64);
+        assert!(now != 3 && (now == home || home == 3));
+    }
+}
+
+#[test]
+fn prefix_hash_passes_an_overloaded_worker_over() {
+    let settings = with_policy(PolicyName::PrefixHash);
+    let mut workers: Vec<_> = (0..4).map(worker).collect();
+    let home = choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen;
+    workers[home].in_flight = 20;
+    assert_ne!(choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen, home);
+    // Everybody as busy: home again.
+    workers.iter_mut().for_each(|worker| worker.in_flight = 20);
+    assert_eq!(choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen, home);
+}
+
+#[test]
+fn the_successors_rule_spills_a_busy_holder_and_balances_a_miss() {
+    let settings = with_policy(PolicyName::CacheAwareSmg);
+    let mut workers: Vec<_> = (0..4).map(worker).collect();
+    workers[1].in_flight = 1;
+    let pick = |workers: &[WorkerView], resident: &[u64]| {
+        let decision = choose(&settings, workers, 1000, resident, 1).unwrap();
+        (decision.chosen, decision.reason)
+    };
+    assert_eq!(pick(&workers, &[0, 301, 0, 0]), (1, Reason::PrefixMatch));
+    assert_eq!(pick(&workers, &[0, 300, 0, 0]).1, Reason::FewestInFlight);
+    workers[1].in_flight = 10;
+    let (elsewhere, reason) = pick(&workers, &[0, 900, 0, 0]);
+    assert!(elsewhere != 1 && reason == Reason::Overload);
 }

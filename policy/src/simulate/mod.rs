@@ -2,10 +2,12 @@
 //!
 //! - [`single`]: one cache in front of one worker, turn by turn, as the caching papers measure;
 //! - [`shared`]: the same with hash blocks that conversations share;
+//! - [`fleet`]: several workers, queues and caches behind the router's own code, as a fleet is run;
 //! - [`future`]: what the hindsight policies are told;
 //! - [`generate`]: the papers' stochastic conversations, by seed;
 //! - [`stats`]: percentiles, the same everywhere.
 
+pub mod fleet;
 pub mod future;
 pub mod generate;
 pub mod shared;

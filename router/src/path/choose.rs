@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use config::Objective;
 use http::HeaderMap;
-use policy::ids::WorkerId;
+use policy::ids::{ConversationId, WorkerId};
 use policy::route::{self, Decision, Snapshot, WorkerView};
 use policy::slo;
 use policy::units::{Millis, Tokens};
@@ -132,6 +132,8 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
             resident: &matched.resident,
             objective: objective.ttft,
             last_worker,
+            conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
+            head: turn.fingerprint.chain.hashes().first().copied(),
         },
     )
     .ok_or(if tried.is_empty() {

@@ -1,0 +1,13 @@
+//! `least_ttft`: the least predicted time to first token of this turn alone, `wait + β + α·u + γ·u·(h + u/2)`.
+//!
+//! What a router does that predicts well and looks no further: it is `tail` with κ = 1. Under load it scatters
+//! conversations, because the bill for computing a prefix again is paid by the turns behind.
+
+use super::{Reason, Terms};
+
+pub(super) fn score(terms: &mut [Terms]) -> Reason {
+    for terms in terms {
+        terms.score = terms.predicted_ttft().0;
+    }
+    Reason::LeastCost
+}

@@ -1,0 +1,21 @@
+//! `power_of_two`: of two random ready workers the one with fewer requests in flight (Mitzenmacher, "The Power of Two
+//! Choices in Randomized Load Balancing", 2001): most of the balance of asking everybody, without the herd.
+
+use super::{Reason, Snapshot, Terms, unit_random};
+
+pub(super) fn score(snapshot: &Snapshot<'_>, terms: &mut [Terms]) -> Reason {
+    // The two least draws are a uniform pair.
+    let mut drawn: [Option<(f64, usize)>; 2] = [None, None];
+    for (at, candidate) in terms.iter().enumerate().filter(|(_, terms)| terms.ready) {
+        let draw = unit_random(snapshot.sequence, candidate.worker.0);
+        if drawn[0].is_none_or(|(least, _)| draw < least) {
+            drawn = [Some((draw, at)), drawn[0]];
+        } else if drawn[1].is_none_or(|(second, _)| draw < second) {
+            drawn[1] = Some((draw, at));
+        }
+    }
+    for (_, at) in drawn.into_iter().flatten() {
+        terms[at].score = f64::from(snapshot.workers[at].in_flight);
+    }
+    Reason::FewestInFlight
+}

@@ -1,0 +1,10 @@
+//! `random`: any ready worker. A function of the decision's number, so that it can be replayed.
+
+use super::{Reason, Snapshot, Terms, unit_random};
+
+pub(super) fn score(snapshot: &Snapshot<'_>, terms: &mut [Terms]) -> Reason {
+    for terms in terms {
+        terms.score = unit_random(snapshot.sequence, terms.worker.0);
+    }
+    Reason::Draw
+}

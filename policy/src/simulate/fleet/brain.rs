@@ -1,0 +1,198 @@
+//! The router's part: snapshots from its estimators, its choice, what it says about caches.
+
+use rustc_hash::FxHashMap;
+
+use super::cache_rule::CacheRule;
+use super::server::Server;
+use super::view::Beliefs;
+use super::workload::Item;
+use super::FleetConfig;
+use crate::estimate::{PendingWork, Ticket, Utilisation};
+use crate::ids::{ConversationId, WorkerId};
+use crate::index::Reach;
+use crate::residency::Hold;
+use crate::route::{self, Snapshot, Terms, WorkerView};
+use crate::slo;
+use crate::units::{Millis, Tokens};
+
+#[derive(Debug)]
+struct Load {
+    pending: PendingWork,
+    utilisation: Utilisation,
+    in_flight: u32,
+    ready: bool,
+}
+
+/// A turn on its way, as the router holds it.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) worker: usize,
+    ticket: Option<Ticket>,
+    hold: Option<Hold>,
+    evict_first: Tokens,
+    pub(super) predicted_ttft: Millis,
+    pub(super) predicted_prefill: Millis,
+}
+
+#[derive(Debug)]
+pub(super) struct Brain<'a> {
+    config: &'a FleetConfig,
+    loads: Vec<Load>,
+    pub(super) beliefs: Beliefs,
+    last_worker: FxHashMap<ConversationId, WorkerId>,
+    sequence: u64,
+    reach: Reach,
+    resident: Vec<Tokens>,
+    indexed: Vec<Tokens>,
+    views: Vec<WorkerView>,
+}
+
+impl<'a> Brain<'a> {
+    pub(super) fn new(config: &'a FleetConfig, block_tokens: u32) -> Self {
+        let capacities: Vec<Tokens> = config.workers.iter().map(|worker| worker.capacity).collect();
+        let load = |_| Load {
+            pending: PendingWork::new(),
+            utilisation: Utilisation::new(config.utilisation_window),
+            in_flight: 0,
+            ready: true,
+        };
+        Self {
+            loads: config.workers.iter().map(load).collect(),
+            beliefs: Beliefs::new(config.view, &capacities, block_tokens, config.seed),
+            last_worker: FxHashMap::default(),
+            sequence: 0,
+            reach: Reach::new(),
+            resident: Vec::new(),
+            indexed: Vec::new(),
+            views: Vec::new(),
+            config,
+        }
+    }
+
+    /// Chooses a worker and counts the turn as sent; `None` if no worker is ready.
+    pub(super) fn send(&mut self, now: Millis, servers: &[Server], item: &Item) -> Option<Sent> {
+        self.beliefs.look_up(
+            servers,
+            &item.chain,
+            &mut self.reach,
+            &mut self.resident,
+            &mut self.indexed,
+        );
+        self.views.clear();
+        for (at, (load, spec)) in self.loads.iter().zip(&self.config.workers).enumerate() {
+            self.views.push(WorkerView {
+                id: WorkerId(at as u32),
+                ready: load.ready,
+                cost: spec.cost,
+                wait: load.pending.wait(now),
+                utilisation: load.utilisation.at(now),
+                in_flight: load.in_flight,
+                indexed: self.indexed[at],
+            });
+        }
+        let sequence = self.sequence;
+        self.sequence += 1;
+        let snapshot = Snapshot {
+            workers: &self.views,
+            settings: &self.config.settings,
+            sequence,
+        };
+        let turn = route::Turn {
+            prompt: item.prompt,
+            resident: &self.resident,
+            objective: self.config.target.ttft,
+            last_worker: self.last_worker.get(&item.conversation).copied(),
+            conversation: Some(item.conversation),
+            // The first block of some traces is a system prompt that everybody shares; the second tells users apart.
+            head: item.chain.hashes().iter().take(2).last().copied(),
+        };
+        let decision = route::decide(&snapshot, &turn)?;
+        let evict_first = self.evict_first(decision.chosen, item);
+        Some(self.sent(now, decision.chosen, decision.chosen(), item, evict_first))
+    }
+
+    fn sent(&mut self, now: Millis, worker: usize, terms: &Terms, item: &Item, evict_first: Tokens) -> Sent {
+        let prefill = self.config.workers[worker]
+            .cost
+            .prefill(terms.uncached, terms.cached);
+        let load = &mut self.loads[worker];
+        load.in_flight += 1;
+        load.utilisation.add(now, prefill);
+        let ticket = load.pending.sent(now, prefill);
+        self.last_worker.insert(item.conversation, WorkerId(worker as u32));
+        Sent {
+            worker,
+            ticket: Some(ticket),
+            hold: self.beliefs.sent(worker, &item.chain),
+            evict_first,
+            predicted_ttft: terms.predicted_ttft(),
+            predicted_prefill: prefill,
+        }
+    }
+
+    /// Tokens at the end of the conversation that the worker may drop first.
+    fn evict_first(&self, worker: usize, item: &Item) -> Tokens {
+        let view = &self.views[worker];
+        let target = &self.config.target;
+        match self.config.cache {
+            CacheRule::TLru => {
+                let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
+                slo::evict_first_tail(xi, target.next_prompt, 0.0)
+            }
+            CacheRule::Adaptive => {
+                let xi = slo::xi_tokens(&view.cost, target.ttft, view.wait, item.prompt);
+                slo::evict_first_tail(xi, target.next_prompt, view.utilisation)
+            }
+            CacheRule::LengthAware => {
+                let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
+                Tokens(xi.min(1e9) as u64)
+            }
+            CacheRule::Lru | CacheRule::Threshold(_) | CacheRule::EndAware => Tokens::ZERO,
+        }
+    }
+
+    /// The turn's first token passed.
+    pub(super) fn first_token(&mut self, now: Millis, sent: &mut Sent) {
+        if let Some(ticket) = sent.ticket.take() {
+            self.loads[sent.worker].pending.first_token(now, ticket);
+        }
+    }
+
+    /// The answer is complete. Returns how many of the conversation's last tokens the worker may drop first.
+    pub(super) fn answered(&mut self, sent: Sent, item: &Item, next_prompt: Option<Tokens>) -> Tokens {
+        let total = item.prompt + item.response;
+        let evict_first = match (self.config.cache, next_prompt) {
+            (CacheRule::Threshold(least), _) if total < least => total,
+            (CacheRule::EndAware | CacheRule::LengthAware, None) => total,
+            (CacheRule::LengthAware, Some(next)) => sent.evict_first.saturating_sub(next),
+            _ => sent.evict_first,
+        };
+        self.loads[sent.worker].in_flight -= 1;
+        self.beliefs.settled(
+            sent.worker,
+            (&item.chain, &item.reply),
+            sent.hold,
+            evict_first,
+            total,
+        );
+        evict_first
+    }
+
+    /// The worker died under the turn.
+    pub(super) fn failed(&mut self, now: Millis, sent: Sent, item: &Item) {
+        let load = &mut self.loads[sent.worker];
+        load.in_flight -= 1;
+        if let Some(ticket) = sent.ticket {
+            load.pending.gone(now, ticket);
+        }
+        self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
+    }
+
+    /// A worker went, or came back.
+    pub(super) fn set_ready(&mut self, worker: usize, ready: bool) {
+        self.loads[worker].ready = ready;
+        if !ready {
+            self.beliefs.forget(worker);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What workers of a fleet drop first.
+//!
+//! A [`PrefixCache`](crate::cache::prefix::PrefixCache) is LRU with an evict-first band, so every policy that says of a
+//! finished conversation how much of it is worth keeping runs on it: the trimming half of [`crate::cache`]. Those that
+//! rank conversations by something other than recency are policies of a private cache, and stay in `sim cache`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::units::Tokens;
+
+/// What a worker drops first, besides the least recently used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheRule {
+    /// Nothing.
+    #[default]
+    Lru,
+    /// What lies past the TEL-safe budget of the objective, at any load.
+    TLru,
+    /// The same under the controller of [`crate::slo`] and its load gate.
+    Adaptive,
+    /// Conversations shorter than this.
+    Threshold(Tokens),
+    /// Conversations that have had their last turn: hindsight.
+    EndAware,
+    /// That, and the budget with the true next prompt: hindsight.
+    LengthAware,
+}
+
+/// A name that no rule has.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is no cache policy of a fleet; there are lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware, length-aware")]
+pub struct UnknownCacheRule(pub String);
+
+impl fmt::Display for CacheRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lru => f.write_str("lru"),
+            Self::TLru => f.write_str("t-lru"),
+            Self::Adaptive => f.write_str("adaptive"),
+            Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
+            Self::EndAware => f.write_str("end-aware"),
+            Self::LengthAware => f.write_str("length-aware"),
+        }
+    }
+}
+
+impl FromStr for CacheRule {
+    type Err = UnknownCacheRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCacheRule> {
+        match text {
+            "lru" => Ok(Self::Lru),
+            "t-lru" => Ok(Self::TLru),
+            "adaptive" => Ok(Self::Adaptive),
+            "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
+            "end-aware" => Ok(Self::EndAware),
+            "length-aware" => Ok(Self::LengthAware),
+            other => other
+                .strip_prefix("threshold-lru:")
+                .and_then(|tokens| tokens.parse().ok())
+                .map(|tokens| Self::Threshold(Tokens(tokens)))
+                .ok_or_else(|| UnknownCacheRule(text.to_owned())),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The clock: takes events in order until there are none.
+
+use rand::SeedableRng;
+use rand_distr::{Distribution, Uniform};
+use rand_pcg::Pcg64;
+
+use super::brain::{Brain, Sent};
+use super::events::{Agenda, Event};
+use super::report::{FleetReport, Tally, TurnRecord};
+use super::server::Server;
+use super::view::View;
+use super::workload::Workload;
+use super::{FaultKind, FleetConfig, Pace};
+use crate::cache::prefix::{Keep, Lease};
+use crate::units::{Millis, Tokens};
+
+/// Plays the workload through the fleet.
+#[must_use]
+pub fn run(workload: &Workload, config: &FleetConfig) -> FleetReport {
+    let mut run = Run::new(workload, config);
+    while let Some((now, event)) = run.agenda.next() {
+        run.now = now;
+        run.take(event);
+    }
+    run.report()
+}
+
+/// A turn under way.
+#[derive(Debug)]
+struct Flight {
+    sent: Sent,
+    /// Once its prefill is complete.
+    lease: Option<Lease>,
+}
+
+struct Run<'a> {
+    workload: &'a Workload,
+    config: &'a FleetConfig,
+    agenda: Agenda,
+    now: Millis,
+    ended: Millis,
+    servers: Vec<Server>,
+    brain: Brain<'a>,
+    /// When each turn arrived; the plan until then.
+    arrival: Vec<Millis>,
+    flights: Vec<Option<Flight>>,
+    /// Turns that found no worker.
+    stranded: Vec<u32>,
+    tally: Tally,
+    warm_up: u32,
+}
+
+impl<'a> Run<'a> {
+    fn new(workload: &'a Workload, config: &'a FleetConfig) -> Self {
+        let server = |spec: &_| Server::new(*spec, config.decode, config.order);
+        let mut run = Self {
+            workload,
+            config,
+            agenda: Agenda::default(),
+            now: Millis::ZERO,
+            ended: Millis::ZERO,
+            servers: config.workers.iter().map(server).collect(),
+            brain: Brain::new(config, workload.block_tokens),
+            arrival: arrivals(workload, config),
+            flights: workload.items.iter().map(|_| None).collect(),
+            stranded: Vec::new(),
+            tally: Tally::default(),
+            warm_up: (workload.len() as f64 * config.warm_up) as u32,
+        };
+        for (turn, item) in (0..).zip(&workload.items) {
+            if item.is_first {
+                run.agenda.at(run.arrival[turn as usize], Event::Arrive(turn));
+            }
+        }
+        let length = run.arrival.iter().copied().fold(Millis::ZERO, Millis::max);
+        for (number, fault) in (0..).zip(&config.faults) {
+            run.agenda
+                .at(Millis(length.0 * fault.at), Event::Fault(number));
+        }
+        run
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Arrive(turn) => {
+                self.arrival[turn as usize] = self.now;
+                self.send(turn);
+            }
+            Event::Computed { worker, life } => self.computed(worker as usize, life),
+            Event::Answered { turn, life } => self.answered(turn, life),
+            Event::Fault(number) => self.fault(number as usize),
+            Event::Delivered { worker } => self.brain.beliefs.deliver(worker as usize),
+        }
+    }
+
+    fn send(&mut self, turn: u32) {
+        let item = &self.workload.items[turn as usize];
+        let Some(sent) = self.brain.send(self.now, &self.servers, item) else {
+            self.stranded.push(turn);
+            return;
+        };
+        let worker = sent.worker;
+        let server = &mut self.servers[worker];
+        server.enqueue(turn, self.arrival[turn as usize], sent.predicted_prefill);
+        self.flights[turn as usize] = Some(Flight { sent, lease: None });
+        self.start_next(worker);
+    }
+
+    fn start_next(&mut self, worker: usize) {
+        let server = &mut self.servers[worker];
+        if let Some(turn) = server.next() {
+            let item = &self.workload.items[turn as usize];
+            let takes = server.start(turn, item.prompt, &item.chain, self.workload.block_tokens);
+            self.computes(worker, takes);
+            self.publish(worker);
+        }
+    }
+
+    fn computes(&mut self, worker: usize, takes: Millis) {
+        let life = self.servers[worker].life;
+        let worker = worker as u32;
+        self.agenda
+            .at(self.now + takes, Event::Computed { worker, life });
+    }
+
+    fn publish(&mut self, worker: usize) {
+        let made = self
+            .brain
+            .beliefs
+            .publish(worker, &mut self.servers[worker].changes);
+        if made && let View::Events { delay, .. } = self.config.view {
+            let worker = worker as u32;
+            self.agenda.at(self.now + delay, Event::Delivered { worker });
+        }
+    }
+
+    /// A piece of the running prefill is done: the next piece, or the first token.
+    fn computed(&mut self, worker: usize, life: u32) {
+        let server = &mut self.servers[worker];
+        if server.life != life {
+            return;
+        }
+        if let Some(takes) = server.advance() {
+            self.computes(worker, takes);
+            return;
+        }
+        let Some(computed) = server.computed() else {
+            return;
+        };
+        self.ended = self.now;
+        let turn = computed.turn;
+        if let Some(flight) = &mut self.flights[turn as usize] {
+            self.brain.first_token(self.now, &mut flight.sent);
+            flight.lease = Some(computed.lease);
+            let arrived = self.arrival[turn as usize];
+            let record = TurnRecord {
+                turn,
+                worker: worker as u32,
+                arrived_ms: arrived.0,
+                ttft_ms: (self.now - arrived).0,
+                predicted_ms: flight.sent.predicted_ttft.0,
+                cached: computed.cached,
+                uncached: computed.uncached,
+            };
+            self.tally.count(record, turn >= self.warm_up, self.config.per_turn);
+        }
+        let response = self.workload.items[turn as usize].response;
+        let decode_ms = self.config.decode.ms_per_token * response.as_f64();
+        if decode_ms > 0.0 {
+            self.agenda
+                .at(self.now + Millis(decode_ms), Event::Answered { turn, life });
+        } else {
+            self.answered(turn, life);
+        }
+        self.start_next(worker);
+    }
+
+    /// The answer is complete: the cache has it, and the next turn may come.
+    fn answered(&mut self, turn: u32, life: u32) {
+        let worker = match &self.flights[turn as usize] {
+            Some(flight) if self.servers[flight.sent.worker].life == life => flight.sent.worker,
+            _ => return,
+        };
+        let Some(flight) = self.flights[turn as usize].take() else {
+            return;
+        };
+        let item = &self.workload.items[turn as usize];
+        let next_prompt = item
+            .next
+            .map(|next| self.workload.items[next as usize].new_tokens);
+        let evict_first = self.brain.answered(flight.sent, item, next_prompt);
+        let keep = match evict_first {
+            Tokens::ZERO => Keep::All,
+            tail => Keep::First((item.prompt + item.response).saturating_sub(tail)),
+        };
+        if let Some(lease) = flight.lease {
+            self.servers[worker].answered(lease, &item.reply, self.workload.block_tokens, keep);
+            self.publish(worker);
+        }
+        self.follow(turn);
+    }
+
+    fn follow(&mut self, turn: u32) {
+        if let Some(next) = self.workload.items[turn as usize].next {
+            let at = self.arrival[next as usize].max(self.now);
+            self.agenda.at(at, Event::Arrive(next));
+        }
+    }
+
+    fn fault(&mut self, number: usize) {
+        let fault = self.config.faults[number];
+        let worker = fault.worker.index();
+        let Some(server) = self.servers.get_mut(worker) else {
+            return;
+        };
+        match fault.kind {
+            FaultKind::Slow(factor) => server.slowness = factor,
+            FaultKind::Return => {
+                server.alive = true;
+                server.slowness = 1.0;
+                self.brain.set_ready(worker, true);
+                for turn in std::mem::take(&mut self.stranded) {
+                    self.send(turn);
+                }
+            }
+            FaultKind::Die => self.die(worker),
+        }
+    }
+
+    /// Turns without a first token go elsewhere; the others are answered as far as anybody will ever know.
+    fn die(&mut self, worker: usize) {
+        let mut again = self.servers[worker].die();
+        self.servers[worker].changes.clear();
+        self.brain.set_ready(worker, false);
+        for turn in 0..self.flights.len() {
+            let here = |flight: &Flight| flight.sent.worker == worker;
+            if !self.flights[turn].as_ref().is_some_and(here) {
+                continue;
+            }
+            if let Some(flight) = self.flights[turn].take() {
+                let item = &self.workload.items[turn];
+                self.brain.failed(self.now, flight.sent, item);
+                if flight.lease.is_some() {
+                    again.retain(|other| *other as usize != turn);
+                    self.follow(turn as u32);
+                }
+            }
+        }
+        for turn in again {
+            self.send(turn);
+        }
+    }
+
+    fn report(self) -> FleetReport {
+        let busy_ms = self.servers.iter().map(|server| server.busy_ms).sum();
+        let unserved = self.stranded.len() as u64;
+        self.tally.report(self.config, busy_ms, self.ended, unserved)
+    }
+}
+
+/// When turns are planned to arrive, in the run's milliseconds.
+fn arrivals(workload: &Workload, config: &FleetConfig) -> Vec<Millis> {
+    let mean = |of: fn(&super::WorkerSpec) -> f64| {
+        config.workers.iter().map(of).sum::<f64>() / config.workers.len().max(1) as f64
+    };
+    let ms_per_s = match config.pace {
+        Pace::Speed(speed) => 1e3 / speed,
+        Pace::Load(load) => {
+            let work = workload.work_ms(
+                mean(|worker| worker.cost.alpha_ms_per_token),
+                mean(|worker| worker.cost.beta_ms),
+            );
+            work / config.workers.len().max(1) as f64 / load / workload.span_s
+        }
+    };
+    let mut rng = Pcg64::seed_from_u64(config.seed);
+    let jitter = Uniform::new_inclusive(-config.jitter_s, config.jitter_s).ok();
+    let origin = workload.items.first().map_or(0.0, |item| item.ts_s);
+    workload
+        .items
+        .iter()
+        .map(|item| {
+            let jitter_s = jitter.map_or(0.0, |jitter| jitter.sample(&mut rng));
+            Millis((item.ts_s - origin + jitter_s).max(0.0) * ms_per_s)
+        })
+        .collect()
+}
