@@ -23,6 +23,9 @@ pub enum View {
     /// The router's index, fed by a mirror of each worker's cache: what it has where workers publish nothing.
     #[default]
     Mirror,
+    /// A mirror of this many tokens per worker, whatever its real capacity: the approximate tree of routers that do not
+    /// know what a worker evicts. SGLang's holds 2^26 characters, some 2^24 tokens.
+    Tree(Tokens),
     /// The router's index, fed by what workers publish, late and with losses. A gap is noticed with the next batch: the
     /// worker is forgotten and relearned from what is stored from then on.
     Events {
@@ -101,6 +104,7 @@ impl Beliefs {
         match view {
             View::Exact => Self::Exact(InFlight::new(workers)),
             View::Mirror => Self::Mirror(Residency::new(limits, capacities)),
+            View::Tree(size) => Self::Mirror(Residency::new(limits, &vec![size; workers])),
             View::Events { loss, .. } => Self::Events(Box::new(Listener {
                 index: Index::new(limits),
                 in_flight: InFlight::new(workers),
