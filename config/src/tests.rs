@@ -156,7 +156,8 @@ fn an_unknown_name_is_answered_with_the_nearest_one() {
     refused(
         &format!("{ONE_WORKER}[routing]\npolicy = \"cache-awre\"\n"),
         &[
-            "t.toml:4:1: routing.policy: expected one of tail, round_robin, least_loaded, cache_aware, found \
+            "t.toml:4:1: routing.policy: expected one of tail, round_robin, least_loaded, cache_aware, \
+           cache_aware_smg, least_ttft, random, power_of_two, consistent_hash, prefix_hash, found \
            \"cache-awre\"; did you mean `cache_aware`?",
         ],
     );

@@ -28,7 +28,7 @@ pub struct Args {
     /// URL of a worker; may be repeated. Replaces the workers of the file.
     #[arg(long = "worker", value_name = "URL")]
     workers: Vec<String>,
-    /// Routing policy: tail, round_robin, least_loaded or cache_aware.
+    /// Routing policy: tail, or another for comparison; a wrong name lists them all.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 pub mod cache;
+pub mod fleet;
 
 /// Run traces through the policies, without a network
 #[derive(Debug, clap::Args)]
@@ -14,6 +15,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Experiment {
     Cache(cache::Args),
+    Fleet(Box<fleet::Args>),
 }
 
 /// Runs the experiment.
@@ -23,5 +25,25 @@ enum Experiment {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.experiment {
         Experiment::Cache(args) => cache::run(args),
+        Experiment::Fleet(args) => fleet::run(&args),
     }
+}
+
+/// A finite number from 0 on.
+fn non_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("a number from 0 on expected".to_owned()),
+    }
+}
+
+/// A finite number above 0.
+fn positive(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value > 0.0 {
+            Ok(value)
+        } else {
+            Err("must not be 0".to_owned())
+        }
+    })
 }

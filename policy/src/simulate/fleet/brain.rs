@@ -2,11 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
+use super::FleetConfig;
 use super::cache_rule::CacheRule;
 use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
-use super::FleetConfig;
 use crate::estimate::{PendingWork, Ticket, Utilisation};
 use crate::ids::{ConversationId, WorkerId};
 use crate::index::Reach;
@@ -104,7 +104,12 @@ impl<'a> Brain<'a> {
             last_worker: self.last_worker.get(&item.conversation).copied(),
             conversation: Some(item.conversation),
             // The first block of some traces is a system prompt that everybody shares; the second tells users apart.
-            head: item.chain.hashes().iter().take(2).last().copied(),
+            head: item
+                .chain
+                .hashes()
+                .get(1)
+                .or(item.chain.hashes().first())
+                .copied(),
         };
         let decision = route::decide(&snapshot, &turn)?;
         let evict_first = self.evict_first(decision.chosen, item);
@@ -119,7 +124,8 @@ impl<'a> Brain<'a> {
         load.in_flight += 1;
         load.utilisation.add(now, prefill);
         let ticket = load.pending.sent(now, prefill);
-        self.last_worker.insert(item.conversation, WorkerId(worker as u32));
+        self.last_worker
+            .insert(item.conversation, WorkerId(worker as u32));
         Sent {
             worker,
             ticket: Some(ticket),

@@ -31,7 +31,9 @@ pub enum CacheRule {
 
 /// A name that no rule has.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("`{0}` is no cache policy of a fleet; there are lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware, length-aware")]
+#[error(
+    "`{0}` is no cache policy of a fleet; there are lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware, length-aware"
+)]
 pub struct UnknownCacheRule(pub String);
 
 impl fmt::Display for CacheRule {

@@ -82,7 +82,13 @@ impl Tally {
         }
     }
 
-    pub(super) fn report(self, config: &FleetConfig, busy_ms: f64, ended: Millis, unserved: u64) -> FleetReport {
+    pub(super) fn report(
+        self,
+        config: &FleetConfig,
+        busy_ms: f64,
+        ended: Millis,
+        unserved: u64,
+    ) -> FleetReport {
         let objective = config.target.ttft.0;
         let turns = self.ttft_ms.len();
         let n = turns.max(1) as f64;

@@ -74,8 +74,7 @@ impl<'a> Run<'a> {
         }
         let length = run.arrival.iter().copied().fold(Millis::ZERO, Millis::max);
         for (number, fault) in (0..).zip(&config.faults) {
-            run.agenda
-                .at(Millis(length.0 * fault.at), Event::Fault(number));
+            run.agenda.at(Millis(length.0 * fault.at), Event::Fault(number));
         }
         run
     }
@@ -119,8 +118,7 @@ impl<'a> Run<'a> {
     fn computes(&mut self, worker: usize, takes: Millis) {
         let life = self.servers[worker].life;
         let worker = worker as u32;
-        self.agenda
-            .at(self.now + takes, Event::Computed { worker, life });
+        self.agenda.at(self.now + takes, Event::Computed { worker, life });
     }
 
     fn publish(&mut self, worker: usize) {
@@ -162,7 +160,8 @@ impl<'a> Run<'a> {
                 cached: computed.cached,
                 uncached: computed.uncached,
             };
-            self.tally.count(record, turn >= self.warm_up, self.config.per_turn);
+            self.tally
+                .count(record, turn >= self.warm_up, self.config.per_turn);
         }
         let response = self.workload.items[turn as usize].response;
         let decode_ms = self.config.decode.ms_per_token * response.as_f64();

@@ -40,7 +40,7 @@ pub enum View {
 #[derive(Debug)]
 pub(super) enum Beliefs {
     Exact(InFlight),
-    Mirror(Residency),
+    Mirror(Box<Residency>),
     Events(Box<Listener>),
 }
 
@@ -103,8 +103,8 @@ impl Beliefs {
         let limits = IndexLimits { max_bytes: 1 << 30 };
         match view {
             View::Exact => Self::Exact(InFlight::new(workers)),
-            View::Mirror => Self::Mirror(Residency::new(limits, capacities)),
-            View::Tree(size) => Self::Mirror(Residency::new(limits, &vec![size; workers])),
+            View::Mirror => Self::Mirror(Box::new(Residency::new(limits, capacities))),
+            View::Tree(size) => Self::Mirror(Box::new(Residency::new(limits, &vec![size; workers]))),
             View::Events { loss, .. } => Self::Events(Box::new(Listener {
                 index: Index::new(limits),
                 in_flight: InFlight::new(workers),
@@ -181,8 +181,7 @@ impl Beliefs {
     ) {
         match (self, hold) {
             (Self::Mirror(residency), Some(hold)) => {
-                let reply =
-                    (!reply.is_empty()).then(|| (chain.last(), reply, chain.span(chain.len())));
+                let reply = (!reply.is_empty()).then(|| (chain.last(), reply, chain.span(chain.len())));
                 residency.settle(hold, reply, 1.0, evict_first, total);
             }
             (Self::Exact(in_flight), _) => in_flight.remove(worker, chain),

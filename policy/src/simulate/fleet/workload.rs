@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::fingerprint::Chain;
 use crate::ids::{ConversationId, PrefixHash};
-use crate::trace::{ClassId, Turn};
+use crate::trace::Turn;
 use crate::units::Tokens;
 
 /// A trace that cannot be played.
@@ -27,8 +27,6 @@ pub enum WorkloadError {
 pub(super) struct Item {
     pub(super) ts_s: f64,
     pub(super) conversation: ConversationId,
-    pub(super) class: ClassId,
-    pub(super) turn: u32,
     /// Tokens of the whole prompt.
     pub(super) prompt: Tokens,
     /// Tokens of it that are new.
@@ -98,8 +96,6 @@ impl Workload {
                 Item {
                     ts_s: turn.ts_s,
                     conversation: turn.conversation,
-                    class: turn.class,
-                    turn: turn.turn,
                     prompt: turn.input_tokens(),
                     new_tokens: turn.prompt_tokens,
                     response: turn.response_tokens,
@@ -156,7 +152,7 @@ fn reply_chain(turn: &Turn, successor: Option<&Turn>, block_tokens: u32) -> Chai
         Some(next) if at < repeated => named(next, at),
         // Private to this turn, not to the conversation: the next one went another way.
         _ if turn.blocks.is_some() => PrefixHash(mix(
-            private(turn.conversation, at).0 ^ mix(u64::from(turn.turn) + 1),
+            private(turn.conversation, at).0 ^ mix(u64::from(turn.turn) + 1)
         )),
         _ => private(turn.conversation, at),
     };

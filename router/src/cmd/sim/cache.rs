@@ -11,6 +11,7 @@ use policy::simulate::single::{Measure, SingleCache, SingleReport};
 use policy::trace::Turn;
 use policy::units::{Millis, Tokens};
 
+use super::{non_negative, positive};
 use crate::trace_source::TraceSource;
 
 /// One cache under several policies: TTFT percentiles, tail excess latency, violations
@@ -76,23 +77,6 @@ struct Threshold {
     /// ξ: TTFT threshold in uncached tokens.
     #[arg(long, value_parser = non_negative)]
     xi_tokens: Option<f64>,
-}
-
-fn non_negative(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("a number from 0 on expected".to_owned()),
-    }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    non_negative(text).and_then(|value| {
-        if value > 0.0 {
-            Ok(value)
-        } else {
-            Err("must not be 0".to_owned())
-        }
-    })
 }
 
 impl Args {

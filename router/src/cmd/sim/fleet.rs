@@ -1,0 +1,340 @@
+//! `tailroute sim fleet`: a fleet under the router's own code, queues and caches and all, without a network.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::Context as _;
+use policy::cost::PrefillCost;
+use policy::ids::WorkerId;
+use policy::route::{PolicyName, Settings};
+use policy::simulate::fleet::{
+    self, CacheRule, Decode, Fault, FaultKind, FleetConfig, FleetReport, Order, Pace, Target, View,
+    WorkerSpec, Workload,
+};
+use policy::trace::{Format, Turn};
+use policy::units::{Millis, Tokens};
+
+use crate::trace_file::TraceFile;
+use crate::trace_source::TraceSource;
+
+/// Tokens per block where neither the trace nor the command line says: Mooncake's.
+const BLOCK_TOKENS: u32 = 512;
+/// Tokens that the tree of SGLang's router holds per worker: 2^26 characters.
+const TREE_TOKENS: Tokens = Tokens(1 << 24);
+
+/// A fleet under several routing policies: TTFT percentiles, hits, utilisation
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
+    tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,adaptive --load 0.5 --json\n  \
+    tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
+pub struct Args {
+    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or gen:NAME:SEED[:key=value,…].
+    #[arg(long)]
+    trace: TraceSource,
+    /// Workers.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Blocks that each worker's cache holds; a list is dealt out in turn.
+    #[arg(long, value_delimiter = ',', required = true)]
+    capacity_blocks: Vec<u64>,
+    /// Routing policies, comma-separated; a wrong name lists them all.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "round_robin,cache_aware,least_ttft,tail"
+    )]
+    policies: Vec<PolicyName>,
+    /// What workers drop first: lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware or length-aware; a list runs
+    /// each. Adaptive for `tail` and lru for the others unless given.
+    #[arg(long, value_delimiter = ',')]
+    cache: Vec<CacheRule>,
+    /// ξ: the objective's time to first token, in ms.
+    #[arg(long, default_value = "1000", value_parser = super::positive)]
+    xi_ms: f64,
+    /// Share of turns that has to meet it.
+    #[arg(long, default_value = "0.95", value_parser = super::positive)]
+    share: f64,
+    /// Expected tokens of a next prompt, before any were seen.
+    #[arg(long, default_value_t = 200)]
+    next_prompt_tokens: u64,
+    #[command(flatten)]
+    pace: PaceArgs,
+    /// α: ms per uncached token; a list is dealt out in turn.
+    #[arg(long, value_delimiter = ',', default_value = "0.05", value_parser = super::positive)]
+    alpha: Vec<f64>,
+    /// β: ms that every turn costs.
+    #[arg(long, default_value = "0", value_parser = super::non_negative)]
+    beta: f64,
+    /// γ: ms per uncached token and token of context.
+    #[arg(long, default_value = "0", value_parser = super::non_negative)]
+    gamma: f64,
+    /// What the router knows of the caches: exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]]. Mirror for most;
+    /// for `cache_aware` and `cache_aware_smg` the tree that those routers keep, which does not know what workers evict.
+    #[arg(long)]
+    view: Option<ViewArg>,
+    /// Order of the workers' queues: fifo, sjf or edf.
+    #[arg(long, value_enum, default_value_t = OrderArg::Fifo)]
+    order: OrderArg,
+    /// Decoding: ms between two tokens of an answer. 0 completes an answer with its first token.
+    #[arg(long, default_value = "0", value_parser = super::non_negative)]
+    decode_ms: f64,
+    /// Tokens per chunk of a chunked prefill. 0 computes a prompt in one piece.
+    #[arg(long, default_value_t = 0)]
+    chunk_tokens: u64,
+    /// Decoding: ms that each running answer adds to each chunk of a prefill.
+    #[arg(long, default_value = "0", value_parser = super::non_negative)]
+    interference_ms: f64,
+    /// What goes wrong: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE of the trace, comma-separated.
+    #[arg(long, value_delimiter = ',')]
+    fault: Vec<FaultArg>,
+    /// κ: its upper bound.
+    #[arg(long)]
+    kappa_max: Option<f64>,
+    /// Window over which ρ is measured, in seconds.
+    #[arg(long, value_parser = super::positive)]
+    utilisation_window_s: Option<f64>,
+    /// Weight of κ's excess.
+    #[arg(long, value_parser = super::non_negative)]
+    locality: Option<f64>,
+    /// Tokens per block. The trace's own unless given; 512 where it has none.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    block_tokens: Option<u32>,
+    /// Turns to run: all of a file, 2000 of a generator unless given.
+    #[arg(long)]
+    turns: Option<usize>,
+    /// Seed of the arrivals' jitter.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Largest jitter either way, in seconds of the trace's clock.
+    #[arg(long, default_value = "1.5", value_parser = super::non_negative)]
+    jitter_s: f64,
+    /// Report every turn, with `--json`.
+    #[arg(long)]
+    per_turn: bool,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How fast, in one of its two ways.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct PaceArgs {
+    /// ρ of the capacity without a cache.
+    #[arg(long, value_parser = super::positive)]
+    load: Option<f64>,
+    /// Times the trace's own speed.
+    #[arg(long, value_parser = super::positive)]
+    speed: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OrderArg {
+    Fifo,
+    Sjf,
+    Edf,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ViewArg(View);
+
+impl FromStr for ViewArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || "exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]] expected".to_owned();
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let numbers: Vec<f64> = parts
+            .map(super::non_negative)
+            .collect::<Result<_, _>>()
+            .map_err(|_| refused())?;
+        match (name, numbers.as_slice()) {
+            ("exact", []) => Ok(Self(View::Exact)),
+            ("mirror", []) => Ok(Self(View::Mirror)),
+            ("tree", []) => Ok(Self(View::Tree(TREE_TOKENS))),
+            ("tree", [tokens]) => Ok(Self(View::Tree(Tokens(*tokens as u64)))),
+            ("events", rest) if rest.len() <= 2 && rest.get(1).is_none_or(|loss| *loss <= 1.0) => {
+                Ok(Self(View::Events {
+                    delay: Millis(rest.first().copied().unwrap_or(50.0)),
+                    loss: rest.get(1).copied().unwrap_or(0.0),
+                }))
+            }
+            _ => Err(refused()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FaultArg(Fault);
+
+impl FromStr for FaultArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            format!("`{text}`: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE expected")
+        };
+        let (what, at) = text.split_once('@').ok_or_else(refused)?;
+        let at = super::non_negative(at)
+            .ok()
+            .filter(|at| *at <= 1.0)
+            .ok_or_else(refused)?;
+        let parts: Vec<&str> = what.split(':').collect();
+        let (kind, worker) = match parts.as_slice() {
+            ["die", worker] => (FaultKind::Die, worker),
+            ["return", worker] => (FaultKind::Return, worker),
+            ["slow", worker, factor] => {
+                let factor = super::positive(factor).map_err(|_| refused())?;
+                (FaultKind::Slow(factor), worker)
+            }
+            _ => return Err(refused()),
+        };
+        let worker = WorkerId(worker.parse().map_err(|_| refused())?);
+        Ok(Self(Fault { worker, at, kind }))
+    }
+}
+
+impl Args {
+    fn config(&self, policy: PolicyName, cache: CacheRule, block_tokens: u32) -> FleetConfig {
+        let cost = |at: usize| PrefillCost {
+            gamma_ms_per_token2: self.gamma,
+            ..PrefillCost::linear(self.alpha[at % self.alpha.len()], self.beta)
+        };
+        let worker = |at: usize| {
+            let blocks = self.capacity_blocks[at % self.capacity_blocks.len()];
+            let capacity = Tokens(blocks.saturating_mul(u64::from(block_tokens)));
+            WorkerSpec {
+                cost: cost(at),
+                capacity,
+            }
+        };
+        let defaults = FleetConfig::uniform(1, cost(0), Tokens::ZERO);
+        let mut settings = Settings {
+            policy,
+            ..Settings::default()
+        };
+        settings.kappa_max = self.kappa_max.unwrap_or(settings.kappa_max);
+        settings.weights.locality = self.locality.unwrap_or(settings.weights.locality);
+        let view = self.view.map_or(default_view(policy), |view| view.0);
+        FleetConfig {
+            workers: (0..self.workers as usize).map(worker).collect(),
+            settings,
+            utilisation_window: self
+                .utilisation_window_s
+                .map_or(defaults.utilisation_window, |seconds| Millis(seconds * 1e3)),
+            cache,
+            order: match self.order {
+                OrderArg::Fifo => Order::Fifo,
+                OrderArg::Sjf => Order::Sjf,
+                OrderArg::Edf => Order::Edf,
+            },
+            view,
+            decode: Decode {
+                ms_per_token: self.decode_ms,
+                chunk_tokens: self.chunk_tokens,
+                interference_ms: self.interference_ms,
+            },
+            target: Target {
+                ttft: Millis(self.xi_ms),
+                share: self.share,
+                next_prompt: Tokens(self.next_prompt_tokens),
+            },
+            faults: self.fault.iter().map(|fault| fault.0).collect(),
+            pace: match (self.pace.load, self.pace.speed) {
+                (Some(load), _) => Pace::Load(load),
+                (None, speed) => Pace::Speed(speed.unwrap_or(1.0)),
+            },
+            seed: self.seed,
+            jitter_s: self.jitter_s,
+            per_turn: self.per_turn,
+            ..defaults
+        }
+    }
+
+    fn caches(&self, policy: PolicyName) -> Vec<CacheRule> {
+        match (self.cache.is_empty(), policy) {
+            (false, _) => self.cache.clone(),
+            (true, PolicyName::Tail) => vec![CacheRule::Adaptive],
+            (true, _) => vec![CacheRule::Lru],
+        }
+    }
+}
+
+/// Each rule with the picture of the caches that it was published with.
+fn default_view(policy: PolicyName) -> View {
+    match policy {
+        PolicyName::CacheAware | PolicyName::CacheAwareSmg => View::Tree(TREE_TOKENS),
+        _ => View::Mirror,
+    }
+}
+
+/// Runs the policies and prints their reports.
+///
+/// # Errors
+/// If the trace cannot be read or played, or the report cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(fault) = args.fault.iter().find(|fault| fault.0.worker.0 >= args.workers) {
+        anyhow::bail!(
+            "a fault strikes worker {}, but there are {}",
+            fault.0.worker.0,
+            args.workers
+        );
+    }
+    let (turns, named) = read(&args.trace, args.turns)?;
+    let block_tokens = args.block_tokens.or(named).unwrap_or(BLOCK_TOKENS);
+    let workload = Workload::new(&turns, block_tokens).context("this trace cannot be played")?;
+    drop(turns);
+    let mut reports = Vec::new();
+    for &policy in &args.policies {
+        for cache in args.caches(policy) {
+            reports.push(fleet::run(&workload, &args.config(policy, cache, block_tokens)));
+        }
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&reports)?
+    } else {
+        table(&reports)
+    };
+    crate::cmd::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All turns, and the tokens per block that the trace names.
+pub(crate) fn read(source: &TraceSource, limit: Option<usize>) -> anyhow::Result<(Vec<Turn>, Option<u32>)> {
+    if let TraceSource::File(path) = source {
+        let mut file = TraceFile::open(path, Format::Auto)?;
+        let turns = file
+            .by_ref()
+            .take(limit.unwrap_or(usize::MAX))
+            .collect::<Result<_, _>>()?;
+        return Ok((turns, file.reader().meta().block_size));
+    }
+    let turns = source.turns(limit)?.collect::<Result<_, _>>()?;
+    Ok((turns, None))
+}
+
+fn table(reports: &[FleetReport]) -> String {
+    let mut text = format!(
+        "{:<16} {:<10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
+        "policy", "cache", "turns", "p50", "p95", "p99", "mean", "TEL ms", "hits", "busy", "in SLO"
+    );
+    for r in reports {
+        text += &format!(
+            "\n{:<16} {:<10} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
+            r.policy,
+            r.cache,
+            r.turns,
+            r.p50_ms,
+            r.p95_ms,
+            r.p99_ms,
+            r.mean_ms,
+            r.tel_ms,
+            r.hit_ratio * 100.0,
+            r.utilisation * 100.0,
+            r.slo_share * 100.0
+        );
+    }
+    text
+}
