@@ -112,7 +112,7 @@ impl Lengths {
 
     /// Tokens that must go, in whole blocks.
     pub(super) fn excess(&self) -> u64 {
-        self.used.saturating_sub(self.capacity).div_ceil(self.block) * self.block
+        super::round_up(self.used.saturating_sub(self.capacity), self.block)
     }
 
     pub(super) fn fits(&self) -> bool {
@@ -121,7 +121,11 @@ impl Lengths {
 
     /// Makes the conversation wholly resident, youngest, and without free tokens. `None` when it has no full block.
     pub(super) fn touch(&mut self, id: ConversationId, length: Tokens) -> Option<SlotId> {
-        let resident = length.0 - length.0 % self.block;
+        let resident = if self.block == 1 {
+            length.0
+        } else {
+            length.0 - length.0 % self.block
+        };
         let known = self.by_id.get(&id).copied();
         if resident == 0 {
             if let Some(slot) = known {

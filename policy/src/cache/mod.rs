@@ -131,9 +131,9 @@ impl CacheConfig {
     /// The TEL-safe budget after a turn, `max(0, L + next − ξ)` rounded up to blocks.
     #[must_use]
     pub fn budget(&self, length: Tokens, next: Tokens) -> u64 {
-        let exact = (length.as_f64() + next.as_f64() - self.xi_tokens).max(0.0);
-        let block = u64::from(self.block_tokens.max(1));
-        (exact.ceil() as u64).div_ceil(block).saturating_mul(block)
+        // ⌈n − ξ⌉ = n − ⌊ξ⌋ for whole n; the cast is the floor, and saturates.
+        let exact = (length.0 + next.0).saturating_sub(self.xi_tokens as u64);
+        round_up(exact, u64::from(self.block_tokens.max(1)))
     }
 }
 
@@ -171,4 +171,13 @@ pub enum Future {
         /// Tokens that its prompt adds.
         prompt: Tokens,
     },
+}
+
+/// `tokens` in whole blocks, rounded up. Without a division where lengths are exact: it would be felt on every turn.
+fn round_up(tokens: u64, block: u64) -> u64 {
+    if block == 1 {
+        tokens
+    } else {
+        tokens.div_ceil(block).saturating_mul(block)
+    }
 }
