@@ -3,7 +3,7 @@
 //! `cargo bench -p tailroute-policy --bench cache_policies`. Half of the turns continue one of 200,000 recent
 //! conversations, half begin one; the cache is full, so every turn also evicts. Turns are made outside the measured time.
 //!
-//! The claim to hold, T-LRU within 10 % of LRU, is measured apart: `paired` runs both on the same turns, taking turns in
+//! The aim, T-LRU within 10 % of LRU, is measured apart: `paired` runs both on the same turns, taking turns in
 //! short batches, so that a busy machine slows both alike, and prints the median of the batches' ratios. A cache of the
 //! same size holds half as many conversations again under T-LRU, which is its point but costs misses of the processor's
 //! own cache; so there is a second figure, with each cache sized to hold the same number of conversations.

@@ -4,8 +4,7 @@
 //! old one. Free tokens need no list of their own. They are trimmed oldest conversation first, and a conversation's
 //! budget changes only when it becomes the youngest; so whatever is older than the last one trimmed has none left, and
 //! a cursor into the recency list knows where the next ones are. It passes a conversation once per turn of that
-//! conversation: O(1) amortised. A second list through the free ones was tried first, and cost a third more per turn
-//! than LRU where the cursor costs next to nothing.
+//! conversation: O(1) amortised. A second list through the free ones was tried first, and cost more.
 //!
 //! A conversation without resident tokens has no slot: memory follows the cache, not the trace.
 
