@@ -14,7 +14,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Experiment {
-    Cache(cache::Args),
+    Cache(Box<cache::Args>),
     Fleet(Box<fleet::Args>),
 }
 
@@ -24,7 +24,7 @@ enum Experiment {
 /// If the trace cannot be read or the report cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.experiment {
-        Experiment::Cache(args) => cache::run(args),
+        Experiment::Cache(args) => cache::run(*args),
         Experiment::Fleet(args) => fleet::run(&args),
     }
 }
