@@ -27,6 +27,18 @@ pub(super) struct Curve {
     percentiles: [Vec<f64>; 4],
 }
 
+/// Told apart by people who do not see all colours (Okabe and Ito), with the paper's policy in the strongest.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 0, 0),
+    RGBColor(230, 159, 0),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(150, 150, 150),
+];
+
 /// Runs what the plot shows.
 pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
     let traces: Vec<_> = (1..=extent.seeds)
@@ -90,9 +102,11 @@ fn draw_panel<DB: DrawingBackend>(
         .configure_mesh()
         .x_desc("capacity (tokens)")
         .light_line_style(WHITE)
+        .x_label_formatter(&|tokens| format!("{tokens:.0}"))
+        .y_label_formatter(&|millis| format!("{millis:.0}"))
         .draw()?;
     for (at, curve) in curves.iter().enumerate() {
-        let colour = Palette99::pick(at).stroke_width(2);
+        let colour = COLOURS[at % COLOURS.len()].stroke_width(2);
         let points = CAPACITIES
             .iter()
             .map(|capacity| *capacity as f64)
