@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::Uri;
@@ -76,6 +77,24 @@ pub struct Worker {
     pub dialect: Dialect,
     /// The models that it serves, if that was written; empty means: ask it.
     pub models: Vec<String>,
+    /// Where its cache's events are.
+    pub kv_events: KvEvents,
+}
+
+/// Where a worker's cache events are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEvents {
+    /// Ask it.
+    Auto,
+    /// Take none.
+    Off,
+    /// There.
+    At {
+        /// Of the publisher: `tcp://host:port`.
+        endpoint: String,
+        /// Of the socket that replays what was lost: `tcp://host:port`.
+        replay: Option<String>,
+    },
 }
 
 /// How a worker is chosen.
@@ -137,6 +156,19 @@ pub struct Hints {
 pub struct IndexConfig {
     /// Memory that it may take.
     pub max_bytes: NonZeroUsize,
+    /// Where it is kept over a restart, if it is.
+    pub snapshot: Option<Snapshot>,
+}
+
+/// Where and when what was learned is written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The file.
+    pub path: PathBuf,
+    /// Time between two; positive.
+    pub interval: Duration,
+    /// Age beyond which one is not read.
+    pub max_age: Duration,
 }
 
 /// Probes of the workers.

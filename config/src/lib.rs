@@ -29,7 +29,8 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, Worker,
+    Admin, Config, Health, Hints, IndexConfig, KvEvents, Limits, Log, Objective, Routing, Server, Snapshot,
+    Worker,
 };
 pub use load::{LoadError, Sources, load, load_file};
 pub use markdown::reference;

@@ -147,7 +147,9 @@ fn an_unknown_key_is_answered_with_the_nearest_one() {
     );
     refused(
         &format!("{ONE_WORKER}[index]\nzzzzzzzzzz = 1\n"),
-        &["t.toml:4:1: index.zzzzzzzzzz: unknown key; known here: max_bytes"],
+        &[
+            "t.toml:4:1: index.zzzzzzzzzz: unknown key; known here: max_bytes, snapshot_interval_s, snapshot_max_age_s, snapshot_path",
+        ],
     );
 }
 

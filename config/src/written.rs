@@ -78,6 +78,12 @@ pub struct Worker {
     pub dialect: Dialect,
     /// Models that it serves. Left out, the worker is asked (`GET /v1/models`).
     pub models: Option<Vec<String>>,
+    /// Its cache's events: `auto` asks it where they are (`GET /kv_event_sources`, `GET /server_info`), `off` takes none,
+    /// `tcp://host:port` is the publisher itself.
+    pub kv_events: String,
+    /// Where lost events are asked for again, as `tcp://host:port`, beside a `kv_events` that names the publisher. Empty:
+    /// nowhere.
+    pub kv_events_replay: String,
 }
 
 /// What a worker's cache drops first.
@@ -198,6 +204,14 @@ pub struct Index {
     /// Memory that it may take, in bytes. Beyond it the least recently used prefixes are forgotten.
     #[schemars(range(min = 1_048_576))]
     pub max_bytes: u64,
+    /// File in which what was learned outlives a restart of the router. Empty: nothing does.
+    pub snapshot_path: String,
+    /// Seconds between two snapshots; one more is written when the router is told to stop.
+    #[schemars(range(min = 0.1, max = 604_800))]
+    pub snapshot_interval_s: f64,
+    /// Seconds after which a snapshot is too old to be read: workers' caches have moved on.
+    #[schemars(range(min = 0, max = 604_800))]
+    pub snapshot_max_age_s: f64,
 }
 
 /// Probes of the workers' health.
@@ -309,6 +323,8 @@ impl Default for Worker {
             cache_policy: CachePolicy::default(),
             dialect: Dialect::default(),
             models: None,
+            kv_events: "auto".to_owned(),
+            kv_events_replay: String::new(),
         }
     }
 }
@@ -386,7 +402,12 @@ impl Default for Hints {
 
 impl Default for Index {
     fn default() -> Self {
-        Self { max_bytes: 256 << 20 }
+        Self {
+            max_bytes: 256 << 20,
+            snapshot_path: String::new(),
+            snapshot_interval_s: 60.0,
+            snapshot_max_age_s: 600.0,
+        }
     }
 }
 

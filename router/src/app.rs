@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::body::Body;
 use crate::clock::Clock;
+use crate::evidence::follow::follow;
 use crate::fleet::{Fleet, Worker, health, hints};
 use crate::knowledge::Knowledge;
 use crate::metrics::Metrics;
@@ -62,7 +63,11 @@ impl App {
     /// If the metrics cannot be registered.
     pub fn new(config: Config) -> Result<Arc<Self>, prometheus::Error> {
         let routing = &config.routing;
-        let capacities: Vec<_> = config.workers.iter().map(|worker| worker.capacity).collect();
+        let capacities: Vec<_> = config
+            .workers
+            .iter()
+            .map(|worker| (worker.capacity, worker.block_size))
+            .collect();
         let index_bytes = config.index.max_bytes.get() as u64;
         let knowledge = Knowledge::new(index_bytes, &capacities, routing.tokens_per_byte);
         let worker = |(slot, spec): (u32, &config::Worker)| {
@@ -130,6 +135,9 @@ impl App {
         let mut tasks = JoinSet::new();
         for worker in self.fleet.workers().iter() {
             tasks.spawn(health::watch(Arc::clone(self), Arc::clone(worker)));
+            if worker.spec.kv_events != config::KvEvents::Off {
+                tasks.spawn(follow(Arc::clone(self), Arc::clone(worker)));
+            }
             if self.config.hints.enabled && self.config.hints.out_of_band {
                 tasks.spawn(hints::deliver(Arc::clone(self), Arc::clone(worker)));
             }

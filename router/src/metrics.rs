@@ -25,6 +25,12 @@ pub struct Metrics {
     retries: IntCounterVec,
     hints: IntCounterVec,
     forgotten: IntCounterVec,
+    agreement: IntCounterVec,
+    cached_error: HistogramVec,
+    kv_events: IntCounterVec,
+    kv_streams: IntCounterVec,
+    kv_live: IntGaugeVec,
+    kv_blocks: IntGaugeVec,
     worker_ready: IntGaugeVec,
     worker_in_flight: IntGaugeVec,
     worker_wait_seconds: GaugeVec,
@@ -112,6 +118,42 @@ impl Metrics {
                 "Times that a worker's cache was taken to be empty because its answers said so.",
                 &["worker"],
             )?,
+            agreement: counter(
+                "tailroute_cached_tokens_agreement_total",
+                "Answers by how the cached tokens that were predicted agree with those reported (exact; block: within \
+                 one; tenth: within 10 %; off) and by what predicted them (events, mirror).",
+                &["worker", "evidence", "agreement"],
+            )?,
+            cached_error: {
+                let options = HistogramOpts::new(
+                    "tailroute_cached_tokens_error",
+                    "Absolute difference between predicted and reported cached tokens.",
+                );
+                let buckets = vec![0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0];
+                let metric = HistogramVec::new(options.buckets(buckets), &["worker", "evidence"])?;
+                registry.register(Box::new(metric.clone()))?;
+                metric
+            },
+            kv_events: counter(
+                "tailroute_kv_events_total",
+                "Cache events applied, by worker.",
+                &["worker"],
+            )?,
+            kv_streams: counter(
+                "tailroute_kv_stream_total",
+                "What happened to workers' streams of cache events: gap, replay, restart, forget, unreadable, lost.",
+                &["worker", "what"],
+            )?,
+            kv_live: gauge(
+                "tailroute_kv_stream_live",
+                "1 if the worker's cache events are followed; else its mirror is believed.",
+                &["worker"],
+            )?,
+            kv_blocks: gauge(
+                "tailroute_kv_blocks",
+                "Blocks that the worker holds, as its events tell.",
+                &["worker"],
+            )?,
             worker_ready: gauge(
                 "tailroute_worker_ready",
                 "1 if the worker may be given work.",
@@ -178,6 +220,33 @@ impl Metrics {
         }
     }
 
+    /// A worker reported how many of a prompt's tokens were cached, of which so many were predicted.
+    pub fn agreement(&self, worker: &str, evidence: &str, predicted: u64, reported: u64, block: u64) {
+        let error = predicted.abs_diff(reported);
+        let agreement = match error {
+            0 => "exact",
+            _ if error <= block => "block",
+            _ if error * 10 <= reported => "tenth",
+            _ => "off",
+        };
+        self.agreement
+            .with_label_values(&[worker, evidence, agreement])
+            .inc();
+        self.cached_error
+            .with_label_values(&[worker, evidence])
+            .observe(error as f64);
+    }
+
+    /// Cache events of a worker were applied.
+    pub fn kv_events(&self, worker: &str, count: u64) {
+        self.kv_events.with_label_values(&[worker]).inc_by(count);
+    }
+
+    /// Something happened to a worker's stream of cache events.
+    pub fn kv_stream(&self, worker: &str, what: &str) {
+        self.kv_streams.with_label_values(&[worker, what]).inc();
+    }
+
     /// A worker was chosen.
     pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
         self.decisions.with_label_values(&[policy, reason, worker]).inc();
@@ -218,6 +287,12 @@ impl Metrics {
                 .set(load.1.0 / 1e3);
             self.worker_utilisation.with_label_values(name).set(load.2);
             let resident = app.knowledge.held(worker.id);
+            let live = app.knowledge.stored(worker.id).is_some();
+            self.kv_live.with_label_values(name).set(live.into());
+            let blocks = app.knowledge.evidence(worker.id, |evidence| evidence.blocks());
+            self.kv_blocks
+                .with_label_values(name)
+                .set(clamp(blocks.unwrap_or(0) as u64));
             self.worker_resident_tokens
                 .with_label_values(name)
                 .set(clamp(resident.0));

@@ -12,7 +12,9 @@ use std::time::Duration;
 use policy::route::{CacheAware, Weights};
 use policy::units::{Millis, Tokens};
 
-use super::{Admin, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, worker};
+use super::{
+    Admin, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, Snapshot, worker,
+};
 use crate::problem::{Origin, Problem, Problems};
 use crate::written;
 
@@ -52,12 +54,23 @@ pub(crate) fn check(
             in_request: file.hints.in_request,
             out_of_band: file.hints.out_of_band,
         },
-        index: IndexConfig {
-            max_bytes: checker.bytes("index.max_bytes", file.index.max_bytes),
-        },
+        index: index(file.index, &mut checker),
         health: health(&file.health, &mut checker),
         limits: limits(&file.limits, &mut checker),
         log: log(file.log, &mut checker),
+    }
+}
+
+fn index(written: written::Index, checker: &mut Checker<'_>) -> IndexConfig {
+    let interval = checker.seconds("index.snapshot_interval_s", written.snapshot_interval_s);
+    let max_age = checker.seconds("index.snapshot_max_age_s", written.snapshot_max_age_s);
+    IndexConfig {
+        max_bytes: checker.bytes("index.max_bytes", written.max_bytes),
+        snapshot: (!written.snapshot_path.is_empty()).then(|| Snapshot {
+            path: written.snapshot_path.into(),
+            interval,
+            max_age,
+        }),
     }
 }
 

@@ -6,8 +6,8 @@ use http::Uri;
 use policy::cost::PrefillCost;
 use policy::units::Tokens;
 
-use super::Worker;
 use super::convert::Checker;
+use super::{KvEvents, Worker};
 use crate::written;
 
 /// Names go into a header and a metric's label.
@@ -78,6 +78,7 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         beta_ms: written.beta_ms,
         gamma_ms_per_token2: written.gamma_ms_per_token2,
     };
+    let kv_events = kv_events(written.kv_events, Some(written.kv_events_replay), &path, checker);
     Some(Worker {
         name,
         url: url?,
@@ -87,7 +88,42 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         cache_policy: written.cache_policy,
         dialect: written.dialect,
         models: written.models.unwrap_or_default(),
+        kv_events,
     })
+}
+
+fn kv_events(
+    endpoint: String,
+    replay: Option<String>,
+    path: &impl Fn(&str) -> String,
+    checker: &mut Checker<'_>,
+) -> KvEvents {
+    let replay = replay.filter(|text| !text.is_empty());
+    let is_tcp = |text: &str| {
+        let port = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+        port.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+    };
+    let named = !matches!(endpoint.as_str(), "auto" | "off");
+    if named && !is_tcp(&endpoint) {
+        let what = format!("expected auto, off or tcp://host:port, found {endpoint:?}");
+        checker.report(&path("kv_events"), what, None);
+    }
+    match &replay {
+        Some(_) if !named => {
+            let what = "needs a kv_events that names the publisher".to_owned();
+            checker.report(&path("kv_events_replay"), what, None);
+        }
+        Some(text) if !is_tcp(text) => {
+            let what = format!("expected tcp://host:port, found {text:?}");
+            checker.report(&path("kv_events_replay"), what, None);
+        }
+        _ => {}
+    }
+    match endpoint.as_str() {
+        "auto" => KvEvents::Auto,
+        "off" => KvEvents::Off,
+        _ => KvEvents::At { endpoint, replay },
+    }
 }
 
 /// `host:port`, and the base path where there is one.

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use policy::fingerprint::ChainBuilder;
+use policy::fingerprint::{Chain, ChainBuilder};
 use policy::residency::Hold;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::admit::Endpoint;
 use super::choose::{Choice, Turn};
@@ -18,6 +19,7 @@ use super::watch::Usage;
 use crate::app::{App, Place};
 use crate::fleet::hints::Kind;
 use crate::fleet::{InFlight, Worker};
+use crate::knowledge::{Counted, Source};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,12 @@ pub struct Flight {
     evict_first: Tokens,
     predicted_ttft: Millis,
     predicted_cached: Tokens,
+    /// Where that prediction comes from.
+    source: Source,
+    /// The prompt's keys.
+    prompt: Chain,
+    /// Blocks that the worker had told of when the attempt went out; `None` if it tells of none.
+    blocks_told: Option<u64>,
     reply: Option<ChainBuilder>,
     started: bool,
     outcome: Outcome,
@@ -101,6 +109,14 @@ impl Flight {
             evict_first: choice.evict_first,
             predicted_ttft: terms.predicted_ttft(),
             predicted_cached: terms.cached,
+            source: choice
+                .matched
+                .sources
+                .get(worker.id.index())
+                .copied()
+                .unwrap_or_default(),
+            prompt: chain.clone(),
+            blocks_told: app.knowledge.stored(worker.id),
             reply: turn.fingerprint.reply.clone(),
             started: false,
             outcome: Outcome::Aborted,
@@ -171,10 +187,7 @@ impl Flight {
     fn settle(&mut self, hold: Hold) {
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = self.extent;
         let worker = self.worker().id;
-        let reply = self.reply.as_mut().map(|reply| {
-            reply.end_message();
-            &*reply
-        });
+        let reply = self.reply.as_ref();
         let total = reply.map_or(prompt, ChainBuilder::bytes);
         let total = Tokens((total as f64 * self.tokens_per_unit).round() as u64);
         let hints = &self.app.config.hints;
@@ -210,7 +223,13 @@ impl Flight {
         self.app
             .metrics
             .tokens(worker.name(), usage.prompt, self.predicted_cached.0, usage.cached);
+        self.place(usage);
         if let Some(cached) = usage.cached {
+            let block = u64::from(worker.spec.block_size);
+            let source = self.source.as_str();
+            self.app
+                .metrics
+                .agreement(worker.name(), source, self.predicted_cached.0, cached, block);
             let forgotten = self.app.knowledge.update(worker.id, |residency| {
                 residency.reported(worker.id, self.predicted_cached, Tokens(cached))
             });
@@ -225,8 +244,40 @@ impl Flight {
     }
 }
 
+impl Flight {
+    /// The worker counted the tokens of prompt and reply, so their keys' places are known.
+    fn place(&self, usage: Usage) {
+        if !matches!(self.extent, Extent::Bytes(_)) {
+            return;
+        }
+        let (knowledge, worker) = (&self.app.knowledge, self.worker());
+        let predicted = self.predicted_cached.0;
+        if let (Source::Events { edge: Some(edge) }, Some(cached)) = (self.source, usage.cached)
+            && cached.abs_diff(predicted) == u64::from(worker.spec.block_size)
+        {
+            knowledge.misplaced(&self.model, &self.prompt, edge, predicted, cached);
+        }
+        knowledge.turn_over(&Counted {
+            model: &self.model,
+            worker: worker.id,
+            session: self
+                .session
+                .as_ref()
+                .map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
+            since: self.blocks_told.unwrap_or(u64::MAX),
+            prompt: &self.prompt,
+            reply: self.reply.as_ref().map(ChainBuilder::chain),
+            prompt_tokens: usage.prompt,
+            reply_tokens: usage.completion,
+        });
+    }
+}
+
 impl Drop for Flight {
     fn drop(&mut self) {
+        if let Some(reply) = &mut self.reply {
+            reply.end_message();
+        }
         if let Some(usage) = self.usage.take() {
             self.learn_usage(usage);
         }

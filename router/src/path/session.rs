@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn knowledge() -> Knowledge {
-        Knowledge::new(1 << 20, &[Tokens(1000)], 0.25)
+        Knowledge::new(1 << 20, &[(Tokens(1000), 16)], 0.25)
     }
 
     fn found(knowledge: &Knowledge, messages: &[&str]) -> Arc<str> {
