@@ -238,6 +238,7 @@ impl Knowledge {
     /// A worker counted a turn's tokens: from now on its keys have their places, and are bound to blocks.
     pub fn turn_over(&self, turn: &Counted<'_>) {
         let total = turn.prompt_tokens + turn.reply_tokens;
+        eprintln!("DBGK turn_over prompt {} reply {} keys {} replykeys {:?} live {:?} ends {:?}", turn.prompt_tokens, turn.reply_tokens, turn.prompt.len(), turn.reply.map(Chain::len), turn.since, turn.reply.map(|r| r.ends().to_vec()));
         let (ratio, gap) = self.model(turn.model);
         let mut all = turn.prompt.clone();
         {

@@ -120,7 +120,9 @@ impl Watch {
         for choice in event.choices {
             let delta = choice.delta.or(choice.message).unwrap_or_default();
             let text = delta.content.or(choice.text);
-            let other = delta.tool_calls.is_some() || delta.reasoning_content.is_some();
+            // vLLM says `"tool_calls": []` in whole answers that call none.
+            let calls = delta.tool_calls.is_some_and(|calls| !calls.is_empty());
+            let other = calls || delta.reasoning_content.is_some();
             self.plain_reply &= choice.index == 0 && !other;
             if let Some(text) = text.filter(|text| !text.is_empty()) {
                 token = true;
@@ -162,7 +164,7 @@ struct Delta<'a> {
     #[serde(default)]
     reasoning_content: Option<IgnoredAny>,
     #[serde(default)]
-    tool_calls: Option<IgnoredAny>,
+    tool_calls: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]

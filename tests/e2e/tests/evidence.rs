@@ -91,10 +91,16 @@ async fn talk(fleet: &Fleet, seed: u64) -> Page {
         };
         let name = format!("talk-{at}");
         let length = 10 + dice.roll(120) as usize;
-        fleet
+        let before = fleet.metrics().await;
+        let turned = fleet
             .turn(&mut talks[at], &[("x-session-id", &name)], &words(1000 + turn, length))
             .await;
         fleet.at_rest().await;
+        let after = fleet.metrics().await;
+        let d = |labels: &[(&str,&str)]| after.sum("tailroute_prompt_tokens_total", labels) - before.sum("tailroute_prompt_tokens_total", labels);
+        let (p, r) = (d(&[("kind","predicted_cached")]), d(&[("kind","reported_cached")]));
+        let e = after.sum("tailroute_cached_tokens_agreement_total", &[("evidence","events")]) - before.sum("tailroute_cached_tokens_agreement_total", &[("evidence","events")]);
+        if p != r { println!("DBG turn {turn} talk {at} user#{} engine {} events {e} predicted {p} reported {r} prompt {}", talks[at].turns(), turned.engine, turned.prompt); }
     }
     fleet.metrics().await
 }
