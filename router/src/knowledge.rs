@@ -70,11 +70,13 @@ struct Model {
 const MAX_GAP: u64 = 32;
 
 /// Where a prediction of cached tokens comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The mirror of the worker's cache.
-    #[default]
-    Mirror,
+    Mirror {
+        /// Keys that it holds.
+        edge: usize,
+    },
     /// The worker's events.
     Events {
         /// Keys that are resident, where it is the prompt that ends the match and not the cache.
@@ -87,7 +89,7 @@ impl Source {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Mirror => "mirror",
+            Self::Mirror { .. } => "mirror",
             Self::Events { .. } => "events",
         }
     }
@@ -198,8 +200,9 @@ impl Knowledge {
         prompt: u64,
     ) -> (Tokens, Source) {
         let mirror = scale.tokens(chain.span(mirrored));
+        let believed = Source::Mirror { edge: mirrored };
         let Some(evidence) = self.evidence.get(worker.index()) else {
-            return (Tokens(mirror), Source::Mirror);
+            return (Tokens(mirror), believed);
         };
         let mut block = u64::from(evidence.block_size.max(1));
         let mut told = None;
@@ -214,12 +217,12 @@ impl Knowledge {
             // The mirror knows of keys that the events do not know yet: a turn that is being computed.
             Some(Resident {
                 whole: true, known, ..
-            }) if mirrored > known => (mirror, Source::Mirror),
+            }) if mirrored > known => (mirror, believed),
             Some(Resident { tokens, known, whole }) => {
                 let edge = whole.then_some(known);
                 (tokens.0, Source::Events { edge })
             }
-            None => (mirror, Source::Mirror),
+            None => (mirror, believed),
         };
         let whole_blocks = tokens.min(prompt.saturating_sub(1)) / block * block;
         (Tokens(whole_blocks), source)
@@ -238,7 +241,6 @@ impl Knowledge {
     /// A worker counted a turn's tokens: from now on its keys have their places, and are bound to blocks.
     pub fn turn_over(&self, turn: &Counted<'_>) {
         let total = turn.prompt_tokens + turn.reply_tokens;
-        eprintln!("DBGK turn_over prompt {} reply {} keys {} replykeys {:?} live {:?} ends {:?}", turn.prompt_tokens, turn.reply_tokens, turn.prompt.len(), turn.reply.map(Chain::len), turn.since, turn.reply.map(|r| r.ends().to_vec()));
         let (ratio, gap) = self.model(turn.model);
         let mut all = turn.prompt.clone();
         {
@@ -272,13 +274,22 @@ impl Knowledge {
         });
     }
 
-    /// A worker found other than the predicted tokens in its cache although all blocks of the first `edge` keys were
-    /// there: so the text that they share with this prompt ends elsewhere in tokens than was believed.
-    pub fn misplaced(&self, model: &str, chain: &Chain, edge: usize, predicted: u64, cached: u64) {
+    /// A worker found a block more or less in its cache than was predicted. If all blocks of the first keys were there,
+    /// the text that they share with this prompt ends elsewhere in tokens than was believed. A mirror may be wrong about
+    /// the blocks instead, so what it says only places keys that have no place yet.
+    pub fn misplaced(&self, model: &str, chain: &Chain, source: Source, predicted: u64, cached: u64) {
+        let (edge, told) = match source {
+            Source::Events { edge: Some(edge) } => (edge, true),
+            Source::Mirror { edge } => (edge, false),
+            Source::Events { edge: None } => return,
+        };
         let Some(&key) = edge.checked_sub(1).and_then(|at| chain.hashes().get(at)) else {
             return;
         };
         let mut anchors = self.anchors.lock();
+        if !told && anchors.contains(&key) {
+            return;
+        }
         let known = anchors.put(key, cached);
         drop(anchors);
         // Where its place had been counted, it is the template that goes on a little farther.

@@ -114,7 +114,7 @@ impl Flight {
                 .sources
                 .get(worker.id.index())
                 .copied()
-                .unwrap_or_default(),
+                .unwrap_or(Source::Mirror { edge: 0 }),
             prompt: chain.clone(),
             blocks_told: app.knowledge.stored(worker.id),
             reply: turn.fingerprint.reply.clone(),
@@ -252,10 +252,10 @@ impl Flight {
         }
         let (knowledge, worker) = (&self.app.knowledge, self.worker());
         let predicted = self.predicted_cached.0;
-        if let (Source::Events { edge: Some(edge) }, Some(cached)) = (self.source, usage.cached)
+        if let Some(cached) = usage.cached
             && cached.abs_diff(predicted) == u64::from(worker.spec.block_size)
         {
-            knowledge.misplaced(&self.model, &self.prompt, edge, predicted, cached);
+            knowledge.misplaced(&self.model, &self.prompt, self.source, predicted, cached);
         }
         knowledge.turn_over(&Counted {
             model: &self.model,

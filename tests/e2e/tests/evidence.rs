@@ -91,16 +91,14 @@ async fn talk(fleet: &Fleet, seed: u64) -> Page {
         };
         let name = format!("talk-{at}");
         let length = 10 + dice.roll(120) as usize;
-        let before = fleet.metrics().await;
-        let turned = fleet
-            .turn(&mut talks[at], &[("x-session-id", &name)], &words(1000 + turn, length))
+        fleet
+            .turn(
+                &mut talks[at],
+                &[("x-session-id", &name)],
+                &words(1000 + turn, length),
+            )
             .await;
         fleet.at_rest().await;
-        let after = fleet.metrics().await;
-        let d = |labels: &[(&str,&str)]| after.sum("tailroute_prompt_tokens_total", labels) - before.sum("tailroute_prompt_tokens_total", labels);
-        let (p, r) = (d(&[("kind","predicted_cached")]), d(&[("kind","reported_cached")]));
-        let e = after.sum("tailroute_cached_tokens_agreement_total", &[("evidence","events")]) - before.sum("tailroute_cached_tokens_agreement_total", &[("evidence","events")]);
-        if p != r { println!("DBG turn {turn} talk {at} user#{} engine {} events {e} predicted {p} reported {r} prompt {}", talks[at].turns(), turned.engine, turned.prompt); }
     }
     fleet.metrics().await
 }
@@ -117,10 +115,12 @@ async fn with_events_the_cached_tokens_are_known_exactly() {
     let fleet = fleet(2, true).await;
     let page = talk(&fleet, 1).await;
     let (exact, block) = agreement(&page);
-    println!("events: exact {exact:.3}, within a block {block:.3}");
-    let told = page.sum("tailroute_cached_tokens_agreement_total", &[("evidence", "events")]);
-    println!("told by events: {told}");
-    assert!(exact >= 0.99, "{exact} {block}");
+    let told = page.sum(
+        "tailroute_cached_tokens_agreement_total",
+        &[("evidence", "events")],
+    );
+    assert!(told >= 0.9 * TURNS as f64, "{told} told by events");
+    assert!(exact >= 0.99, "{exact} exact, {block} within a block");
 }
 
 #[tokio::test]
@@ -128,6 +128,8 @@ async fn without_events_the_mirror_is_nearly_as_good() {
     let fleet = fleet(2, false).await;
     let page = talk(&fleet, 1).await;
     let (exact, block) = agreement(&page);
-    println!("mirror: exact {exact:.3}, within a block {block:.3}");
-    assert!(block >= 0.9, "{exact} {block}");
+    assert!(
+        exact >= 0.9 && block >= 0.95,
+        "{exact} exact, {block} within a block"
+    );
 }
