@@ -63,9 +63,9 @@ mod tests {
     #[test]
     fn the_gate_closes_between_two_utilisations() {
         assert_eq!(load_gate(0.0), 1.0);
-        assert_eq!(load_gate(0.4), 1.0);
+        assert!((load_gate(0.4) - 1.0).abs() < 1e-9);
         assert!((load_gate(0.5) - 0.5).abs() < 1e-9);
-        assert_eq!(load_gate(0.6), 0.0);
+        assert!(load_gate(0.6) < 1e-9);
         assert_eq!(load_gate(3.0), 0.0);
         assert_eq!(evict_first_tail(f64::INFINITY, Tokens(1), 0.7), Tokens::ZERO);
     }
