@@ -33,9 +33,10 @@ pub fn xi_tokens(cost: &PrefillCost, objective: Millis, wait: Millis, cached: To
 /// The evict-first tail: `max(0, ξ_w − Q̂)` tokens from the end of the conversation, through the load gate.
 #[must_use]
 pub fn evict_first_tail(xi_tokens: f64, next_prompt: Tokens, utilisation: f64) -> Tokens {
-    let free = (xi_tokens - next_prompt.as_f64()).max(0.0) * load_gate(utilisation);
-    // A tail longer than any context means "all of it".
-    Tokens(free.min(1e9).floor() as u64)
+    // Bounded before the gate: a worker that costs nothing has no bound of its own, and a tail longer than any context
+    // means "all of it".
+    let free = (xi_tokens - next_prompt.as_f64()).clamp(0.0, 1e9) * load_gate(utilisation);
+    Tokens(free.floor() as u64)
 }
 
 #[cfg(test)]
