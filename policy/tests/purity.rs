@@ -23,7 +23,7 @@ const DEPENDENCIES: [(&str, &str); 8] = [
 ];
 
 /// What must not appear in the source, and what to do instead.
-const BANNED: [(&str, &str); 13] = [
+const BANNED: [(&str, &str); 15] = [
     ("async fn", "policy does not wait"),
     (".await", "policy does not wait"),
     ("tokio", "policy has no runtime"),
@@ -31,7 +31,9 @@ const BANNED: [(&str, &str); 13] = [
     ("std::net", "policy has no sockets"),
     ("std::fs", "take bytes or lines as an argument"),
     ("std::io::", "take bytes or lines as an argument"),
-    ("std::thread", "policy has no threads"),
+    ("thread::spawn", "policy has no threads"),
+    ("thread::scope", "policy has no threads"),
+    ("thread::sleep", "policy does not wait"),
     ("std::process", "policy starts nothing"),
     ("time::Instant", "take `now` as an argument"),
     ("SystemTime", "take `now` as an argument"),
