@@ -13,7 +13,7 @@ setup: ## check that the machine has what a build needs, and install what Debian
 	@scripts/setup
 
 demo: setup ## compare routing policies on four simulated engines (about a minute after the build)
-	$(CARGO) run --release --locked --quiet -p tailroute -- demo
+	$(CARGO) run --release --locked -p tailroute -- demo
 
 build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
 	$(CARGO) build --release --locked --workspace --bins
