@@ -9,7 +9,8 @@
 //! - *eviction by utility*, `S = recency + w · FLOPs saved per byte`, with `w` tuned from the workload.
 //!
 //! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose history is
-//! not exactly what was cached, or more, resumes nothing.
+//! not exactly what was cached, or more, resumes nothing. Where prompts share blocks, [`super::blocks::hybrid`] admits
+//! both states, and shares what is in this file: the utility and its tuning.
 //!
 //! # What the source leaves open, and the reading taken
 //! - *Recency* is `∫dt/τ` up to the last turn, with τ the mean gap of returns: a rank that does not change while nothing
@@ -56,11 +57,9 @@ impl Default for FlopAwareOptions {
     }
 }
 
-/// FLOP-aware eviction for hybrid models.
+/// S of what is touched now: recency + w · FLOPs saved per byte, both kept from the turns.
 #[derive(Clone, Debug)]
-pub struct FlopAware {
-    ranked: Ranked,
-    config: CacheConfig,
+pub(super) struct Utility {
     options: FlopAwareOptions,
     weight: f64,
     returns: Returns,
@@ -69,9 +68,117 @@ pub struct FlopAware {
     now: Millis,
     /// Mean gaps passed up to `now`.
     recency: f64,
-    /// Recorded turns, and how many to record. Empty in a replay.
-    window: Vec<Served>,
-    window_turns: usize,
+}
+
+impl Utility {
+    pub(super) fn new(options: FlopAwareOptions) -> Self {
+        Self {
+            options,
+            weight: options.weight.unwrap_or(1.0),
+            returns: Returns::default(),
+            mean_length: 0.0,
+            turns: 0.0,
+            now: Millis::ZERO,
+            recency: 0.0,
+        }
+    }
+
+    pub(super) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    pub(super) fn state_tokens(&self) -> Tokens {
+        Tokens(self.options.state_tokens as u64)
+    }
+
+    pub(super) fn learn(&mut self, turn: &Served) {
+        self.turns += 1.0;
+        self.mean_length += (turn.length.as_f64() - self.mean_length) / self.turns.min(1000.0);
+        self.returns
+            .observe(turn.conversation, turn.class.index(), turn.at);
+        // Integrated, so that a corrected gap changes the recency of all alike.
+        let gap_ms = self
+            .returns
+            .overall_gap_ms()
+            .map_or(f64::INFINITY, |gap| gap.max(1e-6));
+        self.recency += turn.at.saturating_sub(self.now).0 / gap_ms;
+        self.now = self.now.max(turn.at);
+    }
+
+    fn flops_per_byte(&self, length: f64) -> f64 {
+        (length + self.options.attention * length * length / 2.0)
+            / (length + self.options.state_tokens).max(1.0)
+    }
+
+    /// Of a state after `length` tokens, at the last turn learned.
+    pub(super) fn of(&self, length: Tokens) -> f64 {
+        let usual = self.flops_per_byte(self.mean_length).max(1e-9);
+        self.recency + self.weight * self.flops_per_byte(length.as_f64()) / usual
+    }
+}
+
+/// The turns of a window, to be replayed under every weight. Nothing is recorded where the weight is given.
+#[derive(Clone, Debug)]
+pub(super) struct Window<T> {
+    records: Vec<T>,
+    turns: usize,
+    /// What the records weigh, for a bound on their memory.
+    size: usize,
+}
+
+/// Most that a window's records may weigh, in blocks.
+const WINDOW_SIZE: usize = 1 << 20;
+
+impl<T> Window<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            records: Vec::new(),
+            turns: WINDOW.0,
+            size: 0,
+        }
+    }
+
+    /// Records a turn of some `size`. `saved` replays the window under options with a weight of its own and says how
+    /// many tokens were saved; at the window's end the utility gets the weight that saved most.
+    pub(super) fn record(
+        &mut self,
+        utility: &mut Utility,
+        record: T,
+        size: usize,
+        saved: impl Fn(&[T], FlopAwareOptions) -> u64,
+    ) {
+        if utility.options.weight.is_some() {
+            return;
+        }
+        self.records.push(record);
+        self.size += size;
+        if self.records.len() < self.turns && self.size < WINDOW_SIZE {
+            return;
+        }
+        let records = std::mem::take(&mut self.records);
+        let under = |weight: f64| {
+            let weight = Some(weight);
+            let options = FlopAwareOptions {
+                weight,
+                ..utility.options
+            };
+            saved(&records, options)
+        };
+        // The least weight among the best: recency is the safer half.
+        let best = GRID.iter().rev().copied().max_by_key(|weight| under(*weight));
+        utility.weight = best.unwrap_or(utility.weight);
+        self.turns = (self.turns * 4).min(WINDOW.1);
+        self.size = 0;
+    }
+}
+
+/// FLOP-aware eviction for hybrid models.
+#[derive(Clone, Debug)]
+pub struct FlopAware {
+    ranked: Ranked,
+    config: CacheConfig,
+    utility: Utility,
+    window: Window<Served>,
 }
 
 impl FlopAware {
@@ -81,60 +188,33 @@ impl FlopAware {
         Self {
             ranked: Ranked::new(&config),
             config,
-            options,
-            weight: options.weight.unwrap_or(1.0),
-            returns: Returns::default(),
-            mean_length: 0.0,
-            turns: 0.0,
-            now: Millis::ZERO,
-            recency: 0.0,
-            window: Vec::new(),
-            window_turns: WINDOW.0,
+            utility: Utility::new(options),
+            window: Window::new(),
         }
     }
 
     /// The weight in force.
     #[must_use]
     pub fn weight(&self) -> f64 {
-        self.weight
+        self.utility.weight()
     }
 
     fn state_tokens(&self) -> Tokens {
-        Tokens(self.options.state_tokens as u64)
+        self.utility.state_tokens()
     }
 
-    fn flops_per_byte(&self, length: f64) -> f64 {
-        (length + self.options.attention * length * length / 2.0)
-            / (length + self.options.state_tokens).max(1.0)
-    }
-
-    fn utility(&self, turn: &Served) -> f64 {
-        let usual = self.flops_per_byte(self.mean_length).max(1e-9);
-        self.recency + self.weight * self.flops_per_byte(turn.length.as_f64()) / usual
-    }
-
-    fn tune(&mut self) {
-        let window = std::mem::take(&mut self.window);
-        let saved = |weight: f64| {
-            let options = FlopAwareOptions {
-                weight: Some(weight),
-                ..self.options
-            };
-            let mut replay = Self::new(self.config, options);
-            let mut histories: FxHashMap<ConversationId, u64> = FxHashMap::default();
-            let mut saved = 0;
-            for turn in &window {
-                if let Some(history) = histories.insert(turn.conversation, turn.length.0) {
-                    saved += replay.cached(turn.conversation, Tokens(history)).0;
-                }
-                replay.served(turn);
+    /// Tokens that a cache with these options would save of a window, starting empty.
+    fn saved(config: CacheConfig, window: &[Served], options: FlopAwareOptions) -> u64 {
+        let mut replay = Self::new(config, options);
+        let mut histories: FxHashMap<ConversationId, u64> = FxHashMap::default();
+        let mut saved = 0;
+        for turn in window {
+            if let Some(history) = histories.insert(turn.conversation, turn.length.0) {
+                saved += replay.cached(turn.conversation, Tokens(history)).0;
             }
-            saved
-        };
-        // The least weight among the best: recency is the safer half.
-        let best = GRID.iter().rev().copied().max_by_key(|weight| saved(*weight));
-        self.weight = best.unwrap_or(self.weight);
-        self.window_turns = (self.window_turns * 4).min(WINDOW.1);
+            replay.served(turn);
+        }
+        saved
     }
 }
 
@@ -153,19 +233,11 @@ impl CachePolicy for FlopAware {
     }
 
     fn served(&mut self, turn: &Served) {
-        self.turns += 1.0;
-        self.mean_length += (turn.length.as_f64() - self.mean_length) / self.turns.min(1000.0);
-        self.returns
-            .observe(turn.conversation, turn.class.index(), turn.at);
-        // Integrated, so that a corrected gap changes the recency of all alike.
-        let gap_ms = self
-            .returns
-            .overall_gap_ms()
-            .map_or(f64::INFINITY, |gap| gap.max(1e-6));
-        self.recency += turn.at.saturating_sub(self.now).0 / gap_ms;
-        self.now = self.now.max(turn.at);
+        self.utility.learn(turn);
         let size = turn.length + self.state_tokens();
-        let slot = self.ranked.touch(turn.conversation, size, self.utility(turn));
+        let slot = self
+            .ranked
+            .touch(turn.conversation, size, self.utility.of(turn.length));
         while !self.ranked.lengths.fits() {
             let Some(victim) = self.ranked.victim(slot.filter(|_| self.config.forced)) else {
                 break;
@@ -173,12 +245,9 @@ impl CachePolicy for FlopAware {
             // A state cannot be cut back: all or nothing.
             self.ranked.cut(victim, 0);
         }
-        if self.options.weight.is_none() {
-            self.window.push(*turn);
-            if self.window.len() >= self.window_turns {
-                self.tune();
-            }
-        }
+        let config = self.config;
+        let saved = |window: &[Served], options| Self::saved(config, window, options);
+        self.window.record(&mut self.utility, *turn, 1, saved);
     }
 
     fn used(&self) -> Tokens {

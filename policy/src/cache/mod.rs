@@ -32,12 +32,14 @@
 //! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps
 //! it whole until another is served, unless it alone exceeds the cache.
 //!
-//! [`prefix`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them.
+//! [`prefix`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them, for the
+//! LRU family; [`blocks`] is the same for policies that rank what they hold.
 //!
 //! None of them scans its conversations on a turn's path. Every policy here is driven beside a naive twin that does
 //! nothing else, by a property test.
 
 pub mod belady;
+pub mod blocks;
 pub mod end_aware;
 pub mod et_lru;
 pub mod flop_aware;

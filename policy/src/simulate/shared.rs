@@ -13,11 +13,15 @@
 //! | `end-aware` | that, or nothing after the last turn |
 //! | `length-aware` | that with the true next prompt, or nothing after the last turn |
 //!
-//! The others rank conversations against each other, which a chain's mark cannot say; they have no shared form here.
+//! Others rank blocks against each other, which a chain's mark cannot say: they run in a tree of their own,
+//! [`crate::cache::blocks`]. What is left (the hindsight policies, the tier stack, the variants of T-LRU for comparison)
+//! has no shared form.
+//!
 //! A trace names the blocks of prompts. An answer's blocks get their names when the next prompt repeats them, so they
 //! are not resident before: hits are lower than an engine's by the last answer of each history.
 
-use super::single::{Measure, SingleReport, Tally};
+use super::single::{Measure, SingleReport, Tally, served};
+use crate::cache::blocks::{self, BlockPolicy};
 use crate::cache::prefix::{Keep, Piece, PrefixCache};
 use crate::cache::{CacheConfig, Future, PolicySpec};
 use crate::ids::PrefixHash;
@@ -29,15 +33,21 @@ pub struct SharedCache {
     spec: PolicySpec,
     config: CacheConfig,
     measure: Measure,
-    cache: PrefixCache,
+    cache: Blocks,
     tally: Tally,
+}
+
+/// Evicted in the order of releases and marks, or by rank.
+enum Blocks {
+    Marked(PrefixCache),
+    Ranked(Box<dyn BlockPolicy>),
 }
 
 impl SharedCache {
     /// An empty cache; its blocks are the configuration's. `None` for a policy that has no shared form.
     #[must_use]
     pub fn new(spec: &PolicySpec, config: CacheConfig, measure: Measure) -> Option<Self> {
-        let known = matches!(
+        let marked = matches!(
             spec,
             PolicySpec::Lru
                 | PolicySpec::ThresholdLru(_)
@@ -45,13 +55,17 @@ impl SharedCache {
                 | PolicySpec::EndAware
                 | PolicySpec::LengthAware
         );
-        let (cache, tally) = (PrefixCache::new(config.capacity), Tally::new(spec.to_string()));
-        known.then(|| Self {
+        let cache = if marked {
+            Blocks::Marked(PrefixCache::new(config.capacity))
+        } else {
+            Blocks::Ranked(blocks::build(spec, config)?)
+        };
+        Some(Self {
             spec: spec.clone(),
             config,
             measure,
             cache,
-            tally,
+            tally: Tally::new(spec.to_string()),
         })
     }
 
@@ -62,16 +76,19 @@ impl SharedCache {
         // A partly filled block cannot be reused.
         let full = input.full_blocks(block) as usize;
         let ids = turn.blocks.iter().flatten().take(full);
-        let chain: Vec<Piece> = ids
-            .map(|id| Piece {
-                hash: PrefixHash(*id),
-                tokens: block,
-            })
-            .collect();
-        let lease = self.cache.acquire(&chain, &mut Vec::new());
-        let cached = lease.hit_tokens();
-        self.cache
-            .release(lease, self.keep(turn, future), &mut Vec::new());
+        let chain: Vec<PrefixHash> = ids.map(|id| PrefixHash(*id)).collect();
+        let keep = self.keep(turn, future);
+        let cached = match &mut self.cache {
+            Blocks::Marked(cache) => serve_marked(cache, &chain, block, keep),
+            Blocks::Ranked(cache) => {
+                let cached = cache.cached(&chain);
+                cache.served(&chain, &served(turn, future));
+                // Checking walks the whole cache: now and then is enough to notice.
+                let due = self.tally.turns().is_multiple_of(64);
+                debug_assert!(!due || cache.check().is_ok(), "{:?}", cache.check());
+                cached
+            }
+        };
         let uncached = input.saturating_sub(cached);
         let ttft = self.measure.cost.prefill(uncached, cached);
         self.tally.count(&self.measure, input, uncached, ttft);
@@ -98,6 +115,15 @@ impl SharedCache {
     pub fn report(self) -> SingleReport {
         self.tally.report(&self.measure)
     }
+}
+
+/// One turn in the engines' own cache. Returns the tokens that were resident.
+fn serve_marked(cache: &mut PrefixCache, chain: &[PrefixHash], block: u32, keep: Keep) -> Tokens {
+    let pieces = chain.iter().map(|&hash| Piece { hash, tokens: block });
+    let lease = cache.acquire(&pieces.collect::<Vec<_>>(), &mut Vec::new());
+    let cached = lease.hit_tokens();
+    cache.release(lease, keep, &mut Vec::new());
+    cached
 }
 
 #[cfg(test)]

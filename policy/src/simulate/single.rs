@@ -96,15 +96,7 @@ impl SingleCache {
         let uncached = input.saturating_sub(cached);
         let loading = self.policy.load_time(turn.conversation, cached);
         let ttft = self.measure.cost.prefill(uncached, cached) + loading;
-        self.policy.served(&Served {
-            conversation: turn.conversation,
-            turn: turn.turn,
-            class: turn.class,
-            at: turn.at(),
-            prompt: turn.prompt_tokens,
-            length: turn.total_tokens(),
-            future,
-        });
+        self.policy.served(&served(turn, future));
         // Checking walks the whole cache: now and then is enough to notice.
         let due = self.tally.turns().is_multiple_of(64);
         debug_assert!(!due || self.policy.check().is_ok(), "{:?}", self.policy.check());
@@ -119,6 +111,19 @@ impl SingleCache {
     }
 }
 
+/// What a policy is told about a turn.
+pub(super) fn served(turn: &Turn, future: Future) -> Served {
+    Served {
+        conversation: turn.conversation,
+        turn: turn.turn,
+        class: turn.class,
+        at: turn.at(),
+        prompt: turn.prompt_tokens,
+        length: turn.total_tokens(),
+        future,
+    }
+}
+
 impl Tally {
     pub(super) fn new(name: String) -> Self {
         Self {
@@ -127,7 +132,7 @@ impl Tally {
         }
     }
 
-    fn turns(&self) -> usize {
+    pub(super) fn turns(&self) -> usize {
         self.ttft_ms.len()
     }
 

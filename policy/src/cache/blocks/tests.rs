@@ -1,0 +1,214 @@
+use proptest::prelude::*;
+
+use super::hybrid::HybridBlocks;
+use super::naive::NaiveHybrid;
+use super::*;
+use crate::cache::Future;
+use crate::cache::flop_aware::FlopAwareOptions;
+use crate::ids::ConversationId;
+use crate::trace::ClassId;
+use crate::units::Millis;
+
+fn hashes(names: &[u64]) -> Vec<PrefixHash> {
+    names.iter().map(|name| PrefixHash(*name)).collect()
+}
+
+/// A turn at a time in ms, as long as its blocks of 10.
+fn turn(conversation: u64, at: u64, blocks: usize) -> Served {
+    Served {
+        conversation: ConversationId(conversation),
+        turn: 0,
+        class: ClassId::DEFAULT,
+        at: Millis(at as f64),
+        prompt: Tokens(10),
+        length: Tokens(10 * blocks as u64),
+        future: Future::Unknown,
+    }
+}
+
+fn config(capacity: u64) -> CacheConfig {
+    CacheConfig {
+        block_tokens: 10,
+        ..CacheConfig::new(Tokens(capacity))
+    }
+}
+
+/// States worth two blocks.
+const HYBRID: FlopAwareOptions = FlopAwareOptions {
+    attention: 0.0,
+    state_tokens: 20.0,
+    weight: Some(0.0),
+};
+
+struct Hybrid {
+    cache: HybridBlocks,
+    now: u64,
+}
+
+impl Hybrid {
+    fn new(capacity: u64, options: FlopAwareOptions) -> Self {
+        let cache = HybridBlocks::new(config(capacity), options);
+        Self { cache, now: 0 }
+    }
+
+    /// Serves a chain and says how many of its blocks were resumed.
+    fn serve(&mut self, chain: &[u64]) -> u64 {
+        let resumed = self.cache.cached(&hashes(chain)).0 / 10;
+        self.now += 1;
+        self.cache
+            .served(&hashes(chain), &turn(chain[0], self.now, chain.len()));
+        assert_eq!(self.cache.check(), Ok(()));
+        resumed
+    }
+
+    fn resumable(&self, chain: &[u64]) -> Vec<usize> {
+        self.cache.resumable(&hashes(chain))
+    }
+}
+
+#[test]
+fn a_branching_is_admitted_when_it_is_seen_and_resumed_by_the_third() {
+    let mut f = Hybrid::new(1000, HYBRID);
+    // Nothing is known of what is shared: one state, at the end.
+    assert_eq!(f.serve(&[1, 2, 3, 4]), 0);
+    assert_eq!(f.resumable(&[1, 2, 3, 4]), [4]);
+    // Blocks 1 and 2 are resident but no state was saved after them: all is computed, and the state saved in passing.
+    assert_eq!(f.serve(&[1, 2, 5]), 0);
+    assert_eq!(f.resumable(&[1, 2, 5]), [2, 3]);
+    assert_eq!(f.serve(&[1, 2, 6, 7]), 2);
+    // The next turn of the first conversation resumes exactly at its end, and adds one state only.
+    assert_eq!(f.serve(&[1, 2, 3, 4, 8, 9]), 4);
+    assert_eq!(f.resumable(&[1, 2, 3, 4, 8, 9]), [2, 4, 6]);
+    // One that leaves it a block before the end falls back to the branching.
+    assert_eq!(f.serve(&[1, 2, 3, 10]), 2);
+    assert_eq!(f.resumable(&[1, 2, 3, 10]), [2, 3, 4]);
+    assert_eq!((f.cache.dump().len(), f.cache.checkpoints()), (10, 7));
+    assert_eq!(f.cache.used(), Tokens(10 * 10 + 7 * 20));
+}
+
+#[test]
+fn a_prefix_of_what_is_cached_gets_a_state_at_its_end() {
+    let mut f = Hybrid::new(1000, HYBRID);
+    f.serve(&[1, 2, 3]);
+    assert_eq!(f.serve(&[1, 2]), 0);
+    assert_eq!(f.resumable(&[1, 2, 3]), [2, 3]);
+    assert_eq!(f.serve(&[1, 2]), 2);
+}
+
+#[test]
+fn an_inner_state_goes_alone_and_a_leafs_takes_its_blocks_along() {
+    // Room for three blocks and two states, or for five blocks and one.
+    let mut f = Hybrid::new(70, HYBRID);
+    f.serve(&[1]);
+    f.serve(&[1, 2, 3]);
+    assert_eq!(
+        (f.resumable(&[1, 2, 3]), f.cache.used()),
+        (vec![1, 3], Tokens(70))
+    );
+    // The state after 1 was resumed in the same turn as the one after 3 was saved; of equals the deeper goes first,
+    // and both its blocks with it.
+    assert_eq!(f.serve(&[4]), 0);
+    assert_eq!((f.resumable(&[1, 2, 3]), f.resumable(&[4])), (vec![1], vec![1]));
+    assert_eq!(f.cache.used(), Tokens(60));
+    // Now 1 is the oldest, and goes for 5.
+    f.serve(&[5]);
+    assert_eq!((f.resumable(&[1]), f.resumable(&[4])), (vec![], vec![1]));
+    // The next turn of 4 resumes; then 4's state is touched with the new one, and 5 is the oldest.
+    assert_eq!(f.serve(&[4, 6, 7]), 1);
+    assert_eq!((f.resumable(&[4, 6, 7]), f.resumable(&[5])), (vec![1, 3], vec![]));
+    // Passed, not resumed from: the state in the middle is the oldest, and goes without its block.
+    assert_eq!(f.serve(&[4, 6, 7]), 3);
+    f.serve(&[4, 6, 7, 8]);
+    assert_eq!(f.resumable(&[4, 6, 7, 8]), [3], "{:?}", f.cache);
+}
+
+#[test]
+fn a_state_below_which_two_branch_stays_until_one_is_gone() {
+    // The shared block, two branches of a block each, three states, and a block to spare.
+    let mut f = Hybrid::new(100, HYBRID);
+    f.serve(&[1, 2]);
+    f.serve(&[1, 3]);
+    assert_eq!(
+        (f.resumable(&[1, 2]), f.resumable(&[1, 3])),
+        (vec![1, 2], vec![1, 2])
+    );
+    f.serve(&[1, 3]);
+    // The oldest goes: the branch that was not used again.
+    f.serve(&[4]);
+    assert_eq!(
+        (f.resumable(&[1, 2]), f.resumable(&[1, 3])),
+        (vec![1], vec![1, 2])
+    );
+    // The branching was saved before the remaining branch was used: its state is the next, its block stays.
+    f.serve(&[5]);
+    assert_eq!((f.resumable(&[1, 3]), f.resumable(&[5])), (vec![2], vec![1]));
+}
+
+#[test]
+fn weight_turns_recency_into_flops_per_byte() {
+    for (weight, survivor) in [(0.0, [0, 1]), (1e6, [4, 0])] {
+        let options = FlopAwareOptions {
+            weight: Some(weight),
+            ..HYBRID
+        };
+        let mut f = Hybrid::new(100, options);
+        f.serve(&[1, 2, 3, 4]);
+        f.serve(&[5]);
+        f.serve(&[6]);
+        // One of four blocks against short ones that are younger: four blocks save more per byte than one.
+        let short = f.resumable(&[5]).len() as u64;
+        assert_eq!([f.serve(&[1, 2, 3, 4]), short], survivor);
+    }
+}
+
+/// Chains of a small tree in which a block's name tells its whole prefix, and sometimes one that lies.
+fn chains() -> impl Strategy<Value = Vec<(Vec<u64>, u64)>> {
+    let steps = proptest::collection::vec(0u64..3, 0..6);
+    let chain = (steps, 0u8..30).prop_map(|(steps, lie)| {
+        let mut name = 0;
+        let mut chain: Vec<u64> = steps
+            .iter()
+            .map(|step| {
+                name = name * 4 + step + 1;
+                name
+            })
+            .collect();
+        if lie == 0 {
+            chain.reverse();
+        }
+        chain
+    });
+    proptest::collection::vec((chain, 0u64..5), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn the_hybrid_cache_does_what_its_naive_twin_does(
+        chains in chains(), capacity in 0u64..300, state in 0u32..50, weight in 0.0..3.0f64, attention in 0.0..0.1f64,
+    ) {
+        let state_tokens = f64::from(state);
+        let options = FlopAwareOptions { attention, state_tokens, weight: Some(weight) };
+        let mut real = HybridBlocks::new(config(capacity), options);
+        let mut naive = NaiveHybrid::new(config(capacity), options);
+        let mut now = 0;
+        for (names, gap) in chains {
+            now += gap;
+            let chain = hashes(&names);
+            let turn = turn(names.first().copied().unwrap_or(0), now, names.len());
+            prop_assert_eq!(real.cached(&chain), naive.cached(&chain));
+            let before = real.checkpoints();
+            real.served(&chain, &turn);
+            naive.served(&chain, &turn);
+            prop_assert_eq!(real.check(), Ok(()));
+            prop_assert!(real.checkpoints() <= before + 2, "at most two are admitted");
+            prop_assert_eq!(real.resumable(&chain), naive.resumable(&chain));
+            let (mut ours, mut theirs) = (real.dump(), naive.dump());
+            ours.sort();
+            theirs.sort();
+            prop_assert_eq!(ours, theirs);
+            prop_assert_eq!(real.used(), naive.used());
+        }
+    }
+}
