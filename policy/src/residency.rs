@@ -158,6 +158,13 @@ impl Residency {
         contradicted
     }
 
+    /// A worker was told that this chain is no use there any more: it may drop it first.
+    pub fn released(&mut self, worker: WorkerId, chain: &[PrefixHash]) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            mirror.cache.mark_evict_first(chain.iter().rev().copied());
+        }
+    }
+
     /// A worker holds nothing any more.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {

@@ -1,8 +1,10 @@
 //! ρ: prefill work routed to a worker, as a share of its time.
 //!
 //! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker that is
-//! given x ms of work every ms for long enough reaches ρ = x. One number and one time stamp per worker, and no steps
-//! when work leaves a window.
+//! given x ms of work every ms reaches ρ = x. One number and two time stamps per worker, and no steps when work leaves
+//! a window. A sum that is younger than the window is divided by what a full window would weigh by now,
+//! `τ·(1 − e^{−age/τ})`, as otherwise a busy fleet would look idle for the first minutes after a restart; by a fifth of
+//! τ at least, since a first request says little about a rate.
 
 use crate::units::Millis;
 
@@ -12,7 +14,12 @@ pub struct Utilisation {
     tau: Millis,
     work: f64,
     at: Millis,
+    /// When the first work came.
+    since: Option<Millis>,
 }
+
+/// The least share of a window that a young estimate is divided by.
+const LEAST_WINDOW: f64 = 0.2;
 
 impl Utilisation {
     /// Starts idle, with time constant `tau` (at least one millisecond).
@@ -22,6 +29,7 @@ impl Utilisation {
             tau: tau.max(Millis(1.0)),
             work: 0.0,
             at: Millis::ZERO,
+            since: None,
         }
     }
 
@@ -29,12 +37,15 @@ impl Utilisation {
     pub fn add(&mut self, now: Millis, work: Millis) {
         self.work = self.decayed(now) + work.0;
         self.at = now.max(self.at);
+        self.since.get_or_insert(now);
     }
 
     /// ρ now. May pass 1: work can be routed faster than it is done.
     #[must_use]
     pub fn at(&self, now: Millis) -> f64 {
-        self.decayed(now) / self.tau.0
+        let age = self.since.map_or(Millis::ZERO, |since| now.saturating_sub(since));
+        let window = (1.0 - (-age.0 / self.tau.0).exp()).max(LEAST_WINDOW);
+        self.decayed(now) / (self.tau.0 * window)
     }
 
     fn decayed(&self, now: Millis) -> f64 {
@@ -56,9 +67,18 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_worker_looks_busy_soon() {
+        let mut rho = Utilisation::new(Millis(100_000.0));
+        for step in 0..3000 {
+            rho.add(Millis(f64::from(step) * 10.0), Millis(7.0));
+        }
+        assert!((rho.at(Millis(30_000.0)) - 0.7).abs() < 0.05);
+    }
+
+    #[test]
     fn an_idle_worker_forgets() {
         let mut rho = Utilisation::new(Millis(1000.0));
-        rho.add(Millis(0.0), Millis(500.0));
+        rho.add(Millis(0.0), Millis(100.0));
         assert!((rho.at(Millis(0.0)) - 0.5).abs() < 1e-12);
         assert!(rho.at(Millis(10_000.0)) < 1e-4);
     }
@@ -66,7 +86,7 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_changes_nothing() {
         let mut rho = Utilisation::new(Millis(1000.0));
-        rho.add(Millis(5000.0), Millis(500.0));
+        rho.add(Millis(5000.0), Millis(100.0));
         assert!((rho.at(Millis(0.0)) - 0.5).abs() < 1e-12);
     }
 }

@@ -156,7 +156,7 @@ impl Default for Settings {
         Self {
             policy: PolicyName::default(),
             weights: Weights::default(),
-            kappa_max: 10.0,
+            kappa_max: 30.0,
             cache_aware: CacheAware::default(),
         }
     }

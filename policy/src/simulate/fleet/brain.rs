@@ -12,7 +12,7 @@ use crate::ids::{ConversationId, WorkerId};
 use crate::index::Reach;
 use crate::residency::Hold;
 use crate::route::{self, Snapshot, Terms, WorkerView};
-use crate::slo;
+use crate::slo::{self, Controller, ControllerState, ServedTurn};
 use crate::units::{Millis, Tokens};
 
 #[derive(Debug)]
@@ -30,6 +30,10 @@ pub(super) struct Sent {
     ticket: Option<Ticket>,
     hold: Option<Hold>,
     evict_first: Tokens,
+    /// The worker that the conversation's last turn went to, if another.
+    left: Option<usize>,
+    wait: Millis,
+    utilisation: f64,
     pub(super) predicted_ttft: Millis,
     pub(super) predicted_prefill: Millis,
 }
@@ -40,6 +44,7 @@ pub(super) struct Brain<'a> {
     loads: Vec<Load>,
     pub(super) beliefs: Beliefs,
     last_worker: FxHashMap<ConversationId, WorkerId>,
+    controller: Controller,
     sequence: u64,
     reach: Reach,
     resident: Vec<Tokens>,
@@ -60,6 +65,7 @@ impl<'a> Brain<'a> {
             loads: config.workers.iter().map(load).collect(),
             beliefs: Beliefs::new(config.view, &capacities, block_tokens, config.seed),
             last_worker: FxHashMap::default(),
+            controller: Controller::new(&capacities, 1.0),
             sequence: 0,
             reach: Reach::new(),
             resident: Vec::new(),
@@ -124,13 +130,18 @@ impl<'a> Brain<'a> {
         load.in_flight += 1;
         load.utilisation.add(now, prefill);
         let ticket = load.pending.sent(now, prefill);
-        self.last_worker
+        let last = self
+            .last_worker
             .insert(item.conversation, WorkerId(worker as u32));
+        let left = last.map(WorkerId::index).filter(|last| *last != worker);
         Sent {
             worker,
             ticket: Some(ticket),
             hold: self.beliefs.sent(worker, &item.chain),
             evict_first,
+            left,
+            wait: Millis(terms.wait_ms),
+            utilisation: self.views[worker].utilisation,
             predicted_ttft: terms.predicted_ttft(),
             predicted_prefill: prefill,
         }
@@ -146,8 +157,8 @@ impl<'a> Brain<'a> {
                 slo::evict_first_tail(xi, target.next_prompt, 0.0)
             }
             CacheRule::Adaptive => {
-                let xi = slo::xi_tokens(&view.cost, target.ttft, view.wait, item.prompt);
-                slo::evict_first_tail(xi, target.next_prompt, view.utilisation)
+                let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
+                self.controller.tail(xi, target.next_prompt, view.utilisation)
             }
             CacheRule::LengthAware => {
                 let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
@@ -157,11 +168,18 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The turn's first token passed.
-    pub(super) fn first_token(&mut self, now: Millis, sent: &mut Sent) {
+    /// The turn's first token passed. Returns the worker that should be told that the conversation moved away from it:
+    /// its copy is dead weight.
+    pub(super) fn first_token(&mut self, now: Millis, sent: &mut Sent, item: &Item) -> Option<usize> {
         if let Some(ticket) = sent.ticket.take() {
             self.loads[sent.worker].pending.first_token(now, ticket);
         }
+        let left = sent
+            .left
+            .take()
+            .filter(|_| self.config.cache == CacheRule::Adaptive)?;
+        self.beliefs.released(left, &item.chain);
+        Some(left)
     }
 
     /// The answer is complete. Returns how many of the conversation's last tokens the worker may drop first.
@@ -174,6 +192,20 @@ impl<'a> Brain<'a> {
             _ => sent.evict_first,
         };
         self.loads[sent.worker].in_flight -= 1;
+        if self.config.cache == CacheRule::Adaptive {
+            self.controller.served(&ServedTurn {
+                worker: WorkerId(sent.worker as u32),
+                conversation: item.conversation.0,
+                prompt: item.prompt,
+                history: item.prompt.saturating_sub(item.new_tokens),
+                length: total,
+                cost: self.config.workers[sent.worker].cost,
+                wait: sent.wait,
+                objective: self.config.target.ttft,
+                next_prompt: self.config.target.next_prompt,
+                utilisation: sent.utilisation,
+            });
+        }
         self.beliefs.settled(
             sent.worker,
             (&item.chain, &item.reply),
@@ -192,6 +224,11 @@ impl<'a> Brain<'a> {
             load.pending.gone(now, ticket);
         }
         self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
+    }
+
+    /// What the controller of ξ found, where one runs.
+    pub(super) fn controller(&self) -> Option<ControllerState> {
+        (self.config.cache == CacheRule::Adaptive).then(|| self.controller.state())
     }
 
     /// A worker went, or came back.

@@ -148,7 +148,11 @@ impl<'a> Run<'a> {
         self.ended = self.now;
         let turn = computed.turn;
         if let Some(flight) = &mut self.flights[turn as usize] {
-            self.brain.first_token(self.now, &mut flight.sent);
+            let item = &self.workload.items[turn as usize];
+            if let Some(left) = self.brain.first_token(self.now, &mut flight.sent, item) {
+                let chain = item.chain.hashes().iter().rev().copied();
+                self.servers[left].cache.mark_evict_first(chain);
+            }
             flight.lease = Some(computed.lease);
             let arrived = self.arrival[turn as usize];
             let record = TurnRecord {
@@ -253,7 +257,9 @@ impl<'a> Run<'a> {
     fn report(self) -> FleetReport {
         let busy_ms = self.servers.iter().map(|server| server.busy_ms).sum();
         let unserved = self.stranded.len() as u64;
-        self.tally.report(self.config, busy_ms, self.ended, unserved)
+        let controller = self.brain.controller();
+        let report = self.tally.report(self.config, busy_ms, self.ended, unserved);
+        FleetReport { controller, ..report }
     }
 }
 

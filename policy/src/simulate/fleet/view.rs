@@ -200,6 +200,13 @@ impl Beliefs {
         }
     }
 
+    /// The worker was told that the chain is no use there any more.
+    pub(super) fn released(&mut self, worker: usize, chain: &Chain) {
+        if let Self::Mirror(residency) = self {
+            residency.released(WorkerId(worker as u32), chain.hashes());
+        }
+    }
+
     /// The worker died: nothing is there any more.
     pub(super) fn forget(&mut self, worker: usize) {
         match self {
