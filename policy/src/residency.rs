@@ -8,7 +8,7 @@
 //! A request in flight counts as resident where it was sent: it is, or soon will be, and the next turn of the same
 //! burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
 
-use crate::cache::prefix::{Change, Keep, Lease, Piece, PrefixCache};
+use crate::cache::prefix::{Change, Entry, Keep, Lease, Piece, PrefixCache};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Reach};
@@ -174,6 +174,25 @@ impl Residency {
         }
     }
 
+    /// What is believed to be on a worker, to be written down: see [`PrefixCache::entries`].
+    #[must_use]
+    pub fn entries(&self, worker: WorkerId) -> Vec<Entry> {
+        self.mirrors
+            .get(worker.index())
+            .map_or_else(Vec::new, |mirror| mirror.cache.entries())
+    }
+
+    /// Brings back one of [`chains`] of what was written down, as one that was served just now.
+    pub fn restore(&mut self, worker: WorkerId, chain: &[Piece]) {
+        let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
+            return;
+        };
+        let lease = mirror.cache.acquire(chain, &mut self.changes);
+        let held: Vec<PrefixHash> = chain[..lease.len()].iter().map(|piece| piece.hash).collect();
+        mirror.cache.release(lease, Keep::All, &mut self.changes);
+        self.apply(worker, None, &held);
+    }
+
     /// Carries the mirror's changes over to the index: what left, then what is held now. The index keeps its own
     /// bounds, so it may know less than the mirror, never more.
     fn apply(&mut self, worker: WorkerId, parent: Option<PrefixHash>, held: &[PrefixHash]) {
@@ -196,6 +215,27 @@ impl Residency {
             };
         }
     }
+}
+
+/// The chains that rebuild a cache with these entries when they are restored in this order: each entry's last touch comes
+/// where it was. An entry right before its parent stands for both, so there are about as many chains as conversations.
+pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
+    let path = |from: usize| {
+        let mut chain = vec![entries[from].piece];
+        let mut at = from;
+        // Parents come later, so this ends whatever the list says.
+        while let Some(parent) = entries[at].parent.map(|parent| parent as usize)
+            && parent > at
+            && parent < entries.len()
+        {
+            chain.push(entries[parent].piece);
+            at = parent;
+        }
+        chain.reverse();
+        chain
+    };
+    let stands_alone = |&at: &usize| at == 0 || entries[at - 1].parent != Some(at as u32);
+    (0..entries.len()).filter(stands_alone).map(path)
 }
 
 /// The chain's keys with their weights. `before` is where the chain begins in its own unit (bytes or tokens).

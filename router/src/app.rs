@@ -41,6 +41,8 @@ pub struct App {
     pub client: Client<HttpConnector, Body>,
     /// The clock.
     pub clock: Clock,
+    /// Held while a snapshot is read or written: one after the other.
+    pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
     draining: AtomicBool,
@@ -86,6 +88,7 @@ impl App {
             metrics: Metrics::new()?,
             client: client(&config),
             clock: Clock::start(),
+            snapshot: parking_lot::Mutex::new(()),
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
@@ -133,6 +136,9 @@ impl App {
     #[must_use]
     pub fn spawn_tasks(self: &Arc<Self>) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
+        if let Some(snapshot) = &self.config.index.snapshot {
+            tasks.spawn(crate::snapshot::keep(Arc::clone(self), snapshot.clone()));
+        }
         for worker in self.fleet.workers().iter() {
             tasks.spawn(health::watch(Arc::clone(self), Arc::clone(worker)));
             if worker.spec.kv_events != config::KvEvents::Off {

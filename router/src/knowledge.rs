@@ -21,6 +21,7 @@ use policy::units::Tokens;
 
 use crate::path::fingerprint::{Extent, Fingerprint};
 
+mod kept;
 mod scale;
 
 use scale::Scale;
@@ -321,11 +322,10 @@ impl Knowledge {
         }
     }
 
-    /// A worker's events are not coming any more: what they told is forgotten.
-    pub fn evidence_lost(&self, worker: WorkerId) {
+    /// A worker's events are not coming at the moment: the mirror speaks until they are again.
+    pub fn evidence_paused(&self, worker: WorkerId) {
         if let Some(evidence) = self.evidence.get(worker.index()) {
             evidence.live.store(false, Ordering::Release);
-            evidence.known.write().forget();
         }
     }
 

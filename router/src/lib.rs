@@ -14,5 +14,6 @@ pub mod knowledge;
 pub mod metrics;
 pub mod path;
 pub mod serve;
+pub mod snapshot;
 pub mod trace_file;
 pub mod trace_source;

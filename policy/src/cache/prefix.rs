@@ -47,6 +47,15 @@ pub struct Piece {
     pub tokens: u32,
 }
 
+/// A resident piece, as [`PrefixCache::entries`] lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The piece.
+    pub piece: Piece,
+    /// The place of the piece before it in the list; `None` at the root.
+    pub parent: Option<u32>,
+}
+
 /// What an operation did to the resident set, in order. Replaying these on a set reproduces the cache's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -347,6 +356,41 @@ impl PrefixCache {
             .flat_map(|&band| self.nodes.in_band(band))
             .map(|slot| self.nodes.get(slot).hash)
             .collect()
+    }
+
+    /// Everything resident, in the order in which it would be evicted, what leases hold last: each piece with the place
+    /// of its parent, which always comes later. [`Residency`](crate::residency::Residency) rebuilds a cache from it.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        let bands = [Band::EvictFirst, Band::Lru];
+        let mut slots: Vec<u32> = bands.iter().flat_map(|&band| self.nodes.in_band(band)).collect();
+        let depth = |slot: u32| {
+            let parents = std::iter::successors(Some(slot), |&at| {
+                Some(self.nodes.get(at).parent).filter(|&parent| parent != NONE)
+            });
+            parents.count()
+        };
+        let mut pinned: Vec<(usize, PrefixHash, u32)> = self
+            .by_hash
+            .iter()
+            .filter(|(_, slot)| self.nodes.get(**slot).pins > 0)
+            .map(|(&hash, &slot)| (usize::MAX - depth(slot), hash, slot))
+            .collect();
+        pinned.sort_unstable_by_key(|&(rank, hash, _)| (rank, hash.0));
+        slots.extend(pinned.into_iter().map(|(.., slot)| slot));
+        let places: FxHashMap<u32, u32> = slots.iter().copied().zip(0..).collect();
+        let entry = |&slot: &u32| {
+            let node = self.nodes.get(slot);
+            let piece = Piece {
+                hash: node.hash,
+                tokens: node.tokens,
+            };
+            Entry {
+                piece,
+                parent: places.get(&node.parent).copied(),
+            }
+        };
+        slots.iter().map(entry).collect()
     }
 
     /// What must hold after every operation; `Err` names what does not.

@@ -140,3 +140,37 @@ fn an_unknown_worker_is_no_panic() {
     residency.forget(WorkerId(9));
     assert!(!residency.reported(WorkerId(9), Tokens(1000), Tokens(0)));
 }
+
+mod restored {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::residency::chains;
+
+    proptest! {
+        #[test]
+        fn what_was_written_down_answers_the_same_and_is_evicted_in_the_same_order(
+            turns in prop::collection::vec((0..5_u8, 1..6_usize, 0..2_u32, any::<bool>()), 1..40),
+        ) {
+            let mut before = residency(4096);
+            let mut prompts = Vec::new();
+            for (name, chunks, worker, trimmed) in turns {
+                let chain = prompt(&format!("{name}"), chunks);
+                serve(&mut before, WorkerId(worker), &chain, if trimmed { 300 } else { 0 });
+                prompts.push(chain);
+            }
+            let mut after = residency(4096);
+            for worker in [W0, W1] {
+                let entries = before.entries(worker);
+                for chain in chains(&entries) {
+                    after.restore(worker, &chain);
+                }
+                for chain in &prompts {
+                    prop_assert_eq!(depth(&before, worker, chain), depth(&after, worker, chain));
+                }
+                prop_assert_eq!(before.tokens_on(worker), after.tokens_on(worker));
+                prop_assert_eq!(entries, after.entries(worker));
+            }
+        }
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use policy::evidence::{Event, Sequence, Verdict};
+use policy::evidence::{Event, Sequence, Verdict, WorkerEvidence};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 use xxhash_rust::xxh3::xxh3_64;
@@ -44,6 +44,8 @@ enum StreamError {
 /// Follows a worker's events for as long as the task lives.
 pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
     let mut wait = FIRST_RETRY;
+    // Outlives a connection: the next one shows by a replay whether it is still the same process.
+    let mut sequence = Sequence::new();
     loop {
         while !worker.is_ready() {
             tokio::time::sleep(FIRST_RETRY).await;
@@ -55,16 +57,22 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         let mut stream = Stream {
             app: &app,
             worker: &worker,
-            sequence: Sequence::new(),
+            sequence: &mut sequence,
             replay: source.replay.clone(),
             dealer: None,
         };
         let Err(error) = stream.run(&source).await;
         warn!(worker = worker.name(), endpoint = source.endpoint, %error, "its cache events are lost: back to the mirror");
-        if stream.sequence.next() > 0 {
+        if app.knowledge.stored(worker.id).is_some() {
             wait = FIRST_RETRY;
         }
-        app.knowledge.evidence_lost(worker.id);
+        app.knowledge.evidence_paused(worker.id);
+        sequence.reconnected();
+        if source.replay.is_none() {
+            // Nobody can say what was missed.
+            app.knowledge.evidence(worker.id, WorkerEvidence::forget);
+            sequence = Sequence::new();
+        }
         app.metrics.kv_stream(worker.name(), "lost");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY);
@@ -74,7 +82,7 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
 struct Stream<'a> {
     app: &'a App,
     worker: &'a Worker,
-    sequence: Sequence,
+    sequence: &'a mut Sequence,
     replay: Option<String>,
     dealer: Option<DealerSocket>,
 }
@@ -171,6 +179,11 @@ impl Stream<'_> {
                 }
                 if !self.sequence.continues_with(found) {
                     match found {
+                        // It has sent nothing yet.
+                        None => {
+                            again = true;
+                            self.restarted();
+                        }
                         Some(number) if self.sequence.next() == 0 => self.sequence.begin_at(number),
                         _ => {
                             again = true;
@@ -246,7 +259,7 @@ impl Stream<'_> {
         self.app.metrics.kv_stream(self.worker.name(), "forget");
         self.app
             .knowledge
-            .evidence(self.worker.id, policy::evidence::WorkerEvidence::forget);
+            .evidence(self.worker.id, WorkerEvidence::forget);
     }
 }
 

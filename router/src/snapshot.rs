@@ -1,0 +1,126 @@
+//! What was learned, over a restart of the router.
+//!
+//! A router that starts knowing nothing sends the next turn of every conversation anywhere, and each of them computes its
+//! whole history again: the restart of a small process in front costs the fleet a full cache. So what lives where is
+//! written down on a timer and at the end of a drain, and read when the router starts, beside the requests: nothing
+//! waits for it. The workers' caches move on meanwhile, so an old snapshot is not read, and what a read one says wrongly
+//! is corrected as any wrong belief is, by reports and events.
+//!
+//! The file is replaced by renaming, so there is always a whole one; one that is damaged, foreign or old costs a line in
+//! the log.
+
+pub mod format;
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use config::Snapshot;
+use format::{FormatError, decode, encode};
+use tracing::{debug, info, warn};
+
+use crate::app::App;
+
+/// Largest file that is read: far more than an index of the largest budget writes.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+
+/// Why a snapshot was not written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The file.
+    #[error("the file")]
+    Io(#[from] io::Error),
+    /// What is in it.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// It is older than is useful.
+    #[error("{0} s old")]
+    Old(u64),
+    /// It is larger than any snapshot.
+    #[error("{0} bytes long")]
+    Long(u64),
+}
+
+/// Restores the last snapshot, then writes one again and again, for as long as the task lives.
+pub async fn keep(app: Arc<App>, settings: Snapshot) {
+    let reading = (Arc::clone(&app), settings.clone());
+    let read = tokio::task::spawn_blocking(move || read(&reading.0, &reading.1)).await;
+    match read {
+        Ok(Ok(entries)) => info!(path = %settings.path.display(), entries, "snapshot restored"),
+        Ok(Err(SnapshotError::Io(error))) if error.kind() == io::ErrorKind::NotFound => {
+            debug!(path = %settings.path.display(), "no snapshot yet");
+        }
+        Ok(Err(error)) => {
+            warn!(path = %settings.path.display(), error = %describe(&error), "snapshot ignored");
+        }
+        Err(error) => warn!(%error, "snapshot ignored"),
+    }
+    loop {
+        tokio::time::sleep(settings.interval).await;
+        save(&app, &settings).await;
+    }
+}
+
+/// Writes a snapshot; a failure is logged.
+pub async fn save(app: &Arc<App>, settings: &Snapshot) {
+    let (app, settings) = (Arc::clone(app), settings.clone());
+    let written = tokio::task::spawn_blocking(move || {
+        let bytes = write(&app, &settings.path);
+        (bytes, settings)
+    })
+    .await;
+    match written {
+        Ok((Ok(bytes), settings)) => debug!(path = %settings.path.display(), bytes, "snapshot written"),
+        Ok((Err(error), settings)) => {
+            warn!(path = %settings.path.display(), error = %describe(&error), "snapshot not written");
+        }
+        Err(error) => warn!(%error, "snapshot not written"),
+    }
+}
+
+fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
+    let _alone = app.snapshot.lock();
+    let workers = app.fleet.workers();
+    let names: Vec<&str> = workers.iter().map(|worker| worker.name()).collect();
+    let bytes = encode(&app.knowledge.contents(&names, now_s()));
+    // Beside the file, so that the renaming stays within one file system.
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let mut file = std::fs::File::create(&beside)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    Ok(bytes.len())
+}
+
+/// Returns how many entries were brought back.
+fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
+    let _alone = app.snapshot.lock();
+    let length = std::fs::metadata(&settings.path)?.len();
+    if length > MAX_FILE_BYTES {
+        return Err(SnapshotError::Long(length));
+    }
+    let contents = decode(&std::fs::read(&settings.path)?)?;
+    let age = now_s().saturating_sub(contents.taken_s);
+    if age > settings.max_age.as_secs() {
+        return Err(SnapshotError::Old(age));
+    }
+    let workers = app.fleet.workers();
+    let names: Vec<&str> = workers.iter().map(|worker| worker.name()).collect();
+    Ok(app.knowledge.restore(&contents, &names))
+}
+
+fn now_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// The error with what caused it, on one line.
+fn describe(error: &SnapshotError) -> String {
+    match error {
+        SnapshotError::Io(cause) => format!("{error}: {cause}"),
+        _ => error.to_string(),
+    }
+}

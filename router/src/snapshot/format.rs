@@ -1,0 +1,236 @@
+//! The file: magic, version, time, length, contents, and a checksum over all of it. Numbers are little-endian.
+//!
+//! Nothing is allocated on a length's word alone, and no number in the file is used as a place before it is checked.
+
+use policy::cache::prefix::{Entry, Piece};
+use policy::ids::PrefixHash;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: &[u8; 8] = b"tailrout";
+/// Raised whenever a reader of the one before would misread it.
+const VERSION: u32 = 1;
+const NONE: u32 = u32::MAX;
+
+/// What a snapshot holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// Seconds since 1970 when it was taken.
+    pub taken_s: u64,
+    /// Each worker's name and what it is believed to hold.
+    pub workers: Vec<(String, Vec<Entry>)>,
+    /// Each model's tokens per byte and its template's gap.
+    pub models: Vec<(String, f64, u64)>,
+    /// Where in tokens text keys end, the least recently used first.
+    pub anchors: Vec<(u64, u64)>,
+    /// Each conversation's last worker, as a place among the workers; the least recently used first.
+    pub last_workers: Vec<(u64, u32)>,
+    /// Each conversation by its last prompt's last key; the least recently used first.
+    pub prompts: Vec<(u64, u64)>,
+}
+
+/// Why a file is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// It is something else.
+    #[error("not a snapshot")]
+    Foreign,
+    /// Another version of the router wrote it.
+    #[error("version {0} of the format, expected {VERSION}")]
+    Version(u32),
+    /// The bytes are not those that were written.
+    #[error("damaged")]
+    Damaged,
+}
+
+/// The bytes of a snapshot.
+#[must_use]
+pub fn encode(contents: &Contents) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    word(&mut out, contents.taken_s);
+    list(&mut out, &contents.workers, |out, (name, entries)| {
+        text(out, name);
+        list(out, entries, |out, entry| {
+            word(out, entry.piece.hash.0);
+            out.extend_from_slice(&entry.piece.tokens.to_le_bytes());
+            out.extend_from_slice(&entry.parent.unwrap_or(NONE).to_le_bytes());
+        });
+    });
+    list(&mut out, &contents.models, |out, (name, ratio, gap)| {
+        text(out, name);
+        word(out, ratio.to_bits());
+        word(out, *gap);
+    });
+    list(&mut out, &contents.anchors, pair);
+    list(&mut out, &contents.last_workers, |out, &(session, worker)| {
+        pair(out, &(session, worker.into()));
+    });
+    list(&mut out, &contents.prompts, pair);
+    let sum = xxh3_64(&out);
+    word(&mut out, sum);
+    out
+}
+
+/// Reads a snapshot.
+///
+/// # Errors
+/// If these are not the bytes that [`encode`] made.
+pub fn decode(bytes: &[u8]) -> Result<Contents, FormatError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(FormatError::Foreign)?;
+    let (version, _) = rest.split_first_chunk().ok_or(FormatError::Damaged)?;
+    let version = u32::from_le_bytes(*version);
+    if version != VERSION {
+        return Err(FormatError::Version(version));
+    }
+    let (summed, sum) = bytes.split_last_chunk().ok_or(FormatError::Damaged)?;
+    if xxh3_64(summed) != u64::from_le_bytes(*sum) {
+        return Err(FormatError::Damaged);
+    }
+    let mut reader = Reader(summed.get(MAGIC.len() + 4..).unwrap_or_default());
+    let contents = reader.contents().ok_or(FormatError::Damaged)?;
+    Ok(contents)
+}
+
+fn word(out: &mut Vec<u8>, word: u64) {
+    out.extend_from_slice(&word.to_le_bytes());
+}
+
+fn pair(out: &mut Vec<u8>, &(one, other): &(u64, u64)) {
+    word(out, one);
+    word(out, other);
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    word(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn list<T>(out: &mut Vec<u8>, items: &[T], mut each: impl FnMut(&mut Vec<u8>, &T)) {
+    word(out, items.len() as u64);
+    items.iter().for_each(|item| each(out, item));
+}
+
+/// Takes values off the front; `None` where there is not what there should be.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn contents(&mut self) -> Option<Contents> {
+        let contents = Contents {
+            taken_s: self.word()?,
+            workers: self.list(|reader| Some((reader.text()?, reader.entries()?)))?,
+            models: self
+                .list(|reader| Some((reader.text()?, f64::from_bits(reader.word()?), reader.word()?)))?,
+            anchors: self.list(Self::pair)?,
+            last_workers: self.list(|reader| {
+                let (session, worker) = reader.pair()?;
+                Some((session, u32::try_from(worker).ok()?))
+            })?,
+            prompts: self.list(Self::pair)?,
+        };
+        self.0.is_empty().then_some(contents)
+    }
+
+    fn entries(&mut self) -> Option<Vec<Entry>> {
+        self.list(|reader| {
+            let hash = PrefixHash(reader.word()?);
+            let (tokens, parent) = (reader.half()?, reader.half()?);
+            Some(Entry {
+                piece: Piece { hash, tokens },
+                parent: (parent != NONE).then_some(parent),
+            })
+        })
+    }
+
+    fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let length = usize::try_from(self.word()?).ok()?;
+        // An item takes eight bytes at the least.
+        let mut items = Vec::with_capacity(length.min(self.0.len() / 8));
+        for _ in 0..length {
+            items.push(each(self)?);
+        }
+        Some(items)
+    }
+
+    fn pair(&mut self) -> Option<(u64, u64)> {
+        Some((self.word()?, self.word()?))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = usize::try_from(self.word()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    fn half(&mut self) -> Option<u32> {
+        let (half, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*half))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn contents() -> Contents {
+        let entry = |hash, parent| Entry {
+            piece: Piece {
+                hash: PrefixHash(hash),
+                tokens: 64,
+            },
+            parent,
+        };
+        Contents {
+            taken_s: 1_800_000_000,
+            workers: vec![
+                ("a:8000".to_owned(), vec![entry(3, Some(1)), entry(2, None)]),
+                ("b".to_owned(), Vec::new()),
+            ],
+            models: vec![("llama".to_owned(), 0.25, 3)],
+            anchors: vec![(1, 2)],
+            last_workers: vec![(7, 1)],
+            prompts: vec![(9, 7)],
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        assert_eq!(decode(&encode(&contents())), Ok(contents()));
+    }
+
+    #[test]
+    fn another_byte_at_any_place_is_refused_and_so_is_any_cut() {
+        let bytes = encode(&contents());
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x41;
+            assert!(decode(&damaged).is_err(), "byte {at}");
+            assert!(decode(&bytes[..at]).is_err(), "cut at {at}");
+        }
+        let mut longer = bytes;
+        longer.push(0);
+        assert_eq!(decode(&longer), Err(FormatError::Damaged));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_even_if_the_checksum_holds(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut file = MAGIC.to_vec();
+            file.extend_from_slice(&VERSION.to_le_bytes());
+            file.extend_from_slice(&bytes);
+            let sum = xxh3_64(&file);
+            file.extend_from_slice(&sum.to_le_bytes());
+            let _ = decode(&file);
+            let _ = decode(&bytes);
+        }
+    }
+}
