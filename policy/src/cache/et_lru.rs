@@ -80,31 +80,32 @@ struct Standing {
 pub struct EtLru {
     lengths: Lengths,
     config: CacheConfig,
-    options: EtLruOptions,
-    learned: LearnedSurvival,
-    returns: Returns,
+    excess: ExpectedExcess,
     order: BTreeSet<(Rank, u64, SlotId)>,
     standings: Vec<Standing>,
     served: u64,
+}
+
+/// What tokens are worth, from what was learned of prompts and returns.
+#[derive(Clone, Debug)]
+pub(super) struct ExpectedExcess {
+    xi_tokens: f64,
+    options: EtLruOptions,
+    learned: LearnedSurvival,
+    returns: Returns,
     now: Millis,
     /// ∫ μ dt up to `now`.
     clock: f64,
 }
 
-impl EtLru {
-    /// An empty cache.
-    #[must_use]
-    pub fn new(config: CacheConfig, options: EtLruOptions) -> Self {
+impl ExpectedExcess {
+    pub(super) fn new(config: &CacheConfig, options: EtLruOptions) -> Self {
         Self {
-            lengths: Lengths::new(&config),
+            xi_tokens: config.xi_tokens,
             learned: LearnedSurvival::new(config.next_prompt.as_f64()),
             returns: Returns::default(),
-            order: BTreeSet::new(),
-            standings: Vec::new(),
-            served: 0,
             now: Millis::ZERO,
             clock: 0.0,
-            config,
             options,
         }
     }
@@ -116,33 +117,19 @@ impl EtLru {
             .unwrap_or_else(|| self.learned.current())
     }
 
-    /// The rank of the slot's last token, and how many tokens share it.
-    fn rank(&self, slot: SlotId) -> (Rank, u64) {
-        let standing = self.standings[slot as usize];
-        let resident = self.lengths.resident_at(slot);
-        let z = self.config.xi_tokens - (standing.length - resident) as f64;
+    /// `ln vᵢ` of the last of `resident` tokens, given `weight` of its conversation, and the tokens after which
+    /// another would be worth more.
+    pub(super) fn value(&self, weight: f64, length: u64, resident: u64) -> (f64, u64) {
+        let z = self.xi_tokens - (length - resident) as f64;
         let (probability, change) = self.prompts().level(z);
-        let alike = change.map_or(resident, |edge| ((z - edge).ceil() as u64).clamp(1, resident));
-        (
-            Rank::of(standing.weight + (probability + self.options.epsilon).ln()),
-            alike,
-        )
+        let alike = change.map_or(resident, |edge| {
+            ((z - edge).ceil() as u64).clamp(1, resident.max(1))
+        });
+        (weight + (probability + self.options.epsilon).ln(), alike)
     }
 
-    fn enlist(&mut self, slot: SlotId) {
-        let (rank, _) = self.rank(slot);
-        let standing = &mut self.standings[slot as usize];
-        standing.rank = rank;
-        self.order.insert((rank, standing.served, slot));
-    }
-
-    fn delist(&mut self, slot: SlotId) {
-        if let Some(standing) = self.standings.get(slot as usize) {
-            self.order.remove(&(standing.rank, standing.served, slot));
-        }
-    }
-
-    fn learn(&mut self, turn: &Served) -> f64 {
+    /// Learns from a turn, and returns `ln λᵢ + ∫μ dt` of its conversation.
+    pub(super) fn learn(&mut self, turn: &Served) -> f64 {
         if self.options.prompts.is_none() && turn.turn > 0 {
             self.learned.observe(turn.prompt.0);
         }
@@ -165,6 +152,42 @@ impl EtLru {
         self.clock += decay_per_ms * turn.at.saturating_sub(self.now).0;
         self.now = self.now.max(turn.at);
         hazard.ln() + self.clock
+    }
+}
+
+impl EtLru {
+    /// An empty cache.
+    #[must_use]
+    pub fn new(config: CacheConfig, options: EtLruOptions) -> Self {
+        Self {
+            lengths: Lengths::new(&config),
+            excess: ExpectedExcess::new(&config, options),
+            order: BTreeSet::new(),
+            standings: Vec::new(),
+            served: 0,
+            config,
+        }
+    }
+
+    /// The rank of the slot's last token, and how many tokens share it.
+    fn rank(&self, slot: SlotId) -> (Rank, u64) {
+        let standing = self.standings[slot as usize];
+        let resident = self.lengths.resident_at(slot);
+        let (value, alike) = self.excess.value(standing.weight, standing.length, resident);
+        (Rank::of(value), alike)
+    }
+
+    fn enlist(&mut self, slot: SlotId) {
+        let (rank, _) = self.rank(slot);
+        let standing = &mut self.standings[slot as usize];
+        standing.rank = rank;
+        self.order.insert((rank, standing.served, slot));
+    }
+
+    fn delist(&mut self, slot: SlotId) {
+        if let Some(standing) = self.standings.get(slot as usize) {
+            self.order.remove(&(standing.rank, standing.served, slot));
+        }
     }
 
     fn evict(&mut self) {
@@ -193,7 +216,7 @@ impl CachePolicy for EtLru {
     }
 
     fn served(&mut self, turn: &Served) {
-        let weight = self.learn(turn);
+        let weight = self.excess.learn(turn);
         if let Some(slot) = self.lengths.slot(turn.conversation) {
             self.delist(slot);
         }

@@ -6,6 +6,7 @@
 //! turns served since the conversation last came into the cache.
 //!
 //! The source evicts whole objects; here the last victim is cut from its end only as far as needed. O(log n) per turn.
+//! Of shared blocks each is an object of its own, whose cost is that of its tokens after those before it.
 
 use rustc_hash::FxHashMap;
 
@@ -15,13 +16,36 @@ use crate::cost::PrefillCost;
 use crate::ids::ConversationId;
 use crate::units::Tokens;
 
+/// The clock, and H by it.
+#[derive(Clone, Debug)]
+pub(super) struct GreedyDual {
+    cost: PrefillCost,
+    clock: f64,
+}
+
+impl GreedyDual {
+    pub(super) fn new(cost: PrefillCost) -> Self {
+        Self { cost, clock: 0.0 }
+    }
+
+    /// H of `size` tokens after `before` others, used `frequency` times.
+    pub(super) fn h(&self, frequency: f64, size: Tokens, before: Tokens) -> f64 {
+        let per_token = self.cost.marginal(size, before).0 / size.as_f64().max(1.0);
+        self.clock + frequency * per_token
+    }
+
+    /// Something of this H is gone.
+    pub(super) fn evicted(&mut self, h: f64) {
+        self.clock = self.clock.max(h);
+    }
+}
+
 /// Greedy-Dual-Frequency-Size.
 #[derive(Clone, Debug)]
 pub struct Gdfs {
     ranked: Ranked,
     config: CacheConfig,
-    cost: PrefillCost,
-    clock: f64,
+    dual: GreedyDual,
     /// Of resident conversations: frequency and H.
     frequencies: FxHashMap<ConversationId, (f64, f64)>,
 }
@@ -33,8 +57,7 @@ impl Gdfs {
         Self {
             ranked: Ranked::new(&config),
             config,
-            cost,
-            clock: 0.0,
+            dual: GreedyDual::new(cost),
             frequencies: FxHashMap::default(),
         }
     }
@@ -51,8 +74,7 @@ impl CachePolicy for Gdfs {
             .get(&turn.conversation)
             .map_or(0.0, |known| known.0)
             + 1.0;
-        let per_token = self.cost.marginal(turn.length, Tokens::ZERO).0 / turn.length.as_f64().max(1.0);
-        let h = self.clock + frequency * per_token;
+        let h = self.dual.h(frequency, turn.length, Tokens::ZERO);
         let slot = self.ranked.touch(turn.conversation, turn.length, h);
         if slot.is_some() {
             self.frequencies.insert(turn.conversation, (frequency, h));
@@ -69,9 +91,10 @@ impl CachePolicy for Gdfs {
                 .lengths
                 .resident_at(victim)
                 .saturating_sub(self.ranked.lengths.excess());
-            if keep == 0 {
-                let h = self.frequencies.remove(&id).map_or(self.clock, |known| known.1);
-                self.clock = self.clock.max(h);
+            if keep == 0
+                && let Some((_, h)) = self.frequencies.remove(&id)
+            {
+                self.dual.evicted(h);
             }
             self.ranked.cut(victim, keep);
         }

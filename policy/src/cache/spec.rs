@@ -96,13 +96,7 @@ impl PolicySpec {
             Self::LengthAware => Box::new(LengthAware::new(config)),
             Self::EtLru(options) => Box::new(EtLru::new(config, options.clone())),
             Self::WorkloadAware => Box::new(WorkloadAware::new(config)),
-            Self::Gdfs(attention) => {
-                let cost = PrefillCost {
-                    gamma_ms_per_token2: *attention,
-                    ..PrefillCost::linear(1.0, 0.0)
-                };
-                Box::new(Gdfs::new(config, cost))
-            }
+            Self::Gdfs(attention) => Box::new(Gdfs::new(config, gdfs_cost(*attention))),
             Self::FlopAware(options) => Box::new(FlopAware::new(config, *options)),
             Self::Tiers(lower) => Box::new(TierStack::new(config, lower)),
             Self::Belady => Box::new(Belady::new(config)),
@@ -201,6 +195,14 @@ impl FromStr for PolicySpec {
             _ => return Err(unknown()),
         };
         Ok(spec)
+    }
+}
+
+/// What a token costs to compute, with attention's share as given; only ratios matter.
+pub(super) fn gdfs_cost(attention: f64) -> PrefillCost {
+    PrefillCost {
+        gamma_ms_per_token2: attention,
+        ..PrefillCost::linear(1.0, 0.0)
     }
 }
 

@@ -14,8 +14,8 @@
 //! - Probability: of a return within the next `life_c`, given none for `t`. With return probability `p` and rate `g` of
 //!   the class, `p·e^{−gt}·(1 − e^{−g·life}) / (1 − p + p·e^{−gt})`. Fits are refreshed with every turn, recent ones
 //!   weighing more ([`super::returns`]).
-//! - Lifetime: three mean gaps, within which 95 % of the returns fall. Past it the probability counts as 0, and the
-//!   longest of such conversations goes first.
+//! - Lifetime: three mean gaps, within which 95 % of the returns fall. Past it the probability counts as 0, and of
+//!   such candidates the longest goes first.
 //!
 //! Within a class the probability only falls with `t`, so the class's oldest conversation is its candidate: eviction
 //! compares one candidate per class, O(classes), and finding it is O(log n).
@@ -34,12 +34,41 @@ const TURN_CLASSES: usize = 3;
 /// A class's lifetime in mean gaps: `1 − e⁻³` is 95 %.
 const LIFE_GAPS: f64 = 3.0;
 
+/// The reuse habits of classes, learned from the turns.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Habits {
+    returns: Returns,
+}
+
+impl Habits {
+    /// Learns from a turn, and returns its class.
+    pub(super) fn learn(&mut self, turn: &Served) -> usize {
+        let class = turn.class.index() * TURN_CLASSES + (turn.turn as usize).min(TURN_CLASSES - 1);
+        self.returns.observe(turn.conversation, class, turn.at);
+        class
+    }
+
+    /// `ReuseProb` of what a turn of this class used, `age_ms` after it.
+    pub(super) fn reuse(&self, class: usize, age_ms: f64) -> f64 {
+        let p = self.returns.probability(class);
+        let Some(gap_ms) = self.returns.mean_gap_ms(class) else {
+            return p;
+        };
+        let gaps = age_ms / gap_ms;
+        if gaps > LIFE_GAPS {
+            return 0.0;
+        }
+        let silent = p * (-gaps).exp();
+        silent * (1.0 - (-LIFE_GAPS).exp()) / (1.0 - p + silent)
+    }
+}
+
 /// Workload-aware eviction.
 #[derive(Clone, Debug)]
 pub struct WorkloadAware {
     lengths: Lengths,
     config: CacheConfig,
-    returns: Returns,
+    habits: Habits,
     /// By class: its conversations by the number of the turn that served them last.
     queues: Vec<BTreeMap<u64, SlotId>>,
     standings: Vec<Standing>,
@@ -61,25 +90,11 @@ impl WorkloadAware {
         Self {
             lengths: Lengths::new(&config),
             config,
-            returns: Returns::default(),
+            habits: Habits::default(),
             queues,
             standings,
             served: 0,
         }
-    }
-
-    /// `ReuseProb` of a conversation of this class, `age_ms` after its last turn.
-    fn reuse(&self, class: usize, age_ms: f64) -> f64 {
-        let p = self.returns.probability(class);
-        let Some(gap_ms) = self.returns.mean_gap_ms(class) else {
-            return p;
-        };
-        let gaps = age_ms / gap_ms;
-        if gaps > LIFE_GAPS {
-            return 0.0;
-        }
-        let silent = p * (-gaps).exp();
-        silent * (1.0 - (-LIFE_GAPS).exp()) / (1.0 - p + silent)
     }
 
     fn victim(&self, now: Millis, spared: Option<SlotId>) -> Option<SlotId> {
@@ -89,7 +104,9 @@ impl WorkloadAware {
             .filter_map(|queue| queue.values().find(|slot| Some(**slot) != spared));
         let priority = |slot: SlotId| {
             let standing = self.standings[slot as usize];
-            let reuse = self.reuse(standing.class, now.saturating_sub(standing.at).0);
+            let reuse = self
+                .habits
+                .reuse(standing.class, now.saturating_sub(standing.at).0);
             (reuse, self.lengths.resident_at(slot))
         };
         let least = heads.copied().min_by(|a, b| {
@@ -111,8 +128,7 @@ impl CachePolicy for WorkloadAware {
     }
 
     fn served(&mut self, turn: &Served) {
-        let class = turn.class.index() * TURN_CLASSES + (turn.turn as usize).min(TURN_CLASSES - 1);
-        self.returns.observe(turn.conversation, class, turn.at);
+        let class = self.habits.learn(turn);
         if let Some(slot) = self.lengths.slot(turn.conversation) {
             self.delist(slot);
         }

@@ -14,11 +14,15 @@
 pub mod hybrid;
 #[cfg(test)]
 mod naive;
+pub mod scored;
+mod scores;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 use self::hybrid::HybridBlocks;
+use self::scored::ScoredBlocks;
+use self::scores::{ClassReuse, Excess, Frequency};
 use super::{CacheConfig, PolicySpec, Served};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -49,6 +53,12 @@ pub trait BlockPolicy {
 pub fn build(spec: &PolicySpec, config: CacheConfig) -> Option<Box<dyn BlockPolicy>> {
     match spec {
         PolicySpec::FlopAware(options) => Some(Box::new(HybridBlocks::new(config, *options))),
+        PolicySpec::Gdfs(attention) => Some(Box::new(ScoredBlocks::new(config, Frequency::new(*attention)))),
+        PolicySpec::WorkloadAware => Some(Box::new(ScoredBlocks::new(config, ClassReuse::default()))),
+        PolicySpec::EtLru(options) => {
+            let excess = Excess::new(&config, options.clone());
+            Some(Box::new(ScoredBlocks::new(config, excess)))
+        }
         _ => None,
     }
 }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 
 use super::super::flop_aware::{FlopAwareOptions, Utility};
 use super::super::{CacheConfig, Served};
+use super::scored::{Score, Used};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
@@ -152,5 +153,75 @@ impl NaiveHybrid {
     fn dead(&self) -> Option<PrefixHash> {
         let dead = |block: &&Block<Option<_>>| block.note.is_none() && self.blocks.children(block.hash) == 0;
         self.blocks.0.iter().find(dead).map(|block| block.hash)
+    }
+}
+
+/// Group, value, turn, uses.
+type Scored = (usize, f64, u64, u32);
+
+/// The twin of [`super::scored::ScoredBlocks`].
+pub(super) struct NaiveScored<S> {
+    config: CacheConfig,
+    blocks: List<Scored>,
+    score: S,
+    served: u64,
+}
+
+impl<S: Score> NaiveScored<S> {
+    pub(super) fn new(config: CacheConfig, score: S) -> Self {
+        Self {
+            config,
+            blocks: List(Vec::new()),
+            score,
+            served: 0,
+        }
+    }
+
+    pub(super) fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        Tokens(self.blocks.prefix(chain).len() as u64 * u64::from(self.config.block_tokens))
+    }
+
+    pub(super) fn dump(&self) -> Vec<PrefixHash> {
+        self.blocks.dump()
+    }
+
+    pub(super) fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+        self.score.turn(turn);
+        self.served += 1;
+        let block = u64::from(self.config.block_tokens);
+        for (at, hash) in (0..).zip(self.blocks.grow(chain, || (0, 0.0, 0, 0))) {
+            let used = self.blocks.find(*hash).unwrap();
+            let (begin, end, times) = (Tokens(at * block), Tokens((at + 1) * block), used.note.3 + 1);
+            let value = self.score.value(Used { begin, end, times });
+            used.note = (self.score.group(), value, self.served, times);
+        }
+        while self.blocks.0.len() as u64 * block > self.config.capacity.0 {
+            let victim = self.victim();
+            let value = self.blocks.find(victim).unwrap().note.1;
+            self.score.evicted(value);
+            self.blocks.drop(victim);
+        }
+    }
+
+    /// The least of each group's least.
+    fn victim(&self) -> PrefixHash {
+        let leaves: Vec<_> = self
+            .blocks
+            .0
+            .iter()
+            .filter(|block| self.blocks.children(block.hash) == 0)
+            .collect();
+        let least = leaves.iter().filter(|leaf| {
+            let place = |block: &Block<Scored>| (block.note.1, block.note.2, Reverse(block.depth));
+            !leaves
+                .iter()
+                .any(|other| other.note.0 == leaf.note.0 && place(other) < place(leaf))
+        });
+        let worth = |leaf: &Block<Scored>| self.score.worth(leaf.note.0, leaf.note.1);
+        let least = least.min_by(|a, b| {
+            let age = |leaf: &Block<Scored>| (Reverse(leaf.depth), leaf.note.2);
+            worth(a).total_cmp(&worth(b)).then(age(a).cmp(&age(b)))
+        });
+        least.unwrap().hash
     }
 }
