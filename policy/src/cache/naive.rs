@@ -1,6 +1,11 @@
 //! The naive twin: every policy as its definition says, over a list that is sorted and scanned again for every token
 //! or block. Slow, short, and sharing nothing with the real ones but the vocabulary.
 
+mod learning;
+mod tiers;
+
+pub(super) use self::learning::{NaiveFlops, NaiveWorkload};
+pub(super) use self::tiers::NaiveTiers;
 use super::et_lru::EtLruOptions;
 use super::{CacheConfig, Future, PolicySpec, Served};
 use crate::cost::PrefillCost;
@@ -127,7 +132,7 @@ impl Naive {
             }
             PolicySpec::EtLru(options) => return self.expected(spared, &options),
             PolicySpec::WorkloadAware | PolicySpec::FlopAware(_) => {
-                unreachable!("they learn, and have no twin")
+                unreachable!("they have twins of their own")
             }
             PolicySpec::Tiers(_) => self.trim(spared, |_| q_hat),
             PolicySpec::Gdfs(attention) => return self.greedy_dual(spared, attention),

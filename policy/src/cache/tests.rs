@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::et_lru::EtLruOptions;
 use super::flop_aware::FlopAwareOptions;
-use super::naive::Naive;
+use super::naive::{Naive, NaiveFlops, NaiveTiers, NaiveWorkload};
 use super::survival::Survival;
 use super::tiers::Tier;
 use super::*;
@@ -142,6 +142,60 @@ proptest! {
         let config = CacheConfig { xi_tokens: config.xi_tokens.floor(), block_tokens: 1, ..config };
         let (mut tail, mut expected) = (PolicySpec::TLru.build(config), PolicySpec::EtLru(options).build(config));
         prop_assert_eq!(uncached(&mut *tail, &raw), uncached(&mut *expected, &raw));
+    }
+
+    #[test]
+    fn workload_aware_eviction_does_what_its_naive_twin_does(raw in traces(), config in configs(), pace in 0.0..9.0f64) {
+        let mut real = workload_aware::WorkloadAware::new(config);
+        let mut naive = NaiveWorkload::new(config);
+        for (served, _) in with_future(&raw) {
+            let class = ClassId((served.conversation.0 % 3) as u16);
+            let at = Millis((served.at.0 * pace).floor());
+            let served = Served { class, at, ..served };
+            real.served(&served);
+            naive.served(&served);
+            prop_assert_eq!(real.check(), Ok(()));
+            let (mut ours, mut theirs) = (real.dump(), naive.dump());
+            ours.sort();
+            theirs.sort();
+            prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn flop_aware_eviction_does_what_its_naive_twin_does(
+        raw in traces(), config in configs(), state in 1u32..20, weight in 0.0..3.0f64,
+    ) {
+        // States stand where they were saved: blocks are of no concern.
+        let config = CacheConfig { block_tokens: 1, ..config };
+        let options = FlopAwareOptions { state_tokens: f64::from(state), attention: 0.1, weight: Some(weight) };
+        let (mut real, mut naive) = (flop_aware::FlopAware::new(config, options), NaiveFlops::new(config, options));
+        for (served, _) in with_future(&raw) {
+            real.served(&served);
+            naive.served(&served);
+            prop_assert_eq!(real.check(), Ok(()));
+            let (mut ours, mut theirs) = (real.dump(), naive.dump());
+            ours.sort();
+            theirs.sort();
+            prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn the_tier_stack_does_what_its_naive_twin_does(
+        raw in traces(), config in configs(), lower in proptest::collection::vec((0u64..80, 1u32..9), 0..3),
+    ) {
+        let tier = |(capacity, unit_tokens)| Tier { capacity: Tokens(capacity), ms_per_token: 0.1, unit_tokens };
+        let lower: Vec<_> = lower.into_iter().map(tier).collect();
+        let (mut real, mut naive) = (tiers::TierStack::new(config, &lower), NaiveTiers::new(config, &lower));
+        for (served, _) in with_future(&raw) {
+            real.served(&served);
+            naive.served(&served);
+            prop_assert_eq!(real.check(), Ok(()));
+            for id in (0..6).map(ConversationId) {
+                prop_assert_eq!(real.per_tier(id), naive.per_tier(id), "of {:?} after {:?}", id, served);
+            }
+        }
     }
 
     #[test]
