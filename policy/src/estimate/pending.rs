@@ -1,12 +1,15 @@
 //! Predicted wait: prefill work that was sent to a worker and has not produced its first token yet.
 //!
 //! The worker is taken for one prefill server in arrival order. Its head started when it was sent, or when the one
-//! before it produced its first token, whichever came later; every millisecond since then is work done, up to what the
-//! head was predicted to take. So
+//! before it produced its first token, whichever came later; every millisecond since then is work done. So
 //!
 //! ```text
-//! wait(now) = Σ predicted − min(now − head started, predicted of head)
+//! wait(now) = Σ predicted of those behind the head + |predicted of head − (now − head started)|
 //! ```
+//!
+//! A head that is late by x is expected to need another x: what has lasted longer than anyone thought is not about to
+//! end (Lindy's law). So a worker that is slower than predicted looks busier by the moment, and one that hangs is soon
+//! given nothing, without waiting for its probes to fail.
 //!
 //! A first token is proof that everything queued before it is done, so earlier tickets still pending stop counting:
 //! one lost outcome can then never make a worker look busy for ever.
@@ -93,8 +96,9 @@ impl PendingWork {
         let Some(head) = self.items.front() else {
             return Millis::ZERO;
         };
-        let done = now.saturating_sub(self.head_started).min(head.predicted);
-        Millis((self.total - done.0).max(0.0))
+        let elapsed = now.saturating_sub(self.head_started);
+        let behind = self.total - head.predicted.0;
+        Millis((behind + (head.predicted - elapsed).0.abs()).max(0.0))
     }
 
     /// How many requests are pending.
@@ -132,14 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn wait_shrinks_as_the_head_is_computed_but_not_past_the_head() {
+    fn wait_shrinks_as_the_head_is_computed_and_grows_again_once_it_is_late() {
         let mut work = PendingWork::new();
         work.sent(Millis(0.0), Millis(100.0));
         work.sent(Millis(10.0), Millis(50.0));
         assert_eq!(work.wait(Millis(10.0)), Millis(140.0));
         assert_eq!(work.wait(Millis(90.0)), Millis(60.0));
-        // The head is late: it may finish any moment, the one behind it has not started.
-        assert_eq!(work.wait(Millis(500.0)), Millis(50.0));
+        assert_eq!(work.wait(Millis(100.0)), Millis(50.0));
+        // Late by 400 ms: another 400 are expected, and then the one behind it.
+        assert_eq!(work.wait(Millis(500.0)), Millis(450.0));
     }
 
     #[test]
