@@ -1,11 +1,16 @@
-//! What is learned from what happened: predicted wait, utilisation, tokens per byte.
+//! What is learned from what happened: predicted wait, utilisation, tokens per byte, a worker's α, β and
+//! γ, and what conversations do next.
 //!
 //! Each estimator is a value with `observe`-like methods that take `now`; none owns a clock.
 
+mod conversations;
 mod pending;
+mod prefill_cost;
 mod tokens_per_byte;
 mod utilisation;
 
+pub use conversations::{Habits, Mean};
 pub use pending::{PendingWork, Ticket};
+pub use prefill_cost::{LearnedCost, pooled};
 pub use tokens_per_byte::TokensPerByte;
 pub use utilisation::Utilisation;

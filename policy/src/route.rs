@@ -44,6 +44,8 @@ pub struct WorkerView {
     pub wait: Millis,
     /// ρ: prefill work routed to it over the window, as a share of the window.
     pub utilisation: f64,
+    /// S̄: the mean prefill routed to it over the window; zero where nothing was.
+    pub mean_work: Millis,
     /// Requests sent and not yet finished.
     pub in_flight: u32,
     /// Tokens the index believes it holds; `cache_aware` calls this the size of its tree.

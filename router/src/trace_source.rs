@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use policy::simulate::agentic::Agentic;
 use policy::simulate::generate::{BadWorkload, Generator, Workload};
 use policy::trace::{Format, Turn};
 
@@ -19,12 +20,18 @@ pub enum TraceSource {
     File(PathBuf),
     /// A generated workload.
     Generated(Workload),
+    /// Generated coding agents, by seed.
+    Agentic(u64),
 }
 
 impl FromStr for TraceSource {
     type Err = BadWorkload;
 
     fn from_str(text: &str) -> Result<Self, BadWorkload> {
+        if let Some(seed) = text.strip_prefix("gen:agentic:") {
+            let seed = seed.parse().map_err(|_| BadWorkload::Form(text.to_owned()))?;
+            return Ok(Self::Agentic(seed));
+        }
         if text.starts_with("gen:") {
             return text.parse().map(Self::Generated);
         }
@@ -58,6 +65,10 @@ impl TraceSource {
             Self::File(path) => {
                 let file = TraceFile::open(path, Format::Auto)?;
                 Ok(Box::new(file.take(limit.unwrap_or(usize::MAX))))
+            }
+            Self::Agentic(seed) => {
+                let turns = Agentic::new(*seed).take(limit.unwrap_or(GENERATED_TURNS));
+                Ok(Box::new(turns.map(Ok)))
             }
             Self::Generated(workload) => {
                 let generator = Generator::new(workload).into_iter().flatten();

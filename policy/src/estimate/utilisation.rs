@@ -13,6 +13,8 @@ use crate::units::Millis;
 pub struct Utilisation {
     tau: Millis,
     work: f64,
+    /// Pieces of work, decayed alike.
+    pieces: f64,
     at: Millis,
     /// When the first work came.
     since: Option<Millis>,
@@ -28,6 +30,7 @@ impl Utilisation {
         Self {
             tau: tau.max(Millis(1.0)),
             work: 0.0,
+            pieces: 0.0,
             at: Millis::ZERO,
             since: None,
         }
@@ -35,7 +38,9 @@ impl Utilisation {
 
     /// Work of this predicted length was routed to the worker.
     pub fn add(&mut self, now: Millis, work: Millis) {
-        self.work = self.decayed(now) + work.0;
+        let faded = self.faded(now);
+        self.work = self.work * faded + work.0;
+        self.pieces = self.pieces * faded + 1.0;
         self.at = now.max(self.at);
         self.since.get_or_insert(now);
     }
@@ -45,11 +50,21 @@ impl Utilisation {
     pub fn at(&self, now: Millis) -> f64 {
         let age = self.since.map_or(Millis::ZERO, |since| now.saturating_sub(since));
         let window = (1.0 - (-age.0 / self.tau.0).exp()).max(LEAST_WINDOW);
-        self.decayed(now) / (self.tau.0 * window)
+        self.work * self.faded(now) / (self.tau.0 * window)
     }
 
-    fn decayed(&self, now: Millis) -> f64 {
-        self.work * (-now.saturating_sub(self.at).0 / self.tau.0).exp()
+    /// S̄: the mean piece of work of the window; zero before the first.
+    #[must_use]
+    pub fn mean_work(&self) -> Millis {
+        if self.pieces > 0.0 {
+            Millis(self.work / self.pieces)
+        } else {
+            Millis::ZERO
+        }
+    }
+
+    fn faded(&self, now: Millis) -> f64 {
+        (-now.saturating_sub(self.at).0 / self.tau.0).exp()
     }
 }
 

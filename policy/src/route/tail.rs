@@ -2,20 +2,30 @@
 //!
 //! ```text
 //! cost_w = load·wait_w + κ_w·(α_w·u_w + γ_w·u_w·(h_w + u_w/2)) + β_w + slo·over_w − affinity + spread
-//! κ_w    = min(κ_max, 1 + locality·ρ_w/(1 − ρ_w))
+//! κ_w    = min(κ_max, 1 + locality·ρ̄/(1 − ρ̄)·(wait_w + x_w/2)/S̄),     x_w = α_w·u_w + γ_w·u_w·(h_w + u_w/2)
 //! ```
 //!
-//! Why κ: a prefill of x ms on a worker with utilisation ρ delays everything queued behind it. In an M/G/1 queue a
-//! millisecond of added work per arrival costs the others ρ/(1 − ρ) ms of waiting in expectation (Pollaczek–Khinchine,
-//! first order). A router that minimises only the turn's own predicted TTFT ignores that bill and scatters
-//! conversations under load; charging it keeps them where their prefix lives, and the more so the busier the fleet is.
+//! Why κ: a prefill of x ms keeps its worker busy for everybody who comes while it is not idle again. Work that is added
+//! to a backlog of W delays the arrivals of the rest of that busy period, `λ·(W + x/2)/(1 − ρ)` of them in expectation,
+//! each by its full length; with `λ = ρ/S̄`, S̄ the mean prefill, that makes the bill for x ms
+//! `x·ρ/(1 − ρ)·(W + x/2)/S̄`. For a mean prefill behind a mean backlog it is the familiar first order, κ = 1 + ρ/(1 − ρ)
+//! (Pollaczek-Khinchine). What the exact form adds is size: a cold agent's context of 100,000 tokens holds up the
+//! twenty warm turns that come during it, and must not be computed again to save one turn a second.
+//!
+//! A router that minimises only the turn's own predicted TTFT ignores that bill and scatters conversations under load;
+//! charging it keeps them where their prefix lives, and the more so the busier the fleet is.
+//!
+//! ρ̄ and S̄ are the fleet's, not the worker's: what a turn costs everywhere must not steer it, and a per-worker factor
+//! on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
 
-use super::{Reason, Snapshot, Terms, Turn, unit_random};
+use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let weights = &snapshot.settings.weights;
+    let (rho, mean_work) = fleet_means(snapshot.workers);
     for (worker, terms) in snapshot.workers.iter().zip(terms.iter_mut()) {
-        terms.kappa = kappa(worker.utilisation, weights.locality, snapshot.settings.kappa_max);
+        let excess = weights.locality * behind(terms, mean_work);
+        terms.kappa = kappa(rho, excess, snapshot.settings.kappa_max);
         terms.slo_ms = weights.slo * (terms.predicted_ttft().0 - turn.objective.0).max(0.0);
         terms.affinity_ms = if turn.last_worker == Some(worker.id) {
             -weights.affinity_ms
@@ -31,6 +41,26 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
             + terms.spread_ms;
     }
     Reason::LeastCost
+}
+
+/// ρ̄ and S̄ of the ready workers.
+fn fleet_means(workers: &[WorkerView]) -> (f64, f64) {
+    let (mut count, mut rho, mut work) = (0.0f64, 0.0, 0.0);
+    for worker in workers.iter().filter(|worker| worker.ready) {
+        count += 1.0;
+        rho += worker.utilisation;
+        work += worker.mean_work.0;
+    }
+    (rho / count.max(1.0), work / count.max(1.0))
+}
+
+/// How many mean prefills the turn keeps the worker busy for those behind it: `(wait + x/2)/S̄`; 1 until S̄ is known.
+fn behind(terms: &Terms, mean_work: f64) -> f64 {
+    if mean_work > 0.0 {
+        (terms.wait_ms + terms.marginal_ms / 2.0) / mean_work
+    } else {
+        1.0
+    }
 }
 
 /// `min(κ_max, 1 + locality·ρ/(1 − ρ))`; a saturated worker has κ_max.

@@ -7,6 +7,7 @@ fn worker(id: u32) -> WorkerView {
         cost: PrefillCost::linear(0.1, 20.0),
         wait: Millis::ZERO,
         utilisation: 0.0,
+        mean_work: Millis::ZERO,
         in_flight: 0,
         indexed: Tokens::ZERO,
     }
@@ -15,6 +16,10 @@ fn worker(id: u32) -> WorkerView {
 fn with_policy(policy: PolicyName) -> Settings {
     Settings {
         policy,
+        weights: Weights {
+            locality: 1.0,
+            ..Weights::default()
+        },
         ..Settings::default()
     }
 }

@@ -5,8 +5,10 @@
 //! - [`fleet`]: several workers, queues and caches behind the router's own code, as a fleet is run;
 //! - [`future`]: what the hindsight policies are told;
 //! - [`generate`]: the papers' stochastic conversations, by seed;
+//! - [`agentic`]: coding agents: long contexts, many turns, bursts;
 //! - [`stats`]: percentiles, the same everywhere.
 
+pub mod agentic;
 pub mod fleet;
 pub mod future;
 pub mod generate;

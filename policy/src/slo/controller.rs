@@ -19,7 +19,7 @@
 //!
 //! That is the load gate of [`super::load_gate`] put on what it is about: not on trimming but on the *work* that trimming
 //! adds. Where a tail saves work (a tight cache: it does) it is given away at any load; where it costs work, δ(ρ) lets it
-//! through on an idle fleet only. Below ρ = 0.1 nobody else waits, and any work is affordable; from 0.3 on 0.5 %, which
+//! through on an idle fleet only. Below ρ = 0.1 nobody else waits, and a tenth more work is affordable; from 0.3 on 0.5 %, which
 //! is as well as arms can be told apart; and from 0.6 on an arm has to *save* 0.5 % to be taken.
 //!
 //! # Why not an integrator on the share of violations
@@ -54,7 +54,10 @@ const MARGIN: f64 = 0.004;
 const TIE: f64 = 0.002;
 /// Cost of the mean that is allowed where others wait, and what has to be saved where many do.
 const ALLOWANCE: f64 = 0.005;
-/// Utilisation up to which any mean is allowed, and from which only the allowance is.
+/// Growth of the work that is allowed on an idle fleet. Agents' contexts are nearly all cached: without a bound the
+/// least TEL was had at more than twice the work.
+const FREE: f64 = 0.1;
+/// Utilisation up to which that is allowed, and from which only the allowance is.
 const FREE_UP_TO: f64 = 0.1;
 const STRICT_FROM: f64 = 0.3;
 
@@ -122,7 +125,7 @@ pub struct ControllerState {
     pub utilisation: f64,
     /// κ at that ρ.
     pub kappa: f64,
-    /// Growth of the mean that is allowed; infinite on an idle fleet.
+    /// Growth of the work that is allowed; negative where work has to be saved.
     pub allowance: f64,
     /// How often another arm was taken.
     pub changes: u64,
@@ -272,11 +275,8 @@ impl Controller {
     }
 
     fn allowance(&self) -> f64 {
-        if self.utilisation <= FREE_UP_TO {
-            return f64::INFINITY;
-        }
-        let strict = ((self.utilisation - FREE_UP_TO) / (STRICT_FROM - FREE_UP_TO)).min(1.0);
-        ALLOWANCE / strict - 2.0 * ALLOWANCE * (1.0 - load_gate(self.utilisation))
+        let strict = ((self.utilisation - FREE_UP_TO) / (STRICT_FROM - FREE_UP_TO)).clamp(1e-9, 1.0);
+        (ALLOWANCE / strict).min(FREE) - 2.0 * ALLOWANCE * (1.0 - load_gate(self.utilisation))
     }
 }
 

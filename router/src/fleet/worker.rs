@@ -152,6 +152,7 @@ impl Worker {
             cost: self.cost(),
             wait: load.pending.wait(now),
             utilisation: load.utilisation.at(now),
+            mean_work: load.utilisation.mean_work(),
             in_flight: load.in_flight,
             indexed,
         }

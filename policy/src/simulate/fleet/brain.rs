@@ -92,6 +92,7 @@ impl<'a> Brain<'a> {
                 cost: spec.cost,
                 wait: load.pending.wait(now),
                 utilisation: load.utilisation.at(now),
+                mean_work: load.utilisation.mean_work(),
                 in_flight: load.in_flight,
                 indexed: self.indexed[at],
             });

@@ -1,0 +1,208 @@
+//! What a class of traffic does next: how long the next prompt, how long the answer, does it come back, is it over.
+//!
+//! One [`Habits`] per class; what makes a class is the caller's (turn number, key class, tool use, finish reason).
+//!
+//! - *Lengths*: exponentially weighted mean and mean absolute deviation, the latter being the error that is exported.
+//! - *Return*: of every turn, either another follows or the conversation is over, and the second is only ever known by
+//!   silence. So returns and exposure are counted: the hazard is `returns / exposed time`, the maximum-likelihood rate of
+//!   an exponential gap under censoring, and a conversation silent for `t` is over with probability
+//!
+//! ```text
+//! P(over | silent t) = (1 − p) / (1 − p + p·e^{−t/g}),    p = share of turns that another followed, g = mean gap
+//! ```
+//!
+//!   by Bayes. `p` counts a turn as unfollowed once it has been silent for eight mean gaps.
+
+use crate::units::{Millis, Tokens};
+
+/// Turns that a mean remembers.
+const MEMORY: f64 = 500.0;
+/// Mean gaps of silence after which a turn counts as the last.
+const SILENCE: f64 = 8.0;
+
+/// A mean that forgets, with its mean absolute error.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mean {
+    value: f64,
+    error: f64,
+    seen: f64,
+}
+
+impl Mean {
+    /// Begins with a guess, worth `weight` samples.
+    #[must_use]
+    pub fn new(guess: f64, weight: f64) -> Self {
+        Self {
+            value: guess,
+            error: 0.0,
+            seen: weight,
+        }
+    }
+
+    /// One more sample; what is not finite is ignored.
+    pub fn observe(&mut self, sample: f64) {
+        if sample.is_finite() {
+            self.seen = (self.seen + 1.0).min(MEMORY);
+            self.error += ((sample - self.value).abs() - self.error) / self.seen;
+            self.value += (sample - self.value) / self.seen;
+        }
+    }
+
+    /// The mean.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// Mean absolute error of predicting the mean.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        self.error
+    }
+}
+
+/// What a class does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Habits {
+    next_prompt: Mean,
+    response: Mean,
+    gap_ms: Mean,
+    followed: f64,
+    turns: f64,
+}
+
+impl Habits {
+    /// Begins with guesses worth ten turns: Q̂, an answer's length, a mean gap, and even odds of a return.
+    #[must_use]
+    pub fn new(next_prompt: Tokens, response: Tokens, gap: Millis) -> Self {
+        Self {
+            next_prompt: Mean::new(next_prompt.as_f64(), 10.0),
+            response: Mean::new(response.as_f64(), 10.0),
+            gap_ms: Mean::new(gap.0.max(1.0), 10.0),
+            followed: 5.0,
+            turns: 10.0,
+        }
+    }
+
+    /// A conversation of this class came back after `gap` with a prompt that added `prompt` tokens.
+    pub fn returned(&mut self, gap: Millis, prompt: Tokens) {
+        self.next_prompt.observe(prompt.as_f64());
+        self.gap_ms.observe(gap.0.max(0.0));
+        self.count(1.0);
+    }
+
+    /// A conversation has been silent past [`Self::patience`]: that turn was its last.
+    pub fn ended(&mut self) {
+        self.count(0.0);
+    }
+
+    /// An answer was this long.
+    pub fn answered(&mut self, response: Tokens) {
+        self.response.observe(response.as_f64());
+    }
+
+    fn count(&mut self, followed: f64) {
+        let keep = if self.turns >= MEMORY {
+            1.0 - 1.0 / MEMORY
+        } else {
+            1.0
+        };
+        self.followed = self.followed * keep + followed;
+        self.turns = self.turns * keep + 1.0;
+    }
+
+    /// Silence after which a turn is taken for the last.
+    #[must_use]
+    pub fn patience(&self) -> Millis {
+        Millis(SILENCE * self.gap_ms.value())
+    }
+
+    /// Q̂ and its error, in tokens.
+    #[must_use]
+    pub fn next_prompt(&self) -> (Tokens, f64) {
+        (
+            Tokens(self.next_prompt.value().max(0.0).round() as u64),
+            self.next_prompt.error(),
+        )
+    }
+
+    /// The expected answer and its error, in tokens.
+    #[must_use]
+    pub fn response(&self) -> (Tokens, f64) {
+        (
+            Tokens(self.response.value().max(0.0).round() as u64),
+            self.response.error(),
+        )
+    }
+
+    /// Share of turns that another follows, and its standard error.
+    #[must_use]
+    pub fn return_share(&self) -> (f64, f64) {
+        let p = self.followed / self.turns;
+        (p, (p * (1.0 - p) / self.turns).sqrt())
+    }
+
+    /// Probability that a conversation silent for this long is over.
+    #[must_use]
+    pub fn over(&self, silent: Millis) -> f64 {
+        let (p, _) = self.return_share();
+        let alive = p * (-silent.0.max(0.0) / self.gap_ms.value().max(1.0)).exp();
+        (1.0 - p) / (1.0 - p + alive).max(f64::MIN_POSITIVE)
+    }
+
+    /// Hazard of return per millisecond, of a conversation silent for this long.
+    #[must_use]
+    pub fn hazard(&self, silent: Millis) -> f64 {
+        (1.0 - self.over(silent)) / self.gap_ms.value().max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn habits() -> Habits {
+        Habits::new(Tokens(200), Tokens(300), Millis(60_000.0))
+    }
+
+    #[test]
+    fn it_learns_lengths_with_their_errors() {
+        let mut class = habits();
+        for i in 0..2000u64 {
+            class.returned(Millis(10_000.0), Tokens(500 + i % 2 * 200));
+            class.answered(Tokens(80));
+        }
+        let (next, error) = class.next_prompt();
+        assert!((595..=605).contains(&next.0), "{next}");
+        assert!((error - 100.0).abs() < 5.0, "{error}");
+        assert_eq!(class.response().0, Tokens(80));
+    }
+
+    #[test]
+    fn silence_is_evidence_that_it_is_over() {
+        let mut class = habits();
+        for i in 0..1000 {
+            if i % 4 == 0 {
+                class.ended();
+            } else {
+                class.returned(Millis(10_000.0), Tokens(10));
+            }
+        }
+        let (share, error) = class.return_share();
+        assert!((share - 0.75).abs() < 0.02 && error < 0.03, "{share} {error}");
+        let over: Vec<f64> = [0.0, 10_000.0, 40_000.0, 1e9]
+            .map(|t| class.over(Millis(t)))
+            .into();
+        assert!((over[0] - 0.25).abs() < 0.02 && over[3] > 0.999, "{over:?}");
+        assert!(over.is_sorted());
+        assert!(class.hazard(Millis(0.0)) > class.hazard(Millis(50_000.0)));
+    }
+
+    #[test]
+    fn a_change_of_traffic_is_followed() {
+        let mut class = habits();
+        (0..3000).for_each(|_| class.returned(Millis(1000.0), Tokens(100)));
+        (0..2500).for_each(|_| class.returned(Millis(1000.0), Tokens(900)));
+        assert!(class.next_prompt().0.0 > 880);
+    }
+}
