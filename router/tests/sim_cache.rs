@@ -231,3 +231,26 @@ fn generated_workloads_and_tables_are_for_reading_too() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.lines().count() == 7 && text.contains("to-belady"), "{text}");
 }
+
+#[test]
+fn a_hybrid_model_resumes_shared_blocks_only_where_a_state_was_saved() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let row = |(at, last): (usize, u64)| {
+        format!(r#"{{"timestamp":{at},"input_length":1536,"output_length":1,"hash_ids":[1,2,{last}]}}"#)
+    };
+    let rows: Vec<_> = [3, 4, 5].into_iter().enumerate().map(row).collect();
+    std::fs::write(file.path(), rows.join("\n")).unwrap();
+    let policies = "lru,flop-aware,gdfs,workload-aware,et-lru";
+    let mut arguments = vec!["sim", "cache", "--shared", "--per-turn", "--json", "--xi-ms", "1"];
+    arguments.extend(["--capacity-tokens", "100000", "--policies", policies]);
+    arguments.extend(["--trace", file.path().to_str().unwrap()]);
+    for report in reports(&arguments) {
+        // The second prompt shows what is shared, and saves the state there that the third resumes.
+        let uncached = if report["policy"] == "flop-aware" {
+            serde_json::json!([1536, 1536, 512])
+        } else {
+            serde_json::json!([1536, 512, 512])
+        };
+        assert_eq!(report["uncached"], uncached, "{report}");
+    }
+}
