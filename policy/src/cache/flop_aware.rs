@@ -124,28 +124,32 @@ pub(super) struct Window<T> {
     turns: usize,
     /// What the records weigh, for a bound on their memory.
     size: usize,
+    /// What was known when the window began: a gap learned from a window alone is too short, and a weight tuned to it
+    /// too great.
+    start: Utility,
 }
 
 /// Most that a window's records may weigh, in blocks.
 const WINDOW_SIZE: usize = 1 << 20;
 
 impl<T> Window<T> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(start: &Utility) -> Self {
         Self {
             records: Vec::new(),
             turns: WINDOW.0,
             size: 0,
+            start: start.clone(),
         }
     }
 
-    /// Records a turn of some `size`. `saved` replays the window under options with a weight of its own and says how
+    /// Records a turn of some `size`. `saved` replays the window under a utility with a weight of its own and says how
     /// many tokens were saved; at the window's end the utility gets the weight that saved most.
     pub(super) fn record(
         &mut self,
         utility: &mut Utility,
         record: T,
         size: usize,
-        saved: impl Fn(&[T], FlopAwareOptions) -> u64,
+        saved: impl Fn(&[T], Utility) -> u64,
     ) {
         if utility.options.weight.is_some() {
             return;
@@ -157,18 +161,16 @@ impl<T> Window<T> {
         }
         let records = std::mem::take(&mut self.records);
         let under = |weight: f64| {
-            let weight = Some(weight);
-            let options = FlopAwareOptions {
-                weight,
-                ..utility.options
-            };
-            saved(&records, options)
+            let mut replayed = self.start.clone();
+            (replayed.weight, replayed.options.weight) = (weight, Some(weight));
+            saved(&records, replayed)
         };
         // The least weight among the best: recency is the safer half.
         let best = GRID.iter().rev().copied().max_by_key(|weight| under(*weight));
         utility.weight = best.unwrap_or(utility.weight);
         self.turns = (self.turns * 4).min(WINDOW.1);
         self.size = 0;
+        self.start = utility.clone();
     }
 }
 
@@ -185,11 +187,15 @@ impl FlopAware {
     /// An empty cache.
     #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
+        Self::with_utility(config, Utility::new(options))
+    }
+
+    fn with_utility(config: CacheConfig, utility: Utility) -> Self {
         Self {
             ranked: Ranked::new(&config),
             config,
-            utility: Utility::new(options),
-            window: Window::new(),
+            window: Window::new(&utility),
+            utility,
         }
     }
 
@@ -203,9 +209,9 @@ impl FlopAware {
         self.utility.state_tokens()
     }
 
-    /// Tokens that a cache with these options would save of a window, starting empty.
-    fn saved(config: CacheConfig, window: &[Served], options: FlopAwareOptions) -> u64 {
-        let mut replay = Self::new(config, options);
+    /// Tokens that a cache with this utility would save of a window, starting empty.
+    fn saved(config: CacheConfig, window: &[Served], utility: Utility) -> u64 {
+        let mut replay = Self::with_utility(config, utility);
         let mut histories: FxHashMap<ConversationId, u64> = FxHashMap::default();
         let mut saved = 0;
         for turn in window {
@@ -246,7 +252,7 @@ impl CachePolicy for FlopAware {
             self.ranked.cut(victim, 0);
         }
         let config = self.config;
-        let saved = |window: &[Served], options| Self::saved(config, window, options);
+        let saved = |window: &[Served], utility| Self::saved(config, window, utility);
         self.window.record(&mut self.utility, *turn, 1, saved);
     }
 

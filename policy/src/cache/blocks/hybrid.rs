@@ -57,14 +57,18 @@ impl HybridBlocks {
     /// An empty cache. Blocks weigh `config.block_tokens`, checkpoints `options.state_tokens`.
     #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
+        Self::with_utility(config, Utility::new(options))
+    }
+
+    fn with_utility(config: CacheConfig, utility: Utility) -> Self {
         Self {
             config,
             tree: Tree::default(),
             checkpoints: Vec::new(),
             saved: 0,
             evictable: BTreeSet::new(),
-            utility: Utility::new(options),
-            window: Window::new(),
+            window: Window::new(&utility),
+            utility,
             served: 0,
         }
     }
@@ -144,9 +148,9 @@ impl HybridBlocks {
         true
     }
 
-    /// Tokens that a cache with these options would save of a window, starting empty.
-    fn replay(config: CacheConfig, window: &[(Box<[PrefixHash]>, Served)], options: FlopAwareOptions) -> u64 {
-        let mut replay = Self::new(config, options);
+    /// Tokens that a cache with this utility would save of a window, starting empty.
+    fn replay(config: CacheConfig, window: &[(Box<[PrefixHash]>, Served)], utility: Utility) -> u64 {
+        let mut replay = Self::with_utility(config, utility);
         let mut saved = 0;
         for (chain, turn) in window {
             saved += replay.cached(chain).0;
@@ -187,7 +191,7 @@ impl BlockPolicy for HybridBlocks {
         while self.used() > self.config.capacity && self.evict() {}
         let (config, size) = (self.config, chain.len());
         let record = (Box::from(chain), *turn);
-        let saved = |window: &[_], options| Self::replay(config, window, options);
+        let saved = |window: &[_], utility| Self::replay(config, window, utility);
         self.window.record(&mut self.utility, record, size, saved);
     }
 
