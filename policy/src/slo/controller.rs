@@ -19,7 +19,7 @@
 //!
 //! That is the load gate of [`super::load_gate`] put on what it is about: not on trimming but on the *work* that trimming
 //! adds. Where a tail saves work (a tight cache: it does) it is given away at any load; where it costs work, δ(ρ) lets it
-//! through on an idle fleet only. Below ρ = 0.1 nobody else waits, and a tenth more work is affordable; from 0.3 on 0.5 %, which
+//! through on an idle fleet only. Below ρ = 0.1 nobody else waits, and two fifths more work are affordable; from 0.3 on 0.5 %, which
 //! is as well as arms can be told apart; and from 0.6 on an arm has to *save* 0.5 % to be taken.
 //!
 //! # Why not an integrator on the share of violations
@@ -56,7 +56,7 @@ const TIE: f64 = 0.002;
 const ALLOWANCE: f64 = 0.005;
 /// Growth of the work that is allowed on an idle fleet. Agents' contexts are nearly all cached: without a bound the
 /// least TEL was had at more than twice the work.
-const FREE: f64 = 0.1;
+const FREE: f64 = 0.4;
 /// Utilisation up to which that is allowed, and from which only the allowance is.
 const FREE_UP_TO: f64 = 0.1;
 const STRICT_FROM: f64 = 0.3;

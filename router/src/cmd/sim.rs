@@ -30,7 +30,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// A finite number from 0 on.
-fn non_negative(text: &str) -> Result<f64, String> {
+pub(crate) fn non_negative(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
         _ => Err("a number from 0 on expected".to_owned()),
@@ -38,7 +38,7 @@ fn non_negative(text: &str) -> Result<f64, String> {
 }
 
 /// A finite number above 0.
-fn positive(text: &str) -> Result<f64, String> {
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
     non_negative(text).and_then(|value| {
         if value > 0.0 {
             Ok(value)

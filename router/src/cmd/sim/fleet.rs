@@ -18,7 +18,7 @@ use crate::trace_file::TraceFile;
 use crate::trace_source::TraceSource;
 
 /// Tokens per block where neither the trace nor the command line says: Mooncake's.
-const BLOCK_TOKENS: u32 = 512;
+pub(crate) const BLOCK_TOKENS: u32 = 512;
 /// Tokens that the tree of SGLang's router holds per worker: 2^26 characters.
 const TREE_TOKENS: Tokens = Tokens(1 << 24);
 
