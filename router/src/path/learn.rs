@@ -174,12 +174,19 @@ impl Flight {
         self.place.take()
     }
 
+    /// The worker of the last turn may drop the conversation; its mirror does as it will.
     fn tell_moved(&self, last: usize, session: &Session) {
+        let hints = &self.app.config.hints;
         let workers = self.app.fleet.workers();
         if let Some(old) = workers.get(last)
             && old.takes_hints()
+            && hints.enabled
+            && hints.out_of_band
         {
             old.hints.push(Arc::clone(&session.name), Kind::Moved);
+            self.app.knowledge.update(old.id, |residency| {
+                residency.released(old.id, self.prompt.hashes());
+            });
         }
     }
 
