@@ -4,7 +4,7 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint build compare clean
+.PHONY: help setup demo test test-long lint build compare clean
 
 help: ## list what can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
 
 test: setup ## all tests that need nothing but this machine
 	$(CARGO) test --locked --workspace
+
+test-long: setup ## what `make test` leaves out: ten million random operations on the index against its twin (minutes)
+	$(CARGO) test --release --locked -p tailroute-policy --test index_twin -- --ignored
 
 lint: setup ## formatting, and clippy with warnings as errors
 	$(CARGO) fmt --all --check
