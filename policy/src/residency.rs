@@ -8,16 +8,15 @@
 //! A request in flight counts as resident where it was sent: it is, or soon will be, and the next turn of the same
 //! burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
 
-use crate::cache::prefix::{Change, Entry, Keep, Lease, Piece, PrefixCache};
+mod mirror;
+
+use self::mirror::Mirror;
+pub use self::mirror::Report;
+use crate::cache::prefix::{Change, Entry, Keep, Lease, Piece};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Reach};
 use crate::units::Tokens;
-
-/// Answers in a row that report an empty cache where much was predicted, before a worker is taken to have restarted.
-const CONTRADICTIONS: u32 = 3;
-/// Fewer predicted tokens than this contradict nothing: they may be less than a block.
-const CONTRADICTION_TOKENS: u64 = 256;
 
 /// What lives where.
 #[derive(Debug)]
@@ -25,12 +24,6 @@ pub struct Residency {
     index: Index,
     mirrors: Vec<Mirror>,
     changes: Vec<Change>,
-}
-
-#[derive(Debug)]
-struct Mirror {
-    cache: PrefixCache,
-    contradictions: u32,
 }
 
 /// A request's hold on the mirror of the worker that it was sent to.
@@ -46,13 +39,9 @@ impl Residency {
     /// Nothing known, for workers of these capacities, in the order of their slots.
     #[must_use]
     pub fn new(limits: IndexLimits, capacities: &[Tokens]) -> Self {
-        let mirror = |&capacity| Mirror {
-            cache: PrefixCache::new(capacity),
-            contradictions: 0,
-        };
         Self {
             index: Index::new(limits),
-            mirrors: capacities.iter().map(mirror).collect(),
+            mirrors: capacities.iter().map(|&capacity| Mirror::new(capacity)).collect(),
             changes: Vec::new(),
         }
     }
@@ -82,9 +71,10 @@ impl Residency {
         self.index.stats()
     }
 
-    /// A prompt was sent to a worker. `None` if the worker is not known.
-    pub fn sent(&mut self, worker: WorkerId, chain: &Chain, tokens_per_unit: f64) -> Option<Hold> {
-        let pieces = pieces(chain, 0, tokens_per_unit);
+    /// A prompt was sent to a worker. `tokens` tells where in tokens an end of the chain is. `None` if the worker is not
+    /// known.
+    pub fn sent(&mut self, worker: WorkerId, chain: &Chain, tokens: impl Fn(u64) -> u64) -> Option<Hold> {
+        let pieces = pieces(chain, 0, tokens);
         let mirror = self.mirrors.get_mut(worker.index())?;
         let lease = mirror.cache.acquire(&pieces, &mut self.changes);
         let first_new = (lease.hits() < lease.len()).then(|| chain.hashes()[lease.hits()]);
@@ -103,7 +93,7 @@ impl Residency {
         &mut self,
         mut hold: Hold,
         reply: Option<(Option<PrefixHash>, &Chain, u64)>,
-        tokens_per_unit: f64,
+        tokens: impl Fn(u64) -> u64,
         evict_first: Tokens,
         total: Tokens,
     ) {
@@ -112,7 +102,7 @@ impl Residency {
             return;
         };
         if let Some((parent, chain, before)) = reply {
-            let pieces = pieces(chain, before, tokens_per_unit);
+            let pieces = pieces(chain, before, tokens);
             let added = mirror.cache.extend(&mut hold.lease, &pieces, &mut self.changes);
             self.apply(worker, parent, &chain.hashes()[..added]);
         }
@@ -140,22 +130,15 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
-    /// A worker reported how much of a prompt it found in its cache. Returns whether it was forgotten: it keeps finding
-    /// nothing where much was predicted, so it restarted or cleared its cache.
-    pub fn reported(&mut self, worker: WorkerId, predicted: Tokens, cached: Tokens) -> bool {
+    /// A worker reported how much of a prompt it found in its cache; to be told before the prompt is settled. Returns how
+    /// many keys are believed there no longer.
+    pub fn reported(&mut self, worker: WorkerId, report: &Report) -> usize {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
-            return false;
+            return 0;
         };
-        if cached.0 > 0 {
-            mirror.contradictions = 0;
-        } else if predicted.0 >= CONTRADICTION_TOKENS {
-            mirror.contradictions += 1;
-        }
-        let contradicted = mirror.contradictions >= CONTRADICTIONS;
-        if contradicted {
-            self.forget(worker);
-        }
-        contradicted
+        let dropped = mirror.reported(report, &mut self.changes);
+        self.apply(worker, None, &[]);
+        dropped
     }
 
     /// A worker was told that this chain is no use there any more: it may drop it first.
@@ -168,8 +151,7 @@ impl Residency {
     /// A worker holds nothing any more.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
-            mirror.contradictions = 0;
-            mirror.cache.clear(&mut self.changes);
+            mirror.forget(&mut self.changes);
             self.apply(worker, None, &[]);
         }
     }
@@ -239,9 +221,7 @@ pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
 }
 
 /// The chain's keys with their weights. `before` is where the chain begins in its own unit (bytes or tokens).
-fn pieces(chain: &Chain, before: u64, tokens_per_unit: f64) -> Vec<Piece> {
-    // Rounded at the ends, so that the weights of a long chain add up to its length.
-    let tokens = |end: u64| (end as f64 * tokens_per_unit).round() as u64;
+fn pieces(chain: &Chain, before: u64, tokens: impl Fn(u64) -> u64) -> Vec<Piece> {
     let mut start = tokens(before);
     let weigh = |(&hash, &end): (&PrefixHash, &u64)| {
         let (from, to) = (start, tokens(end));

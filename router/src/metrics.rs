@@ -24,7 +24,7 @@ pub struct Metrics {
     decisions: IntCounterVec,
     retries: IntCounterVec,
     hints: IntCounterVec,
-    forgotten: IntCounterVec,
+    corrected: IntCounterVec,
     agreement: IntCounterVec,
     cached_error: HistogramVec,
     kv_events: IntCounterVec,
@@ -113,9 +113,9 @@ impl Metrics {
                 "Hints by worker, kind, and whether they were delivered.",
                 &["worker", "kind", "delivered"],
             )?,
-            forgotten: counter(
-                "tailroute_worker_forgotten_total",
-                "Times that a worker's cache was taken to be empty because its answers said so.",
+            corrected: counter(
+                "tailroute_mirror_corrections_total",
+                "Answers that showed that something is not in a worker's cache, so that what was used before it is taken to be gone.",
                 &["worker"],
             )?,
             agreement: counter(
@@ -263,9 +263,9 @@ impl Metrics {
         self.hints.with_label_values(&[worker, kind, delivered]).inc();
     }
 
-    /// A worker's cache was taken to be empty.
-    pub fn worker_forgotten(&self, worker: &str) {
-        self.forgotten.with_label_values(&[worker]).inc();
+    /// An answer showed that part of what was believed to be in a worker's cache is not there.
+    pub fn mirror_corrected(&self, worker: &str) {
+        self.corrected.with_label_values(&[worker]).inc();
     }
 
     /// Prometheus's text format, with the gauges of this moment.

@@ -276,6 +276,7 @@ impl PrefixCache {
             .iter()
             .map(|&slot| u64::from(self.nodes.get(slot).tokens))
             .sum();
+        self.nodes.begin_release();
         for &slot in lease.held.iter().rev() {
             let tokens = u64::from(self.nodes.get(slot).tokens);
             end -= tokens;
@@ -328,6 +329,28 @@ impl PrefixCache {
         }
         self.debug_check();
         removed
+    }
+
+    /// The number of the release that gave a resident piece back last, counted from 1 since the last clear; 0 if none
+    /// has yet. A piece's is never smaller than that of a piece below it.
+    #[must_use]
+    pub fn last_release(&self, hash: PrefixHash) -> Option<u64> {
+        self.by_hash.get(&hash).map(|&slot| self.nodes.released(slot))
+    }
+
+    /// Drops what was last given back before the release of this number, except what leases hold. Returns how many
+    /// pieces left.
+    pub fn drop_older(&mut self, release: u64, changes: &mut Vec<Change>) -> usize {
+        // Whoever gives a piece back gives its ancestors back too, so children are no younger; and they stand before
+        // their parents. The band of the least recently used is in the order of releases.
+        let is_old = |slot: &u32| self.nodes.released(*slot) < release;
+        let mut old: Vec<u32> = self.nodes.in_band(Band::EvictFirst).filter(is_old).collect();
+        old.extend(self.nodes.in_band(Band::Lru).take_while(is_old));
+        for &slot in &old {
+            self.drop_node(slot, changes);
+        }
+        self.debug_check();
+        old.len()
     }
 
     /// Drops everything, what leases hold too: a worker that restarted. Leases from before hold nothing afterwards.

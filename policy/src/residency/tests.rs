@@ -27,22 +27,22 @@ fn depth(residency: &Residency, worker: WorkerId, chain: &Chain) -> u32 {
 }
 
 fn serve(residency: &mut Residency, worker: WorkerId, chain: &Chain, evict_first: u64) {
-    let hold = residency.sent(worker, chain, 1.0).unwrap();
+    let hold = residency.sent(worker, chain, |end| end).unwrap();
     let total = Tokens(chain.span(chain.len()));
-    residency.settle(hold, None, 1.0, Tokens(evict_first), total);
+    residency.settle(hold, None, |end| end, Tokens(evict_first), total);
 }
 
 #[test]
 fn a_request_in_flight_counts_where_it_was_sent_and_nowhere_else() {
     let mut residency = residency(4096);
     let chain = prompt("a", 4);
-    let hold = residency.sent(W0, &chain, 1.0).unwrap();
+    let hold = residency.sent(W0, &chain, |end| end).unwrap();
     assert_eq!(
         (depth(&residency, W0, &chain), depth(&residency, W1, &chain)),
         (4, 0)
     );
     assert_eq!(residency.tokens_on(W0), Tokens(1024));
-    residency.settle(hold, None, 1.0, Tokens::ZERO, Tokens(1024));
+    residency.settle(hold, None, |end| end, Tokens::ZERO, Tokens(1024));
     assert_eq!(depth(&residency, W0, &chain), 4);
 }
 
@@ -79,12 +79,12 @@ fn the_reply_is_found_by_the_next_turn() {
     reply.end_message();
     let before = builder.bytes();
     let chain = builder.into_chain();
-    let hold = residency.sent(W0, &chain, 1.0).unwrap();
+    let hold = residency.sent(W0, &chain, |end| end).unwrap();
     let total = Tokens(reply.bytes());
     residency.settle(
         hold,
         Some((reply.parent(), reply.chain(), before)),
-        1.0,
+        |end| end,
         Tokens::ZERO,
         total,
     );
@@ -100,45 +100,123 @@ fn a_request_that_never_arrived_leaves_no_trace_but_keeps_what_was_there() {
     let mut residency = residency(4096);
     let long = prompt("a", 6);
     let short = {
-        let hold = residency.sent(W0, &long, 1.0).unwrap();
+        let hold = residency.sent(W0, &long, |end| end).unwrap();
         residency.retract(hold);
         assert_eq!(depth(&residency, W0, &long), 0);
         prompt("b", 2)
     };
     serve(&mut residency, W0, &short, 0);
-    let hold = residency.sent(W0, &short, 1.0).unwrap();
+    let hold = residency.sent(W0, &short, |end| end).unwrap();
     residency.retract(hold);
     assert_eq!(depth(&residency, W0, &short), 2);
 }
 
+fn report(cached: u64, chain: &Chain, missing: Option<usize>) -> Report {
+    let found = missing.unwrap_or(chain.len()).checked_sub(1);
+    Report {
+        cached: Tokens(cached),
+        found: found.map(|at| chain.hashes()[at]),
+        missing: missing.map(|at| chain.hashes()[at]),
+    }
+}
+
+/// The worker serves the chain and reports that it found only the first `found` keys.
+fn serve_and_report(residency: &mut Residency, chain: &Chain, found: usize) -> usize {
+    let believed = depth(residency, W0, chain) as usize;
+    let hold = residency.sent(W0, chain, |end| end).unwrap();
+    let missing = (found < believed).then_some(found);
+    let report = report(chain.span(found), chain, missing);
+    let dropped = residency.reported(W0, &report);
+    residency.settle(
+        hold,
+        None,
+        |end| end,
+        Tokens::ZERO,
+        Tokens(chain.span(chain.len())),
+    );
+    dropped
+}
+
 #[test]
-fn a_worker_that_keeps_finding_nothing_is_forgotten() {
-    let mut residency = residency(4096);
-    let chain = prompt("a", 4);
-    serve(&mut residency, W0, &chain, 0);
-    assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert!(
-        !residency.reported(W0, Tokens(1024), Tokens(512)),
-        "a hit clears the suspicion"
-    );
-    assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert!(
-        !residency.reported(W0, Tokens(10), Tokens(0)),
-        "too little to contradict anything"
-    );
-    assert!(!residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert!(residency.reported(W0, Tokens(1024), Tokens(0)));
-    assert_eq!(depth(&residency, W0, &chain), 0);
-    assert_eq!(residency.tokens_on(W0), Tokens::ZERO);
+fn what_was_used_before_something_missing_is_gone_as_well() {
+    let mut residency = residency(1 << 20);
+    let names = ["a", "b", "c", "d"].map(|name| prompt(name, 4));
+    for chain in &names {
+        serve(&mut residency, W0, chain, 0);
+    }
+    let corrected = serve_and_report(&mut residency, &names[2], 1);
+    assert_eq!(corrected, 8);
+    let depths = names.each_ref().map(|chain| depth(&residency, W0, chain));
+    assert_eq!(depths, [0, 0, 4, 4], "c was computed again, and d is younger");
+}
+
+#[test]
+fn one_answer_that_found_nothing_is_a_suspicion_and_a_second_one_a_fact() {
+    for refuted in [false, true] {
+        let mut residency = residency(1 << 20);
+        let names = ["a", "b", "c", "d", "e"].map(|name| prompt(name, 4));
+        for chain in &names {
+            serve(&mut residency, W0, chain, 0);
+        }
+        assert_eq!(serve_and_report(&mut residency, &names[3], 0), 0);
+        if refuted {
+            // Older than the one that was missing, and there.
+            assert_eq!(serve_and_report(&mut residency, &names[0], 4), 0);
+        }
+        let second = serve_and_report(&mut residency, &names[2], 0);
+        let depths = names.each_ref().map(|chain| depth(&residency, W0, chain));
+        if refuted {
+            assert_eq!((second, depths), (0, [4, 4, 4, 4, 4]));
+        } else {
+            assert_eq!((second, depths), (8, [0, 0, 4, 4, 4]));
+        }
+    }
+}
+
+mod a_smaller_cache {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cache::prefix::PrefixCache;
+
+    proptest! {
+        /// A worker with less room than was configured, and one cleared now and then: reports alone keep the mirror from
+        /// believing for long what is not there, and never take away what is.
+        #[test]
+        fn a_report_never_takes_away_what_a_least_recently_used_cache_still_holds(
+            turns in prop::collection::vec((0..12_u8, 1..6_usize, 0..40_u8), 1..60),
+            room in 1_000..6_000_u64,
+        ) {
+            let mut real = PrefixCache::new(Tokens(room));
+            let mut mirrored = residency(1 << 20);
+            let mut log = Vec::new();
+            for (name, chunks, what) in turns {
+                if what == 0 {
+                    real.clear(&mut log);
+                }
+                let chain = prompt(&format!("{name}"), chunks);
+                let found = real.resident(chain.hashes());
+                let before: Vec<_> = real.eviction_order();
+                serve_and_report(&mut mirrored, &chain, found);
+                let pieces = pieces(&chain, 0, |end| end);
+                real.insert(&pieces, Keep::All, &mut log);
+                // Whatever was resident before and still is must be believed.
+                let wrong = before.into_iter().filter(|&hash| real.contains(hash)).find(|&hash| {
+                    let mirror = &mirrored.mirrors[0].cache;
+                    !mirror.contains(hash)
+                });
+                prop_assert_eq!(wrong, None);
+            }
+        }
+    }
 }
 
 #[test]
 fn an_unknown_worker_is_no_panic() {
     let mut residency = residency(4096);
-    assert!(residency.sent(WorkerId(9), &prompt("a", 1), 1.0).is_none());
+    assert!(residency.sent(WorkerId(9), &prompt("a", 1), |end| end).is_none());
     residency.forget(WorkerId(9));
-    assert!(!residency.reported(WorkerId(9), Tokens(1000), Tokens(0)));
+    assert_eq!(residency.reported(WorkerId(9), &Report::default()), 0);
 }
 
 mod restored {

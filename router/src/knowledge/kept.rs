@@ -3,9 +3,9 @@
 use policy::ids::{PrefixHash, WorkerId};
 use policy::residency::chains;
 
-use super::{Knowledge, MAX_GAP, Model};
-use crate::snapshot::format::Contents;
-use policy::estimate::TokensPerByte;
+use super::Knowledge;
+use super::places::Place;
+use crate::snapshot::format::{Contents, Kind};
 
 /// Chains that are restored before requests have their turn again.
 const BATCH: usize = 64;
@@ -19,25 +19,18 @@ impl Knowledge {
             .zip(names)
             .map(|(slot, &name)| (name.to_owned(), self.residency.lock().entries(WorkerId(slot))))
             .collect();
-        let models = (self.models.lock().iter())
-            .map(|(name, model)| (name.clone(), model.ratio.ratio(), model.gap))
-            .collect();
-        let anchors = (self.anchors.lock().iter().rev())
-            .map(|(key, &tokens)| (key.0, tokens))
-            .collect();
-        let last_workers = (self.last_worker.lock().iter().rev())
-            .map(|(&session, worker)| (session, worker.0))
-            .collect();
-        let prompts = (self.prompts.lock().iter().rev())
-            .map(|(key, &session)| (key.0, session))
-            .collect();
+        let place = |(key, place): (PrefixHash, Place)| match place {
+            Place::Counted(tokens) => (key.0, tokens, Kind::Counted),
+            Place::Tip(tokens) => (key.0, tokens, Kind::Tip),
+            Place::Guessed(tokens) => (key.0, tokens, Kind::Guessed),
+        };
         Contents {
             taken_s,
             workers,
-            models,
-            anchors,
-            last_workers,
-            prompts,
+            models: self.models.all(),
+            places: self.places.all().into_iter().map(place).collect(),
+            last_workers: self.conversations.last_workers(),
+            prompts: self.conversations.prompts(),
         }
     }
 
@@ -50,33 +43,23 @@ impl Knowledge {
         };
         let slots: Vec<Option<WorkerId>> = contents.workers.iter().map(|(name, _)| slot(name)).collect();
         for (name, ratio, gap) in &contents.models {
-            let mut models = self.models.lock();
-            if !models.contains(name) {
-                let ratio = TokensPerByte::new(*ratio);
-                let gap = (*gap).min(MAX_GAP);
-                models.put(name.clone(), Model { ratio, gap });
-            }
+            self.models.restore(name, *ratio, *gap);
         }
-        for &(key, tokens) in &contents.anchors {
-            let mut anchors = self.anchors.lock();
-            if !anchors.contains(&PrefixHash(key)) {
-                anchors.put(PrefixHash(key), tokens);
-            }
+        for &(key, tokens, kind) in &contents.places {
+            let place = match kind {
+                Kind::Counted => Place::Counted(tokens),
+                Kind::Tip => Place::Tip(tokens),
+                Kind::Guessed => Place::Guessed(tokens),
+            };
+            self.places.restore(PrefixHash(key), place);
         }
         for &(session, worker) in &contents.last_workers {
-            let Some(worker) = slots.get(worker as usize).copied().flatten() else {
-                continue;
-            };
-            let mut last_worker = self.last_worker.lock();
-            if !last_worker.contains(&session) {
-                last_worker.put(session, worker);
+            if let Some(worker) = slots.get(worker as usize).copied().flatten() {
+                self.conversations.restore_worker(session, worker);
             }
         }
         for &(key, session) in &contents.prompts {
-            let mut prompts = self.prompts.lock();
-            if !prompts.contains(&PrefixHash(key)) {
-                prompts.put(PrefixHash(key), session);
-            }
+            self.conversations.restore_prompt(PrefixHash(key), session);
         }
         let mut restored = 0;
         for ((_, entries), worker) in contents.workers.iter().zip(slots) {

@@ -1,61 +1,165 @@
 //! Where in tokens a place in the text is.
 //!
-//! A model's ratio of tokens to bytes is an average; it is off by a block within a few hundred tokens. But workers count
-//! the prompts that they serve, and a prompt's end is a key of every later turn: so a conversation's text is pinned at
-//! each of its turns, exactly, and only what lies between two pins, or after the last, is estimated.
+//! A model's ratio of tokens to bytes is an average; it is off by a block within a few hundred tokens. But the ends of
+//! messages have places (`places`), so only what lies between two of them, or after the last, is estimated.
 
 use policy::fingerprint::{CHUNK_BYTES, Chain};
 use policy::ids::PrefixHash;
 
+use super::models::Ratio;
+use super::places::Place;
+
+/// A message's end.
+#[derive(Clone, Copy, Debug)]
+struct Pin {
+    bytes: u64,
+    tokens: u64,
+    /// Tokens that a worker holds whose match ends here.
+    held: u64,
+    /// Whether that was counted.
+    counted: bool,
+}
+
 /// From bytes of one prompt to tokens.
-#[derive(Debug)]
-pub(super) struct Scale {
-    /// Bytes and tokens of known places, both rising; the first is the beginning.
-    pins: Vec<(u64, u64)>,
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// Rising in bytes and tokens.
+    pins: Vec<Pin>,
     ratio: f64,
+    /// The chain's ends are tokens.
+    exact: bool,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self::exact()
+    }
+}
+
+/// Whether a chain's key ends before its chunk was full. Messages end so, and only then can the key have a place.
+pub(super) fn is_short(chain: &Chain, at: usize) -> bool {
+    chain.span(at + 1) - chain.span(at) != CHUNK_BYTES as u64
 }
 
 impl Scale {
-    /// Nothing is known but the ratio.
-    pub(super) fn straight(ratio: f64) -> Self {
+    /// Of a chain whose ends are tokens.
+    #[must_use]
+    pub fn exact() -> Self {
         Self {
-            pins: vec![(0, 0)],
-            ratio,
+            pins: Vec::new(),
+            ratio: 1.0,
+            exact: true,
         }
     }
 
     /// Of a chain, some of whose keys have known places.
-    pub(super) fn of(chain: &Chain, ratio: f64, place: impl Fn(PrefixHash) -> Option<u64>) -> Self {
-        let mut scale = Self::straight(ratio);
-        let mut start = 0;
-        for (&key, &end) in chain.hashes().iter().zip(chain.ends()) {
-            // Turns end where messages do, and there a chunk is cut short: others need not be looked up.
-            let is_short = end - std::mem::replace(&mut start, end) != CHUNK_BYTES as u64;
-            let last = scale.pins.last().copied().unwrap_or_default();
-            if is_short
-                && let Some(tokens) = place(key)
-                && end > last.0
-                && tokens > last.1
-            {
-                scale.pins.push((end, tokens));
+    pub(super) fn of(chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) -> Self {
+        let mut pins: Vec<Pin> = Vec::new();
+        for (at, (&key, &bytes)) in chain.hashes().iter().zip(chain.ends()).enumerate() {
+            let Some(place) = Some(key).filter(|_| is_short(chain, at)).and_then(&place) else {
+                continue;
+            };
+            let pin = match place {
+                Place::Counted(tokens) => Pin {
+                    bytes,
+                    tokens,
+                    held: tokens,
+                    counted: true,
+                },
+                Place::Tip(total) => Pin {
+                    bytes,
+                    tokens: total + ratio.gap,
+                    held: total.saturating_sub(1),
+                    counted: true,
+                },
+                Place::Guessed(tokens) => Pin {
+                    bytes,
+                    tokens,
+                    held: tokens,
+                    counted: false,
+                },
+            };
+            // A guess gives way to what was counted; what does not rise contradicts what came before.
+            if pin.counted {
+                while pins
+                    .last()
+                    .is_some_and(|last| !last.counted && last.tokens >= pin.tokens)
+                {
+                    pins.pop();
+                }
+            }
+            if pins.last().is_none_or(|last| pin.tokens > last.tokens) && pin.tokens > 0 {
+                pins.push(pin);
             }
         }
-        scale
+        Self {
+            pins,
+            ratio: ratio.ratio,
+            exact: false,
+        }
+    }
+
+    /// Of a prompt and its reply, whose tokens were counted, from its `units` on.
+    #[must_use]
+    pub fn after(prompt_units: u64, prompt_tokens: u64, units: u64, tokens: u64) -> Self {
+        let pin = |bytes, tokens| Pin {
+            bytes,
+            tokens,
+            held: tokens,
+            counted: true,
+        };
+        let mut pins = vec![pin(prompt_units, prompt_tokens)];
+        if units > prompt_units && tokens > prompt_tokens {
+            pins.push(pin(units, tokens));
+        }
+        Self {
+            pins,
+            ratio: prompt_tokens as f64 / prompt_units.max(1) as f64,
+            exact: false,
+        }
     }
 
     /// Tokens of the first `bytes` bytes.
-    pub(super) fn tokens(&self, bytes: u64) -> u64 {
-        let after = self.pins.partition_point(|pin| pin.0 <= bytes);
-        let (from, at) = self
-            .pins
-            .get(after.saturating_sub(1))
-            .copied()
-            .unwrap_or_default();
+    #[must_use]
+    pub fn tokens(&self, bytes: u64) -> u64 {
+        let after = self.pins.partition_point(|pin| pin.bytes <= bytes);
+        let before = after.checked_sub(1).and_then(|at| self.pins.get(at));
+        let (from, at) = before.map_or((0, 0), |pin| (pin.bytes, pin.tokens));
         let ratio = match self.pins.get(after) {
-            Some(next) => (next.1 - at) as f64 / (next.0 - from) as f64,
+            Some(next) => next.tokens.saturating_sub(at) as f64 / (next.bytes - from) as f64,
             None => self.ratio,
         };
         at + ((bytes - from) as f64 * ratio).round() as u64
+    }
+
+    /// Tokens that a worker holds whose match ends after the first `bytes` bytes.
+    pub(super) fn held(&self, bytes: u64) -> u64 {
+        match self.pins.binary_search_by_key(&bytes, |pin| pin.bytes) {
+            Ok(at) => self.pins[at].held,
+            Err(_) => self.tokens(bytes),
+        }
+    }
+
+    /// Leading keys that end within the first `cached` tokens.
+    pub(super) fn found(&self, chain: &Chain, cached: u64) -> usize {
+        chain.ends().partition_point(|&end| self.tokens(end) <= cached)
+    }
+
+    /// The first of the `believed` leading keys of which something was surely missing from a cache that held `cached`
+    /// tokens: at least a block. Only counted places are sure; but where nothing was cached, any text of two blocks is.
+    pub(super) fn missing(&self, chain: &Chain, believed: usize, cached: u64, block: u64) -> Option<usize> {
+        let ends = chain.ends().get(..believed)?;
+        let beyond = cached
+            + if self.exact || cached > 0 {
+                block
+            } else {
+                2 * block
+            };
+        if self.exact || cached == 0 {
+            return Some(ends.partition_point(|&end| self.tokens(end) <= beyond)).filter(|&at| at < believed);
+        }
+        let pin = self.pins.iter().find(|pin| pin.counted && pin.held > beyond)?;
+        ends.binary_search(&pin.bytes).ok()
     }
 }
 
@@ -65,28 +169,71 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn pinned_places_are_exact_and_the_rest_lies_between_them() {
+    const HALF: Ratio = Ratio { ratio: 0.5, gap: 2 };
+
+    /// Three messages of four chunks each.
+    fn chain() -> Chain {
         let mut builder = ChainBuilder::new("m", None);
         for _ in 0..3 {
             builder.begin_message("user");
             builder.push(&[b'x'; 900]);
         }
         builder.end_message();
-        let chain = builder.into_chain();
-        let (hashes, ends) = (chain.hashes(), chain.ends());
-        let scale = Scale::of(&chain, 0.5, |key| match key {
-            key if key == hashes[3] => Some(300),
-            key if key == hashes[7] => Some(200),
-            _ => None,
-        });
+        builder.into_chain()
+    }
+
+    fn scale(chain: &Chain, places: &[(usize, Place)]) -> Scale {
+        Scale::of(chain, HALF, |key| {
+            let known = places.iter().find(|&&(at, _)| chain.hashes()[at] == key);
+            known.map(|&(_, place)| place)
+        })
+    }
+
+    #[test]
+    fn counted_places_are_exact_and_the_rest_lies_between_them() {
+        let chain = chain();
+        let ends = chain.ends();
+        let scale = scale(&chain, &[(3, Place::Counted(300)), (7, Place::Counted(200))]);
         assert_eq!(scale.tokens(ends[3]), 300);
         assert_eq!(scale.tokens(ends[3] / 2), 150);
-        assert_eq!(
-            scale.tokens(ends[3] + 100),
-            350,
-            "the second pin contradicts the first"
-        );
+        let after = scale.tokens(ends[3] + 100);
+        assert_eq!(after, 350, "the second place contradicts the first");
         assert_eq!(scale.tokens(0), 0);
+    }
+
+    #[test]
+    fn a_guess_gives_way_to_what_was_counted() {
+        let chain = chain();
+        let scale = scale(&chain, &[(3, Place::Guessed(500)), (7, Place::Counted(400))]);
+        assert_eq!(scale.tokens(chain.ends()[7]), 400);
+        assert_eq!(scale.tokens(chain.ends()[3]), 200);
+    }
+
+    #[test]
+    fn a_tip_holds_a_token_less_and_the_text_after_it_begins_behind_the_template() {
+        let chain = chain();
+        let end = chain.ends()[7];
+        let scale = scale(&chain, &[(7, Place::Tip(640))]);
+        assert_eq!((scale.held(end), scale.tokens(end)), (639, 642));
+        assert_eq!(scale.held(end - 4), scale.tokens(end - 4));
+    }
+
+    #[test]
+    fn only_what_was_counted_can_be_missing_unless_nothing_is_there() {
+        let chain = chain();
+        let places = [
+            (3, Place::Guessed(300)),
+            (7, Place::Counted(600)),
+            (11, Place::Tip(900)),
+        ];
+        let scale = scale(&chain, &places);
+        let missing = |believed, cached| scale.missing(&chain, believed, cached, 16);
+        assert_eq!(missing(12, 160), Some(7), "the guess proves nothing");
+        assert_eq!(missing(12, 576), Some(7));
+        assert_eq!(missing(12, 592), Some(11));
+        assert_eq!(missing(12, 896), None);
+        assert_eq!(missing(7, 160), None, "no counted end was believed");
+        assert_eq!(missing(12, 0), Some(0));
+        assert_eq!(Scale::exact().missing(&chain, 12, 512, 16), Some(2));
     }
 }

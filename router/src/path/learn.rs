@@ -19,7 +19,7 @@ use super::watch::Usage;
 use crate::app::{App, Place};
 use crate::fleet::hints::Kind;
 use crate::fleet::{InFlight, Worker};
-use crate::knowledge::{Counted, Source};
+use crate::knowledge::{Counted, Reported, Scale, Source};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +63,15 @@ pub struct Flight {
     model: String,
     session: Option<Session>,
     extent: Extent,
-    tokens_per_unit: f64,
+    /// Where in tokens the prompt's keys end.
+    scale: Scale,
     evict_first: Tokens,
     predicted_ttft: Millis,
     predicted_cached: Tokens,
     /// Where that prediction comes from.
     source: Source,
+    /// Leading keys that the worker's mirror held.
+    mirrored: usize,
     /// The prompt's keys.
     prompt: Chain,
     /// Blocks that the worker had told of when the attempt went out; `None` if it tells of none.
@@ -86,13 +89,13 @@ impl Flight {
         let terms = choice.decision.chosen();
         let worker = &choice.worker;
         let prefill = worker.cost().prefill(terms.uncached, terms.cached);
-        let tokens_per_unit = choice.matched.tokens_per_unit;
+        let (scale, slot) = (&choice.matched.scale, worker.id.index());
         let chain = &turn.fingerprint.chain;
         let hold = if chain.is_empty() {
             None
         } else {
             app.knowledge.update(worker.id, |residency| {
-                residency.sent(worker.id, chain, tokens_per_unit)
+                residency.sent(worker.id, chain, |end| scale.tokens(end))
             })
         };
         Self {
@@ -105,16 +108,17 @@ impl Flight {
             model: turn.model.clone(),
             session: turn.session.clone(),
             extent: turn.fingerprint.extent,
-            tokens_per_unit,
+            scale: scale.clone(),
             evict_first: choice.evict_first,
             predicted_ttft: terms.predicted_ttft(),
             predicted_cached: terms.cached,
             source: choice
                 .matched
                 .sources
-                .get(worker.id.index())
+                .get(slot)
                 .copied()
                 .unwrap_or(Source::Mirror { edge: 0 }),
+            mirrored: choice.matched.mirrored.get(slot).copied().unwrap_or(0),
             prompt: chain.clone(),
             blocks_told: app.knowledge.stored(worker.id),
             reply: turn.fingerprint.reply.clone(),
@@ -191,12 +195,16 @@ impl Flight {
     }
 
     /// The worker computed the prompt: it holds it, and the reply as far as it came.
-    fn settle(&mut self, hold: Hold) {
+    fn settle(&mut self, hold: Hold, usage: Option<Usage>) {
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = self.extent;
         let worker = self.worker().id;
         let reply = self.reply.as_ref();
-        let total = reply.map_or(prompt, ChainBuilder::bytes);
-        let total = Tokens((total as f64 * self.tokens_per_unit).round() as u64);
+        let end = reply.map_or(prompt, ChainBuilder::bytes);
+        // What the worker counted is exact; else the reply goes on at the prompt's rate.
+        let counted =
+            usage.map(|usage| Scale::after(prompt, usage.prompt, end, usage.prompt + usage.completion));
+        let scale = counted.as_ref().unwrap_or(&self.scale);
+        let total = Tokens(scale.tokens(end));
         let hints = &self.app.config.hints;
         let evict_first = if hints.in_request || hints.out_of_band {
             self.evict_first
@@ -205,7 +213,7 @@ impl Flight {
         };
         self.app.knowledge.update(worker, |residency| {
             let reply = reply.map(|reply| (reply.parent(), reply.chain(), prompt));
-            residency.settle(hold, reply, self.tokens_per_unit, evict_first, total);
+            residency.settle(hold, reply, |end| scale.tokens(end), evict_first, total);
         });
         // Where requests carry no hints, the same is said beside them.
         if hints.out_of_band
@@ -230,24 +238,32 @@ impl Flight {
         self.app
             .metrics
             .tokens(worker.name(), usage.prompt, self.predicted_cached.0, usage.cached);
-        self.place(usage);
         if let Some(cached) = usage.cached {
             let block = u64::from(worker.spec.block_size);
             let source = self.source.as_str();
             self.app
                 .metrics
                 .agreement(worker.name(), source, self.predicted_cached.0, cached, block);
-            let forgotten = self.app.knowledge.update(worker.id, |residency| {
-                residency.reported(worker.id, self.predicted_cached, Tokens(cached))
+            let dropped = self.app.knowledge.reported(&Reported {
+                worker: worker.id,
+                model: &self.model,
+                prompt: &self.prompt,
+                scale: &self.scale,
+                mirrored: self.mirrored,
+                source: self.source,
+                predicted: self.predicted_cached.0,
+                cached,
             });
-            if forgotten {
-                tracing::warn!(
+            if dropped > 0 {
+                debug!(
                     worker = worker.name(),
-                    "its cache is empty where it should not be: forgotten, relearning"
+                    dropped,
+                    "its cache lacks what it should hold: what was used before that is taken to be gone"
                 );
-                self.app.metrics.worker_forgotten(worker.name());
+                self.app.metrics.mirror_corrected(worker.name());
             }
         }
+        self.place(usage);
     }
 }
 
@@ -258,12 +274,6 @@ impl Flight {
             return;
         }
         let (knowledge, worker) = (&self.app.knowledge, self.worker());
-        let predicted = self.predicted_cached.0;
-        if let Some(cached) = usage.cached
-            && cached.abs_diff(predicted) == u64::from(worker.spec.block_size)
-        {
-            knowledge.misplaced(&self.model, &self.prompt, self.source, predicted, cached);
-        }
         knowledge.turn_over(&Counted {
             model: &self.model,
             worker: worker.id,
@@ -285,13 +295,14 @@ impl Drop for Flight {
         if let Some(reply) = &mut self.reply {
             reply.end_message();
         }
-        if let Some(usage) = self.usage.take() {
+        let usage = self.usage.take();
+        if let Some(usage) = usage {
             self.learn_usage(usage);
         }
         if let Some(hold) = self.hold.take() {
             // A prompt that produced a token was computed; one that did not may not have been.
             if self.started && self.outcome != Outcome::ClientError {
-                self.settle(hold);
+                self.settle(hold, usage);
             } else {
                 self.app
                     .knowledge

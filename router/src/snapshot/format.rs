@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"tailrout";
 /// Raised whenever a reader of the one before would misread it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NONE: u32 = u32::MAX;
 
 /// What a snapshot holds.
@@ -20,12 +20,23 @@ pub struct Contents {
     pub workers: Vec<(String, Vec<Entry>)>,
     /// Each model's tokens per byte and its template's gap.
     pub models: Vec<(String, f64, u64)>,
-    /// Where in tokens text keys end, the least recently used first.
-    pub anchors: Vec<(u64, u64)>,
+    /// Where in tokens messages end, by their text keys, the least recently used first.
+    pub places: Vec<(u64, u64, Kind)>,
     /// Each conversation's last worker, as a place among the workers; the least recently used first.
     pub last_workers: Vec<(u64, u32)>,
     /// Each conversation by its last prompt's last key; the least recently used first.
     pub prompts: Vec<(u64, u64)>,
+}
+
+/// How a message's end is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A worker counted it.
+    Counted,
+    /// A worker counted it, and nothing follows yet.
+    Tip,
+    /// By proportion.
+    Guessed,
 }
 
 /// Why a file is not read.
@@ -61,7 +72,10 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
         word(out, ratio.to_bits());
         word(out, *gap);
     });
-    list(&mut out, &contents.anchors, pair);
+    list(&mut out, &contents.places, |out, &(key, tokens, kind)| {
+        pair(out, &(key, tokens));
+        out.push(kind as u8);
+    });
     list(&mut out, &contents.last_workers, |out, &(session, worker)| {
         pair(out, &(session, worker.into()));
     });
@@ -120,7 +134,7 @@ impl Reader<'_> {
             workers: self.list(|reader| Some((reader.text()?, reader.entries()?)))?,
             models: self
                 .list(|reader| Some((reader.text()?, f64::from_bits(reader.word()?), reader.word()?)))?,
-            anchors: self.list(Self::pair)?,
+            places: self.list(Self::place)?,
             last_workers: self.list(|reader| {
                 let (session, worker) = reader.pair()?;
                 Some((session, u32::try_from(worker).ok()?))
@@ -149,6 +163,14 @@ impl Reader<'_> {
             items.push(each(self)?);
         }
         Some(items)
+    }
+
+    fn place(&mut self) -> Option<(u64, u64, Kind)> {
+        let (key, tokens) = self.pair()?;
+        let (&kind, rest) = self.0.split_first()?;
+        self.0 = rest;
+        let kinds = [Kind::Counted, Kind::Tip, Kind::Guessed];
+        Some((key, tokens, *kinds.get(usize::from(kind))?))
     }
 
     fn pair(&mut self) -> Option<(u64, u64)> {
@@ -196,7 +218,7 @@ mod tests {
                 ("b".to_owned(), Vec::new()),
             ],
             models: vec![("llama".to_owned(), 0.25, 3)],
-            anchors: vec![(1, 2)],
+            places: vec![(1, 2, Kind::Tip), (3, 4, Kind::Guessed), (5, 6, Kind::Counted)],
             last_workers: vec![(7, 1)],
             prompts: vec![(9, 7)],
         }

@@ -129,14 +129,49 @@ async fn with_events_the_cached_tokens_are_known_exactly() {
 
 #[tokio::test]
 async fn without_events_the_mirror_is_nearly_as_good() {
-    let fleet = fleet(2, false).await;
-    let page = talk(&fleet, 1).await;
-    let (exact, block) = agreement(&page);
-    // Over seeds 1 to 8: 0.85 to 0.93 exact, 0.95 to 0.98 within a block.
-    assert!(
-        exact >= 0.8 && block >= 0.93,
-        "{exact} exact, {block} within a block"
-    );
+    for seed in 1..=8 {
+        let fleet = fleet(2, false).await;
+        let page = talk(&fleet, seed).await;
+        let (exact, block) = agreement(&page);
+        // What is left is one cache that was cleared without a word: two or three answers until that is known.
+        assert!(
+            exact >= 0.96 && block >= 0.97,
+            "seed {seed}: {exact} exact, {block} within a block"
+        );
+    }
+}
+
+/// Rounds of turns of six conversations at once, on caches that hold four.
+async fn talk_at_once(fleet: &Fleet, seed: u64) -> Page {
+    let mut dice = Dice(seed);
+    let mut talks: Vec<Conversation> = (0..24).map(|at| Conversation::new(&words(at % 3, 150))).collect();
+    for round in 0..40 {
+        let mut turns = Vec::new();
+        let from = dice.roll(18) as usize;
+        for (at, talk) in talks.iter_mut().enumerate().skip(from).take(6) {
+            let (name, length) = (format!("talk-{at}"), 10 + dice.roll(120) as usize);
+            turns.push(async move {
+                let text = words(1000 + 100 * round + at as u64, length);
+                fleet.turn(talk, &[("x-session-id", &name)], &text).await;
+            });
+        }
+        futures_util::future::join_all(turns).await;
+        fleet.at_rest().await;
+    }
+    fleet.metrics().await
+}
+
+#[tokio::test]
+async fn turns_at_the_same_time_are_predicted_nearly_as_well() {
+    for (events, seed) in [(false, 1), (false, 2), (true, 1), (true, 2)] {
+        let fleet = fleet(2, events).await;
+        let (exact, block) = agreement(&talk_at_once(&fleet, seed).await);
+        // Where two prompts that begin alike meet in a queue, what the second will find is not decided yet.
+        assert!(
+            exact >= 0.88,
+            "events {events}, seed {seed}: {exact} exact, {block} within a block"
+        );
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ struct Node {
     /// When it was last released, and when it entered the evict-first band.
     released: u64,
     evict_first: Option<u64>,
+    /// The number of the release that gave it back last.
+    round: u64,
 }
 
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub(super) struct NaiveCache {
     pub(super) capacity: u64,
     nodes: BTreeMap<PrefixHash, Node>,
     tick: u64,
+    round: u64,
     epoch: u64,
 }
 
@@ -120,6 +123,7 @@ impl NaiveCache {
                         marked: false,
                         released: 0,
                         evict_first: None,
+                        round: 0,
                     };
                     self.nodes.insert(piece.hash, node);
                     changes.push(Change::Stored {
@@ -140,6 +144,8 @@ impl NaiveCache {
         if lease.epoch != self.epoch {
             return;
         }
+        self.round += 1;
+        let round = self.round;
         let mut start = 0;
         let starts: Vec<u64> = lease
             .held
@@ -157,6 +163,7 @@ impl NaiveCache {
             node.pins -= 1;
             if node.pins == 0 {
                 node.released = tick;
+                node.round = round;
                 node.marked = matches!(keep, Keep::First(budget) if start >= budget.0);
             }
             self.settle();
@@ -183,8 +190,23 @@ impl NaiveCache {
         }
     }
 
+    pub(super) fn last_release(&self, hash: PrefixHash) -> Option<u64> {
+        self.nodes.get(&hash).map(|node| node.round)
+    }
+
+    pub(super) fn drop_older(&mut self, round: u64, changes: &mut Vec<Change>) {
+        for hash in self.eviction_order() {
+            if self.nodes[&hash].round < round {
+                self.nodes.remove(&hash);
+                changes.push(Change::Removed { hash });
+                self.settle();
+            }
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
+        self.round = 0;
         self.epoch += 1;
     }
 

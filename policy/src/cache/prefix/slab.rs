@@ -37,6 +37,8 @@ pub(super) struct Node {
     marked: bool,
     /// Children that are not in the evict-first band.
     blockers: u32,
+    /// The number of the release that gave it back last; 0 if none has.
+    released: u64,
     first_child: u32,
     older_sibling: u32,
     younger_sibling: u32,
@@ -67,6 +69,8 @@ pub(super) struct Nodes {
     evict_first: List,
     lru: List,
     evict_first_tokens: u64,
+    /// Releases so far.
+    releases: u64,
 }
 
 impl Nodes {
@@ -104,6 +108,7 @@ impl Nodes {
             band: Band::Held,
             marked: false,
             blockers: 0,
+            released: 0,
             first_child: NONE,
             older_sibling,
             younger_sibling: NONE,
@@ -140,14 +145,26 @@ impl Nodes {
         true
     }
 
+    /// A release begins: what it gives back carries its number.
+    pub(super) fn begin_release(&mut self) {
+        self.releases += 1;
+    }
+
+    /// The number of the release that gave a node back last; 0 if none has.
+    pub(super) fn released(&self, slot: u32) -> u64 {
+        self.get(slot).released
+    }
+
     /// Takes a pin away; the last one decides the mark and where the node goes. True if it was the last one.
     /// Children must have been unpinned before.
     pub(super) fn unpin(&mut self, slot: u32, mark: bool) -> bool {
+        let releases = self.releases;
         let node = self.at(slot);
         node.pins -= 1;
         if node.pins > 0 {
             return false;
         }
+        node.released = releases;
         node.marked = mark;
         if mark && node.blockers == 0 {
             self.enter_evict_first(slot);

@@ -195,6 +195,21 @@ fn a_lease_from_before_a_clear_holds_nothing() {
 }
 
 #[test]
+fn what_is_older_than_a_piece_goes_and_its_own_conversation_stays() {
+    let mut f = Fixture::new(20);
+    f.turn(&[1, 2, 3], Keep::All);
+    f.turn(&[11, 12], first(1));
+    f.turn(&[1, 2, 4], Keep::All);
+    f.turn(&[21], first(0));
+    let held = f.cache.acquire(&chain(&[1, 2, 3]), &mut f.changes);
+    let release = f.cache.last_release(PrefixHash(4)).unwrap();
+    assert_eq!(f.cache.drop_older(release, &mut f.changes), 2);
+    assert_eq!(f.order(), [21, 4]);
+    f.cache.release(held, Keep::All, &mut f.changes);
+    assert_eq!(f.order(), [21, 4, 3, 2, 1]);
+}
+
+#[test]
 fn a_chain_that_repeats_a_hash_is_cut_there() {
     let mut f = Fixture::new(9);
     assert_eq!(
@@ -231,6 +246,7 @@ enum Op {
     Mark(Vec<u64>),
     Remove(u64),
     SetCapacity(u64),
+    DropOlder(u64),
     Clear,
 }
 
@@ -257,6 +273,7 @@ fn ops() -> impl Strategy<Value = Op> {
         2 => prop::collection::vec(1..60u64, 0..6).prop_map(Op::Mark),
         1 => (1..60u64).prop_map(Op::Remove),
         1 => (4..24u64).prop_map(Op::SetCapacity),
+        1 => (1..60u64).prop_map(Op::DropOlder),
         1 => Just(Op::Clear),
     ]
 }
@@ -306,6 +323,12 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
         Op::SetCapacity(tokens) => {
             real.set_capacity(Tokens(tokens), log);
             twin.set_capacity(tokens, &mut twin_log);
+        }
+        Op::DropOlder(name) => {
+            let release = real.last_release(PrefixHash(name));
+            assert_eq!(release, twin.last_release(PrefixHash(name)));
+            real.drop_older(release.unwrap_or(0), log);
+            twin.drop_older(release.unwrap_or(0), &mut twin_log);
         }
         Op::Clear => {
             real.clear(log);

@@ -165,7 +165,7 @@ impl Beliefs {
         match self {
             Self::Exact(in_flight) => in_flight.add(worker, chain),
             Self::Events(listener) => listener.in_flight.add(worker, chain),
-            Self::Mirror(residency) => return residency.sent(WorkerId(worker as u32), chain, 1.0),
+            Self::Mirror(residency) => return residency.sent(WorkerId(worker as u32), chain, |end| end),
         }
         None
     }
@@ -182,7 +182,7 @@ impl Beliefs {
         match (self, hold) {
             (Self::Mirror(residency), Some(hold)) => {
                 let reply = (!reply.is_empty()).then(|| (chain.last(), reply, chain.span(chain.len())));
-                residency.settle(hold, reply, 1.0, evict_first, total);
+                residency.settle(hold, reply, |end| end, evict_first, total);
             }
             (Self::Exact(in_flight), _) => in_flight.remove(worker, chain),
             (Self::Events(listener), _) => listener.in_flight.remove(worker, chain),

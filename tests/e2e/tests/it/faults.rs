@@ -82,22 +82,32 @@ async fn a_dead_workers_turns_go_elsewhere_without_an_error_until_it_is_back_wit
 
 #[tokio::test]
 async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
-    let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
-    let mut talk = Conversation::new(&words(1, 600));
-    let home = fleet.turn(&mut talk, &[], &words(2, 50)).await.engine;
-    let forgotten = || async { fleet.metrics().await.sum("tailroute_worker_forgotten_total", &[]) };
-    // A cache that is empty again and again is one that was lost; each turn alone would refill it.
-    for turn in 0..3 {
-        assert_eq!(forgotten().await, 0.0);
-        fleet.engines[home].set_fault(Fault {
-            clear_cache: true,
-            ..Fault::default()
-        });
-        let turned = fleet.turn(&mut talk, &[], &words(3 + turn, 50)).await;
-        assert_eq!((turned.engine, turned.cached), (home, 0));
+    let fleet = Fleet::start(vec![quick()], |_| {}).await;
+    let mut talks: Vec<Conversation> = (0..4).map(|seed| Conversation::new(&words(seed, 600))).collect();
+    for (at, talk) in (10..).zip(&mut talks) {
+        fleet.turn(talk, &[], &words(at, 50)).await;
         fleet.at_rest().await;
     }
-    assert_eq!(forgotten().await, 1.0);
+    fleet.engines[0].set_fault(Fault {
+        clear_cache: true,
+        ..Fault::default()
+    });
+    // One answer that found nothing may be an exception; a second one is not, and what was used before both is gone too.
+    let predicted = || async {
+        let page = fleet.metrics().await;
+        page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")])
+    };
+    let mut wrong = Vec::new();
+    for at in [3, 2, 1, 0] {
+        let before = predicted().await;
+        let turned = fleet.turn(&mut talks[at], &[], &words(20, 50)).await;
+        fleet.at_rest().await;
+        assert_eq!(turned.cached, 0);
+        wrong.push(predicted().await - before > 0.0);
+    }
+    assert_eq!(wrong, [true, true, false, false]);
+    let page = fleet.metrics().await;
+    assert_eq!(page.sum("tailroute_mirror_corrections_total", &[]), 1.0);
 }
 
 #[tokio::test]

@@ -1,0 +1,66 @@
+//! The model of one worker's cache, and what a worker's reports say against it.
+//!
+//! A mirror that was wrong once tends to stay wrong: what it believes to be there attracts the conversation's next turn,
+//! and nothing tells it otherwise. But each answer reports how much of its prompt was found, and one report says more
+//! than that. A cache that drops the least recently used first holds nothing that was used before something that it no
+//! longer holds. So where a piece was believed to be resident and was not, *everything that was last given back before
+//! that piece was is gone as well*: whether the worker's cache is smaller than configured, was cleared, or is shared with
+//! others. Wrong beliefs end after about as many surprises as a random sequence has records (the logarithm of the
+//! conversations held), instead of one surprise per conversation.
+//!
+//! An answer that found nothing at all needs a second one of its kind: some requests (log probabilities of the prompt)
+//! skip the cache. Until then it is a suspicion, which a hit on something older refutes.
+
+use crate::cache::prefix::{Change, PrefixCache};
+use crate::ids::PrefixHash;
+use crate::units::Tokens;
+
+/// What an answer reported of the cache, against what was believed of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Tokens of the prompt that were found cached.
+    pub cached: Tokens,
+    /// The last key of the prompt all of which was found.
+    pub found: Option<PrefixHash>,
+    /// The first key that was believed resident and of which something was surely missing.
+    pub missing: Option<PrefixHash>,
+}
+
+#[derive(Debug)]
+pub(super) struct Mirror {
+    pub(super) cache: PrefixCache,
+    /// What was last given back before this release may be gone.
+    suspicion: Option<u64>,
+}
+
+impl Mirror {
+    pub(super) fn new(capacity: Tokens) -> Self {
+        Self {
+            cache: PrefixCache::new(capacity),
+            suspicion: None,
+        }
+    }
+
+    /// Takes a report of a prompt that is still held; returns how many keys are believed there no longer.
+    pub(super) fn reported(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
+        let release = |key: Option<PrefixHash>| key.and_then(|key| self.cache.last_release(key));
+        let Some(missing) = release(report.missing) else {
+            let found = release(report.found).filter(|&found| found > 0);
+            if found.is_some_and(|found| self.suspicion.is_some_and(|suspect| found < suspect)) {
+                self.suspicion = None;
+            }
+            return 0;
+        };
+        if report.cached == Tokens::ZERO && self.suspicion.is_none() {
+            self.suspicion = Some(missing);
+            return 0;
+        }
+        let before = missing.max(self.suspicion.take().unwrap_or(0));
+        self.cache.drop_older(before, changes)
+    }
+
+    pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
+        self.suspicion = None;
+        self.cache.clear(changes);
+    }
+}

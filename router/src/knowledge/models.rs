@@ -1,0 +1,96 @@
+//! What is learned of each model: its tokens per byte, and what its template puts between messages.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::RwLock;
+use policy::estimate::TokensPerByte;
+use policy::units::Tokens;
+
+/// Models that are remembered.
+const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// Most tokens that a template is believed to put between two messages.
+const MAX_GAP: u64 = 32;
+
+/// A model's text in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ratio {
+    /// Tokens per byte.
+    pub(super) ratio: f64,
+    /// Tokens of the template between a reply and what follows it, whatever that is.
+    pub(super) gap: u64,
+}
+
+#[derive(Debug)]
+struct Model {
+    ratio: TokensPerByte,
+    gap: u64,
+}
+
+/// The models used last.
+#[derive(Debug)]
+pub(super) struct Models {
+    known: RwLock<LruCache<String, Model>>,
+    initial: f64,
+}
+
+impl Models {
+    pub(super) fn new(initial: f64) -> Self {
+        Self {
+            known: RwLock::new(LruCache::new(MODELS)),
+            initial,
+        }
+    }
+
+    pub(super) fn of(&self, model: &str) -> Ratio {
+        let known = self.known.read();
+        let unknown = Ratio {
+            ratio: self.initial,
+            gap: 0,
+        };
+        known.peek(model).map_or(unknown, |model| Ratio {
+            ratio: model.ratio.ratio(),
+            gap: model.gap,
+        })
+    }
+
+    /// A worker counted the tokens of a prompt.
+    pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
+        let mut known = self.known.write();
+        if let Some(known) = known.get_mut(model) {
+            known.ratio.observe(bytes, tokens);
+        } else {
+            let mut ratio = TokensPerByte::new(self.initial);
+            ratio.observe(bytes, tokens);
+            known.put(model.to_owned(), Model { ratio, gap: 0 });
+        }
+    }
+
+    /// The template was seen to go on for `more` tokens than was known.
+    pub(super) fn widen(&self, model: &str, more: u64) {
+        if let Some(model) = self.known.write().get_mut(model) {
+            model.gap = (model.gap + more).min(MAX_GAP);
+        }
+    }
+
+    /// Name, ratio and gap of each.
+    pub(super) fn all(&self) -> Vec<(String, f64, u64)> {
+        let known = self.known.read();
+        let entries = known.iter().rev();
+        entries
+            .map(|(name, model)| (name.clone(), model.ratio.ratio(), model.gap))
+            .collect()
+    }
+
+    /// Takes up what was known of a model, unless something is known already.
+    pub(super) fn restore(&self, name: &str, ratio: f64, gap: u64) {
+        let mut known = self.known.write();
+        if !known.contains(name) {
+            let model = Model {
+                ratio: TokensPerByte::new(ratio),
+                gap: gap.min(MAX_GAP),
+            };
+            known.put(name.to_owned(), model);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Where in tokens messages end.
+//!
+//! Workers count the prompts that they serve, and a prompt's end is a key of every later turn. So a conversation's text
+//! has an exact place at each of its turns, whatever tokens it is made of. Three things are known of a message's end:
+//!
+//! - it was *counted*: a prompt ended there, or a reply that was gone on from;
+//! - it is the *tip* of a conversation: the reply ended there, and nobody has gone on. Then the engine holds one token
+//!   less (the last one's own keys and values are never computed) and nothing of what a template puts after a reply;
+//! - it was *guessed*, by proportion within a prompt that was counted: the end of a system prompt that conversations
+//!   share. A report that contradicts it moves it.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::RwLock;
+use policy::fingerprint::Chain;
+use policy::ids::PrefixHash;
+
+use super::Counted;
+use super::models::Ratio;
+use super::scale::{Scale, is_short};
+
+/// Text keys whose end is known in tokens: two or three for each turn.
+const PLACES: NonZeroUsize = NonZeroUsize::new(200_000).unwrap();
+
+/// What is known of a message's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A worker counted so many tokens up to where the next message begins.
+    Counted(u64),
+    /// A worker counted so many tokens, and nothing follows yet.
+    Tip(u64),
+    /// It should be here.
+    Guessed(u64),
+}
+
+/// The message ends used last.
+#[derive(Debug)]
+pub(super) struct Places(RwLock<LruCache<PrefixHash, Place>>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self(RwLock::new(LruCache::new(PLACES)))
+    }
+}
+
+impl Places {
+    /// From bytes of a prompt to tokens.
+    pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
+        let places = self.0.read();
+        Scale::of(chain, ratio, |key| places.peek(&key).copied())
+    }
+
+    /// A worker counted a turn.
+    pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) {
+        let mut places = self.0.write();
+        if let Some(last) = turn.prompt.last() {
+            places.put(last, Place::Counted(turn.prompt_tokens));
+        }
+        let scale = Scale::of(turn.prompt, ratio, |key| places.peek(&key).copied());
+        for (at, (&key, &end)) in turn.prompt.hashes().iter().zip(turn.prompt.ends()).enumerate() {
+            if !is_short(turn.prompt, at) {
+                continue;
+            }
+            match places.peek_mut(&key) {
+                None => {
+                    places.put(key, Place::Guessed(scale.tokens(end)));
+                }
+                Some(place) => {
+                    if let Place::Tip(total) = *place {
+                        *place = Place::Counted(total + ratio.gap);
+                    }
+                }
+            }
+        }
+        if let Some(last) = turn.reply.and_then(Chain::last) {
+            let total = turn.prompt_tokens + turn.reply_tokens;
+            // Another branch may have gone on from the same reply.
+            if !matches!(places.peek(&last), Some(Place::Counted(_))) {
+                places.put(last, Place::Tip(total));
+            }
+        }
+    }
+
+    /// A message's end lies within the block after `cached` tokens. Returns how many more tokens that is than were
+    /// counted, if it was counted. Only who is `sure` may place an end that nobody counted.
+    pub(super) fn correct(&self, key: PrefixHash, cached: u64, block: u64, sure: bool) -> u64 {
+        let mut places = self.0.write();
+        let (known, counted) = match places.peek(&key) {
+            Some(Place::Counted(known) | Place::Tip(known)) => (*known, true),
+            Some(Place::Guessed(known)) => (*known, false),
+            None => (cached, false),
+        };
+        if counted || sure {
+            places.put(key, Place::Counted(known.clamp(cached, cached + block - 1)));
+        }
+        if counted { cached.saturating_sub(known) } else { 0 }
+    }
+
+    /// A message's end, believed to be at `guess`, lies within the block after `cached` tokens, unless it was counted.
+    pub(super) fn refine(&self, key: PrefixHash, guess: u64, cached: u64, block: u64) {
+        let mut places = self.0.write();
+        if !matches!(places.peek(&key), Some(Place::Counted(_) | Place::Tip(_))) {
+            places.put(key, Place::Guessed(guess.clamp(cached, cached + block - 1)));
+        }
+    }
+
+    /// All, the least recently used first.
+    pub(super) fn all(&self) -> Vec<(PrefixHash, Place)> {
+        let places = self.0.read();
+        places.iter().rev().map(|(&key, &place)| (key, place)).collect()
+    }
+
+    /// Takes up a place, unless one is known.
+    pub(super) fn restore(&self, key: PrefixHash, place: Place) {
+        let mut places = self.0.write();
+        if !places.contains(&key) {
+            places.put(key, place);
+        }
+    }
+}
