@@ -104,8 +104,14 @@ pub enum Dialect {
     /// What the worker shows that it takes when it is asked.
     #[default]
     Auto,
-    /// tailroute's own: `POST /v1/tailroute/hints`, `PUT /v1/tailroute/objective` and a request header.
+    /// tailroute's own: `POST /v1/tailroute/hints`, `PUT /v1/tailroute/objective`, and a hint within each request.
     Tailroute,
+    /// vLLM with the KV connector of `tailroute-vllm`: a hint within each request, and nothing else.
+    VllmXargs,
+    /// The `kv_hints` envelope, a body field. Built to its documents; no engine acts on it yet.
+    KvHints,
+    /// TensorRT-LLM's `kv_cache_retention_config`, as a body field. Built to its documents.
+    TensorrtLlm,
     /// No hints.
     None,
 }

@@ -1,8 +1,10 @@
 //! The workers: what is known of each, and the tasks that keep it known.
 //!
 //! `worker` holds one worker's state; `health` decides from probes whether it may be given work; `probe` asks it what
-//! it is; `hints` queues what it should be told.
+//! it is; `hints` queues what it should be told, and `dialect` is how
+//! it is said.
 
+pub mod dialect;
 pub mod health;
 pub mod hints;
 pub mod probe;

@@ -13,6 +13,7 @@ pub mod learn;
 pub mod models;
 pub mod parse;
 pub mod session;
+pub mod splice;
 pub mod sse;
 pub mod tap;
 pub mod watch;

@@ -1,5 +1,7 @@
 //! Where a worker publishes its cache's events.
 
+use std::collections::BTreeMap;
+
 use config::KvEvents;
 use http::Method;
 use serde::Deserialize;
@@ -58,6 +60,8 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
 
 #[derive(Deserialize)]
 struct VllmSource {
+    enable_kv_cache_events: bool,
+    publisher: String,
     endpoint: String,
     #[serde(default)]
     replay_endpoint: Option<String>,
@@ -65,13 +69,9 @@ struct VllmSource {
     topic: String,
 }
 
-/// `{"sources": [{"endpoint", "replay_endpoint", "topic"}]}`
+/// By data-parallel rank: `{"0": {"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "topic", …}}`
 fn vllm(answer: &[u8], host: &str) -> Vec<Source> {
-    #[derive(Deserialize)]
-    struct Answer {
-        sources: Vec<VllmSource>,
-    }
-    let Ok(Answer { sources }) = serde_json::from_slice(answer) else {
+    let Ok(sources) = serde_json::from_slice::<BTreeMap<String, VllmSource>>(answer) else {
         return Vec::new();
     };
     let reach = |source: VllmSource| {
@@ -83,7 +83,8 @@ fn vllm(answer: &[u8], host: &str) -> Vec<Source> {
             topic: source.topic,
         })
     };
-    sources.into_iter().filter_map(reach).collect()
+    let speaks = |source: &VllmSource| source.enable_kv_cache_events && source.publisher == "zmq";
+    sources.into_values().filter(speaks).filter_map(reach).collect()
 }
 
 /// `{"kv_events": {"publisher": "zmq", "endpoint_host", "endpoint_port_base", "topic", "dp_size"}}`
@@ -127,14 +128,17 @@ mod tests {
     #[test]
     fn vllm_names_its_sources() {
         let answer =
-            br#"{"sources":[{"endpoint":"tcp://*:5557","replay_endpoint":"tcp://0.0.0.0:5558","topic":"kv"},
-            {"endpoint":"ipc:///x"}]}"#;
+            br#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557",
+            "replay_endpoint":"tcp://0.0.0.0:5558","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv"},
+            "1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///x","replay_endpoint":null},
+            "2":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}"#;
         let source = Source {
             endpoint: "tcp://worker:5557".to_owned(),
             replay: Some("tcp://worker:5558".to_owned()),
             topic: "kv".to_owned(),
         };
         assert_eq!(vllm(answer, "worker"), [source]);
+        assert_eq!(vllm(b"{}", "worker"), []);
         assert_eq!(vllm(b"[]", "worker"), []);
     }
 

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::Method;
 use parking_lot::Mutex;
 use policy::slo;
 use policy::units::{Millis, Tokens};
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::debug;
 
+use super::dialect::Terms;
 use super::{Worker, probe};
 use crate::app::App;
 
@@ -102,7 +102,7 @@ pub async fn deliver(app: Arc<App>, worker: Arc<Worker>) {
             if batch.is_empty() {
                 break;
             }
-            if worker.takes_hints() && worker.is_ready() {
+            if worker.hears_hints() && worker.is_ready() {
                 send(&app, &worker, &batch).await;
             }
         }
@@ -123,14 +123,10 @@ async fn send(app: &App, worker: &Worker, batch: &[Hint]) {
             value
         })
         .collect();
-    let outcome = probe::call(
-        app,
-        worker,
-        Method::POST,
-        "/v1/tailroute/hints",
-        Some(&json!({ "hints": hints })),
-    )
-    .await;
+    let Some(message) = worker.dialect().hints(&hints) else {
+        return;
+    };
+    let outcome = probe::call(app, worker, message.method, message.path, Some(&message.body)).await;
     if let Err(error) = &outcome {
         debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
     }
@@ -140,14 +136,19 @@ async fn send(app: &App, worker: &Worker, batch: &[Hint]) {
     }
 }
 
-/// Tells a worker the objective: ξ_w of an idle worker, and Q̂. What a request carries is more exact and comes first.
+/// Tells a worker the objective, if its dialect has a way: ξ_w of an idle worker, and Q̂. What a request carries is more exact and comes first.
 pub async fn send_objective(app: &App, worker: &Worker) {
     let objective = &app.config.objective;
     let xi_tokens = slo::xi_tokens(&worker.cost(), objective.ttft, Millis::ZERO, Tokens::ZERO).min(1e9);
-    let body = json!({
-        "xi_tokens": xi_tokens, "next_prompt_tokens": objective.next_prompt.0, "epoch": worker.hints.next_epoch()
-    });
-    let outcome = probe::call(app, worker, Method::PUT, "/v1/tailroute/objective", Some(&body)).await;
+    let terms = Terms {
+        xi_tokens,
+        next_prompt: objective.next_prompt,
+        epoch: worker.hints.next_epoch(),
+    };
+    let Some(message) = worker.dialect().objective(&terms) else {
+        return;
+    };
+    let outcome = probe::call(app, worker, message.method, message.path, Some(&message.body)).await;
     if let Err(error) = &outcome {
         debug!(worker = worker.name(), %error, "objective not delivered");
     }

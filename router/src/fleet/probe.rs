@@ -1,10 +1,9 @@
-//! Asking a worker what it is: is it well, which models does it serve, does it take hints?
+//! Asking a worker what it is: is it well, which models does it serve, how is it told things?
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use config::Dialect;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
@@ -100,7 +99,7 @@ pub async fn health(app: &App, worker: &Worker) -> Result<(), ProbeError> {
         .map(drop)
 }
 
-/// Learns a worker's models and whether it takes hints, and tells it the objective if it does.
+/// Learns a worker's models and its dialect, and tells it the objective if that has a way.
 pub async fn introduce(app: &App, worker: &Arc<Worker>) {
     let models = match call(app, worker, Method::GET, "/v1/models", None).await {
         Ok(answer) => models(&answer),
@@ -109,21 +108,15 @@ pub async fn introduce(app: &App, worker: &Arc<Worker>) {
             None
         }
     };
-    let takes_hints = match worker.spec.dialect {
-        Dialect::None => false,
-        Dialect::Tailroute => true,
-        Dialect::Auto => call(app, worker, Method::GET, "/v1/tailroute", None)
-            .await
-            .is_ok(),
-    };
+    let dialect = super::dialect::find(app, worker).await;
     info!(
         worker = worker.name(),
-        takes_hints,
+        dialect = dialect.name(),
         models = models.as_ref().map(Vec::len),
         "introduced"
     );
-    worker.learned(takes_hints, models);
-    if takes_hints && app.config.hints.enabled {
+    worker.learned(dialect, models);
+    if app.config.hints.enabled {
         super::hints::send_objective(app, worker).await;
     }
 }

@@ -7,13 +7,14 @@ use arc_swap::ArcSwapOption;
 
 use http::Uri;
 use http::uri::{PathAndQuery, Scheme};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use policy::cost::PrefillCost;
 use policy::estimate::{PendingWork, Ticket, Utilisation};
 use policy::ids::WorkerId;
 use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
 
+use super::dialect::{self, Dialect};
 use super::health::Health;
 use super::hints::HintQueue;
 use crate::clock::Clock;
@@ -30,7 +31,7 @@ pub struct Worker {
     load: Mutex<Load>,
     health: Mutex<Health>,
     ready: AtomicBool,
-    takes_hints: AtomicBool,
+    dialect: RwLock<Arc<dyn Dialect>>,
     models: ArcSwapOption<Vec<serde_json::Value>>,
     bytes_seen: AtomicU64,
 }
@@ -66,7 +67,7 @@ impl Worker {
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             ready: AtomicBool::new(false),
-            takes_hints: AtomicBool::new(spec.dialect == config::Dialect::Tailroute),
+            dialect: RwLock::new(dialect::before_probe(spec.dialect)),
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
             spec,
@@ -110,15 +111,21 @@ impl Worker {
         self.bytes_seen.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Whether it takes hints in our dialect.
+    /// How it is told things.
     #[must_use]
-    pub fn takes_hints(&self) -> bool {
-        self.takes_hints.load(Ordering::Relaxed)
+    pub fn dialect(&self) -> Arc<dyn Dialect> {
+        Arc::clone(&self.dialect.read())
+    }
+
+    /// Whether it can be told about conversations beside their requests.
+    #[must_use]
+    pub fn hears_hints(&self) -> bool {
+        self.dialect.read().hears_hints()
     }
 
     /// What a probe found out.
-    pub fn learned(&self, takes_hints: bool, models: Option<Vec<serde_json::Value>>) {
-        self.takes_hints.store(takes_hints, Ordering::Relaxed);
+    pub fn learned(&self, dialect: Arc<dyn Dialect>, models: Option<Vec<serde_json::Value>>) {
+        *self.dialect.write() = dialect;
         if let Some(models) = models {
             self.models.store(Some(Arc::new(models)));
         }

@@ -161,7 +161,7 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
     })
 }
 
-/// The evict-first tail, for workers that take it.
+/// The evict-first tail that the worker will hold by: what it is told, or what it does by itself.
 fn evict_first(
     app: &App,
     worker: &Worker,
@@ -169,10 +169,11 @@ fn evict_first(
     objective: &Objective,
     history: Tokens,
 ) -> Tokens {
-    let hints = &app.config.hints;
-    if !(hints.enabled && worker.takes_hints()) {
-        return Tokens::ZERO;
+    let (hints, dialect) = (&app.config.hints, worker.dialect());
+    let can_be_told = hints.in_request || (hints.out_of_band && dialect.hears_hints());
+    if !(hints.enabled && can_be_told) {
+        return dialect.evict_first(Tokens::ZERO);
     }
     let xi = slo::xi_tokens(&view.cost, objective.ttft, view.wait, history);
-    slo::evict_first_tail(xi, objective.next_prompt, view.utilisation)
+    dialect.evict_first(slo::evict_first_tail(xi, objective.next_prompt, view.utilisation))
 }

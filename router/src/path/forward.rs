@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -13,11 +13,13 @@ use tracing::{debug, warn};
 use super::choose::{Choice, Turn};
 use super::headers;
 use super::learn::{Flight, Outcome};
+use super::splice;
 use super::tap::Tap;
 use super::watch::Watch;
 use crate::app::{App, Place};
 use crate::body::{self, Body};
 use crate::error::ApiError;
+use crate::fleet::dialect::{Carried, TurnHint};
 use crate::fleet::{InFlight, Worker, health};
 
 /// One attempt to have a turn answered by the chosen worker.
@@ -128,15 +130,38 @@ fn turn_request(
     {
         headers.insert(headers::SESSION, name);
     }
-    if app.config.hints.in_request && choice.evict_first > Tokens::ZERO {
-        headers.insert(headers::EVICT_FIRST, HeaderValue::from(choice.evict_first.0));
-    }
+    let body = carry_hint(app, &mut headers, body, choice);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body::full(body));
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = choice.worker.uri(target)?;
     *request.headers_mut() = headers;
     Ok(request)
+}
+
+/// Puts the hint about its own conversation where the worker reads it, if it reads it at all.
+fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, choice: &Choice) -> Bytes {
+    let hints = &app.config.hints;
+    if !(hints.enabled && hints.in_request) || choice.evict_first == Tokens::ZERO {
+        return body;
+    }
+    let spliced = match choice.worker.dialect().in_request(&TurnHint {
+        evict_first: choice.evict_first,
+        prompt: choice.matched.prompt,
+        sequence: choice.decision.sequence,
+    }) {
+        None => None,
+        Some(Carried::Header(name, value)) => {
+            headers.insert(name, value);
+            None
+        }
+        Some(Carried::Field { key, value }) => splice::field(&body, key, &value),
+        Some(Carried::Member { object, key, value }) => splice::member(&body, object, key, &value),
+    };
+    let Some(spliced) = spliced else { return body };
+    // The client spoke of the body as it was.
+    headers.remove(CONTENT_LENGTH);
+    Bytes::from(spliced)
 }
 
 /// Passes a request on as it is, to the conversation's worker if it names one, else to the least busy.

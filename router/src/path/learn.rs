@@ -183,7 +183,7 @@ impl Flight {
         let hints = &self.app.config.hints;
         let workers = self.app.fleet.workers();
         if let Some(old) = workers.get(last)
-            && old.takes_hints()
+            && old.hears_hints()
             && hints.enabled
             && hints.out_of_band
         {

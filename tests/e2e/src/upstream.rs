@@ -23,6 +23,9 @@ pub struct Upstream {
     accepting: JoinHandle<()>,
 }
 
+/// Paths, and the JSON that they are answered with.
+type Says = Arc<[(&'static str, &'static str)]>;
+
 /// A request that arrived, and the connection on which it is to be answered.
 #[derive(Debug)]
 pub struct Exchange {
@@ -45,6 +48,15 @@ impl Upstream {
     /// # Panics
     /// If there is none.
     pub async fn start() -> Self {
+        Self::saying(&[]).await
+    }
+
+    /// Starts one that answers these paths with this JSON, as an engine says what it is.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub async fn saying(says: &[(&'static str, &'static str)]) -> Self {
+        let says: Says = says.to_vec().into();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, exchanges) = mpsc::channel(64);
@@ -52,7 +64,12 @@ impl Upstream {
         let probed = Arc::clone(&well);
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, sender.clone(), Arc::clone(&probed)));
+                tokio::spawn(serve(
+                    stream,
+                    sender.clone(),
+                    Arc::clone(&probed),
+                    Arc::clone(&says),
+                ));
             }
         });
         Self {
@@ -83,10 +100,13 @@ impl Upstream {
 }
 
 /// Answers probes until another request comes, which is handed over with the connection.
-async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>, well: Arc<AtomicBool>) {
+async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>, well: Arc<AtomicBool>, says: Says) {
     stream.set_nodelay(true).unwrap();
     while let Some((head, body)) = read_request(&mut stream).await {
-        let answer = match head.split(' ').nth(1) {
+        let path = head.split(' ').nth(1);
+        let said = says.iter().find(|(known, _)| Some(*known) == path);
+        let answer = match path {
+            _ if let Some((_, document)) = said => json("200 OK", document, ""),
             Some("/health") if !well.load(Ordering::Relaxed) => json("503 Service Unavailable", "{}", ""),
             Some("/health") => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some("/v1/models") => json("200 OK", r#"{"object":"list","data":[{"id":"sim"}]}"#, ""),

@@ -11,6 +11,7 @@ mod aborts;
 mod affinity;
 mod bad_input;
 mod chaos;
+mod dialects;
 mod drain;
 mod faults;
 mod feedback;

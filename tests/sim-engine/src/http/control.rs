@@ -91,19 +91,16 @@ pub(super) async fn objective(
     ))
 }
 
-/// `GET /kv_event_sources`.
+/// `GET /kv_event_sources`: publishers by data-parallel rank.
 pub(super) fn kv_event_sources(shared: &Shared) -> Response<Body> {
-    let sources: Vec<Value> = shared
-        .kv_source
-        .iter()
-        .map(|source| {
-            json!({
-                "publisher": "zmq", "endpoint": source.endpoint, "replay_endpoint": source.replay_endpoint,
-                "topic": source.topic, "data_parallel_rank": 0, "block_size": shared.config.block_size,
-            })
-        })
-        .collect();
-    json_response(StatusCode::OK, &json!({ "sources": sources }))
+    let answer = match &shared.kv_source {
+        None => json!({}),
+        Some(source) => json!({ "0": {
+            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": source.endpoint,
+            "replay_endpoint": source.replay_endpoint, "topic": source.topic,
+        }}),
+    };
+    json_response(StatusCode::OK, &answer)
 }
 
 /// `GET /sim/stats`; with capture on, the last request is told too.

@@ -172,7 +172,7 @@ async fn the_sources_say_where_to_subscribe() {
     let engine = engine().await;
     let (_, answer) = call(&engine, "GET", "/kv_event_sources", &[], &Value::Null).await;
     let source = engine.kv_source().unwrap();
-    assert_eq!(answer["sources"][0]["endpoint"], source.endpoint);
-    assert_eq!(answer["sources"][0]["replay_endpoint"], source.replay_endpoint);
-    assert_eq!(answer["sources"][0]["topic"], "kv@sim");
+    assert_eq!(answer["0"]["endpoint"], source.endpoint);
+    assert_eq!(answer["0"]["replay_endpoint"], source.replay_endpoint);
+    assert_eq!(answer["0"]["topic"], "kv@sim");
 }

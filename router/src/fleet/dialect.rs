@@ -1,0 +1,169 @@
+//! How a worker is told what it may drop first: one trait, one file per dialect, chosen for each worker by asking it.
+//!
+//! Engines differ in what they take and in what they do with a field that they do not know: some ignore it, some answer
+//! 400. So the rule is: *a worker is sent only what it was seen to take.* With `dialect = "auto"` that means
+//!
+//! 1. `GET /v1/tailroute` answers with a capability document: [`Tailroute`], by header or by body field as it says;
+//! 2. `GET /server_info` shows SGLang with `--radix-eviction-policy tlru`: [`SglangTlru`], whose threshold was fixed
+//!    when it started, unless it says that it can be set;
+//! 3. else [`Silent`]: the request goes out as it came.
+//!
+//! The others have no way to be recognised and are used where the operator names them: [`VllmXargs`] (the KV connector,
+//! which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built to their documents, not yet seen running).
+//!
+//! What a dialect adds to a body is spliced into its bytes (`path::splice`); a body is never written again.
+
+mod kv_hints;
+mod sglang;
+mod tailroute;
+mod tensorrt_llm;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method};
+use policy::units::Tokens;
+use serde_json::Value;
+use tracing::debug;
+
+pub use self::kv_hints::KvHints;
+pub use self::sglang::SglangTlru;
+pub use self::tailroute::{Tailroute, VllmXargs};
+pub use self::tensorrt_llm::TensorrtLlm;
+use super::{Worker, probe};
+use crate::app::App;
+
+/// What a turn's own request says about its conversation's cache.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnHint {
+    /// Tokens at the end of the conversation, the answer included, that may go first. More than 0.
+    pub evict_first: Tokens,
+    /// Tokens of the prompt, as far as they are known.
+    pub prompt: Tokens,
+    /// The decision's number, to name the hint by.
+    pub sequence: u64,
+}
+
+/// How a request carries it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// In a header.
+    Header(HeaderName, HeaderValue),
+    /// As a body field; one of the client's own is left alone.
+    Field {
+        /// The field.
+        key: &'static str,
+        /// Its value, as JSON.
+        value: String,
+    },
+    /// As a member of a body field that is an object, beside what the client has put there.
+    Member {
+        /// The field.
+        object: &'static str,
+        /// The member.
+        key: &'static str,
+        /// Its value, as JSON.
+        value: String,
+    },
+}
+
+/// A call beside the requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// Its method.
+    pub method: Method,
+    /// Its path.
+    pub path: &'static str,
+    /// Its body.
+    pub body: Value,
+}
+
+/// ξ and Q̂ for an idle worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Uncached tokens that fit in the objective.
+    pub xi_tokens: f64,
+    /// Tokens that the next prompt is expected to add.
+    pub next_prompt: Tokens,
+    /// Grows with each objective that this worker is told.
+    pub epoch: u64,
+}
+
+/// What a worker understands.
+pub trait Dialect: Debug + Send + Sync {
+    /// Its name in logs.
+    fn name(&self) -> &'static str;
+
+    /// What the worker will take for the evict-first tail when `asked` is what the router would tell it now: what its
+    /// mirror has to assume.
+    fn evict_first(&self, asked: Tokens) -> Tokens {
+        asked
+    }
+
+    /// How a request carries its hint; `None` if it cannot.
+    fn in_request(&self, _hint: &TurnHint) -> Option<Carried> {
+        None
+    }
+
+    /// The call that carries hints about conversations; `None` if there is none.
+    fn hints(&self, _hints: &[Value]) -> Option<Message> {
+        None
+    }
+
+    /// Whether [`Dialect::hints`] can carry anything.
+    fn hears_hints(&self) -> bool {
+        false
+    }
+
+    /// The call that carries the objective; `None` if there is none.
+    fn objective(&self, _terms: &Terms) -> Option<Message> {
+        None
+    }
+}
+
+/// Nothing is ever said.
+#[derive(Debug)]
+pub struct Silent;
+
+impl Dialect for Silent {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn evict_first(&self, _asked: Tokens) -> Tokens {
+        Tokens::ZERO
+    }
+}
+
+/// What is spoken to a worker that was not asked yet.
+#[must_use]
+pub fn before_probe(written: config::Dialect) -> Arc<dyn Dialect> {
+    match written {
+        config::Dialect::Auto | config::Dialect::None => Arc::new(Silent),
+        config::Dialect::Tailroute => Arc::new(Tailroute::by_header()),
+        config::Dialect::VllmXargs => Arc::new(VllmXargs),
+        config::Dialect::KvHints => Arc::new(KvHints),
+        config::Dialect::TensorrtLlm => Arc::new(TensorrtLlm),
+    }
+}
+
+/// Asks a worker what it understands.
+pub async fn find(app: &App, worker: &Worker) -> Arc<dyn Dialect> {
+    let written = worker.spec.dialect;
+    if !matches!(written, config::Dialect::Auto | config::Dialect::Tailroute) {
+        return before_probe(written);
+    }
+    match probe::call(app, worker, Method::GET, "/v1/tailroute", None).await {
+        Ok(answer) => return Arc::new(Tailroute::of(&answer)),
+        Err(error) => debug!(worker = worker.name(), %error, "no capability document"),
+    }
+    if written == config::Dialect::Auto
+        && let Ok(answer) = probe::call(app, worker, Method::GET, "/server_info", None).await
+        && let Some(found) = SglangTlru::of(&answer)
+    {
+        return Arc::new(found);
+    }
+    before_probe(written)
+}

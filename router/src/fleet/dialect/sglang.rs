@@ -1,0 +1,69 @@
+//! SGLang's own T-LRU: `--radix-eviction-policy tlru` with a threshold and an estimate of the next prompt, in tokens.
+//!
+//! It trims by itself, so no request says anything. Both numbers are fixed when the server starts; the plugin
+//! `tailroute-sglang` makes them settable through `/set_internal_state` and says so in the server's info, for each data-parallel rank.
+
+use http::Method;
+use policy::units::Tokens;
+use serde_json::{Value, json};
+
+use super::{Dialect, Message, Terms};
+
+/// An SGLang that runs T-LRU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SglangTlru {
+    threshold: u64,
+    next_prompt: u64,
+    settable: bool,
+}
+
+impl SglangTlru {
+    /// Reads `/server_info`; `None` if it is not SGLang, or runs another policy.
+    #[must_use]
+    pub fn of(server_info: &[u8]) -> Option<Self> {
+        let info: Value = serde_json::from_slice(server_info).ok()?;
+        if info["radix_eviction_policy"] != "tlru" {
+            return None;
+        }
+        // A JSON object, or the text of one as it was given on the command line.
+        let config = match &info["radix_eviction_policy_config"] {
+            Value::String(text) => serde_json::from_str(text).ok()?,
+            other => other.clone(),
+        };
+        Some(Self {
+            threshold: config["threshold"].as_u64()?,
+            next_prompt: config["next_prompt_estimate"].as_u64()?,
+            settable: info["internal_states"][0]["tailroute"]["tlru_settable"] == true,
+        })
+    }
+}
+
+impl Dialect for SglangTlru {
+    fn name(&self) -> &'static str {
+        if self.settable {
+            "sglang (settable)"
+        } else {
+            "sglang (fixed)"
+        }
+    }
+
+    fn evict_first(&self, asked: Tokens) -> Tokens {
+        if self.settable {
+            asked
+        } else {
+            Tokens(self.threshold.saturating_sub(self.next_prompt))
+        }
+    }
+
+    fn objective(&self, terms: &Terms) -> Option<Message> {
+        // It insists on threshold > estimate.
+        let threshold = (terms.xi_tokens as u64).max(terms.next_prompt.0 + 1);
+        self.settable.then(|| Message {
+            method: Method::POST,
+            path: "/set_internal_state",
+            body: json!({ "server_args": {
+                "tlru_threshold": threshold, "tlru_next_prompt_estimate": terms.next_prompt.0
+            }}),
+        })
+    }
+}

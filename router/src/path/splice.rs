@@ -1,0 +1,173 @@
+//! Adding to a body without writing it again: bytes are put between bytes, and everything else stays as it came.
+
+use memchr::memmem;
+
+use super::json::Scanner;
+
+/// `body` with a field more, as its last; `None` if it has that field already, or is no JSON object.
+#[must_use]
+pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
+    match find(body, key)? {
+        Place::Missing => at_end(body, &format!("\"{key}\":{value}")),
+        _ => None,
+    }
+}
+
+/// `body` with a member more in its object `object`, which is made if it is missing. The member comes last, so that it
+/// holds against one of the same name. `None` if the field is there and is no object.
+#[must_use]
+pub fn member(body: &[u8], object: &str, key: &str, value: &str) -> Option<Vec<u8>> {
+    match find(body, object)? {
+        Place::Missing => at_end(body, &format!("\"{object}\":{{\"{key}\":{value}}}")),
+        Place::Null { start, end } => {
+            let mut spliced = body[..start].to_vec();
+            spliced.extend_from_slice(format!("{{\"{key}\":{value}}}").as_bytes());
+            spliced.extend_from_slice(&body[end..]);
+            Some(spliced)
+        }
+        Place::Object { start, end } => {
+            let inner = at_end(&body[start..end], &format!("\"{key}\":{value}"))?;
+            let mut spliced = body[..start].to_vec();
+            spliced.extend_from_slice(&inner);
+            spliced.extend_from_slice(&body[end..]);
+            Some(spliced)
+        }
+        Place::Other => None,
+    }
+}
+
+enum Place {
+    Missing,
+    Null { start: usize, end: usize },
+    Object { start: usize, end: usize },
+    Other,
+}
+
+/// Where a field of a body is. A body is walked only if the field's name occurs in it; a name that is written with
+/// escapes is not found, and then ours, which comes later, is the one that counts.
+fn find(body: &[u8], key: &str) -> Option<Place> {
+    let mut place = Place::Missing;
+    if memmem::find(body, format!("\"{key}\"").as_bytes()).is_none() {
+        return Some(place);
+    }
+    let mut scanner = Scanner::new(body);
+    scanner
+        .object(|scanner, name| {
+            let value = scanner.skip()?;
+            if name == key {
+                let end = scanner.position();
+                let start = end - value.len();
+                place = match value {
+                    b"null" => Place::Null { start, end },
+                    [b'{', ..] => Place::Object { start, end },
+                    _ => Place::Other,
+                };
+            }
+            Ok(())
+        })
+        .ok()?;
+    Some(place)
+}
+
+/// `object` with `member` as its last.
+fn at_end(object: &[u8], member: &str) -> Option<Vec<u8>> {
+    let open = object.trim_ascii_start().first() == Some(&b'{');
+    let inner = object.trim_ascii_end().strip_suffix(b"}").filter(|_| open)?;
+    let empty = inner.trim_ascii() == b"{";
+    let mut spliced = Vec::with_capacity(object.len() + member.len() + 1);
+    spliced.extend_from_slice(inner);
+    if !empty {
+        spliced.push(b',');
+    }
+    spliced.extend_from_slice(member.as_bytes());
+    spliced.push(b'}');
+    Some(spliced)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    fn joined(body: &str, object: &str) -> Option<String> {
+        member(body.as_bytes(), object, "n", "7").map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn everything_else_stays_as_it_came() {
+        assert_eq!(
+            joined("{ \"a\" : 1.0e0 }\n", "x").as_deref(),
+            Some("{ \"a\" : 1.0e0 ,\"x\":{\"n\":7}}")
+        );
+        assert_eq!(joined("{}", "x").as_deref(), Some(r#"{"x":{"n":7}}"#));
+        assert_eq!(
+            joined(r#"{"x":{ },"b":2}"#, "x").as_deref(),
+            Some(r#"{"x":{ "n":7},"b":2}"#)
+        );
+        assert_eq!(
+            joined(r#"{"x":{"k":"v"},"b":2}"#, "x").as_deref(),
+            Some(r#"{"x":{"k":"v","n":7},"b":2}"#)
+        );
+        assert_eq!(
+            joined(r#"{"x": null ,"b":2}"#, "x").as_deref(),
+            Some(r#"{"x": {"n":7} ,"b":2}"#)
+        );
+    }
+
+    #[test]
+    fn what_has_another_shape_is_left_alone() {
+        for body in [r#"{"x":5}"#, r#"{"x":[{}]}"#, "[]", "5", "", "}", "{"] {
+            assert_eq!(joined(body, "x"), None, "{body}");
+        }
+        assert_eq!(field(br#"{"x":null}"#, "x", "1"), None);
+        assert_eq!(field(br#"{"y":"x"}"#, "x", "1").unwrap(), br#"{"y":"x","x":1}"#);
+    }
+
+    #[test]
+    fn a_name_within_a_text_is_no_field() {
+        let body = r#"{"messages":["\"x\"",{"x":1}]}"#;
+        assert_eq!(
+            joined(body, "x").as_deref(),
+            Some(r#"{"messages":["\"x\"",{"x":1}],"x":{"n":7}}"#)
+        );
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-z\"\\\\x{}]{0,6}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map("[xyn\"]", inner, 0..4)
+                    .prop_map(|members| Value::from(Map::from_iter(members))),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_setting_the_member_would_be(value in values(), pretty in any::<bool>()) {
+            let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+            let spliced = joined(&text.unwrap(), "x");
+            let mut wanted = value;
+            let settable = wanted.is_object()
+                && wanted.get("x").is_none_or(|x| x.is_null() || x.is_object());
+            if settable {
+                if wanted["x"].is_null() {
+                    wanted["x"] = json!({});
+                }
+                wanted["x"]["n"] = 7.into();
+                let read: Value = serde_json::from_str(&spliced.unwrap()).unwrap();
+                prop_assert_eq!(read, wanted);
+            } else {
+                prop_assert_eq!(spliced, None);
+            }
+        }
+    }
+}

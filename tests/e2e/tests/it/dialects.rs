@@ -1,0 +1,128 @@
+//! What each worker is sent beside what the client sent: nothing that it was not seen to take.
+
+use config::Dialect as Spoken;
+use policy::route::PolicyName;
+use serde_json::{Value, json};
+use sim_engine::{Dialect, EngineConfig};
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{Fleet, quick, route};
+use tailroute_e2e::talk::{Conversation, ask, words};
+use tailroute_e2e::upstream::{Exchange, Upstream};
+
+/// What the plugin in vLLM says of itself.
+const VLLM: (&str, &str) = (
+    "/v1/tailroute",
+    r#"{"dialect":"tailroute","version":1,"engine":"vllm","engine_version":"0.32.0","objective":true,
+        "hints":["trim","ended","moved","protect"],"evict_first_header":null,
+        "evict_first_xarg":"tailroute_evict_first_tokens","block_size":32,"capacity_tokens":3168}"#,
+);
+const OBJECTIVE: (&str, &str) = ("/v1/tailroute/objective", r#"{"applied":true}"#);
+/// What an SGLang with T-LRU says of itself.
+const SGLANG: (&str, &str) = (
+    "/server_info",
+    r#"{"version":"0.5.23","radix_eviction_policy":"tlru",
+        "radix_eviction_policy_config":"{\"threshold\":4000,\"next_prompt_estimate\":500}"}"#,
+);
+
+/// What arrives at a scripted worker when this is sent to the router in front of it.
+async fn arrives(says: &[(&'static str, &'static str)], spoken: Spoken, body: &str) -> Exchange {
+    let mut worker = Upstream::saying(says).await;
+    let router = route(&[worker.address], |config| config.workers[0].dialect = spoken).await;
+    let address = router.address;
+    let sent = body.to_owned();
+    let turn = tokio::spawn(async move { client::call(address, "POST", CHAT, &[], sent).await });
+    let request = worker.next().await;
+    turn.abort();
+    request
+}
+
+fn turn(more: Value) -> String {
+    ask(&words(1, 300), more).to_string()
+}
+
+#[tokio::test]
+async fn a_worker_that_rejects_unknown_fields_never_sees_one() {
+    for dialect in [Dialect::None, Dialect::Tailroute] {
+        let strict = EngineConfig {
+            strict: true,
+            dialect,
+            ..quick()
+        };
+        let generous = EngineConfig {
+            strict: false,
+            ..quick()
+        };
+        let fleet = Fleet::start(vec![strict, generous], |config| {
+            config.routing.policy = PolicyName::RoundRobin;
+        })
+        .await;
+        let mut talk = Conversation::new(&words(1, 400));
+        for at in 0..6 {
+            fleet.turn(&mut talk, &[], &words(10 + at, 40)).await;
+        }
+        let seen = fleet.engines[0].captured();
+        assert!(seen.iter().any(|request| !request.body.is_empty()));
+        for request in seen {
+            let told = request.headers.contains_key("x-tailroute-evict-first-tokens");
+            assert!(
+                dialect == Dialect::Tailroute || !told,
+                "a header of a dialect that it lacks"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
+    let body = turn(json!({ "max_tokens": 3, "temperature": 0.50 }));
+    let request = arrives(&[VLLM, OBJECTIVE], Spoken::Auto, &body).await;
+    let hint = r#","vllm_xargs":{"tailroute_evict_first_tokens":4600}}"#;
+    assert_eq!(
+        String::from_utf8(request.body.clone()).unwrap(),
+        format!("{}{hint}", &body[..body.len() - 1])
+    );
+    assert!(
+        !request.head.contains("x-tailroute-evict-first-tokens"),
+        "{}",
+        request.head
+    );
+    assert!(request.head.contains("x-session-id"), "{}", request.head);
+}
+
+#[tokio::test]
+async fn what_the_client_says_in_xargs_stays_there() {
+    let body = turn(json!({ "vllm_xargs": { "mine": 1 } }));
+    for spoken in [Spoken::Auto, Spoken::VllmXargs] {
+        let request = arrives(&[VLLM, OBJECTIVE], spoken, &body).await;
+        let read: Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(
+            read["vllm_xargs"],
+            json!({ "mine": 1, "tailroute_evict_first_tokens": 4600 })
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_sglang_that_trims_by_itself_is_told_nothing() {
+    let body = turn(json!({}));
+    let request = arrives(&[SGLANG], Spoken::Auto, &body).await;
+    assert_eq!(String::from_utf8(request.body.clone()).unwrap(), body);
+}
+
+#[tokio::test]
+async fn dialects_without_a_probe_are_spoken_where_the_operator_names_them() {
+    let body = turn(json!({}));
+    for (spoken, field) in [
+        (Spoken::KvHints, Some("kv_hints")),
+        (Spoken::TensorrtLlm, Some("kv_cache_retention_config")),
+        (Spoken::None, None),
+        (Spoken::Auto, None),
+    ] {
+        let request = arrives(&[], spoken, &body).await;
+        let mut read: Value = serde_json::from_slice(&request.body).unwrap();
+        if let Some(field) = field {
+            assert!(read.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+        }
+        assert_eq!(read, serde_json::from_str::<Value>(&body).unwrap());
+    }
+}
