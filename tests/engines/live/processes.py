@@ -1,0 +1,251 @@
+"""Engines and routers as processes of their own, which do not outlive the tests."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+HOME = Path(os.environ["TAILROUTE_ENGINES_HOME"])
+ROUTER = Path(os.environ["TAILROUTE_BIN"])
+LOGS = Path(os.environ.get("TAILROUTE_ENGINES_LOGS", Path(__file__).parent.parent / "logs"))
+MODEL = "tiny"
+BLOCK = 32
+# A cold start on a busy machine with two cores.
+START_S = 400.0
+PATIENCE_S = 60.0
+
+_running: list[Process] = []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(what: str, found: Any, patience_s: float = PATIENCE_S, step_s: float = 0.02) -> Any:
+    """Asks until the answer is true; fails with `what` was waited for."""
+    end = time.monotonic() + patience_s
+    while True:
+        if answer := found():
+            return answer
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {patience_s:.0f} s in vain: {what}")
+        time.sleep(step_s)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL("libc.so.6").prctl(1, signal.SIGKILL)
+
+
+class Process:
+    """A process with a group of its own, a log, and an end."""
+
+    def __init__(self, name: str, command: list[str], env: dict[str, str]) -> None:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self.name, self.log = name, LOGS / f"{name}.log"
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                ["nice", "-n", "5", *command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        _running.append(self)
+        if groups := os.environ.get("TAILROUTE_ENGINES_GROUPS"):
+            with open(groups, "a") as file:
+                print(self._process.pid, file=file)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self, how: signal.Signals = signal.SIGTERM, patience_s: float = 8.0) -> None:
+        """Ends it and everything that it started."""
+        self._signal(how)
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            pass
+        self._signal(signal.SIGKILL)
+        self._process.wait(10)
+        if self in _running:
+            _running.remove(self)
+
+    def _signal(self, how: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, how)
+        except ProcessLookupError:
+            pass
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+
+@atexit.register
+def end_all() -> None:
+    """Whatever happens, nothing stays behind."""
+    for process in list(_running):
+        process.end(signal.SIGKILL)
+
+
+# So that a polite end runs the line above too.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+class Engine:
+    """One vLLM server on the tiny model."""
+
+    def __init__(self, name: str, blocks: int = 99, plugin: bool = True, more: list[str] | None = None) -> None:
+        self.name, self.blocks, self.plugin = name, blocks, plugin
+        self._more = more or []
+        self.port, self.events, self.replay = free_port(), free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.started_in_s = 0.0
+        self.process: Process
+        self.start()
+
+    @property
+    def capacity_tokens(self) -> int:
+        return self.blocks * BLOCK
+
+    def start(self) -> None:
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{self.events}",
+            "replay_endpoint": f"tcp://*:{self.replay}",
+            "topic": "kv",
+        }
+        env = {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_PLUGINS": "tailroute" if self.plugin else "",
+            # So that a test can reset the prefix cache.
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        }
+        # The null block is one more.
+        flags = f"""--served-model-name {MODEL} --host 127.0.0.1 --port {self.port} --block-size {BLOCK}
+            --num-gpu-blocks-override {self.blocks + 1} --max-model-len 2560 --dtype float32 --enforce-eager
+            --enable-prefix-caching --enable-prompt-tokens-details --enable-per-request-metrics
+            --enable-request-id-headers --disable-uvicorn-access-log""".split()
+        command = [str(HOME / "vllm-0.32.0/bin/vllm"), "serve", str(HOME / "model-1"), *flags]
+        started = time.monotonic()
+        self.process = Process(
+            self.name, [*command, "--kv-events-config", json.dumps(events), *self._more], env
+        )
+        until(f"{self.name} to start", self._is_well, START_S, 0.25)
+        self.started_in_s = time.monotonic() - started
+        print(f"{self.name}: started in {self.started_in_s:.0f} s", file=sys.stderr)
+
+    def _is_well(self) -> bool:
+        assert self.process.is_alive(), f"{self.name} ended:\n{self.process.last_words()}"
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.process.end(how)
+
+    def restart(self) -> None:
+        self.start()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return metric(f"{self.url}/metrics", name, **labels)
+
+    def reset_cache(self) -> None:
+        """Forgets the prefix cache; listeners learn it with the next batch."""
+        httpx.post(f"{self.url}/reset_prefix_cache", timeout=30).raise_for_status()
+
+
+class Router:
+    """`tailroute serve` in front of engines."""
+
+    def __init__(self, name: str, engines: list[Engine], **settings: Any) -> None:
+        port, admin = free_port(), free_port()
+        self.url, self.admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
+        self.v1 = f"{self.url}/v1"
+        config = LOGS / f"{name}.toml"
+        LOGS.mkdir(parents=True, exist_ok=True)
+        config.write_text(_config(engines, port, admin, **settings))
+        self.process = Process(name, [str(ROUTER), "serve", "--config", str(config)], {})
+        self._engines = engines
+        until(f"{name} to be ready", self._is_ready)
+
+    def _is_ready(self) -> bool:
+        assert self.process.is_alive(), f"the router ended:\n{self.process.last_words()}"
+        try:
+            return all(self.metric("tailroute_worker_ready", worker=engine.name) == 1 for engine in self._engines)
+        except httpx.HTTPError:
+            return False
+
+    def metric(self, name: str, **labels: str) -> float:
+        return metric(f"{self.admin}/metrics", name, **labels)
+
+    def stop(self) -> None:
+        self.process.end()
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _config(
+    engines: list[Engine],
+    port: int,
+    admin: int,
+    events: bool = True,
+    hints: bool = True,
+    in_request: bool = True,
+    ttft_ms: float = 500.0,
+    next_prompt: int = 200,
+    dialect: str = "auto",
+    policy: str = "tail",
+) -> str:
+    lines = [
+        f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"',
+        f'[routing]\npolicy = "{policy}"',
+        f"[objective]\nttft_ms = {ttft_ms}\nnext_prompt_tokens = {next_prompt}",
+        f"[hints]\nenabled = {str(hints).lower()}\nin_request = {str(in_request).lower()}",
+        "[health]\ninterval_ms = 500.0\ntimeout_ms = 500.0",
+        '[log]\nlevel = "info,tailroute=debug"',
+    ]
+    for engine in engines:
+        lines.append(
+            f'[[workers]]\nname = "{engine.name}"\nurl = "{engine.url}"\n'
+            # One millisecond per token, so that the objective is a number of tokens too.
+            "alpha_ms_per_token = 1.0\nbeta_ms = 0.0\n"
+            f"capacity_tokens = {engine.capacity_tokens}\nblock_size_tokens = {BLOCK}\n"
+            f'cache_policy = "{"t-lru" if hints else "lru"}"\n'
+            f'dialect = "{dialect}"\nkv_events = "{"auto" if events else "off"}"'
+        )
+    return "\n".join(lines) + "\n"
+
+
+def metric(url: str, name: str, **labels: str) -> float:
+    """The sum of a metric over the series that have these labels."""
+    total = 0.0
+    for line in httpx.get(url, timeout=30).text.splitlines():
+        if line.startswith(name) and line[len(name)] in "{ ":
+            series, _, value = line.rpartition(" ")
+            if all(f'{label}="{wanted}"' in series for label, wanted in labels.items()):
+                total += float(value)
+    return total

@@ -1,0 +1,114 @@
+"""What hints change in a real vLLM: the 99-block experiment, directly and through the router, and out of band."""
+
+import httpx
+import pytest
+from events import Listener
+from processes import BLOCK, Router
+from talk import complete, ids
+
+# In tokens: A is older than B; then C needs room.
+A, B, C = 1024, 1024, 1600
+TAIL = 512
+
+
+def next_turn(url, seed):
+    """Cached tokens of A's next turn, which is a little longer."""
+    return complete(url, ids(seed, A) + ids(seed + 500, 8), "A").cached
+
+
+def conversations(seed):
+    return ids(seed, A), ids(seed + 1, B), ids(seed + 2, C)
+
+
+def test_unhinted_the_older_conversation_pays(fresh):
+    a, b, c = conversations(10)
+    complete(fresh.url, a, "A")
+    complete(fresh.url, b, "B")
+    complete(fresh.url, c, "C")
+    assert next_turn(fresh.url, 10) == 544
+
+
+@pytest.mark.parametrize("field", ["vllm_xargs", "kv_transfer_params"])
+def test_hinted_it_keeps_everything(fresh, field):
+    a, b, c = conversations(20)
+    complete(fresh.url, a, "A")
+    complete(fresh.url, b, "B", **{field: {"tailroute_evict_first_tokens": TAIL}})
+    complete(fresh.url, c, "C")
+    assert next_turn(fresh.url, 20) == 1024
+
+
+def test_what_goes_is_exactly_what_was_said(fresh):
+    listener = Listener(fresh)
+    a, b, c = conversations(30)
+    complete(fresh.url, ids(29, 64), "warm")
+    listener.has_stored("warm", 2)
+    complete(fresh.url, a, "A")
+    complete(fresh.url, b, "B", vllm_xargs={"tailroute_evict_first_tokens": TAIL})
+    complete(fresh.url, c, "C")
+    of_b = listener.has_stored("B", B // BLOCK)
+    listener.has_stored("C", C // BLOCK)
+    # 99 blocks less 2, 32 and 32 leave 33 blank ones for C's 50. Of B's 1025 tokens, one of them its answer, 513 are
+    # kept, rounded up to 17 blocks; the other 15 go first, last one first, and then the least recently used.
+    tail = of_b[-(-(B + 1 - TAIL) // BLOCK) :]
+    assert len(tail) == 15
+    assert listener.removed == tail[::-1] + listener.of("warm")[::-1]
+    listener.close()
+
+
+def test_through_the_router_unhinted_and_hinted(fresh):
+    kept = {}
+    for hinted in (False, True):
+        fresh.reset_cache()
+        seed = 40 + 10 * hinted
+        a, b, c = conversations(seed)
+        # B is told to keep 512 of its 1024; nobody speaks about A. 712 ms at 1 ms per token, less 200 for the next
+        # prompt, are a tail of 512 tokens.
+        with Router(f"quiet-{hinted}", [fresh], hints=False) as quiet:
+            complete(quiet.url, a, "A")
+            with Router(f"told-{hinted}", [fresh], hints=hinted, ttft_ms=200.0 + TAIL) as told:
+                complete(told.url, b, "B")
+                complete(told.url, c, "C")
+            kept[hinted] = next_turn(quiet.url, seed)
+        # The objective that the router told the engine holds for requests without a hint: take it back.
+        httpx.put(f"{fresh.url}/v1/tailroute/objective", json=NO_OBJECTIVE, timeout=30).raise_for_status()
+    print("cached tokens of A's next turn through the router, unhinted and hinted:", kept)
+    assert kept[False] < 600
+    assert kept[True] == 1024
+
+
+# Newer than any that a router tells: keep everything.
+NO_OBJECTIVE = {"xi_tokens": 0, "next_prompt_tokens": 0, "epoch": 1 << 40}
+
+
+def test_out_of_band_hints_from_the_router_reach_the_engine(fresh):
+    before = fresh.metric("tailroute:hints_total", outcome="applied")
+    marked = fresh.metric("tailroute:evict_first_blocks")
+    assert marked == 0
+    with Router("beside", [fresh], in_request=False, ttft_ms=200.0 + TAIL) as router:
+        complete(router.url, ids(60, 1024), "beside")
+        from processes import until
+
+        until(
+            "the trim to be applied",
+            lambda: fresh.metric("tailroute:hints_total", outcome="applied") > before,
+        )
+    assert fresh.metric("tailroute:evict_first_blocks") == TAIL // BLOCK
+
+
+def test_a_hint_by_block_hash_marks_those_blocks(fresh):
+    listener = Listener(fresh)
+    complete(fresh.url, ids(69, 64), "warm")
+    listener.has_stored("warm", 2)
+    complete(fresh.url, ids(70, 256), "by-hash")
+    hashes = listener.has_stored("by-hash", 8)
+    hints = {"hints": [{"kind": "trim", "block_hashes": hashes[5:]}]}
+    answer = httpx.post(f"{fresh.url}/v1/tailroute/hints", json=hints, timeout=30).json()
+    assert answer["applied"] == 1
+    assert fresh.metric("tailroute:evict_first_blocks") == 3
+    listener.close()
+
+
+def test_the_capability_document_and_its_refusals(engine):
+    says = httpx.get(f"{engine.url}/v1/tailroute", timeout=30).json()
+    assert (says["engine"], says["block_size"], says["capacity_tokens"]) == ("vllm", BLOCK, engine.capacity_tokens)
+    assert httpx.post(f"{engine.url}/v1/tailroute/hints", content=b"{", timeout=30).status_code == 400

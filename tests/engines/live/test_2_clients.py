@@ -1,0 +1,84 @@
+"""Real clients through the router to a real engine."""
+
+import anthropic
+import httpx
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from processes import MODEL, Router, until
+from talk import SAYABLE, words
+
+ASK = [{"role": "user", "content": words(1, 100)}]
+
+
+@pytest.fixture(scope="module")
+def router(engine):
+    with Router("clients", [engine]) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(router):
+    return openai.OpenAI(base_url=router.v1, api_key="none", max_retries=0)
+
+
+def test_a_chat_in_one_piece_and_streamed_say_the_same(client):
+    asked = {"model": MODEL, "messages": ASK, "max_tokens": 20, "temperature": 0}
+    whole = client.chat.completions.create(**asked)
+    assert whole.usage.completion_tokens == 20
+    stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == 20
+    assert len(chunks) > 10, "it came in pieces"
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens >= 64
+
+
+def test_completions_models_and_errors_are_openais(client):
+    answer = client.completions.create(model=MODEL, prompt="once upon", max_tokens=5)
+    assert answer.usage.completion_tokens == 5
+    assert [model.id for model in client.models.list()] == [MODEL]
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=ASK)
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=-1)
+
+
+def test_vllms_own_fields_arrive_beside_the_routers(client):
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=ASK,
+        max_tokens=8,
+        extra_body={"allowed_token_ids": SAYABLE[:1], "vllm_xargs": {"mine": 1}, "min_tokens": 8},
+    )
+    assert len(set(answer.choices[0].message.content.split())) == 1
+
+
+def test_langchain(router):
+    chat = ChatOpenAI(base_url=router.v1, api_key="none", model=MODEL, max_tokens=10, max_retries=0, temperature=0)
+    whole = chat.invoke(words(2, 50))
+    assert whole.usage_metadata["output_tokens"] == 10
+    assert "".join(str(part.content) for part in chat.stream(words(2, 50))) == whole.content
+
+
+def test_anthropics_client_passes_through(router):
+    client = anthropic.Anthropic(base_url=router.url, api_key="none", max_retries=0)
+    asked = {"model": MODEL, "max_tokens": 10, "messages": ASK}
+    whole = client.messages.create(**asked)
+    assert whole.usage.output_tokens == 10
+    with client.messages.stream(**asked) as stream:
+        assert stream.get_final_message().usage.output_tokens == 10
+
+
+def test_a_client_that_leaves_takes_its_request_with_it(router, engine, client):
+    running = lambda: engine.metric("vllm:num_requests_running")  # noqa: E731
+    aborted = engine.metric("vllm:request_success_total", finished_reason="abort")
+    body = {"model": MODEL, "messages": ASK, "max_tokens": 2000, "min_tokens": 2000, "stream": True}
+    with httpx.stream("POST", f"{router.v1}/chat/completions", json=body, timeout=60) as answer:
+        next(answer.iter_bytes())
+        until("it to run", lambda: running() == 1)
+        generated = engine.metric("vllm:generation_tokens_total")
+    until("it to be gone from the engine", lambda: running() == 0)
+    assert engine.metric("vllm:generation_tokens_total") - generated < 1900
+    assert engine.metric("vllm:request_success_total", finished_reason="abort") == aborted + 1

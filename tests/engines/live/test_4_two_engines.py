@@ -1,0 +1,57 @@
+"""T-LRU against LRU on two engines, and the KV connector that patches nothing."""
+
+import json
+
+import httpx
+import pytest
+from processes import Engine, Router
+from talk import complete, ids
+
+A, B, C = 1024, 1024, 2048
+TAIL = 512
+KEPT = 544
+
+
+def older_keeps(engine: Engine, **settings) -> int:
+    """Cached tokens of the older conversation's next turn, everything through one router."""
+    with Router(f"one-{engine.name}", [engine], ttft_ms=200.0 + TAIL, **settings) as router:
+        for at, tokens in enumerate((A, B, C)):
+            complete(router.url, ids(90 + at, tokens), f"{at}")
+        return complete(router.url, ids(90, A) + ids(99, 8), "0").cached
+
+
+@pytest.fixture(scope="module")
+def stock():
+    started = Engine("vllm-stock", plugin=False)
+    yield started
+    started.stop()
+
+
+def test_t_lru_keeps_the_older_conversation_within_its_objective(stock, engine):
+    by_lru, by_t_lru = older_keeps(stock), older_keeps(engine)
+    print(f"cached tokens of the older conversation: LRU {by_lru}, T-LRU {by_t_lru}")
+    # Of 1025 tokens, one of them the answer, 513 are kept, rounded up to blocks: what is left to compute then fits in
+    # the objective. C's 64 blocks take all 35 blank ones and 29 of the others: under LRU all of those are A's.
+    assert by_t_lru == KEPT
+    assert by_lru == 96
+
+
+def test_a_stock_engine_is_told_nothing(stock):
+    assert httpx.get(f"{stock.url}/v1/tailroute", timeout=30).status_code == 404
+    assert "tailroute" not in httpx.get(f"{stock.url}/metrics", timeout=30).text
+    assert "tailroute: three-band" not in stock.process.log.read_text()
+
+
+def test_the_connector_takes_hints_within_requests_without_patching(stock):
+    stock.stop()
+    config = {
+        "kv_connector": "TailrouteConnector",
+        "kv_role": "kv_both",
+        "kv_connector_module_path": "tailroute_vllm.connector",
+    }
+    engine = Engine("vllm-connector", plugin=False, more=["--kv-transfer-config", json.dumps(config)])
+    try:
+        assert older_keeps(engine, dialect="vllm_xargs") == KEPT
+        assert httpx.get(f"{engine.url}/v1/tailroute", timeout=30).status_code == 404
+    finally:
+        engine.stop()
