@@ -17,7 +17,7 @@ use crate::written::{CachePolicy, Dialect, LogFormat};
 mod convert;
 mod worker;
 
-pub(crate) use convert::check;
+pub(crate) use convert::{check, routing};
 
 /// A configuration without mistakes. There is at least one worker; names and urls are unique.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +112,13 @@ pub struct Routing {
     pub cache_aware: CacheAware,
     /// Tokens per byte of text before anything was learned; positive.
     pub tokens_per_byte: f64,
+}
+
+impl Default for Routing {
+    /// What an empty `[routing]` section means.
+    fn default() -> Self {
+        routing(crate::written::Routing::default())
+    }
 }
 
 impl Routing {

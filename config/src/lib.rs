@@ -32,7 +32,7 @@ pub use checked::{
     Admin, Config, Health, Hints, IndexConfig, KvEvents, Limits, Log, Objective, Routing, Server, Snapshot,
     Worker,
 };
-pub use load::{LoadError, Sources, load, load_file};
+pub use load::{LoadError, Sources, load, load_file, load_routing};
 pub use markdown::reference;
 pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, Weights};

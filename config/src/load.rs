@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize as _;
 
-use crate::checked::{self, Config};
+use crate::checked::{self, Config, Routing};
 use crate::overlay::{self, Overrides};
 use crate::problem::{Origin, Problem, Problems};
 use crate::schema::{self, Schema};
@@ -66,11 +66,23 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     }
     overlay::environment(&mut root, &sources.environment, &mut problems);
     overlay::flags(&mut root, &sources.overrides, &mut problems);
+    let Some(file) = as_written(&mut root, &mut problems) else {
+        return Err(problems);
+    };
+    let config = checked::check(file, &root.origins(), &mut problems);
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(problems)
+    }
+}
 
+/// The tree as the file's types; what is wrong with it is in `problems`, and its default stands in.
+fn as_written(root: &mut Node, problems: &mut Problems) -> Option<written::File> {
     let schema = schema::schema();
-    validate(&mut root, Schema::of(&schema), "", &mut problems);
-    let file = match written::File::deserialize(root.to_toml()) {
-        Ok(file) => file,
+    validate(root, Schema::of(&schema), "", problems);
+    match written::File::deserialize(root.to_toml()) {
+        Ok(file) => Some(file),
         Err(error) => {
             // Reached only where serde is stricter than the schema derived from the same types.
             let what = error.message().to_owned();
@@ -80,14 +92,27 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
                 what,
                 hint: None,
             });
-            return Err(problems);
+            None
         }
-    };
-    let config = checked::check(file, &root.origins(), &mut problems);
-    if problems.is_empty() {
-        Ok(config)
-    } else {
-        Err(problems)
+    }
+}
+
+/// Reads the `[routing]` section of `path`, which may hold nothing else: proposed weights, to be tried out before they
+/// go into the configuration. The file is written and checked like a configuration, but needs no workers.
+///
+/// # Errors
+/// If the file cannot be read, is no UTF-8, or is wrong.
+pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
+    let text = read_text(path)?;
+    let mut problems = Problems::default();
+    let mut root = tree::read(&path.display().to_string(), &text, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems.into());
+    }
+    let file = as_written(&mut root, &mut problems);
+    match file {
+        Some(file) if problems.is_empty() => Ok(checked::routing(file.routing)),
+        _ => Err(problems.into()),
     }
 }
 

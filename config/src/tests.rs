@@ -480,3 +480,31 @@ proptest! {
         prop_assert_eq!(config.routing.kappa_max, kappa);
     }
 }
+
+#[test]
+fn the_routing_section_alone_is_read_like_a_configuration_but_needs_no_workers() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        file.path(),
+        "[routing]\nkappa_max = 20\n[routing.weights]\nlocality = 0.8\n",
+    )
+    .unwrap();
+    let routing = load_routing(file.path()).unwrap();
+    assert_eq!((routing.kappa_max, routing.weights.locality), (20.0, 0.8));
+    assert_eq!(routing.weights.load, 1.0, "what is left out has its default");
+    for (text, expected) in [
+        (
+            "[routing.weights]\nlocalty = 0.8\n",
+            ":2:1: routing.weights.localty: unknown key; did you mean `locality`?",
+        ),
+        (
+            "[routing.weights]\nlocality = -1\n",
+            ":2:1: routing.weights.locality: expected a number of at least 0",
+        ),
+        ("[routing\n", "not TOML"),
+    ] {
+        std::fs::write(file.path(), text).unwrap();
+        let refused = load_routing(file.path()).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+}

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use policy::simulate::agentic::Agentic;
 use policy::simulate::generate::{BadWorkload, Generator, Workload};
-use policy::trace::{Format, Turn};
+use policy::trace::{ClassId, Format, Turn};
 
 use crate::trace_file::{TraceFile, TraceFileError};
 
@@ -44,7 +44,48 @@ impl FromStr for TraceSource {
 /// Turns in order, until the end or the first error.
 pub type Turns = Box<dyn Iterator<Item = Result<Turn, TraceFileError>>>;
 
+/// A trace in memory.
+#[derive(Debug)]
+pub struct Trace {
+    /// Its turns, in order.
+    pub turns: Vec<Turn>,
+    /// Tokens per block, where it names blocks.
+    pub block_tokens: Option<u32>,
+    /// The names of its traffic classes, by [`policy::trace::ClassId`].
+    pub classes: Vec<String>,
+}
+
 impl TraceSource {
+    /// Reads it: the first `limit` turns, or as many as [`TraceSource::turns`] gives without a limit.
+    ///
+    /// # Errors
+    /// What is wrong with the file, by line and field.
+    pub fn read(&self, limit: Option<usize>) -> Result<Trace, TraceFileError> {
+        let Self::File(path) = self else {
+            let turns = self.turns(limit)?.collect::<Result<_, _>>()?;
+            return Ok(Trace {
+                turns,
+                block_tokens: None,
+                classes: vec!["default".to_owned()],
+            });
+        };
+        let mut file = TraceFile::open(path, Format::Auto)?;
+        let limited = file.by_ref().take(limit.unwrap_or(usize::MAX));
+        let turns = limited.collect::<Result<_, _>>()?;
+        let reader = file.reader();
+        let class = |at: usize| {
+            reader
+                .class_name(ClassId(at as u16))
+                .unwrap_or_default()
+                .to_owned()
+        };
+        Ok(Trace {
+            turns,
+            block_tokens: reader.meta().block_size,
+            classes: (0..reader.class_count()).map(class).collect(),
+        })
+    }
+
     /// Tokens per block, where the trace has blocks. Reads a file up to its first turn.
     ///
     /// # Errors

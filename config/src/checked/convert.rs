@@ -74,7 +74,8 @@ fn index(written: written::Index, checker: &mut Checker<'_>) -> IndexConfig {
     }
 }
 
-fn routing(written: written::Routing) -> Routing {
+/// Needs no checker: every value of the section is a number or a name that the schema has checked.
+pub(crate) fn routing(written: written::Routing) -> Routing {
     let written::Weights {
         locality,
         load,

@@ -2,98 +2,81 @@
 //!
 //! The capture is played twice through the fleet simulator, which runs the router's own code: once under the settings in
 //! force, once under the proposed ones. Both runs see the same arrivals, so every turn has a twin to be compared with.
+//! The few turns that change most are then played once more, to keep every term of their two decisions: keeping those of
+//! all turns would take more memory than the trace.
+//!
+//! It is a simulation of the workers, by what the configuration says of them; what the router does is no simulation.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+mod compare;
+mod figures;
+mod fleet;
+mod table;
+mod verdict;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use policy::cost::PrefillCost;
-use policy::route::Settings;
-use policy::simulate::fleet::{self, CacheRule, FleetConfig, FleetReport, Pace, TurnRecord, Workload};
-use policy::simulate::stats::Sorted;
-use policy::trace::Turn;
-use policy::units::{Millis, Tokens};
-use serde::Serialize;
+use config::Routing;
+use policy::simulate::fleet::{CacheRule, FleetConfig, FleetReport, Pace, Workload, run_observed};
+use policy::units::Tokens;
 
-use super::sim::{non_negative, positive};
-use crate::trace_source::TraceSource;
-
-/// Turns listed as changing most.
-const CHANGES: usize = 10;
+use self::compare::{Kept, Played, Report};
+use self::fleet::{Fleet, FleetArgs};
+use super::progress::Progress;
+use super::sim::{positive, share};
+use crate::trace_source::{Trace, TraceSource};
 
 /// What a capture or trace would have got under other weights
+///
+/// Plays it twice, with the router's own code in front of simulated workers: under the settings in force and under the
+/// proposed ones. Reports both, by traffic class too, and the turns that change most with what decided.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  \
-    tailroute replay --capture capture.jsonl.gz --weights proposed.json --workers 4 --capacity-blocks 8000 --block-tokens 16\n\n\
-    A settings file is JSON: {\"policy\": \"tail\", \"kappa_max\": 10, \"weights\": {\"locality\": 0.8}}. What it leaves out has its default.")]
+#[command(after_help = "Examples:\n  \
+    tailroute replay --capture capture.jsonl --config tailroute.toml --weights proposed.toml\n  \
+    tailroute replay --capture conv.jsonl.gz --weights proposed.toml --workers 4 --capacity-blocks 8000 --load 0.8\n\n\
+    A weights file is written like the configuration, its [routing] section alone (or the whole file):\n\n  \
+    [routing]\n  policy = \"tail\"\n  kappa_max = 20.0\n  [routing.weights]\n  locality = 0.8\n\n\
+    What it leaves out has its default. A key or value that is wrong is named with its line, and nothing is played.")]
 pub struct Args {
-    /// Capture or trace, or gen:NAME:SEED.
-    #[arg(long)]
+    /// Capture or trace (turn trace, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED,
+    /// gen:sharegpt:SEED or gen:agentic:SEED.
+    #[arg(long, value_name = "FILE")]
     capture: TraceSource,
-    /// Proposed settings, as JSON.
-    #[arg(long)]
+    /// Proposed settings.
+    #[arg(long, value_name = "FILE")]
     weights: PathBuf,
-    /// Settings to compare with, as JSON; the defaults unless given.
-    #[arg(long)]
+    /// Settings to compare with, if not those of the configuration (or, without one, the defaults).
+    #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Workers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    workers: u32,
-    /// Blocks that each worker's cache holds.
-    #[arg(long, default_value_t = 8000)]
-    capacity_blocks: u64,
-    /// Tokens per block. The capture's own unless given; 512 where it has none.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    block_tokens: Option<u32>,
-    /// α: ms per uncached token.
-    #[arg(long, default_value = "0.05", value_parser = positive)]
-    alpha: f64,
-    /// β: ms that every turn costs.
-    #[arg(long, default_value = "0", value_parser = non_negative)]
-    beta: f64,
-    /// The objective's time to first token, in ms.
-    #[arg(long, default_value = "1000", value_parser = positive)]
-    xi_ms: f64,
-    /// Times the capture's own speed.
-    #[arg(long, default_value = "1", value_parser = positive)]
-    speed: f64,
-    /// What workers drop first.
+    #[command(flatten)]
+    fleet: FleetArgs,
+    #[command(flatten)]
+    pace: PaceArgs,
+    /// What workers drop first: lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware or length-aware.
     #[arg(long, default_value = "adaptive")]
     cache: CacheRule,
-    /// Turns to replay; all of a file unless given.
+    /// Share of turns, from the start, that fill the caches and are not counted.
+    #[arg(long, default_value = "0.1", value_parser = share)]
+    warmup_share: f64,
+    /// Turns to replay: all of a file, 2000 of a generator unless given.
     #[arg(long)]
     turns: Option<usize>,
-    /// Report as JSON.
+    /// Report as JSON, with every worker's terms for the turns that change most.
     #[arg(long)]
     json: bool,
 }
 
-/// The whole answer.
-#[derive(Debug, Serialize)]
-struct Report {
-    baseline: FleetReport,
-    proposed: FleetReport,
-    classes: BTreeMap<u16, ClassReport>,
-    changes: Vec<Change>,
-}
-
-#[derive(Debug, Serialize)]
-struct ClassReport {
-    turns: usize,
-    baseline_p95_ms: f64,
-    proposed_p95_ms: f64,
-    baseline_mean_ms: f64,
-    proposed_mean_ms: f64,
-}
-
-/// A turn, before and after.
-#[derive(Debug, Serialize)]
-struct Change {
-    turn: u32,
-    conversation: u64,
-    baseline: TurnRecord,
-    proposed: TurnRecord,
+/// How fast, in one of its two ways.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+struct PaceArgs {
+    /// Times the capture's own speed. 1 unless given.
+    #[arg(long, value_parser = positive)]
+    speed: Option<f64>,
+    /// ρ of the workers' capacity without a cache.
+    #[arg(long, value_parser = positive)]
+    load: Option<f64>,
 }
 
 /// Replays and reports.
@@ -101,130 +84,64 @@ struct Change {
 /// # Errors
 /// If the capture or a settings file cannot be read, or the report cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let baseline = args
-        .baseline
-        .as_deref()
-        .map_or(Ok(Settings::default()), settings)?;
-    let proposed = settings(&args.weights)?;
-    let (turns, named) = super::sim::fleet::read(&args.capture, args.turns)?;
-    let block_tokens = args
-        .block_tokens
-        .or(named)
-        .unwrap_or(super::sim::fleet::BLOCK_TOKENS);
-    let workload = Workload::new(&turns, block_tokens).context("this capture cannot be played")?;
-    let play = |settings| fleet::run(&workload, &args.config(settings, block_tokens));
-    let report = compare(&turns, play(baseline), play(proposed));
+    let fleet = args.fleet.load()?;
+    let proposed = config::load_routing(&args.weights)?;
+    let baseline = match &args.baseline {
+        Some(path) => config::load_routing(path)?,
+        None => fleet.routing.clone(),
+    };
+    let trace = args.capture.read(args.turns)?;
+    let block_tokens = fleet.block_tokens(trace.block_tokens);
+    let workload = Workload::new(&trace.turns, block_tokens).context("this capture cannot be played")?;
+    let configs = [&baseline, &proposed].map(|routing| args.play_under(routing, &fleet, block_tokens));
+    let report = replay(&trace, &fleet, &workload, &configs);
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else {
-        table(&report)
+        table::text(&report)
     };
     super::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(path: &Path) -> anyhow::Result<Settings> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} holds no settings", path.display()))
-}
-
 impl Args {
-    fn config(&self, settings: Settings, block_tokens: u32) -> FleetConfig {
-        let capacity = Tokens(self.capacity_blocks.saturating_mul(u64::from(block_tokens)));
-        let mut config = FleetConfig::uniform(
-            self.workers as usize,
-            PrefillCost::linear(self.alpha, self.beta),
-            capacity,
-        );
-        config.settings = settings;
-        config.cache = self.cache;
-        config.target.ttft = Millis(self.xi_ms);
-        config.pace = Pace::Speed(self.speed);
-        config.jitter_s = 0.0;
-        config.per_turn = true;
-        config
+    fn play_under(&self, routing: &Routing, fleet: &Fleet, block_tokens: u32) -> FleetConfig {
+        FleetConfig {
+            workers: fleet.specs(block_tokens),
+            settings: routing.settings(),
+            utilisation_window: routing.utilisation_window,
+            cache: self.cache,
+            target: fleet.target,
+            pace: match (self.pace.load, self.pace.speed) {
+                (Some(load), _) => Pace::Load(load),
+                (None, speed) => Pace::Speed(speed.unwrap_or(1.0)),
+            },
+            // The arrivals are the capture's own.
+            jitter_s: 0.0,
+            warm_up: self.warmup_share,
+            per_turn: true,
+            ..FleetConfig::uniform(1, fleet.cost, Tokens::ZERO)
+        }
     }
 }
 
-fn compare(turns: &[Turn], mut baseline: FleetReport, mut proposed: FleetReport) -> Report {
-    let by_turn = |report: &mut FleetReport| -> BTreeMap<u32, TurnRecord> {
-        let records = report.per_turn.take().unwrap_or_default();
-        records.into_iter().map(|record| (record.turn, record)).collect()
+/// Plays both settings, then once more for the decisions of the turns that change most.
+fn replay(trace: &Trace, fleet: &Fleet, workload: &Workload, configs: &[FleetConfig; 2]) -> Report {
+    let mut progress = Progress::new(4 * workload.len() as u64, "choices");
+    let mut play = |config: &FleetConfig, kept: &mut Kept| -> FleetReport {
+        run_observed(workload, config, &mut |choice| {
+            progress.step();
+            kept.see(choice);
+        })
     };
-    let (before, after) = (by_turn(&mut baseline), by_turn(&mut proposed));
-    let mut samples: BTreeMap<u16, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-    let mut changes = Vec::new();
-    for (turn, baseline) in before {
-        let (Some(&proposed), Some(asked)) = (after.get(&turn), turns.get(turn as usize)) else {
-            continue;
-        };
-        let class = samples.entry(asked.class.0).or_default();
-        class.0.push(baseline.ttft_ms);
-        class.1.push(proposed.ttft_ms);
-        changes.push(Change {
-            turn,
-            conversation: asked.conversation.0,
-            baseline,
-            proposed,
-        });
+    let mut reports = configs.each_ref().map(|config| play(config, &mut Kept::none()));
+    let played = [0, 1].map(|at| Played::new(&mut reports[at], &configs[at], workload.len()));
+    let changes = compare::largest(&played);
+    let mut kept = [Kept::of(&changes), Kept::of(&changes)];
+    if !changes.is_empty() {
+        for (config, kept) in configs.iter().zip(&mut kept) {
+            play(config, kept);
+        }
     }
-    let by = |change: &Change| (change.proposed.ttft_ms - change.baseline.ttft_ms).abs();
-    changes.sort_by(|a, b| by(b).total_cmp(&by(a)));
-    changes.truncate(CHANGES);
-    let classes = samples
-        .into_iter()
-        .map(|(class, (before, after))| (class, class_report(before, after)))
-        .collect();
-    Report {
-        baseline,
-        proposed,
-        classes,
-        changes,
-    }
-}
-
-fn class_report(before: Vec<f64>, after: Vec<f64>) -> ClassReport {
-    let mean = |samples: &[f64]| samples.iter().sum::<f64>() / samples.len().max(1) as f64;
-    ClassReport {
-        turns: before.len(),
-        baseline_mean_ms: mean(&before),
-        proposed_mean_ms: mean(&after),
-        baseline_p95_ms: Sorted::new(before).percentile(95.0),
-        proposed_p95_ms: Sorted::new(after).percentile(95.0),
-    }
-}
-
-fn table(report: &Report) -> String {
-    let mut text = format!("{:<28} {:>12} {:>12} {:>8}", "", "baseline", "proposed", "change");
-    let (b, p) = (&report.baseline, &report.proposed);
-    let rows = [
-        ("p50 ms", b.p50_ms, p.p50_ms),
-        ("p95 ms", b.p95_ms, p.p95_ms),
-        ("p99 ms", b.p99_ms, p.p99_ms),
-        ("mean ms", b.mean_ms, p.mean_ms),
-        ("hits %", b.hit_ratio * 100.0, p.hit_ratio * 100.0),
-        ("within objective %", b.slo_share * 100.0, p.slo_share * 100.0),
-    ];
-    let mut row = |name: &str, before: f64, after: f64| {
-        let change = (after / before.max(1e-9) - 1.0) * 100.0;
-        text += &format!("\n{name:<28} {before:>12.1} {after:>12.1} {change:>+7.1}%");
-    };
-    for (name, before, after) in rows {
-        row(name, before, after);
-    }
-    for (class, r) in &report.classes {
-        row(
-            &format!("class {class} p95 ms"),
-            r.baseline_p95_ms,
-            r.proposed_p95_ms,
-        );
-    }
-    for c in &report.changes {
-        let name = format!(
-            "turn {} (worker {}→{})",
-            c.turn, c.baseline.worker, c.proposed.worker
-        );
-        row(&name, c.baseline.ttft_ms, c.proposed.ttft_ms);
-    }
-    text
+    compare::report(trace, fleet, &played, &changes, &kept)
 }

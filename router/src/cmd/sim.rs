@@ -47,3 +47,14 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
         }
     })
 }
+
+/// A share: from 0 to 1, 1 excluded.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value < 1.0 {
+            Ok(value)
+        } else {
+            Err("must be below 1".to_owned())
+        }
+    })
+}

@@ -11,7 +11,7 @@ use crate::estimate::{PendingWork, Ticket, Utilisation};
 use crate::ids::{ConversationId, WorkerId};
 use crate::index::Reach;
 use crate::residency::Hold;
-use crate::route::{self, Snapshot, Terms, WorkerView};
+use crate::route::{self, Decision, Snapshot, Terms, WorkerView};
 use crate::slo::{self, Controller, ControllerState, ServedTurn};
 use crate::units::{Millis, Tokens};
 
@@ -76,7 +76,7 @@ impl<'a> Brain<'a> {
     }
 
     /// Chooses a worker and counts the turn as sent; `None` if no worker is ready.
-    pub(super) fn send(&mut self, now: Millis, servers: &[Server], item: &Item) -> Option<Sent> {
+    pub(super) fn send(&mut self, now: Millis, servers: &[Server], item: &Item) -> Option<(Sent, Decision)> {
         self.beliefs.look_up(
             servers,
             &item.chain,
@@ -120,7 +120,8 @@ impl<'a> Brain<'a> {
         };
         let decision = route::decide(&snapshot, &turn)?;
         let evict_first = self.evict_first(decision.chosen, item);
-        Some(self.sent(now, decision.chosen, decision.chosen(), item, evict_first))
+        let sent = self.sent(now, decision.chosen, decision.chosen(), item, evict_first);
+        Some((sent, decision))
     }
 
     fn sent(&mut self, now: Millis, worker: usize, terms: &Terms, item: &Item, evict_first: Tokens) -> Sent {

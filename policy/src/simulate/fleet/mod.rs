@@ -37,7 +37,7 @@ mod tests;
 
 pub use cache_rule::{CacheRule, UnknownCacheRule};
 pub use report::{FleetReport, TurnRecord};
-pub use run::run;
+pub use run::{Choice, run, run_observed};
 pub use view::View;
 pub use workload::{Workload, WorkloadError};
 

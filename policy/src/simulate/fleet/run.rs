@@ -12,12 +12,35 @@ use super::view::View;
 use super::workload::Workload;
 use super::{FaultKind, FleetConfig, Pace};
 use crate::cache::prefix::{Keep, Lease};
+use crate::route::Decision;
 use crate::units::{Millis, Tokens};
+
+/// A choice at the moment when it is made, with every worker's terms.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// The turn's place in the trace. It comes again if its worker dies under it.
+    pub turn: u32,
+    /// When it is sent.
+    pub at: Millis,
+    /// What was decided.
+    pub decision: &'a Decision,
+}
 
 /// Plays the workload through the fleet.
 #[must_use]
 pub fn run(workload: &Workload, config: &FleetConfig) -> FleetReport {
-    let mut run = Run::new(workload, config);
+    run_observed(workload, config, &mut |_| {})
+}
+
+/// Plays the workload through the fleet, and shows every choice to `observe` as it is made. Keeping all of them would
+/// take a record per turn and worker; an observer keeps what it needs.
+#[must_use]
+pub fn run_observed(
+    workload: &Workload,
+    config: &FleetConfig,
+    observe: &mut dyn FnMut(Choice<'_>),
+) -> FleetReport {
+    let mut run = Run::new(workload, config, observe);
     while let Some((now, event)) = run.agenda.next() {
         run.now = now;
         run.take(event);
@@ -48,10 +71,11 @@ struct Run<'a> {
     stranded: Vec<u32>,
     tally: Tally,
     warm_up: u32,
+    observe: &'a mut dyn FnMut(Choice<'_>),
 }
 
 impl<'a> Run<'a> {
-    fn new(workload: &'a Workload, config: &'a FleetConfig) -> Self {
+    fn new(workload: &'a Workload, config: &'a FleetConfig, observe: &'a mut dyn FnMut(Choice<'_>)) -> Self {
         let server = |spec: &_| Server::new(*spec, config.decode, config.order);
         let mut run = Self {
             workload,
@@ -66,6 +90,7 @@ impl<'a> Run<'a> {
             stranded: Vec::new(),
             tally: Tally::default(),
             warm_up: (workload.len() as f64 * config.warm_up) as u32,
+            observe,
         };
         for (turn, item) in (0..).zip(&workload.items) {
             if item.is_first {
@@ -94,10 +119,15 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, turn: u32) {
         let item = &self.workload.items[turn as usize];
-        let Some(sent) = self.brain.send(self.now, &self.servers, item) else {
+        let Some((sent, decision)) = self.brain.send(self.now, &self.servers, item) else {
             self.stranded.push(turn);
             return;
         };
+        (self.observe)(Choice {
+            turn,
+            at: self.now,
+            decision: &decision,
+        });
         let worker = sent.worker;
         let server = &mut self.servers[worker];
         server.enqueue(turn, self.arrival[turn as usize], sent.predicted_prefill);

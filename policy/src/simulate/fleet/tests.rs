@@ -55,6 +55,24 @@ fn an_idle_worker_takes_what_the_formula_says_and_a_second_turn_only_its_new_tok
 }
 
 #[test]
+fn an_observer_sees_every_choice_with_every_workers_terms() {
+    let turns = generated(300);
+    let (config, mut seen) = (plain(3, 20_000), Vec::new());
+    let report = run_observed(&Workload::new(&turns, 16).unwrap(), &config, &mut |choice| {
+        assert_eq!(choice.decision.terms.len(), 3);
+        seen.push((choice.turn, choice.at.0, choice.decision.chosen as u32));
+    });
+    seen.sort_by_key(|choice| choice.0);
+    let mut records = report.per_turn.clone().unwrap();
+    records.sort_by_key(|record| record.turn);
+    let served: Vec<_> = (records.iter())
+        .map(|record| (record.turn, record.arrived_ms, record.worker))
+        .collect();
+    assert_eq!(seen, served);
+    assert_eq!(report, play(&turns, &config), "watching changes nothing");
+}
+
+#[test]
 fn a_queue_is_served_in_order() {
     let turns = [
         turn(0.0, 1, 0, 0, 1000, 0),

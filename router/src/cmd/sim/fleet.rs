@@ -11,10 +11,8 @@ use policy::simulate::fleet::{
     self, CacheRule, Decode, Fault, FaultKind, FleetConfig, FleetReport, Order, Pace, Target, View,
     WorkerSpec, Workload,
 };
-use policy::trace::{Format, Turn};
 use policy::units::{Millis, Tokens};
 
-use crate::trace_file::TraceFile;
 use crate::trace_source::TraceSource;
 
 /// Tokens per block where neither the trace nor the command line says: Mooncake's.
@@ -29,7 +27,8 @@ const TREE_TOKENS: Tokens = Tokens(1 << 24);
     tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,adaptive --load 0.5 --json\n  \
     tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
 pub struct Args {
-    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or gen:NAME:SEED[:key=value,…].
+    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
+    /// gen:sharegpt:SEED[:key=value,…], or gen:agentic:SEED.
     #[arg(long)]
     trace: TraceSource,
     /// Workers.
@@ -282,10 +281,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.workers
         );
     }
-    let (turns, named) = read(&args.trace, args.turns)?;
-    let block_tokens = args.block_tokens.or(named).unwrap_or(BLOCK_TOKENS);
-    let workload = Workload::new(&turns, block_tokens).context("this trace cannot be played")?;
-    drop(turns);
+    let trace = args.trace.read(args.turns)?;
+    let block_tokens = args.block_tokens.or(trace.block_tokens).unwrap_or(BLOCK_TOKENS);
+    let workload = Workload::new(&trace.turns, block_tokens).context("this trace cannot be played")?;
+    drop(trace);
     let mut reports = Vec::new();
     for &policy in &args.policies {
         for cache in args.caches(policy) {
@@ -299,20 +298,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     crate::cmd::print(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// All turns, and the tokens per block that the trace names.
-pub(crate) fn read(source: &TraceSource, limit: Option<usize>) -> anyhow::Result<(Vec<Turn>, Option<u32>)> {
-    if let TraceSource::File(path) = source {
-        let mut file = TraceFile::open(path, Format::Auto)?;
-        let turns = file
-            .by_ref()
-            .take(limit.unwrap_or(usize::MAX))
-            .collect::<Result<_, _>>()?;
-        return Ok((turns, file.reader().meta().block_size));
-    }
-    let turns = source.turns(limit)?.collect::<Result<_, _>>()?;
-    Ok((turns, None))
 }
 
 fn table(reports: &[FleetReport]) -> String {

@@ -1,0 +1,293 @@
+//! Two plays of the same arrivals, turn by turn.
+
+use std::collections::BTreeMap;
+
+use policy::ids::WorkerId;
+use policy::route::{Decision, Settings};
+use policy::simulate::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
+use policy::units::Tokens;
+use serde::Serialize;
+
+use super::figures::Figures;
+use super::fleet::Fleet;
+use super::verdict::{Scored, Verdict, scored, verdict};
+use crate::trace_source::Trace;
+
+/// Turns listed as changing most.
+const CHANGES: usize = 10;
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Turns that were counted: served in both plays, past the warm-up.
+    pub(super) turns: usize,
+    /// Turns that were served in one play only, or in none.
+    pub(super) unserved: u64,
+    pub(super) workers: Vec<String>,
+    pub(super) objective_ms: f64,
+    pub(super) baseline: Side,
+    pub(super) proposed: Side,
+    /// Counted turns that went to another worker.
+    pub(super) moved: usize,
+    /// Counted turns whose TTFT became shorter, and longer.
+    pub(super) better: usize,
+    pub(super) worse: usize,
+    pub(super) classes: Vec<ClassReport>,
+    pub(super) changes: Vec<Change>,
+}
+
+/// One of the two plays.
+#[derive(Debug, Serialize)]
+pub(super) struct Side {
+    pub(super) settings: Settings,
+    pub(super) cache: String,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Share of the workers' time that went into prefill, warm-up included.
+    pub(super) utilisation: f64,
+    /// Median of |predicted − actual| TTFT.
+    pub(super) prediction_error_ms: f64,
+}
+
+/// A traffic class.
+#[derive(Debug, Serialize)]
+pub(super) struct ClassReport {
+    pub(super) class: String,
+    pub(super) turns: usize,
+    pub(super) baseline: Figures,
+    pub(super) proposed: Figures,
+}
+
+/// A turn, before and after.
+#[derive(Debug, Serialize)]
+pub(super) struct Change {
+    /// Its place in the capture, from 0.
+    pub(super) turn: u32,
+    pub(super) conversation: u64,
+    /// Its number within the conversation.
+    pub(super) number: u32,
+    pub(super) class: String,
+    pub(super) change_ms: f64,
+    /// Why it went to its new worker and not to the one of before; where it stayed, what changed there.
+    pub(super) decided_by: Verdict,
+    pub(super) baseline: Seen,
+    pub(super) proposed: Seen,
+}
+
+/// What a turn got in one play.
+#[derive(Debug, Serialize)]
+pub(super) struct Seen {
+    pub(super) worker: String,
+    pub(super) ttft_ms: f64,
+    pub(super) predicted_ms: f64,
+    pub(super) cached: Tokens,
+    pub(super) uncached: Tokens,
+    /// Every worker's terms when it was sent.
+    pub(super) scores: Vec<Scored>,
+}
+
+/// A play, by turn.
+#[derive(Debug)]
+pub(super) struct Played {
+    config: FleetConfig,
+    report: FleetReport,
+    records: Vec<Option<TurnRecord>>,
+    warm_up: usize,
+}
+
+impl Played {
+    /// Takes the report's records.
+    pub(super) fn new(report: &mut FleetReport, config: &FleetConfig, turns: usize) -> Self {
+        let mut records = vec![None; turns];
+        for record in report.per_turn.take().unwrap_or_default() {
+            if let Some(slot) = records.get_mut(record.turn as usize) {
+                *slot = Some(record);
+            }
+        }
+        Self {
+            config: config.clone(),
+            report: report.clone(),
+            records,
+            warm_up: (turns as f64 * config.warm_up) as usize,
+        }
+    }
+
+    fn side(&self, figures: Figures) -> Side {
+        Side {
+            settings: self.config.settings,
+            cache: self.report.cache.clone(),
+            figures,
+            utilisation: self.report.utilisation,
+            prediction_error_ms: self.report.prediction_error_ms,
+        }
+    }
+}
+
+/// The decisions of some turns.
+#[derive(Debug)]
+pub(super) struct Kept(BTreeMap<u32, Option<Decision>>);
+
+impl Kept {
+    pub(super) fn none() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    pub(super) fn of(changes: &[[TurnRecord; 2]]) -> Self {
+        Self(changes.iter().map(|[before, _]| (before.turn, None)).collect())
+    }
+
+    /// The last decision about a turn stands: it is sent again if its worker dies.
+    pub(super) fn see(&mut self, choice: Choice<'_>) {
+        if let Some(slot) = self.0.get_mut(&choice.turn) {
+            *slot = Some(choice.decision.clone());
+        }
+    }
+
+    fn decision(&self, turn: u32) -> Option<&Decision> {
+        self.0.get(&turn)?.as_ref()
+    }
+}
+
+/// Counted turns that were served in both plays.
+fn pairs(played: &[Played; 2]) -> impl Iterator<Item = [TurnRecord; 2]> {
+    let [before, after] = played;
+    let both = before.records.iter().zip(&after.records).skip(before.warm_up);
+    both.filter_map(|(before, after)| Some([(*before)?, (*after)?]))
+}
+
+fn change_ms([before, after]: &[TurnRecord; 2]) -> f64 {
+    after.ttft_ms - before.ttft_ms
+}
+
+/// The turns that change most, the largest change first; of equal ones the earliest.
+pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
+    let mut changes: Vec<_> = pairs(played).filter(|pair| change_ms(pair) != 0.0).collect();
+    changes.sort_by(|a, b| change_ms(b).abs().total_cmp(&change_ms(a).abs()));
+    changes.truncate(CHANGES);
+    changes
+}
+
+/// Puts the answer together.
+pub(super) fn report(
+    trace: &Trace,
+    fleet: &Fleet,
+    played: &[Played; 2],
+    changes: &[[TurnRecord; 2]],
+    kept: &[Kept; 2],
+) -> Report {
+    let objective_ms = fleet.target.ttft.0;
+    let mut all: [Vec<TurnRecord>; 2] = Default::default();
+    let mut by_class: BTreeMap<u16, [Vec<TurnRecord>; 2]> = BTreeMap::new();
+    let (mut moved, mut better, mut worse) = (0, 0, 0);
+    for pair in pairs(played) {
+        let class = trace.turns.get(pair[0].turn as usize).map(|turn| turn.class.0);
+        let of_class = by_class.entry(class.unwrap_or_default()).or_default();
+        for (at, record) in pair.into_iter().enumerate() {
+            all[at].push(record);
+            of_class[at].push(record);
+        }
+        moved += usize::from(pair[0].worker != pair[1].worker);
+        better += usize::from(change_ms(&pair) < 0.0);
+        worse += usize::from(change_ms(&pair) > 0.0);
+    }
+    let figures = |records: &[Vec<TurnRecord>; 2]| [0, 1].map(|at| Figures::of(&records[at], objective_ms));
+    let [baseline, proposed] = figures(&all);
+    let class = |(class, records): (u16, [Vec<TurnRecord>; 2])| {
+        let [baseline, proposed] = figures(&records);
+        ClassReport {
+            class: class_name(trace, class),
+            turns: records[0].len(),
+            baseline,
+            proposed,
+        }
+    };
+    let change = |pair: &[TurnRecord; 2]| change(pair, trace, fleet, played, kept);
+    Report {
+        turns: all[0].len(),
+        unserved: played[0].report.unserved.max(played[1].report.unserved),
+        workers: fleet.names.clone(),
+        objective_ms,
+        baseline: played[0].side(baseline),
+        proposed: played[1].side(proposed),
+        moved,
+        better,
+        worse,
+        classes: by_class.into_iter().map(class).collect(),
+        changes: changes.iter().map(change).collect(),
+    }
+}
+
+fn class_name(trace: &Trace, class: u16) -> String {
+    let name = trace.classes.get(usize::from(class));
+    name.map_or_else(|| class.to_string(), Clone::clone)
+}
+
+fn change(
+    pair: &[TurnRecord; 2],
+    trace: &Trace,
+    fleet: &Fleet,
+    played: &[Played; 2],
+    kept: &[Kept; 2],
+) -> Change {
+    let turn = pair[0].turn;
+    let asked = trace.turns.get(turn as usize);
+    let seen = |at: usize| {
+        let record = &pair[at];
+        let settings = &played[at].config.settings;
+        let scores = kept[at]
+            .decision(turn)
+            .map(|d| scored(d, settings, |at| name(fleet, at)));
+        Seen {
+            worker: name(fleet, record.worker as usize),
+            ttft_ms: record.ttft_ms,
+            predicted_ms: record.predicted_ms,
+            cached: record.cached,
+            uncached: record.uncached,
+            scores: scores.unwrap_or_default(),
+        }
+    };
+    Change {
+        turn,
+        conversation: asked.map_or(0, |turn| turn.conversation.0),
+        number: asked.map_or(0, |turn| turn.turn),
+        class: class_name(trace, asked.map_or(0, |turn| turn.class.0)),
+        change_ms: change_ms(pair),
+        decided_by: decided_by(pair, played, kept),
+        baseline: seen(0),
+        proposed: seen(1),
+    }
+}
+
+fn name(fleet: &Fleet, worker: usize) -> String {
+    fleet
+        .names
+        .get(worker)
+        .map_or_else(|| worker.to_string(), Clone::clone)
+}
+
+fn decided_by(pair: &[TurnRecord; 2], played: &[Played; 2], kept: &[Kept; 2]) -> Verdict {
+    let [before, after] = pair;
+    if before.worker == after.worker {
+        return stayed(pair, &played[0].config);
+    }
+    let other = WorkerId(before.worker).index();
+    match kept[1].decision(before.turn) {
+        Some(decision) => verdict(decision, other, &played[1].config.settings),
+        None => Verdict::UNKNOWN,
+    }
+}
+
+/// On the same worker, either its queue changed or what its cache held.
+fn stayed(pair: &[TurnRecord; 2], config: &FleetConfig) -> Verdict {
+    let prefill = |record: &TurnRecord| {
+        let spec = config.workers.get(record.worker as usize);
+        spec.map_or(0.0, |spec| spec.cost.prefill(record.uncached, record.cached).0)
+    };
+    let in_cache = prefill(&pair[1]) - prefill(&pair[0]);
+    let in_queue = change_ms(pair) - in_cache;
+    if in_cache.abs() > in_queue.abs() {
+        Verdict::new("same_worker_cache", in_cache)
+    } else {
+        Verdict::new("same_worker_queue", in_queue)
+    }
+}

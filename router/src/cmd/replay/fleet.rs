@@ -1,0 +1,143 @@
+//! The workers that a capture is replayed on: the configuration's, or some that are all alike.
+
+use std::path::PathBuf;
+
+use config::{Overrides, Routing};
+use policy::cost::PrefillCost;
+use policy::simulate::fleet::{Target, WorkerSpec};
+use policy::units::{Millis, Tokens};
+
+use crate::cmd::sim::fleet::BLOCK_TOKENS;
+use crate::cmd::sim::{non_negative, positive};
+
+/// Which workers.
+#[derive(Debug, clap::Args)]
+pub(super) struct FleetArgs {
+    /// The configuration that `serve` runs: its workers with their costs and caches, its objective, and its [routing]
+    /// section to compare with.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workers", "capacity_blocks", "alpha", "beta", "gamma"])]
+    config: Option<PathBuf>,
+    /// Without a configuration: workers.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Without a configuration: blocks that each worker's cache holds.
+    #[arg(long, default_value_t = 8000)]
+    capacity_blocks: u64,
+    /// Tokens per block. The capture's own unless given; else the configuration's, or 512.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    block_tokens: Option<u32>,
+    /// Without a configuration: α, ms per uncached token.
+    #[arg(long, default_value = "0.05", value_parser = positive)]
+    alpha: f64,
+    /// Without a configuration: β, ms that every turn costs.
+    #[arg(long, default_value = "0", value_parser = non_negative)]
+    beta: f64,
+    /// Without a configuration: γ, ms per uncached token and token of context.
+    #[arg(long, default_value = "0", value_parser = non_negative)]
+    gamma: f64,
+    /// The objective's time to first token, in ms. The configuration's unless given; 1000 without one.
+    #[arg(long, value_parser = positive)]
+    xi_ms: Option<f64>,
+}
+
+/// The workers, and what has to be met.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    /// Their names.
+    pub(super) names: Vec<String>,
+    /// Settings in force.
+    pub(super) routing: Routing,
+    /// The objective.
+    pub(super) target: Target,
+    /// The first one's cost, for what is the same for all.
+    pub(super) cost: PrefillCost,
+    workers: Workers,
+    asked_block_tokens: Option<u32>,
+}
+
+#[derive(Debug)]
+enum Workers {
+    Configured(Vec<config::Worker>),
+    Alike { count: usize, blocks: u64 },
+}
+
+impl FleetArgs {
+    /// Reads the configuration, where one is named: the way `serve` reads it, environment included.
+    pub(super) fn load(&self) -> anyhow::Result<Fleet> {
+        let Some(path) = &self.config else {
+            return Ok(self.alike());
+        };
+        let config = config::load_file(Some(path), crate::cmd::environment(), Overrides::default())?;
+        let objective = &config.objective;
+        Ok(Fleet {
+            names: config.workers.iter().map(|worker| worker.name.clone()).collect(),
+            target: Target {
+                ttft: self.xi_ms.map_or(objective.ttft, Millis),
+                share: objective.share,
+                next_prompt: objective.next_prompt,
+            },
+            cost: config.workers.first().map_or(self.cost(), |worker| worker.cost),
+            routing: config.routing,
+            workers: Workers::Configured(config.workers),
+            asked_block_tokens: self.block_tokens,
+        })
+    }
+
+    fn cost(&self) -> PrefillCost {
+        PrefillCost {
+            gamma_ms_per_token2: self.gamma,
+            ..PrefillCost::linear(self.alpha, self.beta)
+        }
+    }
+
+    fn alike(&self) -> Fleet {
+        let count = self.workers as usize;
+        Fleet {
+            names: (0..count).map(|at| at.to_string()).collect(),
+            routing: Routing::default(),
+            target: Target {
+                ttft: Millis(self.xi_ms.unwrap_or(1000.0)),
+                share: 0.95,
+                next_prompt: Tokens(200),
+            },
+            cost: self.cost(),
+            workers: Workers::Alike {
+                count,
+                blocks: self.capacity_blocks,
+            },
+            asked_block_tokens: self.block_tokens,
+        }
+    }
+}
+
+impl Fleet {
+    /// Tokens per block of a capture that names blocks of `named` tokens.
+    pub(super) fn block_tokens(&self, named: Option<u32>) -> u32 {
+        let configured = match &self.workers {
+            Workers::Configured(workers) => workers.first().map(|worker| worker.block_size),
+            Workers::Alike { .. } => None,
+        };
+        self.asked_block_tokens
+            .or(named)
+            .or(configured)
+            .unwrap_or(BLOCK_TOKENS)
+    }
+
+    /// The workers, as the simulator takes them.
+    pub(super) fn specs(&self, block_tokens: u32) -> Vec<WorkerSpec> {
+        match &self.workers {
+            Workers::Configured(workers) => workers
+                .iter()
+                .map(|worker| WorkerSpec {
+                    cost: worker.cost,
+                    capacity: worker.capacity,
+                })
+                .collect(),
+            Workers::Alike { count, blocks } => {
+                let capacity = Tokens(blocks.saturating_mul(u64::from(block_tokens)));
+                let cost = self.cost;
+                vec![WorkerSpec { cost, capacity }; *count]
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The report for people.
+
+use std::fmt::Write as _;
+
+use super::compare::{Change, Report};
+use super::figures::Figures;
+
+/// Everything, on lines of about a hundred characters.
+pub(super) fn text(report: &Report) -> String {
+    let (before, after) = (&report.baseline, &report.proposed);
+    let mut out = format!(
+        "{} turns on {} workers, objective {} ms: {} → {}\n{} turns go elsewhere; {} become faster, {} slower",
+        report.turns,
+        report.workers.len(),
+        report.objective_ms,
+        before.settings.policy,
+        after.settings.policy,
+        report.moved,
+        report.better,
+        report.worse,
+    );
+    if report.unserved > 0 {
+        let _ = write!(out, "; {} were never served", report.unserved);
+    }
+    let _ = write!(
+        out,
+        "\n\n{:<34} {:>12} {:>12} {:>9}",
+        "", "before", "after", "change"
+    );
+    figures(&mut out, "", &before.figures, &after.figures);
+    row(
+        &mut out,
+        "workers busy",
+        before.utilisation,
+        after.utilisation,
+        true,
+    );
+    if report.classes.len() > 1 || report.classes.iter().any(|class| class.class != "default") {
+        for class in &report.classes {
+            let _ = write!(out, "\n\nclass {}, {} turns", class.class, class.turns);
+            figures(&mut out, "  ", &class.baseline, &class.proposed);
+        }
+    }
+    if report.changes.is_empty() {
+        out.push_str("\n\nno turn changes");
+        return out;
+    }
+    let _ = write!(
+        out,
+        "\n\nthe turns that change most\n{:>8} {:>12} {:>6} {:<12} {:>10} {:>10} {:>10}  worker, and what decided",
+        "turn", "conversation", "number", "class", "before", "after", "change"
+    );
+    report.changes.iter().for_each(|change| one(&mut out, change));
+    out
+}
+
+fn figures(out: &mut String, indent: &str, before: &Figures, after: &Figures) {
+    for ((name, before, is_share), (_, after, _)) in before.rows().into_iter().zip(after.rows()) {
+        row(out, &format!("{indent}{name}"), before, after, is_share);
+    }
+}
+
+/// Shares change by percentage points, times by per cent.
+fn row(out: &mut String, name: &str, before: f64, after: f64, is_share: bool) {
+    let _ = if is_share {
+        let points = (after - before) * 100.0;
+        write!(
+            out,
+            "\n{name:<34} {:>10.1} % {:>10.1} % {points:>+6.1} pp",
+            before * 100.0,
+            after * 100.0
+        )
+    } else if before > 0.0 {
+        let change = (after / before - 1.0) * 100.0;
+        write!(out, "\n{name:<34} {before:>12.1} {after:>12.1} {change:>+7.1} %")
+    } else {
+        write!(out, "\n{name:<34} {before:>12.1} {after:>12.1} {:>9}", "–")
+    };
+}
+
+fn one(out: &mut String, change: &Change) {
+    let (before, after) = (&change.baseline, &change.proposed);
+    let workers = if before.worker == after.worker {
+        before.worker.clone()
+    } else {
+        format!("{} → {}", before.worker, after.worker)
+    };
+    let decided = &change.decided_by;
+    let by = decided.ms.map_or(String::new(), |ms| format!(" ({ms:+.1} ms)"));
+    let _ = write!(
+        out,
+        "\n{:>8} {:>12} {:>6} {:<12} {:>10.1} {:>10.1} {:>+10.1}  {workers}: {}{by}",
+        change.turn,
+        change.conversation,
+        change.number,
+        change.class,
+        before.ttft_ms,
+        after.ttft_ms,
+        change.change_ms,
+        decided.term,
+    );
+}

@@ -1,0 +1,194 @@
+//! Why a turn went where it went, in one word and a number.
+//!
+//! A worker was chosen over another. Under the rules that minimise a cost, the term in which it was ahead by most decided;
+//! the other terms, together, could not make up for it. Under a rule that is no sum, its name is the answer.
+
+use policy::route::{Decision, PolicyName, Settings, Terms};
+use policy::units::Tokens;
+use serde::Serialize;
+
+/// Why one worker and not the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Verdict {
+    /// The term; the rule's reason; `tie`; or, where the worker is the same, `same_worker_queue` or `same_worker_cache`.
+    pub(super) term: &'static str,
+    /// The chosen worker's cost in that term less the other's, so negative; where the worker is the same, how much
+    /// longer the turn waited or computed. Absent for a reason that is no cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ms: Option<f64>,
+}
+
+impl Verdict {
+    /// Nothing is known.
+    pub(super) const UNKNOWN: Self = Self::named("unknown");
+
+    const fn named(term: &'static str) -> Self {
+        Self { term, ms: None }
+    }
+
+    /// A term, and the difference in it.
+    pub(super) const fn new(term: &'static str, ms: f64) -> Self {
+        Self { term, ms: Some(ms) }
+    }
+}
+
+/// One worker's part of a decision, by its name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Scored {
+    /// The worker.
+    pub(super) worker: String,
+    /// Whether it was chosen.
+    pub(super) chosen: bool,
+    /// Prompt tokens that the router took it to hold.
+    pub(super) cached: Tokens,
+    /// What the policy minimised; `null` where it ruled the worker out.
+    pub(super) score: f64,
+    /// The cost term by term; nothing else went into the score of `tail` and `least_ttft`.
+    pub(super) terms: Vec<Term>,
+}
+
+/// A term of a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Term {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Milliseconds of cost.
+    pub(super) ms: f64,
+}
+
+/// The cost of one worker, split so that the parts add up to the score of `tail`.
+pub(super) fn split(terms: &Terms, settings: &Settings) -> Vec<Term> {
+    let load = match settings.policy {
+        PolicyName::Tail => settings.weights.load,
+        _ => 1.0,
+    };
+    let term = |name, ms| Term { name, ms };
+    vec![
+        term("wait", load * terms.wait_ms),
+        term("prefill", terms.marginal_ms),
+        term("fixed", terms.fixed_ms),
+        term("locality", (terms.kappa - 1.0) * terms.marginal_ms),
+        term("slo", terms.slo_ms),
+        term("affinity", terms.affinity_ms),
+        term("spread", terms.spread_ms),
+    ]
+}
+
+/// Why the chosen worker and not `other`.
+pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) -> Verdict {
+    if !matches!(settings.policy, PolicyName::Tail | PolicyName::LeastTtft) {
+        return Verdict::named(decision.reason.as_str());
+    }
+    let Some(other) = decision.terms.get(other).filter(|terms| terms.ready) else {
+        return Verdict::named("not_ready");
+    };
+    let ours = split(decision.chosen(), settings);
+    let differences = ours.iter().zip(split(other, settings));
+    differences
+        .map(|(ours, theirs)| (ours.name, ours.ms - theirs.ms))
+        .filter(|(_, difference)| *difference < 0.0)
+        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .map_or(Verdict::named("tie"), |(term, difference)| {
+            Verdict::new(term, difference)
+        })
+}
+
+/// Every worker's part of a decision.
+pub(super) fn scored(
+    decision: &Decision,
+    settings: &Settings,
+    name: impl Fn(usize) -> String,
+) -> Vec<Scored> {
+    let one = |(at, terms): (usize, &Terms)| Scored {
+        worker: name(at),
+        chosen: at == decision.chosen,
+        cached: terms.cached,
+        score: terms.score,
+        terms: split(terms, settings),
+    };
+    decision.terms.iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::cost::PrefillCost;
+    use policy::ids::WorkerId;
+    use policy::route::{self, Snapshot, WorkerView};
+    use policy::units::Millis;
+
+    use super::*;
+
+    fn worker(id: u32, wait: f64) -> WorkerView {
+        WorkerView {
+            id: WorkerId(id),
+            ready: true,
+            cost: PrefillCost::linear(1.0, 5.0),
+            wait: Millis(wait),
+            utilisation: 0.5,
+            mean_work: Millis(100.0),
+            in_flight: 0,
+            indexed: Tokens::ZERO,
+        }
+    }
+
+    fn decide(settings: &Settings, waits: [f64; 2], resident: [u64; 2]) -> Decision {
+        let turn = route::Turn {
+            prompt: Tokens(200),
+            resident: &resident.map(Tokens),
+            objective: Millis(100.0),
+            last_worker: Some(WorkerId(1)),
+            conversation: None,
+            head: None,
+        };
+        let snapshot = Snapshot {
+            workers: &[worker(0, waits[0]), worker(1, waits[1])],
+            settings,
+            sequence: 0,
+        };
+        route::decide(&snapshot, &turn).unwrap()
+    }
+
+    #[test]
+    fn the_parts_of_a_cost_add_up_to_the_score() {
+        let mut settings = Settings::default();
+        settings.weights.load = 1.5;
+        settings.weights.slo = 0.3;
+        settings.weights.affinity_ms = 7.0;
+        settings.weights.spread_ms = 3.0;
+        for policy in [PolicyName::Tail, PolicyName::LeastTtft] {
+            settings.policy = policy;
+            for terms in decide(&settings, [40.0, 90.0], [0, 150]).terms {
+                let sum: f64 = split(&terms, &settings).iter().map(|term| term.ms).sum();
+                assert!(
+                    (sum - terms.score).abs() < 1e-9,
+                    "{policy}: {sum} {}",
+                    terms.score
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_term_in_which_the_chosen_worker_was_ahead_by_most_decided() {
+        let settings = Settings {
+            policy: PolicyName::LeastTtft,
+            ..Settings::default()
+        };
+        let queue = verdict(&decide(&settings, [0.0, 190.0], [0, 150]), 1, &settings);
+        assert_eq!((queue.term, queue.ms), ("wait", Some(-190.0)));
+        let cache = verdict(&decide(&settings, [0.0, 140.0], [0, 150]), 0, &settings);
+        assert_eq!((cache.term, cache.ms), ("prefill", Some(-150.0)));
+        let same = verdict(&decide(&settings, [0.0, 0.0], [0, 0]), 1, &settings);
+        assert_eq!((same.term, same.ms), ("tie", None));
+    }
+
+    #[test]
+    fn a_rule_that_is_no_sum_says_its_reason() {
+        let settings = Settings {
+            policy: PolicyName::RoundRobin,
+            ..Settings::default()
+        };
+        let verdict = verdict(&decide(&settings, [0.0, 0.0], [0, 0]), 1, &settings);
+        assert_eq!((verdict.term, verdict.ms), ("rotation", None));
+    }
+}
