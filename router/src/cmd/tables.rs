@@ -1,15 +1,18 @@
-//! `tailroute tables --paper`: the T-LRU paper's tables on generated workloads, ours beside the printed figures.
+//! `tailroute tables`: figures that documents print, from one command each.
 //!
-//! The paper's traces are samples that were not published, so agreement means that the same policies on a workload of
+//! `--routing` compares the routing policies: see `routing`. `--paper` prints the T-LRU paper's tables on generated
+//! workloads, ours beside the printed figures. The paper's traces are samples that were not published, so agreement means that the same policies on a workload of
 //! the same shape gain about as much in the same places, no more. Where the workloads' shape comes from, and which of
 //! the printed figures took part in that, is told in `policy::simulate::generate`.
 
 mod experiment;
 mod paper;
 mod plot;
+mod routing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -20,25 +23,67 @@ use self::paper::CAPACITIES;
 /// Utilisations of the queueing table.
 const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 
-/// The T-LRU paper's tables on generated workloads, ours beside the printed figures
+/// The tables of the documents: routing policies compared, or the T-LRU paper's tables beside the printed figures
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  tailroute tables --paper\n  tailroute tables --paper --out tables/")]
+#[command(after_help = "Examples:\n  \
+    tailroute tables --routing --trace mooncake_conv.jsonl.gz --seeds 1,2,3 --svg routing.svg\n  \
+    tailroute tables --paper\n  tailroute tables --paper --out tables/")]
 pub struct Args {
-    /// Tables 1 to 6 of arXiv 2510.15152, and T-LRU against LRU on a queueing server.
-    #[arg(long, required = true)]
-    paper: bool,
-    /// Seeds, from 1 on; spreads are standard deviations over them.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    seeds: u64,
-    /// Turns per seed.
-    #[arg(long, default_value_t = 2000)]
-    turns: usize,
-    /// Also write tables.md, tables.json and ttft.svg into this folder.
+    #[command(flatten)]
+    which: Which,
+    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. 1 to 3 for --routing and 1 to 5 for --paper unless given.
     #[arg(long)]
+    seeds: Option<Seeds>,
+    /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator.
+    #[arg(long)]
+    turns: Option<usize>,
+    /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
+    /// gen:agentic:SEED, which is also what is played without a trace.
+    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    trace: Option<String>,
+    /// With --routing: also draw p95 by policy and cell into this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    svg: Option<PathBuf>,
+    /// Also write tables.md, tables.json and ttft.svg into this folder.
+    #[arg(long, conflicts_with = "routing")]
     out: Option<PathBuf>,
     /// Print JSON instead of Markdown.
     #[arg(long)]
     json: bool,
+}
+
+/// Which tables.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// Routing policies and weights in twelve cells: 4 and 8 workers, 1,000 and 8,000 blocks, loads 0.5, 0.8 and 1.1.
+    #[arg(long)]
+    routing: bool,
+    /// Tables 1 to 6 of arXiv 2510.15152, and T-LRU against LRU on a queueing server.
+    #[arg(long)]
+    paper: bool,
+}
+
+/// Seeds, as `3` or `4,5,6`.
+#[derive(Clone, Debug, PartialEq)]
+struct Seeds(Vec<u64>);
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused =
+            || "a number of seeds from 1 to 1000, or a list of seeds such as 4,5,6, expected".to_owned();
+        let list: Vec<u64> = text
+            .split(',')
+            .map(|seed| seed.trim().parse().map_err(|_| refused()))
+            .collect::<Result<_, _>>()?;
+        match list.as_slice() {
+            [count @ 1..=1000] => Ok(Self((1..=*count).collect())),
+            [_, _, ..] if list.len() <= 1000 => Ok(Self(list)),
+            _ => Err(refused()),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -63,9 +108,43 @@ struct Table {
 /// # Errors
 /// If the tables cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.which.routing {
+        routing(&args)
+    } else {
+        paper(&args)
+    }
+}
+
+fn routing(args: &Args) -> anyhow::Result<ExitCode> {
+    let trace = match &args.trace {
+        Some(name) => Some((name.clone(), name.parse()?)),
+        None => None,
+    };
+    let seeds = args.seeds.clone().unwrap_or(Seeds(vec![1, 2, 3]));
+    let report = routing::measure(trace.as_ref(), args.turns, &seeds)?;
+    if let Some(path) = &args.svg {
+        let drawn = routing::svg(&report);
+        std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)?
+    } else {
+        routing::markdown(&report)
+    };
+    super::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn paper(args: &Args) -> anyhow::Result<ExitCode> {
+    let seeds = args.seeds.as_ref().map_or(5, |seeds| seeds.0.len() as u64);
+    let first = |seeds: &Seeds| seeds.0.iter().copied().eq(1..=seeds.0.len() as u64);
+    anyhow::ensure!(
+        args.seeds.as_ref().is_none_or(first),
+        "--paper takes a number of seeds, not a list"
+    );
     let extent = Extent {
-        seeds: args.seeds,
-        turns: args.turns,
+        seeds,
+        turns: args.turns.unwrap_or(2000),
     };
     let table = |table: &experiment::PaperTable| Table {
         number: table.number,
@@ -162,6 +241,16 @@ fn heading(column: &Column) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_are_a_number_or_a_list() {
+        let seeds = |text: &str| text.parse::<Seeds>().map(|seeds| seeds.0);
+        assert_eq!(seeds("3"), Ok(vec![1, 2, 3]));
+        assert_eq!(seeds("4,5,6"), Ok(vec![4, 5, 6]));
+        for bad in ["0", "", "x", "1001", "1,,2"] {
+            assert!(seeds(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn every_printed_figure_has_a_column() {

@@ -262,7 +262,7 @@ impl Args {
 }
 
 /// Each rule with the picture of the caches that it was published with.
-fn default_view(policy: PolicyName) -> View {
+pub(crate) fn default_view(policy: PolicyName) -> View {
     match policy {
         PolicyName::CacheAware | PolicyName::CacheAwareSmg => View::Tree(TREE_TOKENS),
         _ => View::Mirror,

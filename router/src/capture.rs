@@ -1,0 +1,188 @@
+//! Captures: what was asked of the fleet, written down as a trace that `tailroute replay` plays again.
+//!
+//! A trace of one's own traffic is what weights have to be tried on. So a turn that was answered becomes a line: when it
+//! came, how long its prompt and answer were, which blocks its prompt consists of, where it was sent, and what was
+//! predicted and measured. It is a turn trace of [`policy::trace`] with some more fields.
+//!
+//! # What a capture does not say
+//! No text, and no hash of text: blocks and conversations are numbered in the order in which they first appear
+//! ([`numbers`]), so that two lines show that their prompts begin alike and nothing shows how. That is also what keeps a
+//! line short, as new blocks have consecutive numbers.
+//!
+//! # In order
+//! A trace is sorted by arrival, but a turn is known when it has ended. The writer therefore holds a line back while a
+//! turn that came earlier is still under way, and lets it go when none is, or when it holds too much; what then comes too
+//! late is counted and left out ([`writer`]).
+//!
+//! # Off the path
+//! A request hands its record to a bounded queue and never waits: where the queue is full the record is dropped and
+//! counted. A thread numbers, sorts and writes. The disk that a capture takes is bounded by its settings ([`file`]).
+
+pub mod file;
+pub mod numbers;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use policy::fingerprint::Chain;
+use policy::units::{Millis, Tokens};
+use prometheus::IntCounterVec;
+use tokio::sync::{mpsc, oneshot};
+
+use self::file::Ring;
+
+/// Records that wait for the writer.
+const QUEUE: usize = 4096;
+
+/// A capture that cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write a capture to {} (capture.path)", path.display())]
+pub struct CaptureError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    #[source]
+    pub source: io::Error,
+}
+
+/// A turn that was answered, as far as its answer came.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The conversation's key; a turn without one is a conversation of its own.
+    pub conversation: Option<u64>,
+    /// Traffic class.
+    pub class: String,
+    /// The prompt's keys.
+    pub prompt: Chain,
+    /// What the keys' ends count, all in all: bytes or tokens of the prompt.
+    pub units: u64,
+    /// The reply's keys, where the next turn can repeat it.
+    pub reply: Option<Chain>,
+    /// Tokens of the prompt and of the answer.
+    pub tokens: [u64; 2],
+    /// Whether the worker counted these tokens; else they are estimated.
+    pub counted: bool,
+    /// The worker that answered.
+    pub worker: Arc<str>,
+    /// From the turn's last byte in to its first token out.
+    pub ttft: Millis,
+    /// What was predicted for that.
+    pub predicted_ttft: Millis,
+    /// Cached tokens, as predicted.
+    pub predicted_cached: Tokens,
+    /// Cached tokens, as the worker reported.
+    pub reported_cached: Option<u64>,
+    /// How the answer ended.
+    pub outcome: &'static str,
+}
+
+/// When a turn arrived, in microseconds of the router's clock, and a number that tells turns of one microsecond apart.
+type Place = (u64, u64);
+
+/// What the writer is told.
+#[derive(Debug)]
+enum Message {
+    Turn(Place, Box<Record>),
+    /// A turn that is not captured is over: others need not wait for it any more.
+    Skipped,
+    /// Write everything, and say so.
+    End(oneshot::Sender<()>),
+}
+
+/// Turns under way.
+type Open = Mutex<BTreeSet<Place>>;
+
+/// A capture that is being written.
+#[derive(Clone, Debug)]
+pub struct Capture(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: mpsc::Sender<Message>,
+    open: Arc<Open>,
+    sequence: AtomicU64,
+    turns: IntCounterVec,
+}
+
+impl Capture {
+    /// Opens the file and starts the thread that writes it. Turns are counted in `turns` by what became of them:
+    /// `written`, `dropped` (the queue was full), `late` (others had been written already), `failed` (the disk).
+    ///
+    /// # Errors
+    /// If the file cannot be made, or the thread not started.
+    pub fn start(settings: &config::Capture, turns: IntCounterVec) -> Result<Self, CaptureError> {
+        let failed = |source| CaptureError {
+            path: settings.path.clone(),
+            source,
+        };
+        let ring = Ring::open(&settings.path, settings.max_bytes.get() as u64).map_err(failed)?;
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let open = Arc::new(Open::default());
+        let writer = writer::Writer::new(ring, Arc::clone(&open), turns.clone());
+        std::thread::Builder::new()
+            .name("capture".to_owned())
+            .spawn(move || writer.run(messages))
+            .map_err(failed)?;
+        let sequence = AtomicU64::new(0);
+        Ok(Self(Arc::new(Shared {
+            queue,
+            open,
+            sequence,
+            turns,
+        })))
+    }
+
+    /// A turn that arrived then goes out.
+    #[must_use]
+    pub fn begin(&self, arrived: Millis) -> Slip {
+        let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        let place = ((arrived.0.max(0.0) * 1e3) as u64, sequence);
+        self.0.open.lock().insert(place);
+        Slip {
+            shared: Arc::clone(&self.0),
+            place,
+        }
+    }
+
+    /// Waits until what was handed in is written.
+    pub async fn flush(&self) {
+        let (done, written) = oneshot::channel();
+        if self.0.queue.send(Message::End(done)).await.is_ok() {
+            let _ = written.await;
+        }
+    }
+}
+
+/// A turn's place in the capture. Dropped, the turn is left out.
+#[derive(Debug)]
+pub struct Slip {
+    shared: Arc<Shared>,
+    place: Place,
+}
+
+impl Slip {
+    /// The turn is over.
+    pub fn hand_in(self, record: Record) {
+        // Before the place is given up: the writer relies on finding the record of every place that is not open.
+        let message = Message::Turn(self.place, Box::new(record));
+        if self.shared.queue.try_send(message).is_err() {
+            self.shared.turns.with_label_values(&["dropped"]).inc();
+        }
+    }
+}
+
+impl Drop for Slip {
+    fn drop(&mut self) {
+        self.shared.open.lock().remove(&self.place);
+        // Best effort: the next turn's message does as well.
+        let _ = self.shared.queue.try_send(Message::Skipped);
+    }
+}

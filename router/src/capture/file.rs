@@ -1,0 +1,90 @@
+//! The file: never more than two of `max_bytes`.
+//!
+//! When the file is full it becomes `PATH.1`, in place of the one before, and a new one begins; the same happens to a file
+//! that is there when the router starts. Each file is a whole trace. A write that fails is taken back, so that a full disk
+//! costs lines and not the file.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::numbers::BLOCK_TOKENS;
+
+/// The current file and the one before it.
+#[derive(Debug)]
+pub struct Ring {
+    path: PathBuf,
+    max_bytes: u64,
+    file: File,
+    /// Bytes that are whole lines.
+    length: u64,
+}
+
+impl Ring {
+    /// Begins a file at `path`; one that is there already becomes `PATH.1`.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
+        let file = begin(path)?;
+        let mut ring = Self {
+            path: path.to_owned(),
+            max_bytes,
+            file,
+            length: 0,
+        };
+        ring.append(&first_line())?;
+        Ok(ring)
+    }
+
+    /// Writes whole lines.
+    ///
+    /// # Errors
+    /// If they were not written; then nothing of them was.
+    pub fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.length + lines.len() as u64 > self.max_bytes {
+            let file = begin(&self.path)?;
+            (self.file, self.length) = (file, 0);
+            self.append(&first_line())?;
+        }
+        self.append(lines)
+    }
+
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(lines);
+        match written {
+            Ok(()) => self.length += lines.len() as u64,
+            Err(_) => {
+                self.file.set_len(self.length)?;
+                self.file.seek(SeekFrom::Start(self.length))?;
+            }
+        }
+        written
+    }
+}
+
+fn begin(path: &Path) -> io::Result<File> {
+    let mut before = OsString::from(path);
+    before.push(".1");
+    match std::fs::rename(path, &before) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// What the file says about itself: [`policy::trace`] reads the first two.
+fn first_line() -> Vec<u8> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let meta = serde_json::json!({
+        "capture": true,
+        "bs": BLOCK_TOKENS,
+        "source": concat!("tailroute ", env!("CARGO_PKG_VERSION")),
+        "begun_unix_s": since.map_or(0, |since| since.as_secs()),
+    });
+    let mut line = serde_json::json!({ "meta": meta }).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}

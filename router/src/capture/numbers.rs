@@ -1,0 +1,238 @@
+//! From text keys to the blocks of a trace.
+//!
+//! A prompt's keys end where its messages and chunks of text do, at so many bytes; a trace has blocks of equally many
+//! tokens, each named by an id that stands for the whole prefix. So every key gets a place in tokens, and a block the
+//! number of the first key that reaches its end.
+//!
+//! The place of a key must not depend on who asks: prompts that share a prefix would otherwise disagree about it and
+//! share no block. So it is fixed when the key is first seen, in proportion between the last known key and the prompt's
+//! end, whose place the worker has counted. A block's number is looked up under that of the block before it, so that a
+//! trace in which an id follows two others cannot come about, whatever was forgotten in between.
+//!
+//! What is remembered is bounded, and least recently used entries go first. A conversation that was forgotten and comes
+//! back is a new one; its blocks have new numbers.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use policy::ids::PrefixHash;
+use serde::Serialize;
+
+use super::Record;
+
+/// Tokens per block of a capture: about as many as a chunk of text has, as what is finer cannot be told apart.
+pub const BLOCK_TOKENS: u32 = 64;
+/// Conversations that are remembered.
+const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+/// Keys whose place is remembered, and blocks whose number is: 30 million tokens of distinct text.
+const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
+/// Classes that are told apart; any more are `other`. A trace may have 1,024.
+const CLASSES: usize = 256;
+/// Longest name of a class.
+const CLASS_BYTES: usize = 64;
+
+/// Stands before the first block.
+const ROOT: u64 = u64::MAX;
+
+/// A line of a capture.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// Arrival, in seconds since the router started.
+    pub ts: f64,
+    /// The conversation, by number.
+    pub conv: u64,
+    /// The turn's number within it.
+    pub turn: u32,
+    /// Tokens that the prompt adds to the history.
+    pub prompt_tokens: u64,
+    /// Tokens of the prompt that were said before.
+    pub history_tokens: u64,
+    /// Tokens of the answer.
+    pub response_tokens: u64,
+    /// The prompt's full blocks: first number, count, first number, count, …
+    pub block_runs: Vec<u64>,
+    /// Traffic class.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub class: String,
+    /// The worker that answered.
+    pub worker: String,
+    /// Time to first token.
+    pub ttft_ms: f64,
+    /// What was predicted for it.
+    pub predicted_ttft_ms: f64,
+    /// Cached tokens, as the worker reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u64>,
+    /// What was predicted for them.
+    pub predicted_cached_tokens: u64,
+    /// Whether the tokens of prompt and answer are estimates, because the worker did not count them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
+    /// How the answer ended: ok, broken (the worker's), aborted (the client's).
+    pub outcome: &'static str,
+}
+
+#[derive(Debug)]
+struct Conversation {
+    number: u64,
+    turns: u32,
+    total: u64,
+}
+
+/// What was seen so far.
+#[derive(Debug)]
+pub struct Numbers {
+    conversations: LruCache<u64, Conversation>,
+    /// Where in tokens a key ends.
+    ends: LruCache<PrefixHash, u64>,
+    /// A block's number, by that of the block before it and the key that covers it.
+    blocks: LruCache<(u64, PrefixHash), u64>,
+    classes: Vec<String>,
+    next_conversation: u64,
+    next_block: u64,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self::remembering(CONVERSATIONS, KEYS)
+    }
+}
+
+impl Numbers {
+    /// Remembers at most so many conversations, and so many keys and blocks.
+    #[must_use]
+    pub fn remembering(conversations: NonZeroUsize, keys: NonZeroUsize) -> Self {
+        Self {
+            conversations: LruCache::new(conversations),
+            ends: LruCache::new(keys),
+            blocks: LruCache::new(keys),
+            classes: Vec::new(),
+            next_conversation: 0,
+            next_block: 0,
+        }
+    }
+
+    /// The line of a turn that arrived `ts` seconds after the start. Turns come in the order of their arrival.
+    pub fn line(&mut self, ts: f64, record: &Record) -> Line {
+        let [prompt, response] = record.tokens;
+        let (ends, known) = self.places(record, prompt);
+        let block_runs = self.blocks(record, &ends, prompt);
+        let (conv, turn, history) = self.conversation(record.conversation, known.min(prompt), prompt + response);
+        Line {
+            ts: round(ts, 1e6),
+            conv,
+            turn,
+            prompt_tokens: prompt - history,
+            history_tokens: history,
+            response_tokens: response,
+            block_runs,
+            class: self.class(&record.class),
+            worker: record.worker.to_string(),
+            ttft_ms: round(record.ttft.0, 1e3),
+            predicted_ttft_ms: round(record.predicted_ttft.0, 1e3),
+            cached_tokens: record.reported_cached,
+            predicted_cached_tokens: record.predicted_cached.0,
+            estimated: !record.counted,
+            outcome: record.outcome,
+        }
+    }
+
+    /// Where the prompt's keys end in tokens, and up to where they were known before. Fixes the places of new ones, the
+    /// reply's included: the next turn repeats them.
+    fn places(&mut self, record: &Record, prompt: u64) -> (Vec<u64>, u64) {
+        let keys = record.prompt.hashes();
+        let mut ends: Vec<u64> = Vec::with_capacity(keys.len());
+        for key in keys {
+            match self.ends.get(key) {
+                Some(end) => ends.push(*end),
+                None => break,
+            }
+        }
+        let known = ends.last().copied().unwrap_or(0);
+        let from = (record.prompt.span(ends.len()), known);
+        let to = (record.units.max(record.prompt.span(keys.len())), prompt);
+        for at in ends.len()..keys.len() {
+            let end = between(from, to, record.prompt.ends()[at]);
+            self.ends.put(keys[at], end);
+            ends.push(end);
+        }
+        if let Some(reply) = &record.reply {
+            let to_end = (reply.span(reply.len()), prompt + record.tokens[1]);
+            for (key, unit) in reply.hashes().iter().zip(reply.ends()) {
+                let end = between(to, to_end, *unit);
+                self.ends.get_or_insert(*key, || end);
+            }
+        }
+        (ends, known)
+    }
+
+    fn blocks(&mut self, record: &Record, ends: &[u64], prompt: u64) -> Vec<u64> {
+        let mut runs: Vec<u64> = Vec::new();
+        let (mut before, mut covering) = (ROOT, 0);
+        for block in 1..=prompt / u64::from(BLOCK_TOKENS) {
+            let target = block * u64::from(BLOCK_TOKENS);
+            covering += ends[covering..].iter().take_while(|end| **end < target).count();
+            let fresh = self.next_block;
+            let number = match record.prompt.hashes().get(covering) {
+                Some(key) => *self.blocks.get_or_insert((before, *key), || fresh),
+                // Text behind the last key is nobody else's.
+                None => fresh,
+            };
+            self.next_block += u64::from(number == fresh);
+            match runs.as_mut_slice() {
+                [.., first, count] if *first + *count == number => *count += 1,
+                _ => runs.extend([number, 1]),
+            }
+            before = number;
+        }
+        runs
+    }
+
+    /// Number, turn and history.
+    fn conversation(&mut self, key: Option<u64>, known: u64, total: u64) -> (u64, u32, u64) {
+        if let Some(conversation) = key.and_then(|key| self.conversations.get_mut(&key)) {
+            let history = known.min(conversation.total);
+            let turn = conversation.turns;
+            conversation.turns += 1;
+            conversation.total = total;
+            return (conversation.number, turn, history);
+        }
+        let number = self.next_conversation;
+        self.next_conversation += 1;
+        if let Some(key) = key {
+            let begun = Conversation {
+                number,
+                turns: 1,
+                total,
+            };
+            self.conversations.put(key, begun);
+        }
+        (number, 0, 0)
+    }
+
+    /// The class, unless there are too many: names come from clients.
+    fn class(&mut self, name: &str) -> String {
+        if name.is_empty() || self.classes.iter().any(|known| known == name) {
+            return name.to_owned();
+        }
+        if self.classes.len() >= CLASSES || name.len() > CLASS_BYTES {
+            return "other".to_owned();
+        }
+        self.classes.push(name.to_owned());
+        name.to_owned()
+    }
+}
+
+/// The place in tokens of `unit`, in proportion between two places that are known: `(unit, tokens)`.
+fn between((unit_from, from): (u64, u64), (unit_to, to): (u64, u64), unit: u64) -> u64 {
+    let span = unit_to.saturating_sub(unit_from);
+    if span == 0 {
+        return from.max(to);
+    }
+    let part = u128::from(unit.saturating_sub(unit_from).min(span)) * u128::from(to.saturating_sub(from));
+    from + (part / u128::from(span)) as u64
+}
+
+fn round(value: f64, steps: f64) -> f64 {
+    (value * steps).round() / steps
+}

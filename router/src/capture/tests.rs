@@ -1,0 +1,271 @@
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use policy::fingerprint::ChainBuilder;
+use policy::trace::{Format, Turn};
+use proptest::prelude::*;
+use prometheus::Opts;
+
+use super::numbers::{BLOCK_TOKENS, Line, Numbers};
+use super::*;
+use crate::trace_file::TraceFile;
+
+/// A chat, as the path fingerprints it, with four bytes per token.
+struct Chat(Vec<(&'static str, String)>);
+
+impl Chat {
+    fn chain(&self) -> (Chain, u64) {
+        let mut builder = ChainBuilder::new("m", None);
+        for (role, text) in &self.0 {
+            builder.begin_message(role);
+            builder.push(text.as_bytes());
+            builder.end_message();
+        }
+        let units = builder.bytes();
+        (builder.into_chain(), units)
+    }
+
+    fn record(&self, conversation: u64, response: u64) -> Record {
+        let (prompt, units) = self.chain();
+        record(Some(conversation), prompt, units, [units / 4, response])
+    }
+}
+
+fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]) -> Record {
+    Record {
+        conversation,
+        class: String::new(),
+        prompt,
+        units,
+        reply: None,
+        tokens,
+        counted: true,
+        worker: "w".into(),
+        ttft: Millis(12.345_678),
+        predicted_ttft: Millis(10.0),
+        predicted_cached: Tokens(0),
+        reported_cached: None,
+        outcome: "ok",
+    }
+}
+
+fn text(seed: u64, bytes: usize) -> String {
+    (0..bytes).map(|at| char::from(b'a' + ((seed + at as u64 * 7) % 26) as u8)).collect()
+}
+
+fn ids(line: &Line) -> Vec<u64> {
+    let pairs = line.block_runs.chunks_exact(2);
+    pairs.flat_map(|pair| pair[0]..pair[0] + pair[1]).collect()
+}
+
+fn shared(a: &Line, b: &Line) -> usize {
+    ids(a).iter().zip(ids(b)).take_while(|(a, b)| **a == *b).count()
+}
+
+fn counters() -> IntCounterVec {
+    IntCounterVec::new(Opts::new("t", "t"), &["what"]).unwrap()
+}
+
+fn settings(path: &Path, max_bytes: usize) -> config::Capture {
+    config::Capture {
+        path: path.to_owned(),
+        max_bytes: NonZeroUsize::new(max_bytes).unwrap(),
+    }
+}
+
+fn read(path: &Path) -> Vec<Turn> {
+    TraceFile::open(path, Format::Auto).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn a_conversations_next_turn_continues_its_blocks_and_counts_its_history() {
+    let mut numbers = Numbers::default();
+    let mut chat = Chat(vec![("user", text(1, 4000))]);
+    let first = numbers.line(1.0, &chat.record(7, 50));
+    assert_eq!((first.conv, first.turn, first.history_tokens), (0, 0, 0));
+    assert_eq!(ids(&first).len() as u64, first.prompt_tokens / u64::from(BLOCK_TOKENS));
+    assert_eq!(first.block_runs.len(), 2, "new blocks are one run");
+    chat.0.push(("assistant", text(2, 200)));
+    chat.0.push(("user", text(3, 1000)));
+    let second = numbers.line(2.0, &chat.record(7, 50));
+    assert_eq!((second.conv, second.turn), (0, 1));
+    assert_eq!(shared(&first, &second), ids(&first).len());
+    assert_eq!(second.history_tokens, first.prompt_tokens, "the reply's text was not seen");
+}
+
+#[test]
+fn a_reply_that_was_seen_is_history_of_the_next_turn() {
+    let mut numbers = Numbers::default();
+    let mut builder = ChainBuilder::new("m", None);
+    builder.begin_message("user");
+    builder.push(text(1, 4000).as_bytes());
+    builder.end_message();
+    let mut reply = builder.reply();
+    reply.push(text(2, 400).as_bytes());
+    reply.end_message();
+    let units = builder.bytes();
+    let mut first = record(Some(1), builder.into_chain(), units, [1000, 100]);
+    first.reply = Some(reply.chain().clone());
+    numbers.line(0.0, &first);
+    let next = Chat(vec![
+        ("user", text(1, 4000)),
+        ("assistant", text(2, 400)),
+        ("user", text(3, 400)),
+    ]);
+    let second = numbers.line(1.0, &next.record(1, 10));
+    assert_eq!(second.history_tokens, 1100);
+}
+
+#[test]
+fn a_shared_beginning_is_the_same_blocks_however_long_the_prompts_are() {
+    let mut numbers = Numbers::default();
+    let system = text(9, 3000);
+    let prompt = |seed, bytes| Chat(vec![("system", system.clone()), ("user", text(seed, bytes))]);
+    let mut short = prompt(1, 300).record(1, 5);
+    short.tokens[0] = 830;
+    let mut long = prompt(2, 9000).record(2, 5);
+    long.tokens[0] = 2711;
+    let (short, long) = (numbers.line(0.0, &short), numbers.line(1.0, &long));
+    let system_blocks = (750 - 64) / u64::from(BLOCK_TOKENS);
+    assert!(shared(&short, &long) as u64 >= system_blocks, "{short:?} {long:?}");
+    assert_eq!((long.history_tokens, long.conv), (0, 1), "another's words are no history");
+}
+
+#[test]
+fn neither_text_nor_hashes_of_it_are_written() {
+    let mut numbers = Numbers::default();
+    let chat = Chat(vec![("user", "a secret plan ".repeat(100))]);
+    let mut record = chat.record(xxhash_rust::xxh3::xxh3_64(b"alice"), 5);
+    record.class = "llama".to_owned();
+    let line = numbers.line(0.0, &record);
+    assert!(ids(&line).iter().all(|id| *id < 100) && line.conv == 0);
+    let text = serde_json::to_string(&line).unwrap();
+    assert!(!text.contains("secret") && !text.contains("alice"), "{text}");
+}
+
+#[test]
+fn classes_that_clients_invent_end_in_one() {
+    let mut numbers = Numbers::default();
+    let mut class = |name: String| {
+        let mut record = Chat(vec![("user", text(1, 40))]).record(1, 1);
+        record.class = name;
+        numbers.line(0.0, &record).class
+    };
+    let names: std::collections::BTreeSet<_> = (0..2000).map(|at| class(format!("model-{at}"))).collect();
+    assert!(names.len() <= 257 && names.contains("other"));
+    assert_eq!(class("x".repeat(65)), "other");
+    assert_eq!(class("model-3".to_owned()), "model-3");
+}
+
+#[test]
+fn a_capture_is_a_trace_sorted_by_arrival_whenever_its_turns_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture.jsonl");
+    let (turns, counts) = (counters(), counters());
+    let _ = counts;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone()).unwrap();
+    let slips: Vec<_> = (0..5).map(|at| capture.begin(Millis(f64::from(at) * 100.0))).collect();
+    let given_up = capture.begin(Millis(50.0));
+    for (at, slip) in slips.into_iter().enumerate().rev() {
+        slip.hand_in(Chat(vec![("user", text(at as u64, 1000))]).record(at as u64, 3));
+    }
+    drop(given_up);
+    runtime.block_on(capture.flush());
+    let read = read(&path);
+    let times: Vec<f64> = read.iter().map(|turn| turn.ts_s).collect();
+    assert_eq!(times, [0.0, 0.1, 0.2, 0.3, 0.4]);
+    assert_eq!(turns.with_label_values(&["written"]).get(), 5);
+}
+
+#[test]
+fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture.jsonl");
+    std::fs::write(&path, "what an earlier run left").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let capture = Capture::start(&settings(&path, 4000), counters()).unwrap();
+    let before = folder.path().join("capture.jsonl.1");
+    assert_eq!(std::fs::read_to_string(&before).unwrap(), "what an earlier run left");
+    for at in 0..100u64 {
+        let slip = capture.begin(Millis(at as f64));
+        slip.hand_in(Chat(vec![("user", text(at, 1000))]).record(at % 7, 3));
+        runtime.block_on(capture.flush());
+    }
+    for file in [&path, &before] {
+        assert!(!read(file).is_empty());
+        assert!(std::fs::metadata(file).unwrap().len() <= 4000);
+    }
+    assert_eq!(read(&path).last().unwrap().ts_s, 0.099);
+}
+
+#[test]
+fn a_path_that_cannot_be_written_is_an_error_at_the_start() {
+    let error = Capture::start(&settings(Path::new("/nowhere/at/all"), 4000), counters()).unwrap_err();
+    assert_eq!(error.to_string(), "cannot write a capture to /nowhere/at/all (capture.path)");
+}
+
+#[test]
+fn a_turn_that_is_very_late_is_counted_and_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture.jsonl");
+    let turns = counters();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone()).unwrap();
+    let chat = Chat(vec![("user", text(1, 100))]);
+    for arrived in [9000.0, 8000.0, 1000.0] {
+        capture.begin(Millis(arrived)).hand_in(chat.record(1, 1));
+        runtime.block_on(capture.flush());
+    }
+    let times: Vec<f64> = read(&path).iter().map(|turn| turn.ts_s).collect();
+    assert_eq!(times, [9.0, 9.0], "a little late is at the same time");
+    assert_eq!(turns.with_label_values(&["late"]).get(), 1);
+}
+
+/// What a client may do in its next turn.
+#[derive(Clone, Debug)]
+enum Move {
+    Say(usize),
+    Repeat,
+    Shorten,
+    Restart(u64),
+}
+
+fn moves() -> impl Strategy<Value = (u64, Move)> {
+    let what = prop_oneof![
+        4 => (1usize..3000).prop_map(Move::Say),
+        1 => Just(Move::Repeat),
+        1 => Just(Move::Shorten),
+        1 => (0u64..3).prop_map(Move::Restart),
+    ];
+    (0u64..4, what)
+}
+
+proptest! {
+    /// Whatever clients do, and however little is remembered, the reader takes every line.
+    #[test]
+    fn every_line_is_a_turn_that_the_reader_takes(moves in prop::collection::vec(moves(), 1..60), keys in 1usize..60, ratio in 1u64..9) {
+        let few = NonZeroUsize::new(keys).unwrap();
+        let mut numbers = Numbers::remembering(NonZeroUsize::new(2).unwrap(), few);
+        let mut chats: Vec<Vec<(&'static str, String)>> = vec![Vec::new(); 4];
+        let mut reader = policy::trace::Reader::new(Format::Capture);
+        reader.line(&format!(r#"{{"meta":{{"capture":true,"bs":{BLOCK_TOKENS}}}}}"#)).unwrap();
+        for (at, (conversation, what)) in moves.into_iter().enumerate() {
+            let chat = &mut chats[conversation as usize];
+            match what {
+                Move::Say(bytes) => chat.push(("user", text(at as u64, bytes))),
+                Move::Repeat => {}
+                Move::Shorten => _ = chat.pop(),
+                Move::Restart(seed) => *chat = vec![("system", text(seed, 900))],
+            }
+            let (prompt, units) = Chat(chat.clone()).chain();
+            // A ratio that wobbles, as tokenizers' do.
+            let tokens = units / ratio + at as u64 % 5;
+            let line = numbers.line(at as f64, &record(Some(conversation), prompt, units, [tokens, 7]));
+            let json = serde_json::to_string(&line).unwrap();
+            let turn = reader.line(&json).map_err(|error| TestCaseError::fail(format!("{error}: {json}")))?;
+            let turn = turn.unwrap();
+            prop_assert_eq!(turn.input_tokens(), Tokens(tokens));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The thread behind a capture: puts turns in order, numbers them, writes them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus::IntCounterVec;
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use super::file::Ring;
+use super::numbers::Numbers;
+use super::{Message, Open, Place, Record};
+
+/// Most keys of records that are held back: 32 MiB.
+const HELD_KEYS: usize = 2 << 20;
+/// Most records that are held back.
+const HELD_RECORDS: usize = 8192;
+/// A turn that comes so much later than one that was written is taken to have come at that one's time: it was tried
+/// elsewhere first, or its thread was interrupted.
+const TOLERANCE_US: u64 = 5_000_000;
+/// Bytes that are written at once, or a little more.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Its state.
+#[derive(Debug)]
+pub(super) struct Writer {
+    ring: Ring,
+    numbers: Numbers,
+    open: Arc<Open>,
+    turns: IntCounterVec,
+    held: BTreeMap<Place, Box<Record>>,
+    held_keys: usize,
+    /// Arrival of the last turn written.
+    last_us: u64,
+    failing: bool,
+}
+
+impl Writer {
+    pub(super) fn new(ring: Ring, open: Arc<Open>, turns: IntCounterVec) -> Self {
+        Self {
+            ring,
+            numbers: Numbers::default(),
+            open,
+            turns,
+            held: BTreeMap::new(),
+            held_keys: 0,
+            last_us: 0,
+            failing: false,
+        }
+    }
+
+    /// Until nobody can hand in anything any more.
+    pub(super) fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+        while let Some(first) = messages.blocking_recv() {
+            // Read before the queue is emptied: what is not open by now, and earlier, is in the queue or was dropped.
+            let oldest = self.open.lock().first().copied();
+            let mut waiting = Vec::new();
+            let mut next = Some(first);
+            while let Some(message) = next {
+                match message {
+                    Message::Turn(place, record) => self.hold(place, record),
+                    Message::Skipped => {}
+                    Message::End(done) => waiting.push(done),
+                }
+                next = messages.try_recv().ok();
+            }
+            let bound = if waiting.is_empty() { oldest } else { None };
+            self.release(bound);
+            for done in waiting {
+                let _ = done.send(());
+            }
+        }
+        self.release(None);
+    }
+
+    fn hold(&mut self, place: Place, record: Box<Record>) {
+        self.held_keys += record.prompt.len();
+        self.held.insert(place, record);
+    }
+
+    /// Writes what no turn under way came before, and more if too much is held.
+    fn release(&mut self, oldest: Option<Place>) {
+        let mut lines = Vec::new();
+        let mut count = 0;
+        while let Some(first) = self.held.first_entry() {
+            let free = oldest.is_none_or(|oldest| *first.key() < oldest);
+            if !free && self.held_keys <= HELD_KEYS && self.held.len() <= HELD_RECORDS {
+                break;
+            }
+            let (place, record) = first.remove_entry();
+            self.held_keys -= record.prompt.len();
+            count += u64::from(self.line(place, &record, &mut lines));
+            if lines.len() >= WRITE_BYTES {
+                self.write(&mut lines, &mut count);
+            }
+        }
+        self.write(&mut lines, &mut count);
+    }
+
+    /// Writes and clears `count` lines.
+    fn write(&mut self, lines: &mut Vec<u8>, count: &mut u64) {
+        if *count == 0 {
+            return;
+        }
+        match self.ring.write(lines) {
+            Ok(()) => {
+                self.turns.with_label_values(&["written"]).inc_by(*count);
+                self.failing = false;
+            }
+            Err(error) => {
+                self.turns.with_label_values(&["failed"]).inc_by(*count);
+                if !std::mem::replace(&mut self.failing, true) {
+                    warn!(%error, "the capture cannot be written; turns are left out of it until it can");
+                }
+            }
+        }
+        lines.clear();
+        *count = 0;
+    }
+
+    /// Adds the turn's line, unless it is too late for it.
+    fn line(&mut self, (arrived_us, _): Place, record: &Record, lines: &mut Vec<u8>) -> bool {
+        if arrived_us + TOLERANCE_US < self.last_us {
+            self.turns.with_label_values(&["late"]).inc();
+            return false;
+        }
+        self.last_us = self.last_us.max(arrived_us);
+        let line = self.numbers.line(self.last_us as f64 / 1e6, record);
+        let start = lines.len();
+        if serde_json::to_writer(&mut *lines, &line).is_err() {
+            lines.truncate(start);
+            return false;
+        }
+        lines.push(b'\n');
+        true
+    }
+}
