@@ -40,6 +40,8 @@ pub struct Config {
     pub health: Health,
     /// Bounds.
     pub limits: Limits,
+    /// The capture, if there is to be one.
+    pub capture: Option<Capture>,
     /// The log.
     pub log: Log,
 }
@@ -218,6 +220,15 @@ pub struct Limits {
     pub drain_timeout: Duration,
     /// Other workers to be tried.
     pub retries: u32,
+}
+
+/// A capture of the traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes at which it is full.
+    pub max_bytes: NonZeroUsize,
 }
 
 /// The log.

@@ -29,8 +29,8 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Config, Health, Hints, IndexConfig, KvEvents, Limits, Log, Objective, Routing, Server, Snapshot,
-    Worker,
+    Admin, Capture, Config, Health, Hints, IndexConfig, KvEvents, Limits, Log, Objective, Routing, Server,
+    Snapshot, Worker,
 };
 pub use load::{LoadError, Sources, load, load_file, load_routing};
 pub use markdown::reference;

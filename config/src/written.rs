@@ -28,6 +28,8 @@ pub struct File {
     pub health: Health,
     /// Bounds on sizes, times and numbers. Nothing that grows is without one.
     pub limits: Limits,
+    /// A capture of the traffic, for `tailroute replay`.
+    pub capture: Capture,
     /// The log, on standard error.
     pub log: Log,
 }
@@ -279,6 +281,17 @@ pub struct Limits {
     pub retries: u32,
 }
 
+/// A capture: one line per answered turn, with times, lengths and which prompts begin alike. No text, and no hash of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Capture {
+    /// File that turns are written to; the one before it becomes `PATH.1`. Empty: nothing is captured.
+    pub path: String,
+    /// Bytes at which the file is full and a new one begins. Two of them are the most that a capture takes.
+    #[schemars(range(min = 65_536))]
+    pub max_bytes: u64,
+}
+
 /// The log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -443,6 +456,15 @@ impl Default for Limits {
             max_in_flight: 4_096,
             drain_timeout_s: 130.0,
             retries: 2,
+        }
+    }
+}
+
+impl Default for Capture {
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            max_bytes: 256 << 20,
         }
     }
 }

@@ -13,6 +13,7 @@ use policy::route::Settings;
 use tokio::task::JoinSet;
 
 use crate::body::Body;
+use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::evidence::follow::follow;
 use crate::fleet::{Fleet, Worker, health, hints};
@@ -41,11 +42,24 @@ pub struct App {
     pub client: Client<HttpConnector, Body>,
     /// The clock.
     pub clock: Clock,
+    /// Turns are written down here, if they are.
+    pub capture: Option<Capture>,
     /// Held while a snapshot is read or written: one after the other.
     pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
     draining: AtomicBool,
+}
+
+/// Why a router cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Two metrics of one name.
+    #[error("the metrics cannot be registered")]
+    Metrics(#[from] prometheus::Error),
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
 }
 
 /// A place among the requests in flight; dropping it frees the place.
@@ -62,8 +76,11 @@ impl App {
     /// A router that has not been asked anything yet.
     ///
     /// # Errors
-    /// If the metrics cannot be registered.
-    pub fn new(config: Config) -> Result<Arc<Self>, prometheus::Error> {
+    /// If the metrics cannot be registered, or a capture was asked for and cannot be written.
+    pub fn new(config: Config) -> Result<Arc<Self>, StartError> {
+        let metrics = Metrics::new()?;
+        let capture = config.capture.as_ref();
+        let capture = capture.map(|capture| Capture::start(capture, metrics.captured()));
         let routing = &config.routing;
         let capacities: Vec<_> = config
             .workers
@@ -85,7 +102,8 @@ impl App {
             settings: ArcSwap::from_pointee(routing.settings()),
             fleet,
             knowledge,
-            metrics: Metrics::new()?,
+            metrics,
+            capture: capture.transpose()?,
             client: client(&config),
             clock: Clock::start(),
             snapshot: parking_lot::Mutex::new(()),

@@ -2,6 +2,7 @@
 
 pub mod app;
 pub mod body;
+pub mod capture;
 pub mod cli;
 pub mod clock;
 pub mod cmd;

@@ -27,6 +27,7 @@ pub struct Metrics {
     corrected: IntCounterVec,
     agreement: IntCounterVec,
     cached_error: HistogramVec,
+    captured: IntCounterVec,
     kv_events: IntCounterVec,
     kv_streams: IntCounterVec,
     kv_live: IntGaugeVec,
@@ -134,6 +135,12 @@ impl Metrics {
                 registry.register(Box::new(metric.clone()))?;
                 metric
             },
+            captured: counter(
+                "tailroute_capture_turns_total",
+                "Turns for the capture by what became of them: written, dropped (the queue was full), late (later ones \
+                 had been written), failed (the disk).",
+                &["outcome"],
+            )?,
             kv_events: counter(
                 "tailroute_kv_events_total",
                 "Cache events applied, by worker.",
@@ -235,6 +242,12 @@ impl Metrics {
         self.cached_error
             .with_label_values(&[worker, evidence])
             .observe(error as f64);
+    }
+
+    /// The counter of the capture, which counts where it writes.
+    #[must_use]
+    pub fn captured(&self) -> IntCounterVec {
+        self.captured.clone()
     }
 
     /// Cache events of a worker were applied.

@@ -119,6 +119,9 @@ impl Server {
         }
         self.admin.abort();
         drop(self.tasks);
+        if let Some(capture) = &self.app.capture {
+            capture.flush().await;
+        }
         if let Some(snapshot) = &self.app.config.index.snapshot {
             crate::snapshot::save(&self.app, snapshot).await;
         }

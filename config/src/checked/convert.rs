@@ -13,7 +13,8 @@ use policy::route::{CacheAware, Weights};
 use policy::units::{Millis, Tokens};
 
 use super::{
-    Admin, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, Snapshot, worker,
+    Admin, Capture, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, Snapshot,
+    worker,
 };
 use crate::problem::{Origin, Problem, Problems};
 use crate::written;
@@ -57,6 +58,7 @@ pub(crate) fn check(
         index: index(file.index, &mut checker),
         health: health(&file.health, &mut checker),
         limits: limits(&file.limits, &mut checker),
+        capture: capture(file.capture, &mut checker),
         log: log(file.log, &mut checker),
     }
 }
@@ -72,6 +74,14 @@ fn index(written: written::Index, checker: &mut Checker<'_>) -> IndexConfig {
             max_age,
         }),
     }
+}
+
+fn capture(written: written::Capture, checker: &mut Checker<'_>) -> Option<Capture> {
+    let max_bytes = checker.bytes("capture.max_bytes", written.max_bytes);
+    (!written.path.is_empty()).then(|| Capture {
+        path: written.path.into(),
+        max_bytes,
+    })
 }
 
 /// Needs no checker: every value of the section is a number or a name that the schema has checked.

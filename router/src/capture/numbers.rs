@@ -117,7 +117,8 @@ impl Numbers {
         let [prompt, response] = record.tokens;
         let (ends, known) = self.places(record, prompt);
         let block_runs = self.blocks(record, &ends, prompt);
-        let (conv, turn, history) = self.conversation(record.conversation, known.min(prompt), prompt + response);
+        let (conv, turn, history) =
+            self.conversation(record.conversation, known.min(prompt), prompt + response);
         Line {
             ts: round(ts, 1e6),
             conv,
@@ -151,9 +152,9 @@ impl Numbers {
         let known = ends.last().copied().unwrap_or(0);
         let from = (record.prompt.span(ends.len()), known);
         let to = (record.units.max(record.prompt.span(keys.len())), prompt);
-        for at in ends.len()..keys.len() {
-            let end = between(from, to, record.prompt.ends()[at]);
-            self.ends.put(keys[at], end);
+        for (key, unit) in keys.iter().zip(record.prompt.ends()).skip(ends.len()) {
+            let end = between(from, to, *unit);
+            self.ends.put(*key, end);
             ends.push(end);
         }
         if let Some(reply) = &record.reply {

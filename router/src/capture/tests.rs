@@ -3,8 +3,8 @@ use std::path::Path;
 
 use policy::fingerprint::ChainBuilder;
 use policy::trace::{Format, Turn};
-use proptest::prelude::*;
 use prometheus::Opts;
+use proptest::prelude::*;
 
 use super::numbers::{BLOCK_TOKENS, Line, Numbers};
 use super::*;
@@ -50,7 +50,9 @@ fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]
 }
 
 fn text(seed: u64, bytes: usize) -> String {
-    (0..bytes).map(|at| char::from(b'a' + ((seed + at as u64 * 7) % 26) as u8)).collect()
+    (0..bytes)
+        .map(|at| char::from(b'a' + ((seed + at as u64 * 7) % 26) as u8))
+        .collect()
 }
 
 fn ids(line: &Line) -> Vec<u64> {
@@ -74,7 +76,10 @@ fn settings(path: &Path, max_bytes: usize) -> config::Capture {
 }
 
 fn read(path: &Path) -> Vec<Turn> {
-    TraceFile::open(path, Format::Auto).unwrap().collect::<Result<_, _>>().unwrap()
+    TraceFile::open(path, Format::Auto)
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap()
 }
 
 #[test]
@@ -83,14 +88,20 @@ fn a_conversations_next_turn_continues_its_blocks_and_counts_its_history() {
     let mut chat = Chat(vec![("user", text(1, 4000))]);
     let first = numbers.line(1.0, &chat.record(7, 50));
     assert_eq!((first.conv, first.turn, first.history_tokens), (0, 0, 0));
-    assert_eq!(ids(&first).len() as u64, first.prompt_tokens / u64::from(BLOCK_TOKENS));
+    assert_eq!(
+        ids(&first).len() as u64,
+        first.prompt_tokens / u64::from(BLOCK_TOKENS)
+    );
     assert_eq!(first.block_runs.len(), 2, "new blocks are one run");
     chat.0.push(("assistant", text(2, 200)));
     chat.0.push(("user", text(3, 1000)));
     let second = numbers.line(2.0, &chat.record(7, 50));
     assert_eq!((second.conv, second.turn), (0, 1));
     assert_eq!(shared(&first, &second), ids(&first).len());
-    assert_eq!(second.history_tokens, first.prompt_tokens, "the reply's text was not seen");
+    assert_eq!(
+        second.history_tokens, first.prompt_tokens,
+        "the reply's text was not seen"
+    );
 }
 
 #[test]
@@ -127,8 +138,15 @@ fn a_shared_beginning_is_the_same_blocks_however_long_the_prompts_are() {
     long.tokens[0] = 2711;
     let (short, long) = (numbers.line(0.0, &short), numbers.line(1.0, &long));
     let system_blocks = (750 - 64) / u64::from(BLOCK_TOKENS);
-    assert!(shared(&short, &long) as u64 >= system_blocks, "{short:?} {long:?}");
-    assert_eq!((long.history_tokens, long.conv), (0, 1), "another's words are no history");
+    assert!(
+        shared(&short, &long) as u64 >= system_blocks,
+        "{short:?} {long:?}"
+    );
+    assert_eq!(
+        (long.history_tokens, long.conv),
+        (0, 1),
+        "another's words are no history"
+    );
 }
 
 #[test]
@@ -161,11 +179,12 @@ fn classes_that_clients_invent_end_in_one() {
 fn a_capture_is_a_trace_sorted_by_arrival_whenever_its_turns_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let (turns, counts) = (counters(), counters());
-    let _ = counts;
+    let turns = counters();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let capture = Capture::start(&settings(&path, 1 << 20), turns.clone()).unwrap();
-    let slips: Vec<_> = (0..5).map(|at| capture.begin(Millis(f64::from(at) * 100.0))).collect();
+    let slips: Vec<_> = (0..5)
+        .map(|at| capture.begin(Millis(f64::from(at) * 100.0)))
+        .collect();
     let given_up = capture.begin(Millis(50.0));
     for (at, slip) in slips.into_iter().enumerate().rev() {
         slip.hand_in(Chat(vec![("user", text(at as u64, 1000))]).record(at as u64, 3));
@@ -186,7 +205,10 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let capture = Capture::start(&settings(&path, 4000), counters()).unwrap();
     let before = folder.path().join("capture.jsonl.1");
-    assert_eq!(std::fs::read_to_string(&before).unwrap(), "what an earlier run left");
+    assert_eq!(
+        std::fs::read_to_string(&before).unwrap(),
+        "what an earlier run left"
+    );
     for at in 0..100u64 {
         let slip = capture.begin(Millis(at as f64));
         slip.hand_in(Chat(vec![("user", text(at, 1000))]).record(at % 7, 3));
@@ -202,7 +224,28 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
 #[test]
 fn a_path_that_cannot_be_written_is_an_error_at_the_start() {
     let error = Capture::start(&settings(Path::new("/nowhere/at/all"), 4000), counters()).unwrap_err();
-    assert_eq!(error.to_string(), "cannot write a capture to /nowhere/at/all (capture.path)");
+    assert_eq!(
+        error.to_string(),
+        "cannot write a capture to /nowhere/at/all (capture.path)"
+    );
+}
+
+#[test]
+fn a_full_queue_drops_and_counts_and_never_waits() {
+    let (queue, _nobody_reads) = mpsc::channel(1);
+    let turns = counters();
+    let capture = Capture(Arc::new(Shared {
+        queue,
+        open: Arc::default(),
+        sequence: AtomicU64::new(0),
+        turns: turns.clone(),
+    }));
+    for _ in 0..3 {
+        let slip = capture.begin(Millis(0.0));
+        slip.hand_in(Chat(vec![("user", text(1, 100))]).record(1, 1));
+    }
+    assert_eq!(turns.with_label_values(&["dropped"]).get(), 2);
+    assert!(capture.0.open.lock().is_empty());
 }
 
 #[test]

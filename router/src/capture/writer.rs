@@ -82,12 +82,12 @@ impl Writer {
     fn release(&mut self, oldest: Option<Place>) {
         let mut lines = Vec::new();
         let mut count = 0;
-        while let Some(first) = self.held.first_entry() {
-            let free = oldest.is_none_or(|oldest| *first.key() < oldest);
-            if !free && self.held_keys <= HELD_KEYS && self.held.len() <= HELD_RECORDS {
+        while let Some((place, record)) = self.held.pop_first() {
+            let free = oldest.is_none_or(|oldest| place < oldest);
+            if !free && self.held_keys <= HELD_KEYS && self.held.len() < HELD_RECORDS {
+                self.held.insert(place, record);
                 break;
             }
-            let (place, record) = first.remove_entry();
             self.held_keys -= record.prompt.len();
             count += u64::from(self.line(place, &record, &mut lines));
             if lines.len() >= WRITE_BYTES {

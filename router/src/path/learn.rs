@@ -17,6 +17,7 @@ use super::fingerprint::Extent;
 use super::session::Session;
 use super::watch::Usage;
 use crate::app::{App, Place};
+use crate::capture::{Record, Slip};
 use crate::fleet::hints::Kind;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Counted, Reported, Scale, Source};
@@ -77,6 +78,9 @@ pub struct Flight {
     /// Blocks that the worker had told of when the attempt went out; `None` if it tells of none.
     blocks_told: Option<u64>,
     reply: Option<ChainBuilder>,
+    /// The turn's place in the capture.
+    slip: Option<Slip>,
+    ttft: Millis,
     started: bool,
     outcome: Outcome,
     usage: Option<Usage>,
@@ -122,6 +126,8 @@ impl Flight {
             prompt: chain.clone(),
             blocks_told: app.knowledge.stored(worker.id),
             reply: turn.fingerprint.reply.clone(),
+            slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
+            ttft: Millis::ZERO,
             started: false,
             outcome: Outcome::Aborted,
             usage: None,
@@ -140,7 +146,8 @@ impl Flight {
             return;
         }
         self.in_flight.first_token();
-        let actual_s = (self.app.clock.now() - self.arrived).0 / 1e3;
+        self.ttft = self.app.clock.now() - self.arrived;
+        let actual_s = self.ttft.0 / 1e3;
         let objective_s = self.app.config.objective.ttft.0 / 1e3;
         self.app.metrics.first_token(
             self.worker().name(),
@@ -290,12 +297,48 @@ impl Flight {
     }
 }
 
+impl Flight {
+    /// The turn as the capture keeps it. Without a count of the worker's, lengths are estimates.
+    fn record(&mut self) -> Record {
+        let (Extent::Bytes(units) | Extent::Tokens(units)) = self.extent;
+        let prompt = self.scale.tokens(units);
+        let end = self.reply.as_ref().map_or(units, ChainBuilder::bytes);
+        let estimated = [prompt, self.scale.tokens(end).saturating_sub(prompt)];
+        let counted = self.usage.map(|usage| [usage.prompt, usage.completion]);
+        Record {
+            conversation: self.session.as_ref().map(|session| session.key),
+            class: std::mem::take(&mut self.model),
+            prompt: std::mem::take(&mut self.prompt),
+            units,
+            reply: self.reply.as_ref().map(|reply| reply.chain().clone()),
+            tokens: counted.unwrap_or(estimated),
+            counted: counted.is_some(),
+            worker: self.worker().name().into(),
+            ttft: self.ttft,
+            predicted_ttft: self.predicted_ttft,
+            predicted_cached: self.predicted_cached,
+            reported_cached: self.usage.and_then(|usage| usage.cached),
+            outcome: self.outcome.as_str(),
+        }
+    }
+
+    /// Hands the turn to the capture, if it was load on its worker.
+    fn write_down(&mut self) {
+        if let Some(slip) = self.slip.take()
+            && self.started
+            && self.outcome != Outcome::ClientError
+        {
+            slip.hand_in(self.record());
+        }
+    }
+}
+
 impl Drop for Flight {
     fn drop(&mut self) {
         if let Some(reply) = &mut self.reply {
             reply.end_message();
         }
-        let usage = self.usage.take();
+        let usage = self.usage;
         if let Some(usage) = usage {
             self.learn_usage(usage);
         }
@@ -309,6 +352,7 @@ impl Drop for Flight {
                     .update(self.worker().id, |residency| residency.retract(hold));
             }
         }
+        self.write_down();
         let seconds = (self.app.clock.now() - self.arrived).0 / 1e3;
         if self.outcome != Outcome::NotReached {
             self.app

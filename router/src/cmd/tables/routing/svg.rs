@@ -13,8 +13,8 @@ const WIDTH: f64 = 880.0;
 const LEFT: f64 = 196.0;
 const RIGHT: f64 = 28.0;
 const TOP: f64 = 92.0;
-const LANE: f64 = 7.0;
-const ROW_GAP: f64 = 13.0;
+const LANE: f64 = 8.5;
+const ROW_GAP: f64 = 12.0;
 /// Extra room above the first row of a fleet, for its name.
 const GROUP_GAP: f64 = 22.0;
 

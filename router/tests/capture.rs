@@ -1,0 +1,208 @@
+//! From traffic to a capture and back: `drive` sends a trace through the router, the router captures it, and `replay`
+//! plays the same turns.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use config::{Config, Sources};
+use policy::cost::PrefillCost;
+use policy::trace::{Format, Turn};
+use serde_json::{Value, json};
+use sim_engine::{Engine, EngineConfig};
+use tailroute::serve::Server;
+use tailroute::trace_file::TraceFile;
+
+/// Three conversations that begin with the same 256 tokens, three turns each, in 64-token blocks.
+fn trace() -> String {
+    let mut text = "{\"meta\":{\"bs\":64}}\n".to_owned();
+    let mut fresh = 1000u64;
+    let mut chains: Vec<Vec<u64>> = vec![(1..=4).collect(); 3];
+    let mut history = [0u64; 3];
+    for turn in 0..3u64 {
+        for (conversation, chain) in chains.iter_mut().enumerate() {
+            let prompt = if turn == 0 { 512 } else { 128 };
+            let input = history[conversation] + prompt;
+            while (chain.len() as u64) < input / 64 {
+                chain.push(fresh);
+                fresh += 1;
+            }
+            let line = json!({
+                "ts": turn as f64 + conversation as f64 * 0.1, "conv": conversation, "turn": turn,
+                "prompt_tokens": prompt, "history_tokens": history[conversation], "response_tokens": 64,
+                "blocks": chain[..(input / 64) as usize],
+            });
+            text += &format!("{line}\n");
+            history[conversation] = input + 64;
+        }
+    }
+    text
+}
+
+async fn engines() -> Vec<Engine> {
+    let config = EngineConfig {
+        time_scale: 1000.0,
+        prefill: PrefillCost::linear(0.1, 20.0),
+        ..EngineConfig::default()
+    };
+    let mut engines = Vec::new();
+    for _ in 0..2 {
+        engines.push(Engine::start(config.clone()).await.unwrap());
+    }
+    engines
+}
+
+fn configuration(engines: &[Engine], capture: &Path) -> (String, Config) {
+    let mut text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[capture]\npath = {:?}\n",
+        capture.display().to_string()
+    );
+    for (at, engine) in engines.iter().enumerate() {
+        text += &format!(
+            "[[workers]]\nname = \"w{at}\"\nurl = \"{}\"\ncapacity_tokens = 131072\n",
+            engine.url()
+        );
+    }
+    let sources = Sources {
+        file: Some(("t.toml", &text)),
+        ..Sources::default()
+    };
+    let config = config::load(&sources).unwrap();
+    (text, config)
+}
+
+async fn tailroute(arguments: Vec<String>) -> Output {
+    let run = || {
+        Command::new(env!("CARGO_BIN_EXE_tailroute"))
+            .args(arguments)
+            .output()
+    };
+    tokio::task::spawn_blocking(run).await.unwrap().unwrap()
+}
+
+fn read(path: &Path) -> Vec<Turn> {
+    TraceFile::open(path, Format::Auto)
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap()
+}
+
+fn shared(a: &Turn, b: &Turn) -> usize {
+    let blocks = |turn: &Turn| turn.blocks.clone().unwrap_or_default();
+    blocks(a)
+        .iter()
+        .zip(blocks(b))
+        .take_while(|(a, b)| **a == *b)
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_driven_is_captured_and_can_be_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("trace.jsonl"), trace()).unwrap();
+    let engines = engines().await;
+    let (text, config) = configuration(&engines, &file("capture.jsonl"));
+    let server = Server::start(config).await.unwrap();
+    assert!(server.wait_ready(Duration::from_secs(30)).await);
+
+    let path = |name: &str| file(name).display().to_string();
+    let driven = tailroute(vec![
+        "drive".to_owned(),
+        "--trace".to_owned(),
+        path("trace.jsonl"),
+        format!("--target=http://{}", server.address),
+        "--speed=5".to_owned(),
+        "--warmup-share=0".to_owned(),
+        "--json".to_owned(),
+    ])
+    .await;
+    assert!(
+        driven.status.success(),
+        "{}",
+        String::from_utf8_lossy(&driven.stderr)
+    );
+    let driven: Value = serde_json::from_slice(&driven.stdout).unwrap();
+    let run = &driven["targets"][0]["rounds"][0];
+    server.drain().await;
+
+    let captured = read(&file("capture.jsonl"));
+    assert_eq!(captured.len(), 9);
+    let sum = |of: fn(&Turn) -> u64| captured.iter().map(of).sum::<u64>();
+    assert_eq!(
+        sum(|turn| turn.input_tokens().0),
+        run["prompt_tokens"].as_u64().unwrap()
+    );
+    assert_eq!(
+        sum(|turn| turn.response_tokens.0),
+        run["completion_tokens"].as_u64().unwrap()
+    );
+
+    // The same conversations in the same order, whatever their numbers.
+    let original = read(&file("trace.jsonl"));
+    for (ours, theirs) in captured.iter().zip(&original) {
+        assert_eq!((ours.conversation, ours.turn), (theirs.conversation, theirs.turn));
+        let off = ours.history_tokens.0.abs_diff(theirs.history_tokens.0);
+        assert!(
+            off <= 32,
+            "templates aside, {ours:?} has the history of {theirs:?}"
+        );
+    }
+    // Prompts that began alike do so in the capture: the shared 256 tokens but for the block in which they part.
+    assert!(
+        (2..=5).contains(&shared(&captured[0], &captured[1])),
+        "{:?}",
+        &captured[..2]
+    );
+    let grown = captured[0].blocks.as_ref().unwrap().len();
+    assert!(
+        shared(&captured[0], &captured[3]) + 1 >= grown,
+        "{:?}",
+        &captured[..4]
+    );
+    let raw = std::fs::read_to_string(file("capture.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(raw.lines().last().unwrap()).unwrap();
+    assert!(["w0", "w1"].contains(&last["worker"].as_str().unwrap()));
+    assert_eq!((&last["outcome"], &last["class"]), (&"ok".into(), &"sim".into()));
+    assert!(last["ttft_ms"].as_f64().unwrap() > 0.0 && last["cached_tokens"].as_u64().unwrap() > 0);
+
+    std::fs::write(file("tailroute.toml"), text).unwrap();
+    std::fs::write(file("after.toml"), "[routing]\npolicy = \"round_robin\"\n").unwrap();
+    let mut arguments: Vec<String> = ["replay", "--warmup-share=0", "--json"].map(str::to_owned).into();
+    for (flag, name) in [
+        ("--capture", "capture.jsonl"),
+        ("--config", "tailroute.toml"),
+        ("--weights", "after.toml"),
+    ] {
+        arguments.extend([flag.to_owned(), path(name)]);
+    }
+    let replayed = tailroute(arguments).await;
+    assert!(
+        replayed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&replayed.stderr)
+    );
+    let report: Value = serde_json::from_slice(&replayed.stdout).unwrap();
+    assert_eq!(
+        (&report["turns"], &report["workers"]),
+        (&9.into(), &json!(["w0", "w1"]))
+    );
+    assert_eq!(report["classes"][0]["class"], "sim");
+    assert!(
+        report["baseline"]["hit_ratio"].as_f64().unwrap() > 0.5,
+        "{report:#}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capture_that_cannot_be_written_stops_the_start() {
+    let engines = engines().await;
+    let (_, config) = configuration(&engines, Path::new("/nowhere/at/all.jsonl"));
+    let error = Server::start(config).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot write a capture to /nowhere/at/all.jsonl (capture.path)"
+    );
+}
