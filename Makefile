@@ -4,7 +4,7 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint build compare clean
+.PHONY: help setup demo test test-long lint build compare routing-tables clean
 
 help: ## list what can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +28,11 @@ lint: setup ## formatting, and clippy with warnings as errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-compare: build ## TRACE=file: replay 600 turns against three policies in front of real sockets, interleaved
-	scripts/compare $(TRACE)
+compare: build ## TRACE=file: drive four policies over HTTP at two loads, interleaved (14 minutes; LOADS, ROUNDS, JSON=1)
+	@scripts/compare $(TRACE)
+
+routing-tables: build ## TRACE=file: the tables of docs/routing.md, and docs/routing.svg (minutes)
+	@target/release/tailroute tables --routing --trace $(TRACE) --svg docs/routing.svg
 
 clean: ## remove what was built
 	$(CARGO) clean
