@@ -279,11 +279,11 @@ mod tests {
 
     #[test]
     fn every_contender_has_figures_in_every_cell_and_every_weight_a_row() {
-        let report = measure(None, Some(40), &Seeds(vec![1, 2])).unwrap();
+        let report = measure(None, Some(10), &Seeds(vec![1])).unwrap();
         assert!(report.generated && report.cells.len() == 12);
         for cell in &report.cells {
             assert_eq!(cell.contenders.len(), Contender::ALL.len());
-            assert!(cell.contenders.values().all(|figures| figures.len() == 2));
+            assert!(cell.contenders.values().all(|figures| figures.len() == 1));
         }
         assert_eq!(report.weights.len(), VARIANTS.len());
         let text = markdown(&report);

@@ -1,0 +1,86 @@
+//! `tailroute tables --routing` through the binary: what it prints, draws and refuses.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn tables(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tailroute"))
+        .current_dir(folder)
+        .arg("tables")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_trace_of_ones_own_is_played_and_drawn_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn = |at: u32| {
+        format!(
+            "{{\"ts\":{at},\"conv\":{},\"turn\":{},\"prompt_tokens\":900,\"history_tokens\":{},\"response_tokens\":100}}\n",
+            at % 5,
+            at / 5,
+            at / 5 * 1000
+        )
+    };
+    let trace: String = (0..15).map(turn).collect();
+    std::fs::write(folder.path().join("own.jsonl"), trace).unwrap();
+    let output = tables(
+        folder.path(),
+        &[
+            "--routing",
+            "--trace",
+            "own.jsonl",
+            "--seeds",
+            "4,5",
+            "--json",
+            "--svg",
+            "own.svg",
+        ],
+    );
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&report["trace"], &report["generated"]),
+        (&"own.jsonl".into(), &false.into())
+    );
+    assert_eq!(
+        (&report["turns"], &report["seeds"]),
+        (&15.into(), &serde_json::json!([4, 5]))
+    );
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 12);
+    let change = &cells[0]["tail_against"]["cache_aware_tree"]["p95"];
+    assert!(change["least"].as_f64() <= change["most"].as_f64());
+    assert_eq!(cells[0]["contenders"]["round_robin"].as_array().unwrap().len(), 2);
+    assert!(
+        report["aims"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|aim| aim["of"] == 12)
+    );
+    let drawn = std::fs::read_to_string(folder.path().join("own.svg")).unwrap();
+    assert!(drawn.contains("15 turns of own.jsonl"));
+}
+
+#[test]
+fn what_cannot_be_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let code = |arguments: &[&str]| tables(folder.path(), arguments).status.code();
+    assert_eq!(code(&[]), Some(2), "which tables?");
+    assert_eq!(code(&["--routing", "--paper"]), Some(2));
+    assert_eq!(code(&["--paper", "--svg", "x.svg"]), Some(2));
+    assert_eq!(code(&["--routing", "--seeds", "0"]), Some(2));
+    assert_eq!(code(&["--routing", "--trace", "nowhere.jsonl"]), Some(1));
+    let listed = tables(folder.path(), &["--paper", "--seeds", "4,5"]);
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("a number of seeds, not a list"));
+}
