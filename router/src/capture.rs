@@ -91,8 +91,8 @@ type Place = (u64, u64);
 #[derive(Debug)]
 enum Message {
     Turn(Place, Box<Record>),
-    /// A turn that is not captured is over: others need not wait for it any more.
-    Skipped,
+    /// A turn is over, captured or not: others need not wait for it any more.
+    Over,
     /// Write everything, and say so.
     End(oneshot::Sender<()>),
 }
@@ -182,7 +182,7 @@ impl Slip {
 impl Drop for Slip {
     fn drop(&mut self) {
         self.shared.open.lock().remove(&self.place);
-        // Best effort: the next turn's message does as well.
-        let _ = self.shared.queue.try_send(Message::Skipped);
+        // The record came while its own place was open. Best effort: the next turn's message does as well.
+        let _ = self.shared.queue.try_send(Message::Over);
     }
 }

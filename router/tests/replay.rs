@@ -229,7 +229,8 @@ fn equal_settings_change_nothing() {
     assert_eq!(report["changes"], Value::Array(Vec::new()));
     assert_eq!(figures(&report["baseline"]), figures(&report["proposed"]));
     let text = replay(BUSY, "", "", &[]);
-    assert!(String::from_utf8_lossy(&text.stdout).contains("no turn changes"));
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(text.contains("no turn changes") && text.contains("nothing else than is in force"));
 }
 
 #[test]
@@ -250,6 +251,10 @@ fn the_table_reads_before_and_after() {
     );
     assert!(
         text.contains("class chat, 2 turns") && text.contains("0 → 1: rotation"),
+        "{text}"
+    );
+    assert!(
+        text.contains("proposed: policy least_ttft → round_robin\n"),
         "{text}"
     );
     assert!(output.stderr.is_empty(), "no progress for what is over at once");

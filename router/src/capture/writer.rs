@@ -59,7 +59,7 @@ impl Writer {
             while let Some(message) = next {
                 match message {
                     Message::Turn(place, record) => self.hold(place, record),
-                    Message::Skipped => {}
+                    Message::Over => {}
                     Message::End(done) => waiting.push(done),
                 }
                 next = messages.try_recv().ok();

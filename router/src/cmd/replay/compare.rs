@@ -40,6 +40,7 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct Side {
     pub(super) settings: Settings,
+    pub(super) utilisation_window_s: f64,
     pub(super) cache: String,
     #[serde(flatten)]
     pub(super) figures: Figures,
@@ -115,6 +116,7 @@ impl Played {
     fn side(&self, figures: Figures) -> Side {
         Side {
             settings: self.config.settings,
+            utilisation_window_s: self.config.utilisation_window.0 / 1e3,
             cache: self.report.cache.clone(),
             figures,
             utilisation: self.report.utilisation,

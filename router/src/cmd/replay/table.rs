@@ -2,19 +2,20 @@
 
 use std::fmt::Write as _;
 
-use super::compare::{Change, Report};
+use serde_json::Value;
+
+use super::compare::{Change, Report, Side};
 use super::figures::Figures;
 
 /// Everything, on lines of about a hundred characters.
 pub(super) fn text(report: &Report) -> String {
     let (before, after) = (&report.baseline, &report.proposed);
     let mut out = format!(
-        "{} turns on {} workers, objective {} ms: {} → {}\n{} turns go elsewhere; {} become faster, {} slower",
+        "{} turns on {} workers, objective {} ms\nproposed: {}\n{} turns go elsewhere; {} become faster, {} slower",
         report.turns,
         report.workers.len(),
         report.objective_ms,
-        before.settings.policy,
-        after.settings.policy,
+        proposal(before, after),
         report.moved,
         report.better,
         report.worse,
@@ -52,6 +53,36 @@ pub(super) fn text(report: &Report) -> String {
     );
     report.changes.iter().for_each(|change| one(&mut out, change));
     out
+}
+
+/// What the proposal changes: `kappa_max 10 → 20, weights.locality 0.6 → 0.8`.
+fn proposal(before: &Side, after: &Side) -> String {
+    let settings = |side: &Side| serde_json::to_value(side.settings).unwrap_or_default();
+    let mut changes = Vec::new();
+    differences("", &settings(before), &settings(after), &mut changes);
+    let windows = [before, after].map(|side| side.utilisation_window_s);
+    if windows[0] != windows[1] {
+        changes.push(format!("utilisation_window_s {} → {}", windows[0], windows[1]));
+    }
+    if changes.is_empty() {
+        return "nothing else than is in force".to_owned();
+    }
+    changes.join(", ")
+}
+
+fn differences(path: &str, before: &Value, after: &Value, changes: &mut Vec<String>) {
+    if let (Value::Object(before), Value::Object(after)) = (before, after) {
+        for (key, value) in before {
+            let path = if path.is_empty() {
+                key.clone()
+            } else {
+                format!("{path}.{key}")
+            };
+            differences(&path, value, after.get(key).unwrap_or(&Value::Null), changes);
+        }
+    } else if before != after {
+        changes.push(format!("{path} {before} → {after}").replace('"', ""));
+    }
 }
 
 fn figures(out: &mut String, indent: &str, before: &Figures, after: &Figures) {

@@ -28,6 +28,9 @@ pub(super) use self::svg::svg;
 /// Played where no trace is given.
 const STAND_IN: &str = "gen:agentic:1";
 
+/// Where caches are large and the fleet is overloaded: the cell in which charging for others pays most.
+const HARDEST: Cell = CELLS[5];
+
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -232,9 +235,19 @@ fn aims(cells: &[CellReport]) -> Vec<Aim> {
             of: all.len(),
         }
     };
+    let hardest = cells.iter().filter(|cell| cell.cell == HARDEST);
+    let below: Vec<bool> = hardest
+        .filter_map(|cell| cell.tail_against.get(Contender::LeastTtft.name()))
+        .map(|changes| changes.p95.median <= -18.0)
+        .collect();
     let tree = Contender::CacheAwareTree;
     let index = Contender::CacheAwareIndex;
     vec![
+        Aim {
+            aim: "p95 at least 18 % below least_ttft at 4 / 8,000 / 1.1",
+            met: below.iter().filter(|met| **met).count(),
+            of: below.len(),
+        },
         aim("p95 at least 15 % below cache_aware (tree)", tree, |c| {
             c.p95.median <= -15.0
         }),
