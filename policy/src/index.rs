@@ -85,6 +85,12 @@ impl Index {
         self.writer.broken()
     }
 
+    /// Reclaims up to about `keys` of the keys that removals left to later writes; returns how many are left. Each write
+    /// does a part of this anyway: for an owner that is idle.
+    pub fn tidy(&mut self, keys: u64) -> u64 {
+        self.writer.tidy(keys)
+    }
+
     /// How many leading keys of `chain` each worker holds. Overwrites `reach`; a `reach` used before is not reallocated.
     pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
         self.writer.shared.lookup(chain, reach);
@@ -121,6 +127,10 @@ impl Index {
     }
 
     /// `worker` holds nothing any more: it left, restarted, cleared its cache or lost events. Returns the keys it lost.
+    ///
+    /// Takes time by the runs that the worker holds any of, whatever others hold and however many keys the runs have.
+    /// Answers and counts are exact at once, and the slot may be used again; the memory of keys that nobody else holds
+    /// is reclaimed by later writes, a bounded part by each ([`IndexStats::owed_keys`]).
     pub fn forget(&mut self, worker: WorkerId) -> u64 {
         self.writer.forget(worker)
     }

@@ -69,7 +69,7 @@ fn eight_turnovers_leave_no_garbage() {
         "{fresh:?} to {worn:?}"
     );
     assert!(
-        per_entry(worn) <= per_entry(fresh) * 1.10,
+        per_entry(worn) <= per_entry(fresh) * 1.05,
         "{} to {}",
         per_entry(fresh),
         per_entry(worn)

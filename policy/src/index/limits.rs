@@ -40,6 +40,8 @@ pub struct IndexStats {
     pub runs: u64,
     /// Bytes in use, spare capacity included.
     pub bytes: u64,
+    /// Keys that nobody holds any more and no answer mentions, whose memory later writes will reclaim.
+    pub owed_keys: u64,
     /// Keys that the index dropped to stay within its bytes, ever.
     pub evicted_keys: u64,
     /// (key, worker) pairs dropped with them, ever.

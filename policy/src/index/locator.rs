@@ -2,12 +2,14 @@
 //!
 //! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run. The key itself stands in the run
 //! and is read only to confirm a slot whose 18 bits agree. Slots come in buckets of one cache line: seven slots, and a
-//! count of the keys that belong here but had to go further. A search ends at the first bucket without such keys, a
-//! removal empties one slot and lowers the counts it passed; nothing is shifted and no tombstone stays (the overflow
-//! count of Bronson and Shi's F14, 2019). Compared to linear probing, a removal has half the mispredicted branches and
-//! touches one line instead of two.
+//! control word with a byte of each slot's hash, all compared at once, and a count of the keys that belong here but had
+//! to go further. A search ends at the first bucket without such keys, a removal empties one slot and lowers the counts
+//! it passed; nothing is shifted and no tombstone stays (the overflow count of Bronson and Shi's F14, 2019). Compared to
+//! linear probing, a removal has half the mispredicted branches and touches one line instead of two.
 //!
-//! Shards hold some thousands of keys at most and grow by a sixth, so that no insert rebuilds more than a shard.
+//! Shards hold some thousands of keys at most and grow by a sixth, so that no insert rebuilds more than a shard. They
+//! shrink almost as soon as they would not have grown: at any time, however much came and went before, a table that
+//! holds n keys has about the same size.
 //!
 //! Depth counts from the prompt's start, not from the run's: splitting a run then renames only the shorter side's keys.
 
@@ -17,10 +19,11 @@ const DEPTH_SHIFT: u32 = 26;
 const RUN_MASK: u64 = (1 << DEPTH_SHIFT) - 1;
 const DEPTH_MASK: u64 = (1 << (TAG_SHIFT - DEPTH_SHIFT)) - 1;
 const SLOTS: usize = 7;
-/// Keys in four buckets at which a shard grows, and below which it shrinks: close together, so that a table that was
-/// fuller for a moment does not stay large.
-const MOST_PER_FOUR: usize = 20;
-const FEWEST_PER_FOUR: usize = 15;
+/// Keys in 64 buckets at which a shard grows, below which it shrinks, and how many it has then. The lower bound is just
+/// under what growth leaves, so that a table that was fuller for a moment does not stay large.
+const MOST: usize = 320;
+const FEWEST: usize = 272;
+const SHRUNK: usize = 300;
 
 /// Buckets of a shard's first allocation. Shards start at sizes spread over one step of growth, so that they never all
 /// grow at once and the table's fullness is the same at any number of keys.
@@ -33,10 +36,19 @@ pub(super) struct Place {
     pub(super) depth: u32,
 }
 
-/// Seven slots, 0 where vacant, and how many keys went past.
+/// Seven slots, and their control word: a byte for each, 0 where the slot is vacant, and in the highest byte how many keys
+/// went past.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-struct Bucket([u64; SLOTS + 1]);
+struct Bucket {
+    slots: [u64; SLOTS],
+    control: u64,
+}
+
+const PASSED: u32 = 56;
+const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
+/// The highest bit of each slot's byte.
+const HIGH_BITS: u64 = 0x0080_8080_8080_8080;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -62,15 +74,65 @@ fn unpack(slot: u64) -> Place {
     }
 }
 
+/// The byte of a slot's hash that its bucket's control word keeps: the low bits, as the bucket follows from the high ones.
+#[inline]
+fn mark(tag: u64) -> u64 {
+    (tag & 0xFF).max(1)
+}
+
+/// The slots that a set of highest bits stands for, in order.
+#[inline]
+fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = (bits != 0).then(|| bits.trailing_zeros() as usize / 8);
+        bits &= bits.wrapping_sub(1);
+        slot
+    })
+}
+
 impl Bucket {
-    /// A bit for each slot that is wanted. Without branches: which slot it is cannot be predicted.
+    /// The slots whose byte is `mark`, all compared at once, and rarely one more (a borrow; the caller compares the slot).
+    /// The first one is always right.
     #[inline]
-    fn which(&self, wanted: impl Fn(u64) -> bool) -> u32 {
-        (0..SLOTS).fold(0, |bits, at| bits | u32::from(wanted(self.0[at])) << at)
+    fn marked(&self, mark: u64) -> u64 {
+        let differing = self.control ^ (mark * EACH_BYTE);
+        differing.wrapping_sub(EACH_BYTE) & !differing & HIGH_BITS
     }
 
+    #[inline]
+    fn vacant(&self) -> Option<usize> {
+        slots_of(self.marked(0)).next()
+    }
+
+    #[inline]
+    fn fill(&mut self, slot: usize, value: u64) {
+        self.slots[slot] = value;
+        self.control |= mark(value >> TAG_SHIFT) << (8 * slot);
+    }
+
+    #[inline]
+    fn vacate(&mut self, slot: usize) {
+        self.slots[slot] = 0;
+        self.control &= !(0xFF << (8 * slot));
+    }
+
+    #[inline]
     fn passed(&self) -> u64 {
-        self.0[SLOTS]
+        self.control >> PASSED
+    }
+
+    /// One more key went past. A count that reached the byte's end stays there until the shard is rebuilt: searches
+    /// then only go further than they must.
+    fn pass(&mut self) {
+        if self.passed() < 0xFF {
+            self.control += 1 << PASSED;
+        }
+    }
+
+    fn unpass(&mut self) {
+        if self.passed() < 0xFF {
+            self.control -= 1 << PASSED;
+        }
     }
 }
 
@@ -91,13 +153,11 @@ impl Shard {
         let mut at = self.home(tag);
         loop {
             let bucket = self.buckets.get(at)?;
-            let mut candidates = bucket.which(|slot| slot >> TAG_SHIFT == tag && slot != 0);
-            while candidates != 0 {
-                let slot = candidates.trailing_zeros() as usize;
-                if confirm(bucket.0[slot]) {
+            for slot in slots_of(bucket.marked(mark(tag))) {
+                let value = bucket.slots[slot];
+                if value >> TAG_SHIFT == tag && confirm(value) {
                     return Some((at, slot));
                 }
-                candidates &= candidates - 1;
             }
             if bucket.passed() == 0 {
                 return None;
@@ -107,24 +167,26 @@ impl Shard {
     }
 
     /// Enters a slot in the first bucket with room. There is always one: a shard grows before it is full.
-    fn put(&mut self, slot: u64) {
-        let mut at = self.home(slot >> TAG_SHIFT);
+    #[inline]
+    fn put(&mut self, value: u64) {
+        let mut at = self.home(value >> TAG_SHIFT);
         loop {
-            let vacant = self.buckets[at].which(|slot| slot == 0);
-            if vacant != 0 {
-                self.buckets[at].0[vacant.trailing_zeros() as usize] = slot;
+            let bucket = &mut self.buckets[at];
+            if let Some(slot) = bucket.vacant() {
+                bucket.fill(slot, value);
                 return;
             }
-            self.buckets[at].0[SLOTS] += 1;
+            bucket.pass();
             at = self.after(at);
         }
     }
 
+    #[inline]
     fn vacate(&mut self, tag: u64, (bucket, slot): (usize, usize)) {
-        self.buckets[bucket].0[slot] = 0;
+        self.buckets[bucket].vacate(slot);
         let mut at = self.home(tag);
         while at != bucket {
-            self.buckets[at].0[SLOTS] -= 1;
+            self.buckets[at].unpass();
             at = self.after(at);
         }
         self.used -= 1;
@@ -137,7 +199,7 @@ impl Shard {
         );
         for slot in old
             .iter()
-            .flat_map(|bucket| &bucket.0[..SLOTS])
+            .flat_map(|bucket| &bucket.slots)
             .filter(|slot| **slot != 0)
         {
             self.put(*slot);
@@ -172,7 +234,7 @@ impl Locator {
         let (shard, tag) = self.split(key);
         let shard = &self.shards[shard];
         let (bucket, slot) = shard.search(tag, |slot| confirm(unpack(slot)))?;
-        Some(unpack(shard.buckets[bucket].0[slot]))
+        Some(unpack(shard.buckets[bucket].slots[slot]))
     }
 
     /// Enters a key; `false`, and nothing changes, if it is known already.
@@ -182,7 +244,7 @@ impl Locator {
         if shard.search(tag, |slot| confirm(unpack(slot))).is_some() {
             return false;
         }
-        if shard.used * 4 >= shard.buckets.len() * MOST_PER_FOUR {
+        if shard.used * 64 >= shard.buckets.len() * MOST {
             let more = match shard.buckets.len() {
                 0 => FIRST_BUCKETS + index % (FIRST_BUCKETS / 6),
                 buckets => buckets / 6,
@@ -211,7 +273,7 @@ impl Locator {
         let (shard, tag) = self.split(key);
         let shard = &mut self.shards[shard];
         if let Some((bucket, slot)) = shard.search(tag, |slot| slot == pack(tag, old)) {
-            shard.buckets[bucket].0[slot] = pack(tag, Place { run, ..old });
+            shard.buckets[bucket].slots[slot] = pack(tag, Place { run, ..old });
         }
     }
 
@@ -224,11 +286,16 @@ impl Locator {
         };
         shard.vacate(tag, found);
         let buckets = shard.buckets.len();
-        if buckets > FIRST_BUCKETS && shard.used * 4 < buckets * FEWEST_PER_FOUR {
-            let fewer = (shard.used * 2 / 9).max(FIRST_BUCKETS);
+        if buckets > FIRST_BUCKETS && shard.used * 64 < buckets * FEWEST {
+            let fewer = (shard.used * 64 / SHRUNK).max(FIRST_BUCKETS);
             self.buckets -= buckets - fewer;
             shard.resize(fewer);
         }
+    }
+
+    /// Keys entered and not removed. Visits every shard.
+    pub(super) fn len(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.used as u64).sum()
     }
 
     /// Bytes, the allocator's own 64 per aligned shard included.

@@ -13,6 +13,7 @@ const GROUP: usize = 64;
 pub struct Reach {
     depths: Vec<u32>,
     deepest: u32,
+    cut_short: bool,
     /// Runs that the walk passed, with the versions it saw.
     pub(super) visited: Vec<(u32, u64)>,
     /// Overflow words of the run at hand.
@@ -59,6 +60,14 @@ impl Reach {
         self.deepest
     }
 
+    /// Whether the answer is of one moment of the index, as nearly every one is. `false` only where the thread that
+    /// applies evidence was stopped for tens of milliseconds in the middle of changing just this chain: then the walk
+    /// was cut short at the run it was at work on, and workers may hold more than is said.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.cut_short
+    }
+
     /// Leading keys by worker slot; slots past the end hold nothing.
     #[must_use]
     pub fn depths(&self) -> &[u32] {
@@ -81,7 +90,14 @@ impl Reach {
         }
         self.depths.fill(0);
         self.deepest = 0;
+        self.cut_short = false;
         self.visited.clear();
+    }
+
+    /// The walk was given up.
+    #[cold]
+    pub(super) fn cut_short(&mut self) {
+        self.cut_short = true;
     }
 
     /// Every worker of a group whose bit is set holds `depth` keys, whatever was said before.

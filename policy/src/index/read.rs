@@ -5,7 +5,8 @@
 //! all runs passed are confirmed once more, so that the whole answer was true at one moment: the moment between the last
 //! read and the first of those confirmations. A writer that is changing just these runs makes the walk start over. Its
 //! changes last microseconds; should it be interrupted in the middle of one, readers offer it their processor, and only
-//! after [`ATTEMPTS`] walks is the last one's answer taken as it is, each of its runs having been consistent.
+//! after [`ATTEMPTS`] walks is the last one's answer taken as it is, each of its runs having been consistent, and marked
+//! ([`Reach::is_complete`]): a reader never waits for a writer that does not come back.
 
 use std::sync::Arc;
 
@@ -58,6 +59,7 @@ impl Shared {
                 spin_loop()
             }
         }
+        reach.cut_short();
     }
 
     #[inline]

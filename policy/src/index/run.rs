@@ -11,7 +11,7 @@
 //! | 8 | parent | first child | cold |
 //! | 9 | next sibling | previous sibling | |
 //! | 10 | next more recently used | next less recently used | |
-//! | 11 | number of children | | |
+//! | 11 | number of children | keys past the end that the locator still knows | |
 //!
 //! The overflow, where a run's holders do not fit the record: `[groups | partials << 32]`, then `[group, bits]` pairs,
 //! then partial holders as in word 6. A run id is the number of its line; 0 is no run.
@@ -32,6 +32,12 @@ pub(super) const CHILDREN: usize = 11;
 
 /// Partial holders that fit the record.
 pub(super) const INLINE_PARTIALS: usize = 2;
+
+/// Depth of the first key, and number of keys, for the writer.
+pub(super) fn extent(line: &Line) -> (u32, u32) {
+    let shape = line.get(SHAPE);
+    (shape as u32, (shape >> 32) as u32 & 0xFFFF)
+}
 
 /// What one reader saw of a run, to be believed once [`Line::unchanged`] says so.
 #[derive(Clone, Copy, Debug)]

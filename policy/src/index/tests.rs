@@ -109,3 +109,144 @@ fn the_byte_budget_evicts_the_least_recently_used_leaves() {
     index.lookup(&chain(1), &mut reach);
     assert_eq!(reach.deepest(), 1, "what is old went, its used parent did not");
 }
+
+#[test]
+fn a_forgotten_workers_keys_are_gone_at_once_and_their_memory_soon() {
+    let mut index = Index::new(ROOMY);
+    let chain = |first: u64| (first..first + 300).map(PrefixHash).collect::<Vec<_>>();
+    for conversation in 0..40 {
+        index.store(WorkerId(9), &chain(conversation * 1000 + 1)).unwrap();
+    }
+    index.store(WorkerId(2), &chain(1)[..100]).unwrap();
+    assert_eq!(index.forget(WorkerId(9)), 12_000);
+    let stats = index.stats();
+    assert_eq!((stats.keys, stats.entries, stats.owed_keys), (100, 100, 11_900));
+    assert_eq!(index.broken(), None);
+    let mut reach = Reach::new();
+    index.lookup(&chain(1), &mut reach);
+    assert_eq!((reach.of(WorkerId(9)), reach.of(WorkerId(2))), (0, 100));
+    assert!(!index.holds(WorkerId(9), PrefixHash(5001)));
+    assert_eq!(index.remove(WorkerId(9), PrefixHash(5001)), 0);
+
+    // The slot is free at once, and the very keys that are still to be reclaimed may come back under other parents.
+    assert_eq!(index.store(WorkerId(9), &keys(&[2_000_007, 5001, 5000])), Ok(3));
+    assert_eq!(
+        index.store(WorkerId(2), &chain(1)),
+        Ok(200),
+        "the cut run grows again"
+    );
+    assert_eq!(index.broken(), None);
+    for write in 0..400 {
+        index.store(WorkerId(3), &keys(&[1_000_000 + write])).unwrap();
+    }
+    assert_eq!(index.stats().owed_keys, 0);
+    assert_eq!(index.stats().keys, 703);
+    assert_eq!(index.broken(), None);
+}
+
+#[test]
+fn what_removals_left_is_reclaimed_before_anything_is_evicted() {
+    let mut index = Index::new(IndexLimits {
+        max_bytes: IndexLimits::MIN_BYTES,
+    });
+    let chain = |conversation: u64| {
+        let first = conversation << 20;
+        (first + 1..=first + 1000).map(PrefixHash).collect::<Vec<_>>()
+    };
+    (0..100).for_each(|conversation| {
+        index.store(WorkerId(1), &chain(conversation)).unwrap();
+    });
+    assert_eq!(index.stats().evicted_keys, 0);
+    for round in 1..6 {
+        index.forget(WorkerId(1));
+        (0..100).for_each(|conversation| {
+            index
+                .store(WorkerId(1), &chain(round * 100 + conversation))
+                .unwrap();
+        });
+    }
+    let stats = index.stats();
+    assert_eq!((stats.evicted_keys, stats.keys), (0, 100_000), "{stats:?}");
+    assert!(stats.bytes <= IndexLimits::MIN_BYTES / 100 * 105, "{stats:?}");
+    assert_eq!(index.tidy(u64::MAX), 0);
+    assert_eq!(index.broken(), None);
+}
+
+#[test]
+fn an_answer_given_while_the_writer_is_stopped_says_so() {
+    let mut index = Index::new(ROOMY);
+    index.store(WorkerId(0), &keys(&[1, 2, 3, 4])).unwrap();
+    index.store(WorkerId(1), &keys(&[1, 2, 9])).unwrap();
+    let mut reach = Reach::new();
+    index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
+    assert!(reach.is_complete());
+    // As if the writer's thread had been stopped while it changed the run of keys 3 and 4.
+    let run = index.writer.shared.branches.find(3).unwrap();
+    index.writer.shared.words.line(run).open();
+    index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
+    assert!(!reach.is_complete());
+    assert_eq!(
+        (reach.of(WorkerId(0)), reach.of(WorkerId(1))),
+        (2, 2),
+        "as far as it got"
+    );
+    index.lookup(&keys(&[1, 2, 9]), &mut reach);
+    assert!(reach.is_complete(), "another chain is not concerned");
+    index.writer.shared.words.line(run).close();
+    index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
+    assert!(reach.is_complete());
+    assert_eq!(reach.of(WorkerId(0)), 4);
+}
+
+#[test]
+fn models_and_salts_do_not_see_one_another() {
+    let mut index = Index::new(ROOMY);
+    // The same tokens under other models and salts: other roots, so other keys from the first on.
+    let tokens: Vec<u32> = (0..640).collect();
+    let size = std::num::NonZeroU32::new(16).unwrap();
+    let chains: Vec<Vec<PrefixHash>> = [("a", None), ("b", None), ("a", Some("x")), ("a", Some("y"))]
+        .into_iter()
+        .map(|(model, salt)| {
+            let mut chain = crate::fingerprint::Chain::new();
+            let root = crate::fingerprint::token_root(model, salt);
+            crate::fingerprint::push_token_blocks(root, &tokens, size, &mut chain);
+            chain.hashes().to_vec()
+        })
+        .collect();
+    for (slot, chain) in (0..).zip(&chains) {
+        index.store(WorkerId(slot), &chain[..40 - slot as usize]).unwrap();
+    }
+    let mut reach = Reach::new();
+    for (slot, chain) in (0..).zip(&chains) {
+        index.lookup(chain, &mut reach);
+        let holders: Vec<_> = reach.holders().collect();
+        assert_eq!(holders, [(WorkerId(slot), 40 - slot)]);
+    }
+    index.forget(WorkerId(0));
+    index.lookup(&chains[2], &mut reach);
+    assert_eq!(reach.of(WorkerId(2)), 38);
+}
+
+#[test]
+fn workers_are_as_many_as_there_are() {
+    let mut index = Index::new(ROOMY);
+    let chain: Vec<PrefixHash> = (1..=64).map(PrefixHash).collect();
+    let reach_of = |worker: u32| 1 + worker % 64;
+    for worker in 0..3000 {
+        let held = &chain[..reach_of(worker) as usize];
+        assert_eq!(
+            index.store(WorkerId(worker), held),
+            Ok(u64::from(reach_of(worker)))
+        );
+    }
+    assert_eq!(index.broken(), None);
+    let mut reach = Reach::new();
+    index.lookup(&chain, &mut reach);
+    assert!((0..3000).all(|worker| reach.of(WorkerId(worker)) == reach_of(worker)));
+    (0..3000).filter(|worker| worker % 2 == 0).for_each(|worker| {
+        index.forget(WorkerId(worker));
+    });
+    index.lookup(&chain, &mut reach);
+    assert!((0..3000).all(|worker| reach.of(WorkerId(worker)) == reach_of(worker) * (worker % 2)));
+    assert_eq!(index.broken(), None);
+}

@@ -163,10 +163,18 @@ impl Words {
         let (Some(source), Some(target)) = (chunk(from), chunk(to)) else {
             return;
         };
-        let (from, to) = (from as usize & within, to as usize & within);
-        for word in 0..words as usize {
-            let value = source[(from + word) / LINE_WORDS as usize].get(from + word);
-            target[(to + word) / LINE_WORDS as usize].set(to + word, value);
+        let (mut from, mut to) = (from as usize & within, to as usize & within);
+        let (line, mut left) = (LINE_WORDS as usize, words as usize);
+        while left > 0 {
+            let (Some(Line(old)), Some(Line(new))) = (source.get(from / line), target.get(to / line)) else {
+                return;
+            };
+            // As far as both lines go.
+            let stretch = left.min(line - from % line).min(line - to % line);
+            for (old, new) in old[from % line..].iter().zip(&new[to % line..][..stretch]) {
+                new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            (from, to, left) = (from + stretch, to + stretch, left - stretch);
         }
     }
 }

@@ -1,18 +1,24 @@
 //! The single writer: applies evidence to the runs, one version step at a time.
 //!
-//! Reading order: [`store`] walks a chain and appends what is new; [`remove`] lowers a worker's reach; [`shape`] splits,
-//! merges, makes and frees runs; [`family`] keeps the links between them; [`room`] keeps the byte budget; [`check`] says
-//! what must always hold.
+//! Reading order: [`store`] walks a chain and [`grow`] appends what is new; [`remove`] lowers a worker's reach and [`trim`]
+//! ends runs that nobody holds so far any more, leaving some of the work as [`debt`]; [`split`] and [`merge`] do what they
+//! say; [`family`] keeps the links between runs, [`members`] the workers' sums and lists, [`room`] the byte budget;
+//! [`check`] says what must always hold.
 //!
 //! While an operation is under way each intermediate state is itself prefix-closed: a store works downwards, a removal
 //! upwards. So a lookup in between sees the operation as done up to some key, never something that was never true.
 
 mod check;
+mod debt;
 mod family;
+mod grow;
+mod members;
+mod merge;
 mod remove;
 mod room;
-mod shape;
+mod split;
 mod store;
+mod trim;
 
 use std::sync::Arc;
 
@@ -20,11 +26,13 @@ use super::heads::Heads;
 use super::holders::{self, Holders};
 use super::locator::{Locator, Place};
 use super::pool::{Pool, Shared};
-use super::run::View;
+use super::run::{self, View};
 use super::words::Words;
 use super::{IndexLimits, IndexStats};
 use crate::ids::{PrefixHash, WorkerId};
 use crate::sync::AtomicU32;
+use debt::Debt;
+use members::Worker;
 
 /// Partial holders a run may have before it is split at their median: each costs a lookup about a nanosecond.
 const MOST_PARTIALS: usize = 8;
@@ -33,21 +41,14 @@ const FEW_PARTIALS: usize = 4;
 /// Keys appended, or evicted, before the budget is looked at again.
 const PIECE: usize = 256;
 
-#[derive(Debug, Default)]
-struct Worker {
-    entries: u64,
-    /// Runs it holds any of.
-    runs: u32,
-    /// Those runs, and some it held once: pruned when they are the majority.
-    list: Vec<u32>,
-}
-
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pool: Pool,
     locator: Locator,
     workers: Vec<Worker>,
+    /// Bytes of their lists.
+    lists: u64,
     limits: IndexLimits,
     /// Most recently used run, least recently used run; 0 for none.
     recent: u32,
@@ -61,6 +62,7 @@ pub(super) struct Writer {
     removed: Place,
     /// Runs that may be merged with their only child when the operation is over.
     mergeable: Vec<u32>,
+    debt: Debt,
 }
 
 impl Writer {
@@ -81,6 +83,7 @@ impl Writer {
             shared,
             locator: Locator::new(max_bytes / 24),
             workers: Vec::new(),
+            lists: 0,
             limits: IndexLimits { max_bytes },
             recent: 0,
             stale: 0,
@@ -90,6 +93,7 @@ impl Writer {
             scratch: Holders::default(),
             removed: Place { run: 0, depth: 0 },
             mergeable: Vec::new(),
+            debt: Debt::default(),
         }
     }
 
@@ -106,11 +110,10 @@ impl Writer {
                 return Some(likely);
             }
         }
-        self.locator.find(key.0, |place| self.key_at(place) == key.0)
-    }
-
-    fn key_at(&self, place: Place) -> u64 {
-        key_at(&self.shared, place)
+        let shared = &self.shared;
+        self.locator.find(key.0, |place| {
+            lives(shared, place) && key_at(shared, place) == key.0
+        })
     }
 
     /// Whether `worker` holds `hash`.
@@ -131,58 +134,8 @@ impl Writer {
     pub(super) fn stats(&self) -> IndexStats {
         IndexStats {
             bytes: self.bytes(),
+            owed_keys: self.debt.keys,
             ..self.stats
-        }
-    }
-
-    /// The worker came to hold some of a run.
-    fn join(&mut self, worker: u32, run: u32) {
-        let Some(state) = self.workers.get_mut(worker as usize) else {
-            return;
-        };
-        state.list.push(run);
-        state.runs += 1;
-        if state.list.len() > 2 * state.runs as usize + 16 {
-            self.prune(worker);
-        }
-    }
-
-    /// The worker no longer holds any of a run.
-    fn leave(&mut self, worker: u32) {
-        if let Some(state) = self.workers.get_mut(worker as usize) {
-            state.runs -= 1;
-            if state.runs == 0 {
-                state.list = Vec::new();
-            }
-        }
-    }
-
-    /// Drops from a worker's list the runs it no longer holds, and second mentions.
-    fn prune(&mut self, worker: u32) {
-        let Some(state) = self.workers.get_mut(worker as usize) else {
-            return;
-        };
-        let mut list = std::mem::take(&mut state.list);
-        list.sort_unstable();
-        list.dedup();
-        let words = &self.shared.words;
-        list.retain(|run| holders::reach_of(words, &View::own(words.line(*run)), worker) > 0);
-        list.shrink_to(list.len() * 2 + 16);
-        state.list = list;
-    }
-
-    fn gain(&mut self, worker: u32, keys: u32) {
-        self.stats.entries += u64::from(keys);
-        self.gained += u64::from(keys);
-        if let Some(state) = self.workers.get_mut(worker as usize) {
-            state.entries += u64::from(keys);
-        }
-    }
-
-    fn lose(&mut self, worker: u32, keys: u32) {
-        self.stats.entries -= u64::from(keys);
-        if let Some(state) = self.workers.get_mut(worker as usize) {
-            state.entries -= u64::from(keys);
         }
     }
 
@@ -193,14 +146,35 @@ impl Writer {
         holders
     }
 
+    fn take_holders_of(&mut self, view: &View) -> Holders {
+        let mut holders = std::mem::take(&mut self.scratch);
+        holders.load(&self.shared.words, view);
+        holders
+    }
+
     fn put_scratch(&mut self, holders: Holders) {
         self.scratch = holders;
     }
+
+    pub(super) fn write_holders(&mut self, run: u32, holders: &mut Holders) {
+        self.pool.line(run).open();
+        holders.store(&mut self.pool, run);
+        self.pool.line(run).close();
+    }
 }
 
+/// Whether there is a key at this place: not past its run's end.
+fn lives(shared: &Shared, place: Place) -> bool {
+    let (start, len) = run::extent(shared.words.line(place.run));
+    place.depth.wrapping_sub(start) < len
+}
+
+/// The key at this place, or the one that was there until it left the run.
 fn key_at(shared: &Shared, place: Place) -> u64 {
-    let view = View::own(shared.words.line(place.run));
-    shared
-        .words
-        .load(view.keys.wrapping_add(place.depth.wrapping_sub(view.start)))
+    let line = shared.words.line(place.run);
+    let (start, _) = run::extent(line);
+    shared.words.load(
+        line.low(run::BLOCKS)
+            .wrapping_add(place.depth.wrapping_sub(start)),
+    )
 }

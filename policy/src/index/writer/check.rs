@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::members::Worker;
 use super::{MOST_PARTIALS, Writer};
 use crate::index::holders::Holders;
 
@@ -10,6 +11,8 @@ impl Writer {
     pub(in crate::index) fn broken(&self) -> Option<String> {
         let (mut runs, mut keys) = (0, 0);
         let mut held: HashMap<u32, (u64, u32)> = HashMap::new();
+        let listed = |worker: &Worker| worker.list.iter().copied().collect();
+        let lists: Vec<HashSet<u32>> = self.workers.iter().map(listed).collect();
         let mut seen = HashSet::new();
         let mut run = self.recent;
         while run != 0 {
@@ -27,7 +30,7 @@ impl Writer {
                 let (entries, count) = held.entry(worker).or_default();
                 *entries += u64::from(reach);
                 *count += 1;
-                if !self.workers[worker as usize].list.contains(&run) {
+                if !lists[worker as usize].contains(&run) {
                     return Some(format!("worker {worker}'s list lacks run {run}"));
                 }
             }
@@ -47,7 +50,17 @@ impl Writer {
         {
             return Some(format!("counted {counted:?}, found {:?}", (runs, keys, entries)));
         }
-        (!self.pool.check()).then(|| "the pool's sums are off".to_owned())
+        let bytes: usize = self.workers.iter().map(|worker| worker.list.capacity() * 4).sum();
+        let sums = [
+            (self.pool.check(), "the pool's sums are off"),
+            (
+                self.locator.len() == keys + self.debt.keys,
+                "the locator knows keys that nobody owes",
+            ),
+            (self.lists == bytes as u64, "the lists' bytes are miscounted"),
+        ];
+        let off = sums.iter().find(|(holds, _)| !holds);
+        off.map(|(_, sum)| (*sum).to_owned())
     }
 
     fn broken_run(&self, run: u32, more_recent: &HashSet<u32>) -> Option<&'static str> {

@@ -1,5 +1,6 @@
 //! Removals: a worker's reach is lowered, and what nobody holds any more goes.
 
+use super::trim::Removal;
 use super::{MOST_PARTIALS, Writer};
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::holders::reach_of;
@@ -9,6 +10,8 @@ use crate::index::run::{self, INLINE_PARTIALS, PARTIAL};
 /// Engines free a run from its end, block by block: the locator's buckets are fetched this many at a time, ahead of the
 /// removals that will need them, so that their cache misses overlap.
 const AHEAD: u32 = 8;
+/// Keys that a removal takes out of the locator itself; more are left to later writes.
+const FEW_KEYS: u32 = 8;
 
 impl Writer {
     pub(in crate::index) fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
@@ -32,6 +35,7 @@ impl Writer {
         {
             return u64::from(reach - off);
         }
+        self.pay_some();
         self.prepare();
         let before = self.entries_of(worker);
         if reach == view.len && self.children_of(place.run) > 0 {
@@ -47,18 +51,17 @@ impl Writer {
     pub(in crate::index) fn forget(&mut self, worker: WorkerId) -> u64 {
         self.prepare();
         self.prune(worker.0);
-        let Some(state) = self.workers.get_mut(worker.index()) else {
+        let taken = self.change_list(worker.0, |state| (state.entries, std::mem::take(&mut state.list)));
+        let Some((before, mut runs)) = taken else {
             return 0;
         };
-        let before = state.entries;
-        let mut runs = std::mem::take(&mut state.list);
         // Deepest first: a run is childless by the time it goes.
         runs.sort_by_cached_key(|run| std::cmp::Reverse(self.shared.words.line(*run).low(run::SHAPE)));
         for run in runs {
             self.lower(worker.0, run, 0);
             self.settle(run);
         }
-        self.merge_pending();
+        self.debt.merges.append(&mut self.mergeable);
         before
     }
 
@@ -75,7 +78,7 @@ impl Writer {
             return false;
         }
         self.lose(worker, view.len - off);
-        self.shorten(run, &view, off);
+        self.shorten(run, &view, off, Removal::Now);
         if off.is_multiple_of(AHEAD) {
             let soon = off.saturating_sub(2 * AHEAD)..off.saturating_sub(AHEAD);
             self.locator
@@ -174,7 +177,8 @@ impl Writer {
         };
         self.put_scratch(holders);
         if held < view.len {
-            self.trim(run, held);
+            let few = view.len - held <= FEW_KEYS;
+            self.trim(run, held, if few { Removal::Now } else { Removal::Later });
         }
         if held > 0 {
             self.mergeable.push(run);

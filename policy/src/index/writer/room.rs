@@ -1,18 +1,13 @@
 //! The byte budget: what counts, and what goes when it is used up.
 
-use super::{PIECE, Worker, Writer};
+use super::trim::Removal;
+use super::{PIECE, Writer};
 
 impl Writer {
     /// Every byte the index has from the allocator.
     pub(super) fn bytes(&self) -> u64 {
-        let lists: usize = self
-            .workers
-            .iter()
-            .map(|worker| worker.list.capacity() * size_of::<u32>())
-            .sum();
-        let workers = self.workers.capacity() * size_of::<Worker>();
         let heads = self.shared.roots.bytes() + self.shared.branches.bytes();
-        self.pool.bytes() + self.locator.bytes() + heads + (lists + workers) as u64
+        self.pool.bytes() + self.locator.bytes() + heads + self.members_bytes() + self.debt.bytes()
     }
 
     /// Cleans, grows and evicts until an operation may start within the budget; never evicts `protected`, the run it is
@@ -22,12 +17,12 @@ impl Writer {
             // What the locator will need for the keys of one more chunk is kept free for it.
             let more = self.pool.chunk_bytes() * 2 + self.locator.bytes() / 8;
             let may_grow = self.bytes() + more <= self.limits.max_bytes;
-            if !self.pool.make_room(may_grow) && !self.evict(protected) {
+            if !self.pool.make_room(may_grow) && !self.pay_everything() && !self.evict(protected) {
                 return false;
             }
         }
         while self.bytes() > self.limits.max_bytes {
-            if !self.evict(protected) {
+            if !self.pay_everything() && !self.evict(protected) {
                 return false;
             }
         }
@@ -65,7 +60,7 @@ impl Writer {
         }
         self.put_scratch(holders);
         self.stats.evicted_keys += u64::from(view.len - len);
-        self.trim(run, len);
+        self.trim(run, len, Removal::Now);
         true
     }
 }

@@ -1,9 +1,9 @@
 //! Stores: walk the chain along known runs, raise the worker's reach, append what is new.
 
-use super::{FEW_PARTIALS, MOST_PARTIALS, PIECE, Worker, Writer};
+use super::members::Worker;
+use super::{FEW_PARTIALS, PIECE, Writer};
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::holders::reach_of;
-use crate::index::run::View;
 use crate::index::{IndexLimits, StoreError};
 use crate::sync::Ordering;
 
@@ -28,6 +28,7 @@ impl Writer {
             None => (Cursor::default(), 0),
             Some(parent) => self.parent_cursor(worker, parent)?,
         };
+        self.pay_some();
         self.admit(worker);
         let before = self.gained;
         let allowed = hashes
@@ -175,29 +176,6 @@ impl Writer {
         }
         self.merge_pending();
         self.make_room(0);
-    }
-
-    /// Splits a run at the median of its partial holders while there are too many of them.
-    pub(super) fn bound_partials(&mut self, run: u32) {
-        let holders = self.take_holders(run);
-        if holders.partials.len() <= MOST_PARTIALS {
-            self.put_scratch(holders);
-            return;
-        }
-        let mut reaches: Vec<u32> = holders.partials.iter().map(|(_, reach)| *reach).collect();
-        self.put_scratch(holders);
-        reaches.sort_unstable();
-        let median = reaches[reaches.len() / 2];
-        let suffix_start = self.view(run).start + median;
-        if let Some(prefix) = self.split(run, median) {
-            self.bound_partials(prefix);
-            let suffix = self
-                .only_child(prefix)
-                .filter(|child| View::own(self.pool.line(*child)).start == suffix_start);
-            if let Some(suffix) = suffix {
-                self.bound_partials(suffix);
-            }
-        }
     }
 
     /// Marks what is known of `chain` as used.
