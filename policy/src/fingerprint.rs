@@ -5,36 +5,41 @@
 //! So it cuts a *canonical form* of the prompt into pieces and hashes them into a chain,
 //!
 //! ```text
-//! link₀ = H(domain, model, cache salt)        linkᵢ = H(linkᵢ₋₁, H(pieceᵢ))        H = XXH3, 64 bits
+//! link₀ = H(domain, model, cache salt)        linkᵢ = fold(linkᵢ₋₁, H(pieceᵢ))
 //! ```
 //!
 //! and two prompts share their first n keys exactly when they share model, salt and their first n pieces (up to a
-//! collision of XXH3: with 10⁸ keys known, one in 10¹¹ lookups of an unknown key). Because a key names everything before
-//! it, the index may compare two prefixes by their last key alone.
+//! collision of 64 bits: with 10⁸ keys known, one in 10¹¹ lookups of an unknown key). Because a key names everything
+//! before it, the index may compare two prefixes by their last key alone. H is rapidhash v3, whose output is fixed by its
+//! authors; `fold` is one multiplication to 128 bits whose halves are added to its factors without carry.
 //!
 //! # Text keys
 //!
 //! [`ChainBuilder`] cuts each message into chunks of [`CHUNK_BYTES`]. Chunks restart at each message, so that the last
 //! chunk of a message may be short and a conversation's next turn, which appends messages, extends the chain of the
-//! last turn instead of shifting it. The parser feeds decoded bytes; how JSON was written never reaches the hash.
+//! last turn instead of shifting it. Clients name the model after the messages, so the parser fills [`Pieces`], which
+//! become a chain at the end of the request; the reply, and who knows the model, uses a [`ChainBuilder`].
 //!
 //! ## The canonical form
 //!
 //! A message is its role, then its fields in the order of the request, each opened by a two-byte mark (`0xFF` and the
-//! field's [`Field`] code; UTF-8 never holds `0xFF`, so no text can imitate a mark). The caller holds to these rules:
+//! field's [`Field`] code; UTF-8 never holds `0xFF`, so no text can imitate a mark). Text stands in its shortest JSON
+//! spelling ([`spell`]), so that a request's bytes can be hashed where they lie. The caller holds to these rules, which
+//! `docs/fingerprints.md` explains by examples:
 //!
 //! | in the request | canonical form | so |
 //! |---|---|---|
 //! | `"content": "hi"` | `Text("hi")` | the same as `"content": [{"type":"text","text":"hi"}]` |
-//! | `"content": "h\u0069"` | `Text("hi")` | escapes, whitespace and number of bytes in the JSON do not matter |
+//! | `"content": "h\u0069"` | `Text("hi")` | how a string is escaped does not matter, nor white space between tokens |
 //! | `"content": null`, `""`, absent | nothing | an assistant message with tool calls matches however it is echoed |
 //! | two text parts `"a"`, `"b"` | `Text("a") Text("b")` | differs from one part `"ab"`: templates may join parts with more than nothing |
-//! | `{"type":"image_url","image_url":{"url":U}}` | `Image(digest(U))` | [`MediaDigest`] of the URL or data URL as decoded |
+//! | `{"type":"image_url","image_url":{"url":U}}` | `Image(digest(U))` | [`MediaDigest`] of the URL or data URL |
 //! | other media (audio, video, files) | `Media(digest(…))` | the same |
 //! | `"name": "bob"` | `Name("bob")` | |
-//! | tool call | `ToolId(id) ToolName(name) ToolArguments(arguments)` | arguments are a string in the API: its decoded bytes |
+//! | tool call | `ToolArguments(arguments) ToolName(name) ToolId(id)` | arguments are a string in the API: its text; JSON where a client sends it as such |
+//! | `"function_call"` | `ToolArguments(arguments) ToolName(name)` | the older form of a call |
 //! | `"tool_call_id"` of a tool's answer | `ToolId(id)` | |
-//! | `"tools"` of the request | a message of role `tools` before all others, one `Tools` field per tool | JSON without insignificant whitespace, strings decoded, keys in the order given |
+//! | `"tools"` of the request | a message of role `tools` before all others, one `Tools` field per tool | JSON without insignificant white space, strings in their shortest spelling, keys in the order given |
 //! | role `system`, role `developer` | role as written | they are different prompts: some templates render them differently |
 //! | fields the template never sees (`temperature`, `user`, `metadata`, …) | nothing | |
 //! | reasoning text of an assistant | nothing | templates drop the reasoning of earlier turns, and so do clients |
@@ -45,14 +50,14 @@
 //! let mut request = ChainBuilder::new("llama", None);
 //! request.begin_message("user");
 //! request.field(Field::Text);
-//! request.push(b"What is a ");
-//! request.push(b"radix tree?"); // any split gives the same chain
+//! request.push_text("What is a ");
+//! request.push_text("radix tree?"); // any split gives the same chain
 //! request.end_message();
 //!
 //! // The answer is hashed as it streams past …
 //! let mut reply = request.reply();
 //! reply.field(Field::Text);
-//! reply.push(b"A trie whose only children were merged.");
+//! reply.push_text("A trie whose only children were merged.");
 //! reply.end_message();
 //!
 //! // … so the next turn, which repeats it, is known already.
@@ -60,7 +65,7 @@
 //! for (role, text) in [("user", "What is a radix tree?"), ("assistant", "A trie whose only children were merged.")] {
 //!     next.begin_message(role);
 //!     next.field(Field::Text);
-//!     next.push(text.as_bytes());
+//!     next.push_text(text);
 //!     next.end_message();
 //! }
 //! assert_eq!(next.chain().hashes()[..1], *request.chain().hashes());
@@ -77,11 +82,15 @@
 //! - *One hash per message*: a 50-page first message would be all or nothing.
 //! - *Chunks over the whole prompt*: the assistant's reply enters the next prompt re-rendered; restarting at each
 //!   message keeps every other message's keys in place, and lets the reply be hashed before the next turn exists.
-//! - *Seeding XXH3 with the previous link*: past 240 bytes the seed costs a derived 192-byte secret per chunk, and each
-//!   chunk would wait for the one before. Hashing the piece first and folding it into the link after leaves only 8 bytes
-//!   in the dependent chain.
+//! - *Decoded text*: each escape interrupts the run of bytes, and code has one in each line, JSON in tool calls one in
+//!   every ten bytes. The shortest spelling is what clients send, so it needs no copy.
+//! - *Seeding each piece's hash with the link before*: each piece would wait for the whole of the last one. Hashed on
+//!   their own, pieces overlap in the processor, and only the fold is a chain.
+//! - *XXH3*: sound, but on pieces of 256 bytes it spends half its time on setting up and merging accumulators.
 
 mod chain;
+mod media;
+mod spelling;
 mod text;
 mod token;
 
@@ -89,5 +98,7 @@ mod token;
 mod tests;
 
 pub use chain::Chain;
-pub use text::{CHUNK_BYTES, ChainBuilder, Field, MediaDigest, MediaHasher};
+pub use media::{MediaDigest, MediaHasher};
+pub use spelling::{spell, spelled};
+pub use text::{CHUNK_BYTES, ChainBuilder, Cutter, Digests, Field, Links, Pieces, Sink};
 pub use token::{push_token_blocks, token_root};

@@ -1,6 +1,6 @@
-//! The result: keys, and how many canonical bytes each prefix spans.
+//! The result: keys, and how many canonical bytes each prefix spans. And how a key comes from the one before it.
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use rapidhash::v3::{DEFAULT_RAPID_SECRETS, rapidhash_v3_inline};
 
 use crate::ids::PrefixHash;
 
@@ -77,6 +77,14 @@ impl Chain {
         self.ends.extend_from_slice(&other.ends);
     }
 
+    /// An empty chain with room for exactly this many keys.
+    pub(super) fn with_room(keys: usize) -> Self {
+        Self {
+            hashes: Vec::with_capacity(keys),
+            ends: Vec::with_capacity(keys),
+        }
+    }
+
     pub(super) fn push(&mut self, link: u64, end: u64) {
         self.hashes.push(PrefixHash(link));
         self.ends.push(end);
@@ -88,22 +96,33 @@ impl Chain {
     }
 }
 
-/// The next link: the piece is hashed on its own, so that consecutive pieces overlap in the processor and only this
-/// 8-byte fold waits for the previous link.
-pub(super) fn link(previous: u64, piece: &[u8]) -> u64 {
-    fold(previous, xxh3_64(piece))
+/// What a piece is known by, whatever comes before it. Inlined, so that a piece of fixed length has no branches.
+#[inline]
+pub(super) fn digest(piece: &[u8]) -> u64 {
+    rapidhash_v3_inline::<true, false, true>(piece, &DEFAULT_RAPID_SECRETS)
 }
 
+/// The next link: one multiplication to 128 bits, its halves folded together. Only this waits for the link before.
+///
+/// The factors come back in with the halves, so that a zero on one side does not wipe out the other.
+#[inline]
 pub(super) fn fold(previous: u64, digest: u64) -> u64 {
-    xxh3_64_with_seed(&digest.to_le_bytes(), previous)
+    // Odd constants with as many ones as zeros, so that short runs of zeros on either side do not meet.
+    let (left, right) = (previous ^ 0x2D35_8DCC_AA6C_78A5, digest ^ 0x8BB8_4B93_962E_ACC9);
+    let product = u128::from(left) * u128::from(right);
+    left ^ right.rotate_left(32) ^ (product as u64) ^ (product >> 64) as u64
 }
 
 /// The first link: what must not share a prefix, however equal the prompt. Lengths are mixed in, so that no model name
 /// can imitate a model with a salt.
 pub(super) fn root(domain: &[u8], model: &str, cache_salt: Option<&str>) -> u64 {
-    let named = fold(link(xxh3_64(domain), model.as_bytes()), model.len() as u64);
+    let named = fold(link(digest(domain), model.as_bytes()), model.len() as u64);
     match cache_salt {
         None => named,
         Some(salt) => fold(link(named, salt.as_bytes()), salt.len() as u64),
     }
+}
+
+pub(super) fn link(previous: u64, piece: &[u8]) -> u64 {
+    fold(previous, digest(piece))
 }

@@ -186,9 +186,45 @@ fn token_blocks_chain_and_drop_the_partial_one() {
     assert_eq!(large.ends(), [500, 1000]);
 }
 
+#[test]
+fn each_character_is_spelled_as_serde_spells_it() {
+    for character in ('\0'..'\u{3000}').chain(['\u{fffd}', '😀', char::MAX]) {
+        let quoted = serde_json::to_string(&character).unwrap();
+        let mut room = [0; 8];
+        let length = spell(character, &mut room);
+        assert_eq!(&room[..length], &quoted.as_bytes()[1..quoted.len() - 1]);
+    }
+}
+
+#[test]
+fn a_key_depends_on_every_bit_of_its_piece_and_of_the_key_before() {
+    let piece = [7u8; CHUNK_BYTES];
+    let (digest, link) = (chain::digest(&piece), chain::link(99, &piece));
+    for bit in 0..CHUNK_BYTES * 8 {
+        let mut other = piece;
+        other[bit / 8] ^= 1 << (bit % 8);
+        let changed = (chain::digest(&other) ^ digest).count_ones();
+        assert!((12..=52).contains(&changed), "bit {bit} changes {changed}");
+    }
+    let mut changed = 0;
+    for bit in 0..64 {
+        let (before, after) = (
+            chain::fold(99 ^ 1 << bit, digest),
+            chain::fold(99, digest ^ 1 << bit),
+        );
+        assert!(before != link && after != link);
+        changed += (before ^ link).count_ones() + (after ^ link).count_ones();
+    }
+    assert!(
+        (3600..=4600).contains(&changed),
+        "{changed} of 8192 bits, half of them expected"
+    );
+    assert_ne!(chain::fold(1, 2), chain::fold(2, 1));
+}
+
 /// The form written out: chunk by chunk over a message's canonical bytes. What the builder does incrementally.
 fn naive(messages: &[(String, String)]) -> Vec<u64> {
-    let mut link = super::chain::root(b"tailroute text 1", "m", None);
+    let mut link = super::chain::root(b"tailroute text 2", "m", None);
     let mut links = Vec::new();
     for (role, text) in messages {
         let mut bytes = vec![0xFF, 0x01];
@@ -221,5 +257,54 @@ proptest! {
         let links: Vec<u64> = builder.chain().hashes().iter().map(|hash| hash.0).collect();
         prop_assert_eq!(links, naive(&messages));
         prop_assert_eq!(builder.chain().span(usize::MAX), builder.bytes());
+    }
+
+    #[test]
+    fn pieces_become_the_chain_that_a_builder_would_have_made(
+        tools in prop::option::of(".{0,700}"),
+        messages in prop::collection::vec(("[a-z\n]{1,9}", ".{0,700}"), 0..6),
+        piece in 1usize..64,
+        prompt in any::<bool>(),
+    ) {
+        let (mut first, mut pieces, mut builder) = (Pieces::new(), Pieces::new(), ChainBuilder::new("m", Some("s")));
+        if let Some(tools) = &tools {
+            message(&mut builder, "tools", tools);
+            first.begin_message("tools");
+            first.field(Field::Text);
+            first.push(tools.as_bytes());
+            first.end_message();
+        }
+        for (role, text) in &messages {
+            builder.begin_message(role);
+            builder.field(Field::Text);
+            builder.push_text(text);
+            pieces.begin_message(role);
+            pieces.field(Field::Text);
+            spelled(text, |bytes| bytes.chunks(piece).for_each(|bytes| {
+                let mut window = [0xAA; 64];
+                window[..bytes.len()].copy_from_slice(bytes);
+                pieces.push_short(&window, bytes.len());
+            }));
+        }
+        if prompt {
+            builder.begin_prompt();
+            builder.push(b"and");
+            pieces.begin_prompt();
+            pieces.push(b"and");
+        } else {
+            builder.end_message();
+            pieces.end_message();
+        }
+        let expected = builder.reply();
+        builder.end_message();
+        let (chain, reply) = pieces.rooted(&first, "m", Some("s"));
+        prop_assert_eq!(&chain, builder.chain());
+        prop_assert_eq!((reply.parent(), reply.bytes()), (expected.parent(), expected.bytes()));
+        let [reply, expected] = [reply, expected].map(|mut reply| {
+            reply.push_text("so\n");
+            reply.end_message();
+            reply.into_chain()
+        });
+        prop_assert_eq!(reply, expected);
     }
 }

@@ -1,18 +1,23 @@
 //! Text keys: messages in canonical form, cut into fixed chunks.
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
-
-use super::chain::{Chain, link, root};
+use super::chain::{Chain, digest, fold, root};
+use super::media::MediaDigest;
+use super::spelling::spelled;
 use crate::ids::PrefixHash;
 
 /// Canonical bytes per key, about 64 tokens of English: fine enough that a partial match loses little, coarse enough
 /// that a 1 MB prompt is 4,096 keys.
 pub const CHUNK_BYTES: usize = 256;
 
+/// Longest [window](Cutter::push_short): so far may a copy reach beyond a chunk.
+const SLACK: usize = 64;
+
 /// First byte of a mark. Never part of UTF-8, so text cannot imitate one.
 const MARK: u8 = 0xFF;
 const MARK_MESSAGE: u8 = 0x01;
 const MARK_PROMPT: u8 = 0x02;
+
+const DOMAIN: &[u8] = b"tailroute text 2";
 
 /// What a piece of a message is. The codes are part of the canonical form: two routers that share an index must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,55 +35,94 @@ pub enum Field {
     ToolId = 0x14,
     /// Name of the function that a tool call calls.
     ToolName = 0x15,
-    /// Its arguments, as the decoded string.
+    /// Its arguments: a string's text, or compact JSON.
     ToolArguments = 0x16,
-    /// One entry of the request's `tools`.
+    /// One entry of the request's `tools`, as compact JSON.
     Tools = 0x17,
-    /// A content part of a kind unknown to the caller: its JSON without insignificant whitespace.
+    /// A content part of a kind unknown to the caller, as compact JSON.
     Other = 0x18,
 }
 
-/// Builds a prompt's [`Chain`] from decoded bytes as they come. Cloning copies one chunk buffer and the keys so far.
+/// Where a [`Cutter`]'s pieces go.
+pub trait Sink {
+    /// The next piece's digest, and the canonical bytes up to its end.
+    fn piece(&mut self, digest: u64, end: u64);
+    /// About this many pieces follow.
+    fn expect(&mut self, pieces: usize);
+}
+
+/// Cuts canonical bytes into pieces as they come, and hashes each: a prompt's [`Chain`] is built by a [`ChainBuilder`]
+/// where model and salt are known, and by [`Pieces`] where they are yet to come. A clone copies one chunk's buffer and
+/// the keys so far.
 ///
 /// Calls out of order (a push before any message) hash what they are given: the chain is then merely unlike any other.
 #[derive(Clone, Debug)]
-pub struct ChainBuilder {
-    link: u64,
+pub struct Cutter<S> {
+    sink: S,
     bytes: u64,
-    parent: Option<PrefixHash>,
     open: bool,
     /// A field whose mark is not yet written: a field that stays empty leaves no trace.
     pending: Option<Field>,
     fill: usize,
-    buffer: [u8; CHUNK_BYTES],
+    buffer: [u8; CHUNK_BYTES + SLACK],
+}
+
+/// Builds a chain from its beginning.
+pub type ChainBuilder = Cutter<Links>;
+
+/// The pieces of a prompt, hashed, but not yet a chain: clients name the model after the messages.
+pub type Pieces = Cutter<Digests>;
+
+/// Pieces become keys at once.
+#[derive(Clone, Debug)]
+pub struct Links {
+    link: u64,
+    parent: Option<PrefixHash>,
     chain: Chain,
 }
 
-impl ChainBuilder {
-    /// A chain for one model and cache salt. Nothing of another model or salt can ever match it.
-    #[must_use]
-    pub fn new(model: &str, cache_salt: Option<&str>) -> Self {
+/// Pieces wait for their root.
+#[derive(Clone, Debug, Default)]
+pub struct Digests(Vec<(u64, u64)>);
+
+impl Sink for Links {
+    fn piece(&mut self, digest: u64, end: u64) {
+        self.link = fold(self.link, digest);
+        self.chain.push(self.link, end);
+    }
+
+    fn expect(&mut self, pieces: usize) {
+        self.chain.reserve(pieces);
+    }
+}
+
+impl Sink for Digests {
+    fn piece(&mut self, digest: u64, end: u64) {
+        self.0.push((digest, end));
+    }
+
+    fn expect(&mut self, pieces: usize) {
+        self.0.reserve(pieces);
+    }
+}
+
+impl<S: Sink> Cutter<S> {
+    fn onto(sink: S) -> Self {
         Self {
-            link: root(b"tailroute text 1", model, cache_salt),
+            sink,
             bytes: 0,
-            parent: None,
             open: false,
             pending: None,
             fill: 0,
-            buffer: [0; CHUNK_BYTES],
-            chain: Chain::new(),
+            buffer: [0; CHUNK_BYTES + SLACK],
         }
     }
 
-    /// Starts over for another request, keeping the memory.
-    pub fn restart(&mut self, model: &str, cache_salt: Option<&str>) {
-        self.link = root(b"tailroute text 1", model, cache_salt);
+    fn reset(&mut self) {
         self.bytes = 0;
-        self.parent = None;
         self.open = false;
         self.pending = None;
         self.fill = 0;
-        self.chain.clear();
     }
 
     /// Opens a message of this role. An open one is ended first.
@@ -86,7 +130,7 @@ impl ChainBuilder {
         self.end_message();
         self.open = true;
         self.absorb(&[MARK, MARK_MESSAGE]);
-        self.absorb(role.as_bytes());
+        spelled(role, |piece| self.absorb(piece));
     }
 
     /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with [`Self::push`].
@@ -101,7 +145,7 @@ impl ChainBuilder {
         self.pending = Some(field);
     }
 
-    /// Bytes of the open field. Any split of the same bytes gives the same chain.
+    /// Canonical bytes of the open field. Any split of the same bytes gives the same chain.
     pub fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -110,6 +154,33 @@ impl ChainBuilder {
             self.absorb(&[MARK, field as u8]);
         }
         self.absorb(bytes);
+    }
+
+    /// [`Self::push`] of the first `length` bytes of a window of up to 64: copied as a whole, which takes no time to
+    /// decide how.
+    #[inline]
+    pub fn push_short<const N: usize>(&mut self, window: &[u8; N], length: usize) {
+        const { assert!(N <= SLACK) };
+        if length == 0 {
+            return;
+        }
+        if let Some(field) = self.pending.take() {
+            self.absorb(&[MARK, field as u8]);
+        }
+        self.buffer[self.fill..self.fill + N].copy_from_slice(window);
+        self.fill += length.min(N);
+        self.bytes += length.min(N) as u64;
+        if self.fill >= CHUNK_BYTES {
+            self.fill -= CHUNK_BYTES;
+            self.sink
+                .piece(digest(&self.buffer[..CHUNK_BYTES]), self.bytes - self.fill as u64);
+            self.buffer.copy_within(CHUNK_BYTES.., 0);
+        }
+    }
+
+    /// Text of the open field, in its [spelling](super::spell).
+    pub fn push_text(&mut self, text: &str) {
+        spelled(text, |piece| self.push(piece));
     }
 
     /// A whole field that is named by a digest: an image, or another medium.
@@ -123,26 +194,15 @@ impl ChainBuilder {
         self.pending = None;
         self.open = false;
         if self.fill > 0 {
-            self.emit_buffer();
+            self.sink.piece(digest(&self.buffer[..self.fill]), self.bytes);
+            self.fill = 0;
         }
     }
 
-    /// The keys so far: those of complete chunks and ended messages.
+    /// Whether a message or plain prompt was begun and not ended.
     #[must_use]
-    pub fn chain(&self) -> &Chain {
-        &self.chain
-    }
-
-    /// The chain itself, for a caller that is done.
-    #[must_use]
-    pub fn into_chain(self) -> Chain {
-        self.chain
-    }
-
-    /// The key before this builder's first: `None` at a prompt's start; for a reply, where to attach its keys.
-    #[must_use]
-    pub fn parent(&self) -> Option<PrefixHash> {
-        self.parent
+    pub fn is_open(&self) -> bool {
+        self.open
     }
 
     /// Canonical bytes taken in, those not yet part of a key included.
@@ -151,115 +211,161 @@ impl ChainBuilder {
         self.bytes
     }
 
+    /// Appends to the message's canonical bytes; each full chunk becomes a piece.
+    #[inline]
+    fn absorb(&mut self, bytes: &[u8]) {
+        let filled = self.fill + bytes.len();
+        if filled < CHUNK_BYTES {
+            self.buffer[self.fill..filled].copy_from_slice(bytes);
+            self.fill = filled;
+            self.bytes += bytes.len() as u64;
+        } else {
+            self.absorb_chunks(bytes);
+        }
+    }
+
+    /// Bytes that complete a chunk at least. All but the first are hashed where they lie.
+    fn absorb_chunks(&mut self, mut bytes: &[u8]) {
+        if self.fill > 0 {
+            let (head, rest) = bytes.split_at(CHUNK_BYTES - self.fill);
+            self.buffer[self.fill..CHUNK_BYTES].copy_from_slice(head);
+            self.bytes += head.len() as u64;
+            self.sink.piece(digest(&self.buffer[..CHUNK_BYTES]), self.bytes);
+            bytes = rest;
+        }
+        let (chunks, rest) = bytes.as_chunks::<CHUNK_BYTES>();
+        self.sink.expect(chunks.len());
+        for chunk in chunks {
+            self.bytes += CHUNK_BYTES as u64;
+            self.sink.piece(digest(chunk), self.bytes);
+        }
+        self.buffer[..rest.len()].copy_from_slice(rest);
+        self.fill = rest.len();
+        self.bytes += rest.len() as u64;
+    }
+}
+
+impl ChainBuilder {
+    /// A chain for one model and cache salt. Nothing of another model or salt can ever match it.
+    #[must_use]
+    pub fn new(model: &str, cache_salt: Option<&str>) -> Self {
+        Self::onto(Links {
+            link: root(DOMAIN, model, cache_salt),
+            parent: None,
+            chain: Chain::new(),
+        })
+    }
+
+    /// Starts over for another request, keeping the memory.
+    pub fn restart(&mut self, model: &str, cache_salt: Option<&str>) {
+        self.reset();
+        self.sink.link = root(DOMAIN, model, cache_salt);
+        self.sink.parent = None;
+        self.sink.chain.clear();
+    }
+
+    /// The keys so far: those of complete chunks and ended messages.
+    #[must_use]
+    pub fn chain(&self) -> &Chain {
+        &self.sink.chain
+    }
+
+    /// The chain itself, for a caller that is done.
+    #[must_use]
+    pub fn into_chain(self) -> Chain {
+        self.sink.chain
+    }
+
+    /// The key before this builder's first: `None` at a prompt's start; for a reply, where to attach its keys.
+    #[must_use]
+    pub fn parent(&self) -> Option<PrefixHash> {
+        self.sink.parent
+    }
+
     /// The builder for the reply to this prompt, holding only the keys that the reply adds.
     ///
     /// After messages it opens an `assistant` message. Within an open plain prompt it goes on where the prompt stops,
     /// since the next request will repeat prompt and completion as one text: call it before [`Self::end_message`].
     #[must_use]
     pub fn reply(&self) -> Self {
-        let mut reply = Self {
-            link: self.link,
-            bytes: self.bytes,
-            parent: self.chain.last().or(self.parent),
+        let links = Links {
+            link: self.sink.link,
+            parent: self.sink.chain.last().or(self.sink.parent),
+            chain: Chain::new(),
+        };
+        self.continued(links, self.bytes)
+    }
+}
+
+impl<S: Sink> Cutter<S> {
+    /// A reply that goes on from here.
+    fn continued(&self, links: Links, bytes: u64) -> ChainBuilder {
+        let mut reply = Cutter {
+            sink: links,
+            bytes,
             open: self.open,
             pending: None,
             fill: self.fill,
             buffer: self.buffer,
-            chain: Chain::new(),
         };
         if !reply.open {
             reply.begin_message("assistant");
         }
         reply
     }
-
-    /// Appends to the message's canonical bytes; each full chunk becomes a key.
-    fn absorb(&mut self, mut bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        if let [byte] = *bytes
-            && self.fill < CHUNK_BYTES - 1
-        {
-            // A decoded escape: as common as line breaks, and not worth a call to copy.
-            self.buffer[self.fill] = byte;
-            self.fill += 1;
-            return;
-        }
-        if self.fill > 0 {
-            let taken = bytes.len().min(CHUNK_BYTES - self.fill);
-            self.buffer[self.fill..self.fill + taken].copy_from_slice(&bytes[..taken]);
-            self.fill += taken;
-            bytes = &bytes[taken..];
-            if self.fill < CHUNK_BYTES {
-                return;
-            }
-            // `bytes` counts what was taken in; the chunk ends before the rest.
-            self.link = link(self.link, &self.buffer);
-            self.chain.push(self.link, self.bytes - bytes.len() as u64);
-            self.fill = 0;
-        }
-        let mut chunks = bytes.chunks_exact(CHUNK_BYTES);
-        let mut end = self.bytes - bytes.len() as u64;
-        self.chain.reserve(chunks.len());
-        for chunk in &mut chunks {
-            end += CHUNK_BYTES as u64;
-            self.link = link(self.link, chunk);
-            self.chain.push(self.link, end);
-        }
-        let rest = chunks.remainder();
-        self.buffer[..rest.len()].copy_from_slice(rest);
-        self.fill = rest.len();
-    }
-
-    fn emit_buffer(&mut self) {
-        self.link = link(self.link, &self.buffer[..self.fill]);
-        self.chain.push(self.link, self.bytes);
-        self.fill = 0;
-    }
 }
 
-/// Names an image or another medium by its URL or data: 128 bits of XXH3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MediaDigest(u128);
-
-impl MediaDigest {
-    /// Of a URL or data URL in one piece.
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(xxh3_128(bytes))
-    }
-
-    /// In hexadecimal: as a canonical byte string it must not hold a mark.
-    pub(super) fn hex(self) -> [u8; 32] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        std::array::from_fn(|i| DIGITS[(self.0 >> (124 - 4 * i)) as usize & 15])
-    }
-}
-
-/// [`MediaDigest`] of bytes that come in pieces (a data URL with escapes).
-#[derive(Clone, Default)]
-pub struct MediaHasher(Xxh3);
-
-impl MediaHasher {
-    /// Nothing hashed yet.
+impl Pieces {
+    /// No pieces.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::onto(Digests::default())
     }
 
-    /// More bytes of the URL or data.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+    /// Drops the pieces and keeps their memory, unless it is more than `kept` pieces take.
+    pub fn clear(&mut self, kept: usize) {
+        self.reset();
+        self.sink.0.clear();
+        self.sink.0.shrink_to(kept);
     }
 
-    /// The digest of all of them.
+    /// The chain that these pieces make after those of `before`, and the builder for the reply to it: what a
+    /// [`ChainBuilder`] that was told of the same would have. What is open is ended.
+    ///
+    /// Allocates the chain, exactly as large as it is, and nothing else.
     #[must_use]
-    pub fn digest(&self) -> MediaDigest {
-        MediaDigest(self.0.digest128())
+    pub fn rooted(&mut self, before: &Self, model: &str, cache_salt: Option<&str>) -> (Chain, ChainBuilder) {
+        let last = usize::from(self.fill > 0);
+        let mut links = Links {
+            link: root(DOMAIN, model, cache_salt),
+            parent: None,
+            chain: Chain::with_room(before.sink.0.len() + self.sink.0.len() + last),
+        };
+        before
+            .sink
+            .0
+            .iter()
+            .for_each(|&(digest, end)| links.piece(digest, end));
+        let own = self.sink.0.iter();
+        own.for_each(|&(digest, end)| links.piece(digest, before.bytes + end));
+        // Before the end: a plain prompt's last, short chunk is not a part of the next prompt, which goes on within it.
+        let reply = Links {
+            link: links.link,
+            parent: links.chain.last(),
+            chain: Chain::new(),
+        };
+        let reply = self.continued(reply, before.bytes + self.bytes);
+        if self.fill > 0 {
+            self.end_message();
+            let &(digest, end) = self.sink.0.last().unwrap_or(&(0, 0));
+            links.piece(digest, before.bytes + end);
+        }
+        (links.chain, reply)
     }
 }
 
-impl std::fmt::Debug for MediaHasher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MediaHasher({:?})", self.digest())
+impl Default for Pieces {
+    fn default() -> Self {
+        Self::new()
     }
 }

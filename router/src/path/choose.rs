@@ -11,7 +11,7 @@ use policy::units::{Millis, Tokens};
 use tracing::debug;
 
 use super::admit::Endpoint;
-use super::fingerprint::{Fingerprint, fingerprint};
+use super::fingerprint::Fingerprint;
 use super::parse;
 use super::session::Session;
 use crate::app::App;
@@ -73,18 +73,17 @@ impl Turn {
         {
             return Err(ApiError::UnknownModel(model.chars().take(128).collect()));
         }
-        let fingerprint = fingerprint(&parsed);
         let session = Session::of(
             headers,
             parsed.session.as_deref(),
-            &fingerprint.chain,
+            &parsed.fingerprint.chain,
             &app.knowledge,
         );
         Ok(Self {
             endpoint,
             arrived,
             model: parsed.model.unwrap_or_default().into_owned(),
-            fingerprint,
+            fingerprint: parsed.fingerprint,
             session,
         })
     }

@@ -165,7 +165,7 @@ impl Flight {
     /// Reply text passed.
     pub fn reply_text(&mut self, text: &str) {
         if let Some(reply) = &mut self.reply {
-            reply.push(text.as_bytes());
+            reply.push_text(text);
         }
     }
 

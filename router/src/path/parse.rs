@@ -1,19 +1,21 @@
-//! One pass over the body: is it JSON, and where are the few fields that the router needs?
+//! One pass over the body: is it JSON, what are the few fields that matter, and what is its prompt's fingerprint?
 //!
 //! The bytes are looked at and forwarded as they came; nothing is written again. Unknown fields, roles and content
 //! parts pass through unread: validating the API is the worker's business. So there are three outcomes:
 //!
 //! - not JSON at all: refused with 400, because no worker could do better;
 //! - JSON of an unexpected shape (`"messages": 5`): passed on without a fingerprint, and the worker says what is wrong;
-//! - else: a [`Parsed`] that points into the body.
+//! - else: a [`Parsed`].
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 
-use super::json::{Malformed, Scanner, text};
+use super::fingerprint::{Draft, Fingerprint};
+use super::json::{Malformed, Quoted, Scanner};
 use crate::error::ApiError;
 
-/// What the router needs to know of a request's body. Spans are valid JSON values within it.
-#[derive(Debug, Default)]
+/// What the router needs to know of a request's body.
+#[derive(Debug)]
 pub struct Parsed<'a> {
     /// The model's name, if given.
     pub model: Option<Cow<'a, str>>,
@@ -23,59 +25,91 @@ pub struct Parsed<'a> {
     pub session: Option<Cow<'a, str>>,
     /// Separates tenants' caches: part of the fingerprint.
     pub cache_salt: Option<Cow<'a, str>>,
-    /// `messages` of a chat.
-    pub messages: Option<&'a [u8]>,
-    /// `tools` of a chat.
-    pub tools: Option<&'a [u8]>,
-    /// `prompt` of a completion.
-    pub prompt: Option<&'a [u8]>,
+    /// The prompt's keys.
+    pub fingerprint: Fingerprint,
+}
+
+thread_local! {
+    /// Reused from request to request, so that reading one allocates only what it keeps.
+    static DRAFT: RefCell<Draft> = RefCell::default();
 }
 
 /// Reads a request body.
 ///
 /// # Errors
 /// [`ApiError::MalformedJson`] if the body is not JSON, with the place.
-pub fn parse<'a>(body: &'a [u8]) -> Result<Parsed<'a>, ApiError> {
+pub fn parse(body: &[u8]) -> Result<Parsed<'_>, ApiError> {
     let refuse = |error: Malformed| ApiError::MalformedJson(error.describe(body));
-    if let Err(error) = std::str::from_utf8(body) {
-        return Err(refuse(Malformed {
-            at: error.valid_up_to(),
+    check_utf8(body).map_err(refuse)?;
+    DRAFT.with_borrow_mut(|draft| {
+        draft.clear();
+        members(body, draft).map_err(refuse)
+    })
+}
+
+fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
+    simdutf8::basic::from_utf8(body).map(drop).map_err(|_| {
+        // Once more, for the place.
+        let at = std::str::from_utf8(body)
+            .err()
+            .map_or(0, |error| error.valid_up_to());
+        Malformed {
+            at,
             what: "not UTF-8",
-        }));
-    }
+        }
+    })
+}
+
+fn members<'a>(body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malformed> {
+    let (mut model, mut stream, mut cache_salt) = (None, false, None);
+    let (mut session, mut cache_key) = (None, None);
     let mut scanner = Scanner::new(body);
-    let mut parsed = Parsed::default();
-    let mut cache_key = None;
-    let member = |scanner: &mut Scanner<'a>, key: Cow<'a, str>| {
-        let value = scanner.skip()?;
-        match &*key {
-            "model" => parsed.model = text(value),
-            "stream" => parsed.stream = value == b"true",
-            "session_id" => parsed.session = text(value).filter(|name| !name.is_empty()),
-            "prompt_cache_key" => cache_key = text(value).filter(|name| !name.is_empty()),
-            "cache_salt" => parsed.cache_salt = text(value),
-            "messages" => parsed.messages = Some(value).filter(|value| value.starts_with(b"[")),
-            "tools" => parsed.tools = Some(value).filter(|value| value.starts_with(b"[")),
-            "prompt" => parsed.prompt = Some(value),
-            _ => {}
+    scanner.object(|scanner, key| {
+        match key {
+            b"messages" => draft.messages(scanner)?,
+            b"tools" => draft.tools(scanner)?,
+            b"prompt" => draft.prompt(scanner)?,
+            b"model" => model = text(scanner)?,
+            b"stream" => stream = scanner.skip()? == b"true",
+            b"session_id" => session = text(scanner)?.filter(|name| !name.is_empty()),
+            b"prompt_cache_key" => cache_key = text(scanner)?.filter(|name| !name.is_empty()),
+            b"cache_salt" => cache_salt = text(scanner)?,
+            _ => {
+                scanner.skip()?;
+            }
         }
         Ok(())
-    };
-    scanner.object(member).map_err(refuse)?;
+    })?;
     if scanner.peek().is_some() {
-        return Err(refuse(Malformed {
+        return Err(Malformed {
             at: scanner.position(),
             what: "more follows the JSON value",
-        }));
+        });
     }
-    parsed.session = parsed.session.or(cache_key);
-    Ok(parsed)
+    let fingerprint = draft.finish(model.as_deref().unwrap_or_default(), cache_salt.as_deref());
+    Ok(Parsed {
+        model,
+        stream,
+        session: session.or(cache_key),
+        cache_salt,
+        fingerprint,
+    })
+}
+
+/// A string's text; anything else has none.
+fn text<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, Malformed> {
+    if scanner.peek() == Some(b'"') {
+        scanner.quoted().map(Quoted::text).map(Some)
+    } else {
+        scanner.skip().map(|_| None)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::fingerprint::Extent;
     use super::*;
 
     #[test]
@@ -84,15 +118,19 @@ mod tests {
             parse(br#" { "messages" : [ 1 ] , "stream":true, "model":"m\u0041", "x":{"model":"no"} } "#)
                 .unwrap();
         assert_eq!((parsed.model.as_deref(), parsed.stream), (Some("mA"), true));
-        assert_eq!(parsed.messages, Some(&b"[ 1 ]"[..]));
+        assert_eq!(
+            parsed.fingerprint.extent,
+            Extent::Bytes(0),
+            "a message that is none leaves no trace"
+        );
     }
 
     #[test]
     fn unknown_shapes_pass_without_a_prompt_but_keep_model_and_stream() {
         let parsed = parse(br#"{"model":"m","stream":true,"messages":5}"#).unwrap();
         assert_eq!((parsed.model.as_deref(), parsed.stream), (Some("m"), true));
-        assert!(parsed.messages.is_none());
-        assert!(parse(b"[1,2]").unwrap().messages.is_none());
+        assert!(parsed.fingerprint.reply.is_none());
+        assert!(parse(b"[1,2]").unwrap().fingerprint.reply.is_none());
         assert!(parse(br#"{"model":7}"#).unwrap().model.is_none());
     }
 

@@ -54,7 +54,7 @@ fn find(body: &[u8], key: &str) -> Option<Place> {
     scanner
         .object(|scanner, name| {
             let value = scanner.skip()?;
-            if name == key {
+            if name == key.as_bytes() {
                 let end = scanner.position();
                 let start = end - value.len();
                 place = match value {

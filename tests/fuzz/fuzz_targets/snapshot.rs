@@ -7,7 +7,7 @@ use tailroute::snapshot::format::{decode, encode};
 use xxhash_rust::xxh3::xxh3_64;
 
 fuzz_target!(|body: &[u8]| {
-    let mut file = b"tailrout\x01\0\0\0".to_vec();
+    let mut file = b"tailrout\x03\0\0\0".to_vec();
     file.extend_from_slice(body);
     let sum = xxh3_64(&file);
     file.extend_from_slice(&sum.to_le_bytes());

@@ -2,10 +2,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::parse::parse;
+use super::super::watch::Watch;
 use super::*;
 
 fn of_text(body: &str) -> Fingerprint {
-    fingerprint(&parse(body.as_bytes()).unwrap())
+    parse(body.as_bytes()).unwrap().fingerprint
 }
 
 fn of(body: &Value) -> Fingerprint {
@@ -22,8 +23,8 @@ fn the_next_turn_begins_with_this_turn_and_its_reply() {
     let first = json!([{"role":"system","content":"be brief"},{"role":"user","content":long}]);
     let this = of(&json!({"model":"m","messages":first}));
     let mut reply = this.reply.unwrap();
-    reply.push(b"dolor ");
-    reply.push(b"sit");
+    reply.push_text("dolor ");
+    reply.push_text("sit");
     reply.end_message();
     let mut known = this.chain;
     known.extend_from(reply.chain());
@@ -35,6 +36,80 @@ fn the_next_turn_begins_with_this_turn_and_its_reply() {
     assert_eq!(next.chain.hashes()[..known.len()], *known.hashes());
     assert_eq!(next.chain.span(known.len()), known.span(known.len()));
     assert!(next.chain.len() > known.len());
+}
+
+/// A streamed answer's bytes, in deltas of these texts; every other one with all but ASCII escaped.
+fn stream(deltas: &[&str]) -> Vec<u8> {
+    let mut stream = String::from(
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+    );
+    for (at, delta) in deltas.iter().enumerate() {
+        let mut event = json!({"choices":[{"index":0,"delta":{"content":delta}}]}).to_string();
+        if at % 2 == 0 {
+            event = event
+                .replace('é', "\\u00e9")
+                .replace('🙂', "\\ud83d\\ude42")
+                .replace('/', "\\/");
+        }
+        stream += &format!("data: {event}\r\n\r\n");
+    }
+    (stream + "data: [DONE]\n\n").into_bytes()
+}
+
+#[test]
+fn a_streamed_reply_is_found_in_the_next_turn_however_the_stream_is_split() {
+    let long = "x".repeat(300);
+    let deltas = ["h", "é\n\"", " 漢🙂", "\\", "\0/", "\t", &long, "é/🙂."];
+    let said = deltas.concat();
+    let question = json!({"role":"user","content":"go on?"});
+    let this = json!({"model":"m","messages":[question]}).to_string();
+    let next =
+        of(&json!({"model":"m","messages":[question, {"role":"assistant","content":said}, question]})).chain;
+    let stream = stream(&deltas);
+    let replied = |chunks: &[&[u8]]| {
+        let turn = of_text(&this);
+        let (mut reply, mut watch) = (turn.reply.unwrap(), Watch::new(Some("text/event-stream"), false));
+        chunks
+            .iter()
+            .for_each(|chunk| watch.push(chunk, |text| reply.push_text(text)));
+        watch.end(|text| reply.push_text(text));
+        assert!(watch.complete && watch.plain_reply);
+        reply.end_message();
+        let mut known = turn.chain;
+        known.extend_from(reply.chain());
+        (known.hashes().to_vec(), known.ends().to_vec())
+    };
+    let known = replied(&[&stream]);
+    assert_eq!(
+        (&*known.0, &*known.1),
+        (&next.hashes()[..known.0.len()], &next.ends()[..known.0.len()])
+    );
+    assert_eq!(known.0.len() + 1, next.len());
+    for cut in 0..=stream.len() {
+        assert_eq!(replied(&[&stream[..cut], &stream[cut..]]), known, "cut at {cut}");
+    }
+    for size in 1..stream.len() {
+        assert_eq!(
+            replied(&stream.chunks(size).collect::<Vec<_>>()),
+            known,
+            "chunks of {size}"
+        );
+    }
+}
+
+#[test]
+fn a_whole_reply_is_found_in_the_next_turn() {
+    let said = "h\u{e9}\n\"quoted\" / 🙂";
+    let question = json!({"role":"user","content":"go on?"});
+    let turn = of(&json!({"model":"m","messages":[question]}));
+    let mut reply = turn.reply.unwrap();
+    let mut watch = Watch::new(Some("application/json"), false);
+    let answer = json!({"choices":[{"index":0,"message":{"role":"assistant","content":said}}]}).to_string();
+    watch.push(answer.as_bytes(), |text| reply.push_text(text));
+    watch.end(|text| reply.push_text(text));
+    reply.end_message();
+    let next = of(&json!({"model":"m","messages":[question, {"role":"assistant","content":said}]})).chain;
+    assert_eq!(reply.chain().last(), next.last());
 }
 
 #[test]

@@ -1,7 +1,25 @@
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::value::MAX_DEPTH;
 use super::*;
+
+/// A string value's text, by its canonical spelling.
+fn text(value: &[u8]) -> Option<String> {
+    let mut spelled = b"\"".to_vec();
+    Scanner::new(value)
+        .string(&mut |bytes: &[u8]| spelled.extend_from_slice(bytes))
+        .ok()?;
+    spelled.push(b'"');
+    let text: String = serde_json::from_slice(&spelled).unwrap();
+    assert_eq!(
+        spelled,
+        serde_json::to_vec(&text).unwrap(),
+        "the shortest spelling is serde's"
+    );
+    assert_eq!(Scanner::new(value).quoted().unwrap().text(), text);
+    Some(text)
+}
 
 /// Walks a value by `object` and `array` instead of `skip`.
 fn walk(scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
@@ -129,21 +147,84 @@ proptest! {
     }
 
     #[test]
-    fn strings_and_members_decode_as_serde_decodes_them(members_of in prop::collection::btree_map(any::<String>(), any::<String>(), 0..6)) {
-        let text = serde_json::to_string_pretty(&members_of).unwrap();
-        let found: Vec<(String, String)> = members(text.as_bytes())
-            .map(|(key, value)| (key.into_owned(), super::text(value).unwrap().into_owned()))
-            .collect();
-        prop_assert_eq!(found, members_of.into_iter().collect::<Vec<_>>());
+    fn strings_are_read_as_serde_reads_them(texts in prop::collection::vec(any::<String>(), 0..6), escape in any::<u64>()) {
+        for said in texts {
+            let written = write(&said, escape);
+            prop_assert_eq!(text(written.as_bytes()), Some(serde_json::from_str::<String>(&written).unwrap()));
+        }
+    }
+
+    #[test]
+    fn long_strings_are_read_alike_wherever_their_escapes_stand(
+        runs in prop::collection::vec((0usize..140, prop::sample::select(vec!["\\", "\"", "\n", "\0", "é", "/", "😀", "\u{fffd}"])), 0..12),
+        escape in any::<u64>(),
+    ) {
+        let said: String = runs.iter().map(|(length, special)| "x".repeat(*length) + special).collect();
+        let written = write(&said, escape);
+        prop_assert_eq!(text(written.as_bytes()), Some(said));
+    }
+
+    #[test]
+    fn members_and_what_lies_ahead_are_found(members in prop::collection::btree_map(any::<String>(), any::<String>(), 0..6)) {
+        let written = serde_json::to_string_pretty(&members).unwrap();
+        let mut found = Vec::new();
+        Scanner::new(written.as_bytes()).object(|scanner, key| {
+            let value = scanner.quoted()?.text().into_owned();
+            found.push((String::from_utf8(key.to_vec()).unwrap(), value));
+            Ok(())
+        }).unwrap();
+        for (key, value) in &found {
+            let mut ahead = Scanner::new(written.as_bytes()).ahead(key.as_bytes()).unwrap();
+            prop_assert_eq!(&*ahead.quoted().unwrap().text(), value);
+        }
+        prop_assert_eq!(found, members.into_iter().collect::<Vec<_>>());
     }
 
     #[test]
     fn compact_drops_white_space_only(value in json()) {
         let of = |text: &str| {
             let mut out = Vec::new();
-            compact(text.as_bytes(), |piece| out.extend_from_slice(piece));
-            out
+            Scanner::new(text.as_bytes()).compact(&mut |bytes: &[u8]| out.extend_from_slice(bytes)).unwrap();
+            String::from_utf8(out).unwrap()
         };
-        prop_assert_eq!(of(&value.to_string()), of(&serde_json::to_string_pretty(&value).unwrap()));
+        prop_assert_eq!(of(&value.to_string()), value.to_string());
+        prop_assert_eq!(of(&serde_json::to_string_pretty(&value).unwrap()), value.to_string());
     }
+
+    #[test]
+    fn no_bytes_lead_astray(bytes in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(b"\\\"u{}[]:,0d8".to_vec())], 0..200)) {
+        if std::str::from_utf8(&bytes).is_ok() {
+            let theirs = serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
+            prop_assert_eq!(whole(&bytes).is_ok(), theirs);
+        }
+        let quoted = [b"\"", bytes.as_slice(), b"\""].concat();
+        if std::str::from_utf8(&quoted).is_ok() {
+            let theirs = serde_json::from_slice::<serde::de::IgnoredAny>(&quoted).is_ok();
+            prop_assert_eq!(whole(&quoted).is_ok(), theirs);
+        }
+    }
+}
+
+/// A string as some client might write it: by the bits of `escape`, a character stands for itself, is escaped in short
+/// or as a number.
+fn write(text: &str, mut escape: u64) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        escape = escape.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        match (escape >> 62, character) {
+            (3, _) => character.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
+                out += &if escape & 1 == 0 {
+                    format!("\\u{unit:04x}")
+                } else {
+                    format!("\\u{unit:04X}")
+                };
+            }),
+            (2, '/') => out.push_str("\\/"),
+            _ => {
+                let quoted = serde_json::to_string(&character).unwrap();
+                out.push_str(&quoted[1..quoted.len() - 1]);
+            }
+        }
+    }
+    out + "\""
 }

@@ -1,0 +1,173 @@
+//! Messages, their parts and tool calls, and the request's tools, each in canonical form.
+//!
+//! Members are taken as they come. Where the form has one before another (the role before all else, a part's type before
+//! its data) and the request has it after, it is looked for ahead.
+
+use std::borrow::Cow;
+
+use policy::fingerprint::{Field, MediaHasher, Pieces};
+
+use super::Hashed;
+use crate::path::json::{Malformed, Quoted, Scanner};
+
+/// One message: its role, then its other fields in the order of the request.
+pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    scanner.peek();
+    let start = scanner.clone();
+    let mut begun = false;
+    scanner.object(|scanner, key| {
+        if !begun {
+            if key == b"role" {
+                begun = true;
+                let role = text(scanner)?;
+                pieces.begin_message(&role);
+                return Ok(());
+            }
+            if matches!(
+                key,
+                b"content" | b"name" | b"tool_calls" | b"tool_call_id" | b"function_call"
+            ) {
+                begun = true;
+                pieces.begin_message(&ahead(&start, b"role"));
+            }
+        }
+        match key {
+            b"content" => content(scanner, pieces),
+            b"name" => field(scanner, pieces, Field::Name),
+            b"tool_calls" => scanner.array(|scanner| tool_call(scanner, pieces)),
+            b"tool_call_id" => field(scanner, pieces, Field::ToolId),
+            b"function_call" => function(scanner, pieces),
+            _ => scanner.skip().map(drop),
+        }
+    })
+}
+
+/// `tools`: a message of its own.
+pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    let mut begun = false;
+    scanner.array(|scanner| {
+        if !std::mem::replace(&mut begun, true) {
+            pieces.begin_message("tools");
+        }
+        pieces.field(Field::Tools);
+        scanner.compact(&mut Hashed(pieces))
+    })?;
+    pieces.end_message();
+    Ok(())
+}
+
+fn content(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    if scanner.peek() == Some(b'"') {
+        field(scanner, pieces, Field::Text)
+    } else {
+        scanner.array(|scanner| part(scanner, pieces))
+    }
+}
+
+/// A content part: text, a medium, or something unknown.
+fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    match &*ahead(scanner, b"type") {
+        "text" | "input_text" | "output_text" => scanner.object(|scanner, key| match key {
+            b"text" => field(scanner, pieces, Field::Text),
+            _ => scanner.skip().map(drop),
+        }),
+        "image_url" | "input_image" => {
+            let mut hasher = MediaHasher::new();
+            scanner.object(|scanner, key| match key {
+                b"image_url" => image(scanner, &mut hasher),
+                _ => scanner.skip().map(drop),
+            })?;
+            pieces.media(Field::Image, hasher.digest());
+            Ok(())
+        }
+        "input_audio" | "audio_url" | "video_url" | "file" | "input_file" => {
+            let mut hasher = MediaHasher::new();
+            scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
+            pieces.media(Field::Media, hasher.digest());
+            Ok(())
+        }
+        _ => {
+            pieces.field(Field::Other);
+            scanner.compact(&mut Hashed(pieces))
+        }
+    }
+}
+
+/// An image's URL or data: a string, or an object that has it as `url`.
+fn image(scanner: &mut Scanner<'_>, hasher: &mut MediaHasher) -> Result<(), Malformed> {
+    if scanner.peek() == Some(b'"') {
+        return scanner.string(&mut |bytes: &[u8]| hasher.push(bytes));
+    }
+    scanner.object(|scanner, key| {
+        if key == b"url" && scanner.peek() == Some(b'"') {
+            scanner.string(&mut |bytes: &[u8]| hasher.push(bytes))
+        } else {
+            scanner.skip().map(drop)
+        }
+    })
+}
+
+/// A call: its function, then its id.
+fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    let mut id = None;
+    scanner.object(|scanner, key| match key {
+        b"function" => function(scanner, pieces),
+        b"id" => hold(scanner, &mut id),
+        _ => scanner.skip().map(drop),
+    })?;
+    held(id, pieces, Field::ToolId)
+}
+
+/// A function that is called: its arguments, then its name. Some clients write them in this order and some in the
+/// other; the name is the one that is cheap to come back to.
+fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    let mut name = None;
+    scanner.object(|scanner, key| match key {
+        b"arguments" if scanner.peek() == Some(b'"') => field(scanner, pieces, Field::ToolArguments),
+        b"arguments" => {
+            // Some clients send them as JSON instead of as text.
+            pieces.field(Field::ToolArguments);
+            scanner.compact(&mut Hashed(pieces))
+        }
+        b"name" => hold(scanner, &mut name),
+        _ => scanner.skip().map(drop),
+    })?;
+    held(name, pieces, Field::ToolName)
+}
+
+/// Passes over a value that is to be come back to.
+fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Scanner<'a>>) -> Result<(), Malformed> {
+    scanner.peek();
+    *place = Some(scanner.clone());
+    scanner.skip().map(drop)
+}
+
+fn held(place: Option<Scanner<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), Malformed> {
+    place.map_or(Ok(()), |mut scanner| field(&mut scanner, pieces, of))
+}
+
+/// A field whose value is a string; anything else leaves no trace.
+fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result<(), Malformed> {
+    if scanner.peek() != Some(b'"') {
+        return scanner.skip().map(drop);
+    }
+    pieces.field(field);
+    scanner.string(&mut Hashed(pieces))
+}
+
+/// A string member of the object that begins here, wherever it stands; empty if it has none.
+fn ahead<'a>(start: &Scanner<'a>, name: &[u8]) -> Cow<'a, str> {
+    start
+        .ahead(name)
+        .and_then(|mut scanner| text(&mut scanner).ok())
+        .unwrap_or_default()
+}
+
+/// A string's text; anything else has none.
+fn text<'a>(scanner: &mut Scanner<'a>) -> Result<Cow<'a, str>, Malformed> {
+    if scanner.peek() == Some(b'"') {
+        scanner.quoted().map(Quoted::text)
+    } else {
+        scanner.skip().map(|_| Cow::default())
+    }
+}

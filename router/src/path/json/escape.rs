@@ -1,0 +1,91 @@
+//! One escape after the other: for those few that must be written anew, and for small fields.
+
+use std::borrow::Cow;
+
+/// Decodes the escape whose backslash stands just before `at`, and moves past it. A lone surrogate is U+FFFD.
+///
+/// # Errors
+/// What is wrong with it; `at` is then where.
+pub(super) fn escape(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
+    let &letter = bytes.get(*at).ok_or("the escape does not end")?;
+    let character = match letter {
+        b'"' | b'\\' | b'/' => char::from(letter),
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        b'u' => {
+            *at += 1;
+            return unicode(bytes, at);
+        }
+        _ => return Err("no such escape"),
+    };
+    *at += 1;
+    Ok(character)
+}
+
+fn unicode(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
+    let unit = hex(bytes, at)?;
+    if !(0xD800..0xDC00).contains(&unit) {
+        return Ok(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
+    }
+    // The first half of a pair: the second must follow, else the half stands alone.
+    if !bytes[*at..].starts_with(b"\\u") {
+        return Ok(char::REPLACEMENT_CHARACTER);
+    }
+    let mut beyond = *at + 2;
+    let low = hex(bytes, &mut beyond).inspect_err(|_| *at += 2)?;
+    if !(0xDC00..0xE000).contains(&low) {
+        return Ok(char::REPLACEMENT_CHARACTER);
+    }
+    *at = beyond;
+    let pair = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
+    Ok(char::from_u32(pair).unwrap_or(char::REPLACEMENT_CHARACTER))
+}
+
+/// A hexadecimal digit's value; 0xFF for what is none.
+const DIGITS: [u8; 256] = {
+    let mut digits = [0xFF; 256];
+    let mut value = 0;
+    while value < 16 {
+        let digit = b"0123456789abcdef"[value as usize];
+        digits[digit as usize] = value;
+        digits[digit.to_ascii_uppercase() as usize] = value;
+        value += 1;
+    }
+    digits
+};
+
+fn hex(bytes: &[u8], at: &mut usize) -> Result<u32, &'static str> {
+    let digits = bytes.get(*at..).and_then(|rest| rest.first_chunk::<4>());
+    let [a, b, c, d] = digits
+        .ok_or("expected four hexadecimal digits")?
+        .map(|digit| u32::from(DIGITS[usize::from(digit)]));
+    if (a | b | c | d) > 0xF {
+        return Err("expected four hexadecimal digits");
+    }
+    *at += 4;
+    Ok(a << 12 | b << 8 | c << 4 | d)
+}
+
+/// The text of a string's inside, which must be valid; borrowed where it has no escapes.
+pub(super) fn decoded(inside: &[u8]) -> Cow<'_, str> {
+    let Some(first) = memchr::memchr(b'\\', inside) else {
+        return String::from_utf8_lossy(inside);
+    };
+    let mut text = Vec::with_capacity(inside.len());
+    let (mut from, mut next) = (0, Some(first));
+    while let Some(backslash) = next {
+        text.extend_from_slice(&inside[from..backslash]);
+        from = backslash + 1;
+        let character = escape(inside, &mut from).unwrap_or(char::REPLACEMENT_CHARACTER);
+        text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        next = inside
+            .get(from..)
+            .and_then(|rest| memchr::memchr(b'\\', rest))
+            .map(|at| from + at);
+    }
+    text.extend_from_slice(inside.get(from..).unwrap_or_default());
+    Cow::Owned(String::from_utf8_lossy(&text).into_owned())
+}

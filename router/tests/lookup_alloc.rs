@@ -1,0 +1,100 @@
+//! What reading and looking up a request allocates, counted by the allocator itself: what the turn keeps, whatever its
+//! length.
+
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    reason = "a global allocator cannot be written without, it only counts and passes on; a test may stop"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use policy::ids::WorkerId;
+use policy::units::Tokens;
+use tailroute::knowledge::Knowledge;
+use tailroute::path::parse::parse;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call is the system allocator's; a counter of this thread is raised beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+fn allocations_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = ALLOCATIONS.with(Cell::get);
+    let result = work();
+    (ALLOCATIONS.with(Cell::get) - before, result)
+}
+
+/// A chat of so many messages of this text, with tools and tool calls.
+fn body(messages: usize, text: &str) -> String {
+    let text = serde_json::to_string(text).unwrap();
+    let user = format!(r#"{{"role":"user","content":[{{"type":"text","text":{text}}}]}}"#);
+    let call = format!(r#"{{"id":"c","function":{{"arguments":{text},"name":"f"}}}}"#);
+    let assistant = format!(r#"{{"role":"assistant","content":null,"tool_calls":[{call}]}}"#);
+    let turns = vec![format!("{user},{assistant}"); messages / 2].join(",");
+    format!(
+        r#"{{"messages":[{turns}],"model":"m","tools":[{{"a": {text}}}],"cache_salt":"s","session_id":"x"}}"#
+    )
+}
+
+/// The chain's keys and their ends.
+const KEPT: u64 = 2;
+/// Room for each worker's figures and for the answer's bits, and the model's name.
+const MATCH: u64 = 24;
+
+#[test]
+fn reading_a_request_allocates_only_the_keys_that_the_turn_keeps() {
+    let text = "if \"it\" is\twarm\n\\ then \u{e9} costs / nothing ".repeat(40);
+    let longest = body(400, &text);
+    parse(longest.as_bytes()).unwrap();
+    for messages in [2, 20, 400] {
+        let body = body(messages, &text);
+        let (spent, parsed) = allocations_of(|| parse(body.as_bytes()).unwrap());
+        assert_eq!(spent, KEPT, "{messages} messages");
+        assert!(parsed.fingerprint.chain.len() > messages * 5);
+    }
+}
+
+#[test]
+fn matching_allocates_no_more_for_a_longer_prompt() {
+    let knowledge = Knowledge::new(64 << 20, &[(Tokens(1 << 20), 16); 64], 0.25);
+    let text = "a prefix that some workers hold. ".repeat(40);
+    let body = body(400, &text);
+    let parsed = parse(body.as_bytes()).unwrap();
+    for worker in (0..64).step_by(3).map(WorkerId) {
+        let chain = &parsed.fingerprint.chain;
+        knowledge.update(worker, |residency| {
+            residency.sent(worker, chain, |bytes| bytes / 4)
+        });
+    }
+    let (short, _) =
+        allocations_of(|| knowledge.look_up("m", &parse(br#"{"prompt":"x"}"#).unwrap().fingerprint, 64));
+    let (spent, matched) = allocations_of(|| knowledge.look_up("m", &parsed.fingerprint, 64));
+    assert!(spent.max(short) <= MATCH, "{spent} and {short} allocations");
+    assert!(matched.prompt > Tokens(1000));
+}
