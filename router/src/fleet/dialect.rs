@@ -156,7 +156,11 @@ pub async fn find(app: &App, worker: &Worker) -> Arc<dyn Dialect> {
         return before_probe(written);
     }
     match probe::call(app, worker, Method::GET, "/v1/tailroute", None).await {
-        Ok(answer) => return Arc::new(Tailroute::of(&answer)),
+        Ok(answer) => {
+            if let Some(found) = Tailroute::of(&answer) {
+                return Arc::new(found);
+            }
+        }
         Err(error) => debug!(worker = worker.name(), %error, "no capability document"),
     }
     if written == config::Dialect::Auto

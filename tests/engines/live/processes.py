@@ -26,6 +26,8 @@ START_S = 400.0
 PATIENCE_S = 60.0
 
 _running: list[Process] = []
+# One for all: making a client costs more than most calls.
+http = httpx.Client(timeout=120, trust_env=False)
 
 
 def free_port() -> int:
@@ -156,7 +158,7 @@ class Engine:
     def _is_well(self) -> bool:
         assert self.process.is_alive(), f"{self.name} ended:\n{self.process.last_words()}"
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return http.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -171,7 +173,7 @@ class Engine:
 
     def reset_cache(self) -> None:
         """Forgets the prefix cache; listeners learn it with the next batch."""
-        httpx.post(f"{self.url}/reset_prefix_cache", timeout=30).raise_for_status()
+        http.post(f"{self.url}/reset_prefix_cache", timeout=30).raise_for_status()
 
 
 class Router:
@@ -243,7 +245,7 @@ def _config(
 def metric(url: str, name: str, **labels: str) -> float:
     """The sum of a metric over the series that have these labels."""
     total = 0.0
-    for line in httpx.get(url, timeout=30).text.splitlines():
+    for line in http.get(url, timeout=30).text.splitlines():
         if line.startswith(name) and line[len(name)] in "{ ":
             series, _, value = line.rpartition(" ")
             if all(f'{label}="{wanted}"' in series for label, wanted in labels.items()):

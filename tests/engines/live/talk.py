@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-from processes import BLOCK, HOME, MODEL
+from processes import BLOCK, HOME, MODEL, http
 from transformers import AutoTokenizer
 
 _tokenizer = AutoTokenizer.from_pretrained(str(Path(HOME) / "model-1"))
@@ -80,7 +79,7 @@ class Conversation:
             **more,
         }
         headers = {} if self.name is None else {"X-Session-ID": self.name}
-        answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        answer = http.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120)
         assert answer.status_code == 200, answer.text
         read = answer.json()
         self.messages.append({"role": "assistant", "content": read["choices"][0]["message"]["content"]})
@@ -91,7 +90,7 @@ def complete(url: str, prompt: list[int], session: str | None, **more: Any) -> U
     """One completion of a prompt of token ids, of one token."""
     headers = {} if session is None else {"X-Session-ID": session}
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, **more}
-    answer = httpx.post(f"{url}/v1/completions", json=body, headers=headers, timeout=120)
+    answer = http.post(f"{url}/v1/completions", json=body, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text
     return usage(answer.json())
 

@@ -1,9 +1,8 @@
 """What hints change in a real vLLM: the 99-block experiment, directly and through the router, and out of band."""
 
-import httpx
 import pytest
 from events import Listener
-from processes import BLOCK, Router
+from processes import BLOCK, Router, http, until
 from talk import complete, ids
 
 # In tokens: A is older than B; then C needs room.
@@ -70,7 +69,7 @@ def test_through_the_router_unhinted_and_hinted(fresh):
                 complete(told.url, c, "C")
             kept[hinted] = next_turn(quiet.url, seed)
         # The objective that the router told the engine holds for requests without a hint: take it back.
-        httpx.put(f"{fresh.url}/v1/tailroute/objective", json=NO_OBJECTIVE, timeout=30).raise_for_status()
+        http.put(f"{fresh.url}/v1/tailroute/objective", json=NO_OBJECTIVE, timeout=30).raise_for_status()
     print("cached tokens of A's next turn through the router, unhinted and hinted:", kept)
     assert kept[False] < 600
     assert kept[True] == 1024
@@ -86,8 +85,6 @@ def test_out_of_band_hints_from_the_router_reach_the_engine(fresh):
     assert marked == 0
     with Router("beside", [fresh], in_request=False, ttft_ms=200.0 + TAIL) as router:
         complete(router.url, ids(60, 1024), "beside")
-        from processes import until
-
         until(
             "the trim to be applied",
             lambda: fresh.metric("tailroute:hints_total", outcome="applied") > before,
@@ -102,13 +99,13 @@ def test_a_hint_by_block_hash_marks_those_blocks(fresh):
     complete(fresh.url, ids(70, 256), "by-hash")
     hashes = listener.has_stored("by-hash", 8)
     hints = {"hints": [{"kind": "trim", "block_hashes": hashes[5:]}]}
-    answer = httpx.post(f"{fresh.url}/v1/tailroute/hints", json=hints, timeout=30).json()
+    answer = http.post(f"{fresh.url}/v1/tailroute/hints", json=hints, timeout=30).json()
     assert answer["applied"] == 1
     assert fresh.metric("tailroute:evict_first_blocks") == 3
     listener.close()
 
 
 def test_the_capability_document_and_its_refusals(engine):
-    says = httpx.get(f"{engine.url}/v1/tailroute", timeout=30).json()
+    says = http.get(f"{engine.url}/v1/tailroute", timeout=30).json()
     assert (says["engine"], says["block_size"], says["capacity_tokens"]) == ("vllm", BLOCK, engine.capacity_tokens)
-    assert httpx.post(f"{engine.url}/v1/tailroute/hints", content=b"{", timeout=30).status_code == 400
+    assert http.post(f"{engine.url}/v1/tailroute/hints", content=b"{", timeout=30).status_code == 400

@@ -1,11 +1,10 @@
 """Real clients through the router to a real engine."""
 
 import anthropic
-import httpx
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from processes import MODEL, Router, until
+from processes import MODEL, Router, http, until
 from talk import SAYABLE, words
 
 ASK = [{"role": "user", "content": words(1, 100)}]
@@ -72,13 +71,16 @@ def test_anthropics_client_passes_through(router):
 
 
 def test_a_client_that_leaves_takes_its_request_with_it(router, engine, client):
-    running = lambda: engine.metric("vllm:num_requests_running")  # noqa: E731
-    aborted = engine.metric("vllm:request_success_total", finished_reason="abort")
+    generated = engine.metric("vllm:generation_tokens_total")
     body = {"model": MODEL, "messages": ASK, "max_tokens": 2000, "min_tokens": 2000, "stream": True}
-    with httpx.stream("POST", f"{router.v1}/chat/completions", json=body, timeout=60) as answer:
+    with http.stream("POST", f"{router.v1}/chat/completions", json=body, timeout=60) as answer:
         next(answer.iter_bytes())
-        until("it to run", lambda: running() == 1)
-        generated = engine.metric("vllm:generation_tokens_total")
-    until("it to be gone from the engine", lambda: running() == 0)
-    assert engine.metric("vllm:generation_tokens_total") - generated < 1900
-    assert engine.metric("vllm:request_success_total", finished_reason="abort") == aborted + 1
+        until("it to run", lambda: engine.metric("vllm:num_requests_running") == 1)
+
+    def gone():
+        # vLLM tells its figures with each step: something has to run for it to say that nothing else does.
+        client.completions.create(model=MODEL, prompt="hi", max_tokens=1)
+        return engine.metric("vllm:num_requests_running") == 0
+
+    until("it to be gone from the engine", gone)
+    assert engine.metric("vllm:generation_tokens_total") - generated < 1900, "it ran to its end"

@@ -2,9 +2,8 @@
 
 import json
 
-import httpx
 import pytest
-from processes import Engine, Router
+from processes import Engine, Router, http
 from talk import complete, ids
 
 A, B, C = 1024, 1024, 2048
@@ -37,8 +36,8 @@ def test_t_lru_keeps_the_older_conversation_within_its_objective(stock, engine):
 
 
 def test_a_stock_engine_is_told_nothing(stock):
-    assert httpx.get(f"{stock.url}/v1/tailroute", timeout=30).status_code == 404
-    assert "tailroute" not in httpx.get(f"{stock.url}/metrics", timeout=30).text
+    assert http.get(f"{stock.url}/v1/tailroute", timeout=30).status_code == 404
+    assert "tailroute" not in http.get(f"{stock.url}/metrics", timeout=30).text
     assert "tailroute: three-band" not in stock.process.log.read_text()
 
 
@@ -52,6 +51,6 @@ def test_the_connector_takes_hints_within_requests_without_patching(stock):
     engine = Engine("vllm-connector", plugin=False, more=["--kv-transfer-config", json.dumps(config)])
     try:
         assert older_keeps(engine, dialect="vllm_xargs") == KEPT
-        assert httpx.get(f"{engine.url}/v1/tailroute", timeout=30).status_code == 404
+        assert http.get(f"{engine.url}/v1/tailroute", timeout=30).status_code == 404
     finally:
         engine.stop()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("sglang.srt.plugins.hook_registry", reason="SGLang is not here: scripts/engines env --sglang")
+pytest.importorskip("sglang.srt.plugins.hook_registry", reason="SGLang is not here: run scripts/engines sglang")
 
 from sglang.srt.managers.io_struct import SetInternalStateReq
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController

@@ -1,5 +1,6 @@
 """The HTTP side against an engine core that answers at once."""
 
+import asyncio
 import json
 
 import httpx
@@ -16,12 +17,14 @@ class Cores:
 
     def __init__(self, caches):
         self.caches = caches
-        self.available = True
+        self.available, self.busy = True, False
 
     async def call_utility_all_async(self, method, message):
         assert method == install.UTILITY
         if not self.available:
             raise RuntimeError("dead")
+        if self.busy:
+            raise asyncio.TimeoutError
         return [install.answer(Core(cache), message) for cache in self.caches]
 
 
@@ -126,6 +129,14 @@ async def test_metrics_gain_the_counters_and_keep_their_own(http, cores):
     assert 'tailroute:evicted_blocks_total{engine="1",band="free"} 0' in lines
     assert 'tailroute:hints_total{engine="0",outcome="expired"} 0' in lines
     assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+async def test_a_busy_engine_is_known_from_before(http, cores):
+    cores.busy = True
+    assert (await http.get("/v1/tailroute")).json()["capacity_tokens"] == 2048
+    assert "tailroute:evict_first_blocks" in (await http.get("/metrics")).text
+    answer = await http.post("/v1/tailroute/hints", json={"hints": []})
+    assert answer.status_code == 503
 
 
 async def test_a_dead_engine_is_answered_503_and_metrics_still_come(http, cores):

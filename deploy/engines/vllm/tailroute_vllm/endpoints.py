@@ -25,8 +25,8 @@ from .director import EVICT_FIRST, KINDS, OUTCOMES, Objective
 
 MAX_HINTS = 4096
 MAX_BODY_BYTES = 4 << 20
-# A scrape does not wait longer for a busy engine; it gets the counters of the last one.
-SCRAPE_TIMEOUT_S = 0.5
+# A scrape or a probe does not wait longer for a busy engine; it gets what the last one got.
+SHORT_TIMEOUT_S = 0.5
 ANSWER_TIMEOUT_S = 10.0
 
 
@@ -73,9 +73,11 @@ class Engines:
             raise Refused(503, "The engine is too busy to answer.") from None
         except Exception as error:
             install.log.warning("tailroute: the engine core did not answer: %s", error)
+            self.last = []
             raise Refused(503, "The engine did not answer.") from error
         read = [json.loads(answer) for answer in answers]
         if not all(answer["available"] for answer in read):
+            self.last = []
             raise Refused(503, "Hints are off in this engine: no prefix caching, or an earlier error.")
         self.last = [answer["status"] for answer in read]
         return read
@@ -107,6 +109,11 @@ class TailrouteEndpoints:
         """Learns how the engine cores are reached."""
         names = getattr(args, "served_model_name", None) or [getattr(args, "model", None)]
         self._engines.connect(engine_client, names[0])
+        try:
+            # Now it is idle; later a probe may find it in the middle of a long prompt.
+            await self._engines.ask({})
+        except Refused as refused:
+            install.log.warning("tailroute: %s", refused.message)
 
 
 def _guarded(engines: Engines, handler: Any) -> Any:
@@ -121,7 +128,12 @@ def _guarded(engines: Engines, handler: Any) -> Any:
 
 async def capabilities(engines: Engines, _request: Request) -> dict[str, Any]:
     """What this engine understands; a router probes for it."""
-    first = (await engines.ask({}))[0]["status"]
+    try:
+        await engines.ask({}, SHORT_TIMEOUT_S)
+    except Refused:
+        if not engines.last:
+            raise
+    first = engines.last[0]
     return {
         "dialect": "tailroute",
         "version": 1,
@@ -191,7 +203,7 @@ class MetricsAppended:
             await self._app(scope, receive, send)
             return
         try:
-            await self._engines.ask({}, SCRAPE_TIMEOUT_S)
+            await self._engines.ask({}, SHORT_TIMEOUT_S)
         except Refused:
             pass
         if not self._engines.last:

@@ -33,17 +33,15 @@ impl Tailroute {
         }
     }
 
-    /// What a capability document says. An answer that is none is taken for the header's form, which no worker rejects.
+    /// What a capability document says; `None` if it is none, as from a server that answers 200 to any path.
     #[must_use]
-    pub fn of(document: &[u8]) -> Self {
-        let Ok(says) = serde_json::from_slice::<Value>(document) else {
-            return Self::by_header();
-        };
-        Self {
+    pub fn of(document: &[u8]) -> Option<Self> {
+        let says: Value = serde_json::from_slice(document).ok()?;
+        (says["dialect"] == "tailroute").then(|| Self {
             by_xarg: says["evict_first_xarg"] == EVICT_FIRST,
             by_header: says["evict_first_header"].as_str() == Some(headers::EVICT_FIRST.as_str()),
             objective: says["objective"] != false,
-        }
+        })
     }
 }
 

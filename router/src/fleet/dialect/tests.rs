@@ -28,7 +28,7 @@ fn the_simulated_engine_reads_a_header() {
         br#"{"dialect":"tailroute","objective":true,"evict_first_header":"x-tailroute-evict-first-tokens"}"#;
     let header = HeaderName::from_static("x-tailroute-evict-first-tokens");
     assert_eq!(
-        Tailroute::of(document).in_request(&HINT),
+        Tailroute::of(document).unwrap().in_request(&HINT),
         Some(Carried::Header(header, HeaderValue::from_static("512")))
     );
 }
@@ -43,7 +43,7 @@ fn vllm_reads_its_xargs() {
         key: "tailroute_evict_first_tokens",
         value: "512".to_owned(),
     };
-    let dialect = Tailroute::of(document);
+    let dialect = Tailroute::of(document).unwrap();
     assert_eq!(dialect.in_request(&HINT), Some(carried.clone()));
     assert_eq!(VllmXargs.in_request(&HINT), Some(carried));
     let told = dialect.objective(&TERMS).unwrap();
@@ -58,12 +58,17 @@ fn vllm_reads_its_xargs() {
 #[test]
 fn a_document_that_names_no_way_in_gets_nothing_within_requests() {
     assert_eq!(
-        Tailroute::of(br#"{"dialect":"tailroute"}"#).in_request(&HINT),
+        Tailroute::of(br#"{"dialect":"tailroute"}"#)
+            .unwrap()
+            .in_request(&HINT),
         None
     );
-    let unknown = br#"{"evict_first_xarg":"something_else","objective":false}"#;
-    assert_eq!(Tailroute::of(unknown).in_request(&HINT), None);
-    assert_eq!(Tailroute::of(unknown).objective(&TERMS), None);
+    let unknown = br#"{"dialect":"tailroute","evict_first_xarg":"something_else","objective":false}"#;
+    assert_eq!(Tailroute::of(unknown).unwrap().in_request(&HINT), None);
+    assert_eq!(Tailroute::of(unknown).unwrap().objective(&TERMS), None);
+    for other in ["<html>", "{}", r#"{"dialect":"other"}"#] {
+        assert!(Tailroute::of(other.as_bytes()).is_none(), "{other}");
+    }
 }
 
 #[test]
