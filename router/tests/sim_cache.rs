@@ -240,7 +240,8 @@ fn a_hybrid_model_resumes_shared_blocks_only_where_a_state_was_saved() {
     };
     let rows: Vec<_> = [3, 4, 5].into_iter().enumerate().map(row).collect();
     std::fs::write(file.path(), rows.join("\n")).unwrap();
-    let policies = "lru,flop-aware,gdfs,workload-aware,et-lru";
+    let policies = "lru,flop-aware,gdfs,workload-aware,et-lru,belady,to-belady,t-lru,t-lru-printed,t-lru-trim-all,\
+                    t-lru-tiers:4096/0.01/64,threshold-lru,end-aware,length-aware";
     let mut arguments = vec!["sim", "cache", "--shared", "--per-turn", "--json", "--xi-ms", "1"];
     arguments.extend(["--capacity-tokens", "100000", "--policies", policies]);
     arguments.extend(["--trace", file.path().to_str().unwrap()]);

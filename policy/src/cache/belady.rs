@@ -70,20 +70,6 @@ impl Horizon {
         }
     }
 
-    /// Trims free tokens, oldest first, until the cache fits or only `spared` has any.
-    pub(super) fn trim_free(&mut self, lengths: &mut Lengths, spared: SlotId) {
-        while let Some((slot, budget)) = lengths.oldest_free().filter(|(slot, _)| *slot != spared) {
-            if lengths.fits() {
-                return;
-            }
-            let keep = lengths
-                .resident_at(slot)
-                .saturating_sub(lengths.excess())
-                .max(budget);
-            self.cut(lengths, slot, keep);
-        }
-    }
-
     /// Cuts to `keep`, forgetting a slot that is gone.
     pub(super) fn cut(&mut self, lengths: &mut Lengths, slot: SlotId, keep: u64) {
         if keep == 0 {

@@ -3,70 +3,25 @@
 //! Budgets with the true `Q` instead of `Q̂`; eviction beyond them stays LRU. The difference to [`super::end_aware`] is
 //! what predicting lengths could gain: little. The difference to [`super::to_belady`] is what knowing the order could.
 
-use super::lengths::Lengths;
-use super::{CacheConfig, CachePolicy, Future, Served};
-use crate::ids::ConversationId;
+use super::end_aware::TelSafeUntilEnd;
+use super::marked::{Marked, Rule, Trim, Worth};
+use super::{CacheConfig, Future, Served};
 use crate::units::Tokens;
 
 /// T-LRU that knows ends and next lengths.
-#[derive(Clone, Debug)]
-pub struct LengthAware {
-    lengths: Lengths,
-    config: CacheConfig,
-    /// Ended, but forced to stay until somebody else is served.
-    ended: Option<ConversationId>,
-}
+pub type LengthAware = Marked<TelSafeExactly>;
 
-impl LengthAware {
-    /// An empty cache.
-    #[must_use]
-    pub fn new(config: CacheConfig) -> Self {
-        Self {
-            lengths: Lengths::new(&config),
-            config,
-            ended: None,
+/// The TEL-safe budget with the true next prompt, and nothing of a conversation that has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TelSafeExactly;
+
+impl Rule for TelSafeExactly {
+    const TRIM: Trim = Trim::Needed;
+
+    fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth {
+        match turn.future {
+            Future::Next { prompt, .. } => Worth::First(Tokens(config.budget(turn.length, prompt))),
+            Future::Last | Future::Unknown => TelSafeUntilEnd.worth(config, turn),
         }
-    }
-}
-
-impl CachePolicy for LengthAware {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
-
-    fn served(&mut self, turn: &Served) {
-        if let Some(ended) = self.ended.take() {
-            self.lengths.touch(ended, Tokens::ZERO);
-        }
-        let next = match turn.future {
-            Future::Last if !self.config.forced => {
-                self.lengths.touch(turn.conversation, Tokens::ZERO);
-                return;
-            }
-            Future::Last => {
-                self.ended = Some(turn.conversation);
-                self.config.next_prompt
-            }
-            Future::Unknown => self.config.next_prompt,
-            Future::Next { prompt, .. } => prompt,
-        };
-        if let Some(slot) = self.lengths.touch(turn.conversation, turn.length) {
-            self.lengths
-                .set_budget(slot, self.config.budget(turn.length, next));
-            self.lengths.trim_free(self.config.forced.then_some(slot));
-        }
-        self.lengths.evict_oldest();
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
-    }
-
-    fn check(&self) -> Result<(), String> {
-        self.lengths.check()
     }
 }

@@ -7,46 +7,20 @@
 //! caches do: one conversation at most is partly resident. Caching is optional or forced alike, since the youngest is
 //! always the last to go.
 
-use super::lengths::Lengths;
-use super::{CacheConfig, CachePolicy, Served};
-use crate::ids::ConversationId;
-use crate::units::Tokens;
+use super::marked::{Marked, Rule, Trim, Worth};
+use super::{CacheConfig, Served};
 
 /// Least recently used.
-#[derive(Clone, Debug)]
-pub struct Lru {
-    lengths: Lengths,
-}
+pub type Lru = Marked<KeepAll>;
 
-impl Lru {
-    /// An empty cache.
-    #[must_use]
-    pub fn new(config: CacheConfig) -> Self {
-        Self {
-            lengths: Lengths::new(&config),
-        }
-    }
-}
+/// Everything is worth keeping.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeepAll;
 
-impl CachePolicy for Lru {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
+impl Rule for KeepAll {
+    const TRIM: Trim = Trim::Never;
 
-    fn served(&mut self, turn: &Served) {
-        self.lengths.touch(turn.conversation, turn.length);
-        self.lengths.evict_oldest();
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
-    }
-
-    fn check(&self) -> Result<(), String> {
-        self.lengths.check()
+    fn worth(&self, _: &CacheConfig, _: &Served) -> Worth {
+        Worth::All
     }
 }

@@ -15,7 +15,7 @@ use super::lru::Lru;
 use super::t_lru::TLru;
 use super::t_lru_printed::TLruPrinted;
 use super::t_lru_trim_all::TLruTrimAll;
-use super::threshold_lru::ThresholdLru;
+use super::threshold_lru::{LongEnough, ThresholdLru};
 use super::tiers::{Tier, TierStack};
 use super::to_belady::ToBelady;
 use super::workload_aware::WorkloadAware;
@@ -88,7 +88,9 @@ impl PolicySpec {
     pub fn build(&self, config: CacheConfig) -> Box<dyn CachePolicy> {
         match self {
             Self::Lru => Box::new(Lru::new(config)),
-            Self::ThresholdLru(threshold) => Box::new(ThresholdLru::new(config, *threshold)),
+            Self::ThresholdLru(threshold) => {
+                Box::new(ThresholdLru::with_rule(config, LongEnough(*threshold)))
+            }
             Self::TLru => Box::new(TLru::new(config)),
             Self::TLruPrinted => Box::new(TLruPrinted::new(config)),
             Self::TLruTrimAll => Box::new(TLruTrimAll::new(config)),
@@ -111,6 +113,14 @@ impl PolicySpec {
             self,
             Self::EndAware | Self::LengthAware | Self::Belady | Self::ToBelady
         )
+    }
+}
+
+impl PolicySpec {
+    /// Whether, on shared blocks, it must be told who uses each block next.
+    #[must_use]
+    pub fn needs_foresight(&self) -> bool {
+        matches!(self, Self::Belady | Self::ToBelady)
     }
 }
 

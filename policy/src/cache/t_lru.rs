@@ -19,52 +19,21 @@
 //! It trades mean for tail: a trimmed token is prefill work when its conversation returns. On a queueing server that
 //! work is somebody's wait; see `docs/cache-policies.md` for where that turns against it.
 
-use super::lengths::Lengths;
-use super::{CacheConfig, CachePolicy, Served};
-use crate::ids::ConversationId;
+use super::marked::{Marked, Rule, Trim, Worth};
+use super::{CacheConfig, Served};
 use crate::units::Tokens;
 
 /// Tail-Optimized LRU.
-#[derive(Clone, Debug)]
-pub struct TLru {
-    lengths: Lengths,
-    config: CacheConfig,
-}
+pub type TLru = Marked<TelSafe>;
 
-impl TLru {
-    /// An empty cache.
-    #[must_use]
-    pub fn new(config: CacheConfig) -> Self {
-        Self {
-            lengths: Lengths::new(&config),
-            config,
-        }
-    }
-}
+/// What lies within the TEL-safe budget is worth keeping.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TelSafe;
 
-impl CachePolicy for TLru {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
+impl Rule for TelSafe {
+    const TRIM: Trim = Trim::Needed;
 
-    fn served(&mut self, turn: &Served) {
-        if let Some(slot) = self.lengths.touch(turn.conversation, turn.length) {
-            self.lengths
-                .set_budget(slot, self.config.budget(turn.length, self.config.next_prompt));
-            self.lengths.trim_free(self.config.forced.then_some(slot));
-        }
-        self.lengths.evict_oldest();
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
-    }
-
-    fn check(&self) -> Result<(), String> {
-        self.lengths.check()
+    fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth {
+        Worth::First(Tokens(config.budget(turn.length, config.next_prompt)))
     }
 }

@@ -19,7 +19,9 @@ use crate::units::Tokens;
 pub struct TLruPrinted {
     lengths: Lengths,
     config: CacheConfig,
-    /// Conversations that the pass takes from, oldest first.
+    /// Residents, oldest first.
+    order: BTreeSet<(u64, SlotId)>,
+    /// Those of them that the pass takes from.
     candidates: BTreeSet<(u64, SlotId)>,
     /// By slot: when it was served last, and below how many tokens it is no candidate.
     standings: Vec<(u64, u64)>,
@@ -30,12 +32,12 @@ impl TLruPrinted {
     /// An empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
-        let (candidates, standings) = (BTreeSet::new(), Vec::new());
         Self {
             lengths: Lengths::new(&config),
             config,
-            candidates,
-            standings,
+            order: BTreeSet::new(),
+            candidates: BTreeSet::new(),
+            standings: Vec::new(),
             served: 0,
         }
     }
@@ -46,11 +48,18 @@ impl TLruPrinted {
         if self.standings.len() <= slot as usize {
             self.standings.resize(slot as usize + 1, (0, 0));
         }
-        self.candidates.remove(&(self.standings[slot as usize].0, slot));
+        self.delist(slot);
         self.standings[slot as usize] = (self.served, least);
+        self.order.insert((self.served, slot));
         if self.lengths.resident_at(slot) >= least {
             self.candidates.insert((self.served, slot));
         }
+    }
+
+    fn delist(&mut self, slot: SlotId) {
+        let entry = (self.standings[slot as usize].0, slot);
+        self.order.remove(&entry);
+        self.candidates.remove(&entry);
     }
 
     /// One pass: a unit from each candidate, oldest first, until the cache fits.
@@ -70,10 +79,17 @@ impl TLruPrinted {
             };
             after = Some((at, slot));
             let keep = self.lengths.resident_at(slot).saturating_sub(unit);
-            self.lengths.cut(slot, keep);
-            if keep < self.standings[slot as usize].1 {
-                self.candidates.remove(&(at, slot));
-            }
+            self.cut(at, slot, keep);
+        }
+    }
+
+    fn cut(&mut self, at: u64, slot: SlotId, keep: u64) {
+        self.lengths.cut(slot, keep);
+        if keep < self.standings[slot as usize].1 {
+            self.candidates.remove(&(at, slot));
+        }
+        if keep == 0 {
+            self.order.remove(&(at, slot));
         }
     }
 }
@@ -85,17 +101,24 @@ impl CachePolicy for TLruPrinted {
 
     fn served(&mut self, turn: &Served) {
         self.served += 1;
-        if let Some(slot) = self.lengths.touch(turn.conversation, turn.length) {
-            self.enlist(slot, turn.length);
-            self.shave(self.config.forced.then_some(slot));
-        }
-        while let Some((slot, resident)) = self.lengths.oldest().filter(|_| !self.lengths.fits()) {
-            let keep = resident.saturating_sub(self.lengths.excess());
-            let (at, least) = self.standings[slot as usize];
-            if keep < least {
-                self.candidates.remove(&(at, slot));
+        let before = self.lengths.slot(turn.conversation);
+        match (before, self.lengths.touch(turn.conversation, turn.length)) {
+            (_, Some(slot)) => {
+                self.enlist(slot, turn.length);
+                self.shave(self.config.forced.then_some(slot));
             }
-            self.lengths.cut(slot, keep);
+            (Some(gone), None) => self.delist(gone),
+            (None, None) => {}
+        }
+        while !self.lengths.fits() {
+            let Some(&(at, slot)) = self.order.first() else {
+                return;
+            };
+            let keep = self
+                .lengths
+                .resident_at(slot)
+                .saturating_sub(self.lengths.excess());
+            self.cut(at, slot, keep);
         }
     }
 
@@ -109,12 +132,13 @@ impl CachePolicy for TLruPrinted {
 
     fn check(&self) -> Result<(), String> {
         self.lengths.check()?;
-        let gone = self
-            .candidates
-            .iter()
-            .find(|(_, slot)| self.lengths.resident_at(*slot) == 0);
-        gone.map_or(Ok(()), |(_, slot)| {
-            Err(format!("slot {slot} is empty and a candidate"))
-        })
+        let (resident, listed) = (self.lengths.len(), self.order.len());
+        if resident != listed {
+            return Err(format!("{resident} resident, {listed} listed"));
+        }
+        match self.candidates.difference(&self.order).next() {
+            Some((_, slot)) => Err(format!("slot {slot} is empty and a candidate")),
+            None => Ok(()),
+        }
     }
 }

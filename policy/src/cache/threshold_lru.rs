@@ -6,54 +6,25 @@
 //! The paper leaves open what becomes of a short conversation's older cache: there is none, since it was shorter then.
 //! Under forced caching nothing may be refused, and this is LRU.
 
-use super::lengths::Lengths;
-use super::{CacheConfig, CachePolicy, Served};
-use crate::ids::ConversationId;
+use super::marked::{Marked, Rule, Trim, Worth};
+use super::{CacheConfig, Served};
 use crate::units::Tokens;
 
 /// LRU for conversations from a threshold on.
-#[derive(Clone, Debug)]
-pub struct ThresholdLru {
-    lengths: Lengths,
-    config: CacheConfig,
-    threshold: Tokens,
-}
+pub type ThresholdLru = Marked<LongEnough>;
 
-impl ThresholdLru {
-    /// An empty cache.
-    #[must_use]
-    pub fn new(config: CacheConfig, threshold: Tokens) -> Self {
-        Self {
-            lengths: Lengths::new(&config),
-            config,
-            threshold,
+/// Conversations of this many tokens on are worth keeping.
+#[derive(Clone, Copy, Debug)]
+pub struct LongEnough(pub Tokens);
+
+impl Rule for LongEnough {
+    const TRIM: Trim = Trim::Never;
+
+    fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth {
+        if !config.forced && turn.length < self.0 {
+            Worth::Nothing
+        } else {
+            Worth::All
         }
-    }
-}
-
-impl CachePolicy for ThresholdLru {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
-
-    fn served(&mut self, turn: &Served) {
-        let refused = !self.config.forced && turn.length < self.threshold;
-        self.lengths.touch(
-            turn.conversation,
-            if refused { Tokens::ZERO } else { turn.length },
-        );
-        self.lengths.evict_oldest();
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
-    }
-
-    fn check(&self) -> Result<(), String> {
-        self.lengths.check()
     }
 }

@@ -13,17 +13,25 @@
 //! | `end-aware` | that, or nothing after the last turn |
 //! | `length-aware` | that with the true next prompt, or nothing after the last turn |
 //!
-//! Others rank blocks against each other, which a chain's mark cannot say: they run in a tree of their own,
-//! [`crate::cache::blocks`]. What is left (the hindsight policies, the tier stack, the variants of T-LRU for comparison)
-//! has no shared form.
+//! Others rank blocks against each other, or lay them over tiers, which a chain's mark cannot say: they run in a tree of
+//! their own, [`crate::cache::blocks`]. The hindsight policies must be told who uses each block next.
 //!
 //! A trace names the blocks of prompts. An answer's blocks get their names when the next prompt repeats them, so they
 //! are not resident before: hits are lower than an engine's by the last answer of each history.
 
+use std::sync::Arc;
+
 use super::single::{Measure, SingleReport, Tally, served};
+use crate::cache::blocks::foresight::Foresight;
 use crate::cache::blocks::{self, BlockPolicy};
+use crate::cache::end_aware::TelSafeUntilEnd;
+use crate::cache::length_aware::TelSafeExactly;
+use crate::cache::lru::KeepAll;
+use crate::cache::marked::{Rule as _, Worth};
 use crate::cache::prefix::{Keep, Piece, PrefixCache};
-use crate::cache::{CacheConfig, Future, PolicySpec};
+use crate::cache::t_lru::TelSafe;
+use crate::cache::threshold_lru::LongEnough;
+use crate::cache::{CacheConfig, Future, PolicySpec, Served};
 use crate::ids::PrefixHash;
 use crate::trace::Turn;
 use crate::units::{Millis, Tokens};
@@ -44,9 +52,14 @@ enum Blocks {
 }
 
 impl SharedCache {
-    /// An empty cache; its blocks are the configuration's. `None` for a policy that has no shared form.
+    /// An empty cache; its blocks are the configuration's. `None` for a hindsight policy without foresight.
     #[must_use]
-    pub fn new(spec: &PolicySpec, config: CacheConfig, measure: Measure) -> Option<Self> {
+    pub fn new(
+        spec: &PolicySpec,
+        config: CacheConfig,
+        measure: Measure,
+        foresight: Option<&Arc<Foresight>>,
+    ) -> Option<Self> {
         let marked = matches!(
             spec,
             PolicySpec::Lru
@@ -58,7 +71,7 @@ impl SharedCache {
         let cache = if marked {
             Blocks::Marked(PrefixCache::new(config.capacity))
         } else {
-            Blocks::Ranked(blocks::build(spec, config)?)
+            Blocks::Ranked(blocks::build(spec, config, foresight)?)
         };
         Some(Self {
             spec: spec.clone(),
@@ -73,47 +86,63 @@ impl SharedCache {
     pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
         let block = self.config.block_tokens.max(1);
         let input = turn.input_tokens();
-        // A partly filled block cannot be reused.
-        let full = input.full_blocks(block) as usize;
-        let ids = turn.blocks.iter().flatten().take(full);
-        let chain: Vec<PrefixHash> = ids.map(|id| PrefixHash(*id)).collect();
-        let keep = self.keep(turn, future);
-        let cached = match &mut self.cache {
-            Blocks::Marked(cache) => serve_marked(cache, &chain, block, keep),
+        let chain = chain(turn, block);
+        let served = served(turn, future);
+        let keep = keep(&self.spec, &self.config, &served);
+        let (cached, loading) = match &mut self.cache {
+            Blocks::Marked(cache) => (serve_marked(cache, &chain, block, keep), Millis::ZERO),
             Blocks::Ranked(cache) => {
-                let cached = cache.cached(&chain);
-                cache.served(&chain, &served(turn, future));
+                let (cached, loading) = (cache.cached(&chain), cache.load_time(&chain));
+                cache.served(&chain, &served);
                 // Checking walks the whole cache: now and then is enough to notice.
                 let due = self.tally.turns().is_multiple_of(64);
                 debug_assert!(!due || cache.check().is_ok(), "{:?}", cache.check());
-                cached
+                (cached, loading)
             }
         };
         let uncached = input.saturating_sub(cached);
-        let ttft = self.measure.cost.prefill(uncached, cached);
+        let ttft = self.measure.cost.prefill(uncached, cached) + loading;
         self.tally.count(&self.measure, input, uncached, ttft);
         ttft
-    }
-
-    fn keep(&self, turn: &Turn, future: Future) -> Keep {
-        let length = turn.total_tokens();
-        let nothing = Keep::First(Tokens::ZERO);
-        let budget = |next| Keep::First(Tokens(self.config.budget(length, next)));
-        match (&self.spec, future) {
-            (PolicySpec::ThresholdLru(threshold), _) if length < *threshold => nothing,
-            (PolicySpec::EndAware | PolicySpec::LengthAware, Future::Last) => nothing,
-            (PolicySpec::LengthAware, Future::Next { prompt, .. }) => budget(prompt),
-            (PolicySpec::TLru | PolicySpec::EndAware | PolicySpec::LengthAware, _) => {
-                budget(self.config.next_prompt)
-            }
-            _ => Keep::All,
-        }
     }
 
     /// The figures.
     #[must_use]
     pub fn report(self) -> SingleReport {
         self.tally.report(&self.measure)
+    }
+}
+
+/// What hindsight knows of a whole trace's blocks of this size.
+#[must_use]
+pub fn foresight<'a>(turns: impl IntoIterator<Item = &'a Turn>, block_tokens: u32) -> Foresight {
+    let mut foresight = Foresight::default();
+    for turn in turns {
+        foresight.push(&chain(turn, block_tokens.max(1)), turn.input_tokens());
+    }
+    foresight
+}
+
+/// A prompt's full blocks: a partly filled one cannot be reused.
+fn chain(turn: &Turn, block: u32) -> Vec<PrefixHash> {
+    let full = turn.input_tokens().full_blocks(block) as usize;
+    let ids = turn.blocks.iter().flatten().take(full);
+    ids.map(|id| PrefixHash(*id)).collect()
+}
+
+/// What the engines' cache is told of a finished turn.
+fn keep(spec: &PolicySpec, config: &CacheConfig, turn: &Served) -> Keep {
+    let worth = match spec {
+        PolicySpec::ThresholdLru(threshold) => LongEnough(*threshold).worth(config, turn),
+        PolicySpec::TLru => TelSafe.worth(config, turn),
+        PolicySpec::EndAware => TelSafeUntilEnd.worth(config, turn),
+        PolicySpec::LengthAware => TelSafeExactly.worth(config, turn),
+        _ => KeepAll.worth(config, turn),
+    };
+    match worth {
+        Worth::All => Keep::All,
+        Worth::First(budget) => Keep::First(budget),
+        Worth::Nothing => Keep::First(Tokens::ZERO),
     }
 }
 
@@ -146,20 +175,23 @@ mod tests {
         }
     }
 
+    fn measure(xi_ms: f64) -> Measure {
+        Measure {
+            cost: PrefillCost::linear(1.0, 0.0),
+            xi: Millis(xi_ms),
+            slo: Millis(xi_ms),
+            per_turn: true,
+        }
+    }
+
     fn uncached(spec: PolicySpec, xi_tokens: f64, turns: &[Turn]) -> Vec<u64> {
         let config = CacheConfig {
             block_tokens: 10,
             xi_tokens,
             ..CacheConfig::new(Tokens(60))
         };
-        let (xi, slo) = (Millis(xi_tokens), Millis(xi_tokens));
-        let measure = Measure {
-            cost: PrefillCost::linear(1.0, 0.0),
-            xi,
-            slo,
-            per_turn: true,
-        };
-        let mut cache = SharedCache::new(&spec, config, measure).unwrap();
+        let foresight = Arc::new(foresight(turns, 10));
+        let mut cache = SharedCache::new(&spec, config, measure(xi_tokens), Some(&foresight)).unwrap();
         turns
             .iter()
             .for_each(|turn| _ = cache.turn(turn, Future::Unknown));
@@ -187,18 +219,31 @@ mod tests {
         // With 10 tokens free the last block of each conversation goes first: all stay within the threshold.
         let tail = uncached(PolicySpec::TLru, 10.0, &turns);
         assert!(tail[3..].iter().all(|uncached| *uncached <= 10), "{tail:?}");
-        assert!(
-            SharedCache::new(
-                &PolicySpec::Belady,
-                CacheConfig::new(Tokens(1)),
-                Measure {
-                    cost: PrefillCost::linear(1.0, 0.0),
-                    xi: Millis(0.0),
-                    slo: Millis(0.0),
-                    per_turn: false
-                }
-            )
-            .is_none()
+        let without_foresight = SharedCache::new(
+            &PolicySpec::Belady,
+            CacheConfig::new(Tokens(1)),
+            measure(0.0),
+            None,
+        );
+        assert!(without_foresight.is_none());
+    }
+
+    #[test]
+    fn hindsight_keeps_what_is_asked_for_soonest_whoever_asks() {
+        // Room for six blocks: [1, 2, 3] and [4, 5] are asked for again, [6, 7] is not; LRU would give up [1, 2, 3].
+        let turns = [
+            turn(1, &[1, 2, 3]),
+            turn(2, &[4, 5]),
+            turn(3, &[6, 7]),
+            turn(4, &[1, 2, 3]),
+            turn(5, &[4, 5]),
+        ];
+        assert_eq!(uncached(PolicySpec::Belady, 0.0, &turns), [30, 20, 20, 0, 0]);
+        assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 20, 20, 10, 20]);
+        // A threshold of 20 makes two blocks of each free: they go for nobody's harm.
+        assert_eq!(
+            uncached(PolicySpec::ToBelady, 20.0, &turns)[3..].iter().max(),
+            Some(&20)
         );
     }
 }

@@ -1,9 +1,15 @@
 //! The naive twins: blocks in a list, every question answered by looking at all of them. They share with the real
 //! caches what scores a block, and nothing that finds one.
 
+mod hybrid;
+mod tiered;
+mod trimmed;
+
 use std::cmp::Reverse;
 
-use super::super::flop_aware::{FlopAwareOptions, Utility};
+pub(super) use self::hybrid::NaiveHybrid;
+pub(super) use self::tiered::NaiveTiered;
+pub(super) use self::trimmed::NaiveTrimmed;
 use super::super::{CacheConfig, Served};
 use super::scored::{Score, Used};
 use crate::ids::PrefixHash;
@@ -67,92 +73,6 @@ impl<T> List<T> {
 
     pub(super) fn dump(&self) -> Vec<PrefixHash> {
         self.0.iter().map(|block| block.hash).collect()
-    }
-}
-
-/// The twin of [`super::hybrid::HybridBlocks`], with a given weight.
-pub(super) struct NaiveHybrid {
-    config: CacheConfig,
-    blocks: List<Option<(f64, u64)>>,
-    utility: Utility,
-    served: u64,
-}
-
-impl NaiveHybrid {
-    pub(super) fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
-        Self {
-            config,
-            blocks: List(Vec::new()),
-            utility: Utility::new(options),
-            served: 0,
-        }
-    }
-
-    pub(super) fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
-        let prefix = self.blocks.prefix(chain);
-        let saved = |hash| {
-            self.blocks
-                .0
-                .iter()
-                .any(|block| block.hash == hash && block.note.is_some())
-        };
-        (1..=prefix.len()).filter(|end| saved(prefix[end - 1])).collect()
-    }
-
-    pub(super) fn cached(&self, chain: &[PrefixHash]) -> Tokens {
-        let block = u64::from(self.config.block_tokens);
-        Tokens(
-            self.resumable(chain)
-                .last()
-                .map_or(0, |blocks| *blocks as u64 * block),
-        )
-    }
-
-    pub(super) fn used(&self) -> Tokens {
-        let states = self.blocks.0.iter().filter(|block| block.note.is_some()).count() as u64;
-        let blocks = self.blocks.0.len() as u64 * u64::from(self.config.block_tokens);
-        Tokens(blocks + states * self.utility.state_tokens().0)
-    }
-
-    pub(super) fn dump(&self) -> Vec<PrefixHash> {
-        self.blocks.dump()
-    }
-
-    pub(super) fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
-        self.utility.learn(turn);
-        self.served += 1;
-        let resumed = self.resumable(chain).last().map(|end| chain[end - 1]);
-        let shared = self.blocks.prefix(chain).last().copied();
-        let last = self.blocks.grow(chain, || None).last().copied();
-        for hash in [resumed, shared, last].into_iter().flatten() {
-            let (served, block) = (self.served, self.config.block_tokens);
-            let touched = self.blocks.find(hash).unwrap();
-            let length = Tokens(u64::from((touched.depth + 1) * block));
-            touched.note = Some((self.utility.of(length), served));
-        }
-        while self.used() > self.config.capacity {
-            let candidates = self
-                .blocks
-                .0
-                .iter()
-                .filter(|block| self.blocks.children(block.hash) <= 1);
-            let scored = candidates.filter_map(|block| {
-                let (value, served) = block.note?;
-                Some((value, served, Reverse(block.depth), block.hash))
-            });
-            let least = scored.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-            let Some((.., hash)) = least else { return };
-            self.blocks.find(hash).unwrap().note = None;
-            // Blocks that no state stands behind.
-            while let Some(dead) = self.dead() {
-                self.blocks.drop(dead);
-            }
-        }
-    }
-
-    fn dead(&self) -> Option<PrefixHash> {
-        let dead = |block: &&Block<Option<_>>| block.note.is_none() && self.blocks.children(block.hash) == 0;
-        self.blocks.0.iter().find(dead).map(|block| block.hash)
     }
 }
 
@@ -223,5 +143,36 @@ impl<S: Score> NaiveScored<S> {
             worth(a).total_cmp(&worth(b)).then(age(a).cmp(&age(b)))
         });
         least.unwrap().hash
+    }
+}
+
+/// The twin of [`super::foresight`]: the rest of the trace is searched for the block.
+#[derive(Clone, Debug)]
+pub(super) struct NaiveHindsight {
+    pub(super) config: CacheConfig,
+    pub(super) capped: bool,
+    /// Chains and the tokens of their prompts.
+    pub(super) turns: Vec<(Vec<PrefixHash>, u64)>,
+    pub(super) served: usize,
+}
+
+impl Score for NaiveHindsight {
+    fn turn(&mut self, _: &Served) {
+        self.served += 1;
+    }
+
+    fn value(&self, block: Used) -> f64 {
+        let at = (block.begin.0 / u64::from(self.config.block_tokens)) as usize;
+        let hash = self.turns[self.served - 1].0[at];
+        let rest = self.turns.iter().enumerate().skip(self.served);
+        let next = rest.clone().find(|(_, (chain, _))| chain.contains(&hash));
+        match next {
+            Some((turn, (_, input)))
+                if !self.capped || (block.begin.0 as f64) < *input as f64 - self.config.xi_tokens.floor() =>
+            {
+                -(turn as f64)
+            }
+            _ => f64::NEG_INFINITY,
+        }
     }
 }

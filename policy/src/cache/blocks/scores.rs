@@ -1,12 +1,15 @@
 //! The scores: what each policy of private conversations says of a block.
 
+use std::sync::Arc;
+
 use super::super::et_lru::{EtLruOptions, ExpectedExcess};
 use super::super::gdfs::GreedyDual;
 use super::super::spec::gdfs_cost;
 use super::super::workload_aware::Habits;
 use super::super::{CacheConfig, Served};
+use super::foresight::Foresight;
 use super::scored::{Score, Used};
-use crate::units::Millis;
+use crate::units::{Millis, Tokens};
 
 /// Greedy-Dual-Frequency-Size: each block an object of its own ([`super::super::gdfs`]).
 #[derive(Clone, Debug)]
@@ -89,5 +92,48 @@ impl Score for Excess {
         // Blocks past the length are a trace's contradiction, and are worth what its last token is.
         let resident = block.end.0.min(self.length);
         self.excess.value(self.weight, self.length, resident).0
+    }
+}
+
+/// Furthest next use first ([`super::super::belady`]), and before all others what the next use will not miss
+/// ([`super::super::to_belady`]): see [`super::foresight`].
+#[derive(Clone, Debug)]
+pub(super) struct Hindsight {
+    foresight: Arc<Foresight>,
+    config: CacheConfig,
+    capped: bool,
+    /// Turns served.
+    turns: usize,
+}
+
+impl Hindsight {
+    /// `capped` as Tail-Optimized Belady caps, by the configuration's threshold.
+    pub(super) fn new(foresight: Arc<Foresight>, config: CacheConfig, capped: bool) -> Self {
+        Self {
+            foresight,
+            config,
+            capped,
+            turns: 0,
+        }
+    }
+}
+
+impl Score for Hindsight {
+    fn turn(&mut self, _: &Served) {
+        self.turns += 1;
+    }
+
+    fn value(&self, block: Used) -> f64 {
+        let index = block.begin.full_blocks(self.config.block_tokens) as usize;
+        let next = self
+            .turns
+            .checked_sub(1)
+            .and_then(|now| self.foresight.next(now, index));
+        // Past the budget of the turn that asks for it next it spares no excess, and comes back with that turn anyway.
+        let missed = |input: Tokens| !self.capped || block.begin.0 < self.config.budget(input, Tokens::ZERO);
+        match next {
+            Some((turn, input)) if missed(input) => -(turn as f64),
+            _ => f64::NEG_INFINITY,
+        }
     }
 }

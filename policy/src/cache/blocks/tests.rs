@@ -1,13 +1,16 @@
+use std::collections::{BTreeSet, HashMap};
+
 use proptest::prelude::*;
 
 use super::hybrid::HybridBlocks;
-use super::naive::{NaiveHybrid, NaiveScored};
+use super::naive::{NaiveHindsight, NaiveHybrid, NaiveScored, NaiveTiered, NaiveTrimmed};
 use super::scored::{Score, Used};
 use super::*;
 use crate::cache::Future;
 use crate::cache::et_lru::EtLruOptions;
 use crate::cache::flop_aware::FlopAwareOptions;
 use crate::cache::prefix::{Keep, Piece, PrefixCache};
+use crate::cache::tiers::Tier;
 use crate::ids::ConversationId;
 use crate::trace::ClassId;
 use crate::units::Millis;
@@ -264,7 +267,7 @@ fn et_lru_gives_up_what_cannot_matter_before_what_can() {
         learn_hazards: false,
         ..EtLruOptions::default()
     };
-    let mut cache = build(&PolicySpec::EtLru(options), config).unwrap();
+    let mut cache = build(&PolicySpec::EtLru(options), config, None).unwrap();
     for chain in [&[1, 2, 3][..], &[4, 5, 6], &[7], &[8]] {
         cache.served(&hashes(chain), &turn(chain[0], 0, chain.len()));
         assert_eq!(cache.check(), Ok(()));
@@ -278,7 +281,7 @@ fn et_lru_gives_up_what_cannot_matter_before_what_can() {
 
 #[test]
 fn a_class_that_returns_keeps_its_blocks_before_one_that_does_not() {
-    let mut cache = build(&PolicySpec::WorkloadAware, config(60)).unwrap();
+    let mut cache = build(&PolicySpec::WorkloadAware, config(60), None).unwrap();
     let (mut now, mut hits) = (0, 0);
     for round in 0..600u64 {
         // Class 1 returns, with four one-shot prompts of class 0 in between; LRU would evict it every time.
@@ -358,5 +361,139 @@ proptest! {
             theirs.insert(&pieces, Keep::All, &mut Vec::new());
             prop_assert_eq!(ours.used(), theirs.used());
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn hindsight_evicts_as_a_search_of_the_rest_of_the_trace_would(
+        chains in chains(), capacity in 0u64..250, xi in 0.0..60.0f64, capped in any::<bool>(),
+    ) {
+        let config = CacheConfig { xi_tokens: xi, ..config(capacity) };
+        let told: Vec<_> = with_turns(chains.clone()).map(|(chain, turn)| (chain, turn.length.0 + 5)).collect();
+        let mut foresight = Foresight::default();
+        told.iter().for_each(|(chain, input)| foresight.push(chain, Tokens(*input)));
+        let mut real = ScoredBlocks::new(config, Hindsight::new(Arc::new(foresight), config, capped));
+        let mut naive = NaiveScored::new(config, NaiveHindsight { config, capped, turns: told, served: 0 });
+        for (chain, turn) in with_turns(chains) {
+            real.served(&chain, &turn);
+            naive.served(&chain, &turn);
+            prop_assert_eq!(real.check(), Ok(()));
+            prop_assert_eq!(sorted(real.dump()), sorted(naive.dump()));
+        }
+    }
+
+    #[test]
+    fn the_readings_of_t_lru_do_what_their_naive_twin_does(
+        chains in chains(), capacity in 0u64..250, xi in 0.0..80.0f64, all in any::<bool>(),
+    ) {
+        let config = CacheConfig { xi_tokens: xi, next_prompt: Tokens(15), ..config(capacity) };
+        let pass = if all { Pass::AllFree } else { Pass::OneEach };
+        let (mut real, mut naive) = (TrimmedBlocks::new(config, pass), NaiveTrimmed::new(config, pass));
+        for (chain, turn) in with_turns(chains) {
+            prop_assert_eq!(real.cached(&chain), naive.cached(&chain));
+            real.served(&chain, &turn);
+            naive.served(&chain, &turn);
+            prop_assert_eq!(real.check(), Ok(()));
+            prop_assert_eq!(sorted(real.dump()), sorted(naive.dump()));
+        }
+    }
+
+    #[test]
+    fn the_tier_stack_does_what_its_naive_twin_does(
+        chains in chains(), capacity in 0u64..150, xi in 0.0..80.0f64,
+        lower in proptest::collection::vec((0u64..120, 1u32..25), 0..3),
+    ) {
+        let config = CacheConfig { xi_tokens: xi, next_prompt: Tokens(15), ..config(capacity) };
+        let tier = |(capacity, unit_tokens)| Tier { capacity: Tokens(capacity), ms_per_token: 0.1, unit_tokens };
+        let lower: Vec<_> = lower.into_iter().map(tier).collect();
+        let (mut real, mut naive) = (TieredBlocks::new(config, &lower), NaiveTiered::new(config, &lower));
+        for (chain, turn) in with_turns(chains) {
+            prop_assert_eq!(real.per_tier(&chain), naive.per_tier(&chain));
+            let sunk: usize = real.per_tier(&chain)[1..].iter().sum();
+            prop_assert!((real.load_time(&chain).0 - sunk as f64).abs() < 1e-9);
+            real.served(&chain, &turn);
+            naive.served(&chain, &turn);
+            prop_assert_eq!(real.check(), Ok(()));
+            prop_assert_eq!(sorted(real.dump()), sorted(naive.dump()));
+        }
+    }
+
+    #[test]
+    fn one_tier_without_a_threshold_is_the_lru_of_engines(chains in chains(), capacity in 0u64..250) {
+        let mut ours = TieredBlocks::new(config(capacity), &[]);
+        let mut theirs = PrefixCache::new(Tokens(capacity));
+        for (chain, turn) in with_turns(chains).filter(|(chain, _)| chain.is_sorted()) {
+            prop_assert_eq!(ours.cached(&chain), theirs.resident_tokens(&chain));
+            ours.served(&chain, &turn);
+            let pieces: Vec<_> = chain.iter().map(|&hash| Piece { hash, tokens: 10 }).collect();
+            theirs.insert(&pieces, Keep::All, &mut Vec::new());
+        }
+    }
+}
+
+fn sorted(mut blocks: Vec<PrefixHash>) -> Vec<PrefixHash> {
+    blocks.sort();
+    blocks
+}
+
+/// Blocks that some policy with hindsight has to compute at least: a dynamic programme over all prefix-closed caches.
+fn fewest(chains: &[Vec<PrefixHash>], capacity: usize) -> usize {
+    let mut states: HashMap<BTreeSet<PrefixHash>, usize> = HashMap::from([(BTreeSet::new(), 0)]);
+    let parents: HashMap<PrefixHash, PrefixHash> = chains
+        .iter()
+        .flat_map(|chain| chain.windows(2).map(|pair| (pair[1], pair[0])))
+        .collect();
+    for chain in chains {
+        let mut next: HashMap<BTreeSet<PrefixHash>, usize> = HashMap::new();
+        for (state, cost) in states {
+            let computed = chain.iter().filter(|hash| !state.contains(hash)).count();
+            let mut closed = vec![BTreeSet::new()];
+            let all: BTreeSet<_> = state.iter().chain(chain).copied().collect();
+            // Names grow with depth: a parent is decided before its children.
+            for hash in all {
+                let stands = |kept: &BTreeSet<PrefixHash>| {
+                    kept.len() < capacity && parents.get(&hash).is_none_or(|parent| kept.contains(parent))
+                };
+                let grown: Vec<_> = closed.iter().filter(|kept| stands(kept)).cloned().collect();
+                closed.extend(grown.into_iter().map(|mut kept| {
+                    kept.insert(hash);
+                    kept
+                }));
+            }
+            for kept in closed {
+                let known = next.entry(kept).or_insert(usize::MAX);
+                *known = (cost + computed).min(*known);
+            }
+        }
+        states = next;
+    }
+    states.into_values().min().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_furthest_next_use_computes_the_fewest_blocks(
+        steps in proptest::collection::vec(proptest::collection::vec(0u64..2, 1..4), 1..9), capacity in 1usize..6,
+    ) {
+        let name = |at: &mut u64, step: &u64| {
+            *at = *at * 2 + step + 1;
+            Some(PrefixHash(*at))
+        };
+        let chains: Vec<Vec<_>> = steps.iter().map(|steps| steps.iter().scan(0, name).collect()).collect();
+        let config = config(10 * capacity as u64);
+        let mut foresight = Foresight::default();
+        chains.iter().for_each(|chain| foresight.push(chain, Tokens(10 * chain.len() as u64)));
+        let mut cache = build(&PolicySpec::Belady, config, Some(&Arc::new(foresight))).unwrap();
+        let mut computed = 0;
+        for (at, chain) in chains.iter().enumerate() {
+            computed += chain.len() - cache.cached(chain).0 as usize / 10;
+            cache.served(chain, &turn(0, at as u64, chain.len()));
+        }
+        prop_assert_eq!(computed, fewest(&chains, capacity));
     }
 }

@@ -86,6 +86,11 @@ impl Tree {
         Some(parent)
     }
 
+    pub(super) fn parent(&self, slot: SlotId) -> Option<SlotId> {
+        let parent = self.nodes[slot as usize].parent;
+        (parent != NONE).then_some(parent)
+    }
+
     pub(super) fn children(&self, slot: SlotId) -> u32 {
         self.nodes[slot as usize].children
     }

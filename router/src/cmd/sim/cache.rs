@@ -1,12 +1,13 @@
 //! `tailroute sim cache`: one cache in front of one worker, the setting of the caching papers.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use policy::cache::{CacheConfig, Future, PolicySpec};
 use policy::cost::PrefillCost;
 use policy::simulate::future::futures;
-use policy::simulate::shared::SharedCache;
+use policy::simulate::shared::{SharedCache, foresight};
 use policy::simulate::single::{Measure, SingleCache, SingleReport};
 use policy::trace::Turn;
 use policy::units::{Millis, Tokens};
@@ -143,7 +144,8 @@ impl Cache {
     }
 }
 
-fn caches(args: &Args) -> anyhow::Result<Vec<Cache>> {
+/// The caches, empty; `whole` is the trace where somebody must be told the future.
+fn caches(args: &Args, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
     let (config, measure) = args.measure();
     if !args.shared {
         let private = |spec| Cache::Private(SingleCache::new(spec, config, measure));
@@ -157,8 +159,10 @@ fn caches(args: &Args) -> anyhow::Result<Vec<Cache>> {
         block_tokens,
         ..config
     };
+    let told = args.policies.iter().any(PolicySpec::needs_foresight);
+    let foresight = told.then(|| Arc::new(foresight(whole, block_tokens)));
     let shared = |spec: &PolicySpec| {
-        let cache = SharedCache::new(spec, config, measure);
+        let cache = SharedCache::new(spec, config, measure, foresight.as_ref());
         cache
             .map(|cache| Cache::Shared(Box::new(cache)))
             .with_context(|| format!("{spec} has no form on shared blocks"))
@@ -168,7 +172,6 @@ fn caches(args: &Args) -> anyhow::Result<Vec<Cache>> {
 
 /// All policies in one pass: a trace streams through unless somebody must be told the future.
 fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
-    let mut caches = caches(args)?;
     let turns = args.trace.turns(args.turns)?;
     if args.policies.iter().any(PolicySpec::needs_future) {
         // Blocks are of no use to private histories, and most of a trace's memory.
@@ -180,6 +183,7 @@ fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
             }
         };
         let turns = turns.map(|turn| turn.map(strip)).collect::<Result<Vec<_>, _>>()?;
+        let mut caches = caches(args, &turns)?;
         let told: Vec<_> = turns
             .iter()
             .map(|turn| (turn.conversation, turn.prompt_tokens))
@@ -187,15 +191,17 @@ fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
         for (turn, future) in turns.iter().zip(futures(&told)) {
             caches.iter_mut().for_each(|cache| cache.turn(turn, future));
         }
+        Ok(caches.into_iter().map(Cache::report).collect())
     } else {
+        let mut caches = caches(args, &[])?;
         for turn in turns {
             let turn = turn?;
             caches
                 .iter_mut()
                 .for_each(|cache| cache.turn(&turn, Future::Unknown));
         }
+        Ok(caches.into_iter().map(Cache::report).collect())
     }
-    Ok(caches.into_iter().map(Cache::report).collect())
 }
 
 fn table(reports: &[SingleReport]) -> String {

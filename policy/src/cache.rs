@@ -47,10 +47,12 @@ pub mod gdfs;
 pub mod length_aware;
 mod lengths;
 pub mod lru;
+pub mod marked;
 #[cfg(test)]
 mod naive;
 pub mod prefix;
 mod ranked;
+mod recency;
 mod returns;
 mod spec;
 pub mod survival;

@@ -1,0 +1,93 @@
+use std::cmp::Reverse;
+
+use super::{Block, List};
+use crate::cache::flop_aware::{FlopAwareOptions, Utility};
+use crate::cache::{CacheConfig, Served};
+use crate::ids::PrefixHash;
+use crate::units::Tokens;
+
+/// The twin of [`super::super::hybrid::HybridBlocks`], with a given weight.
+pub(in crate::cache::blocks) struct NaiveHybrid {
+    config: CacheConfig,
+    blocks: List<Option<(f64, u64)>>,
+    utility: Utility,
+    served: u64,
+}
+
+impl NaiveHybrid {
+    pub(in crate::cache::blocks) fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
+        Self {
+            config,
+            blocks: List(Vec::new()),
+            utility: Utility::new(options),
+            served: 0,
+        }
+    }
+
+    pub(in crate::cache::blocks) fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
+        let prefix = self.blocks.prefix(chain);
+        let saved = |hash| {
+            self.blocks
+                .0
+                .iter()
+                .any(|block| block.hash == hash && block.note.is_some())
+        };
+        (1..=prefix.len()).filter(|end| saved(prefix[end - 1])).collect()
+    }
+
+    pub(in crate::cache::blocks) fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        let block = u64::from(self.config.block_tokens);
+        Tokens(
+            self.resumable(chain)
+                .last()
+                .map_or(0, |blocks| *blocks as u64 * block),
+        )
+    }
+
+    pub(in crate::cache::blocks) fn used(&self) -> Tokens {
+        let states = self.blocks.0.iter().filter(|block| block.note.is_some()).count() as u64;
+        let blocks = self.blocks.0.len() as u64 * u64::from(self.config.block_tokens);
+        Tokens(blocks + states * self.utility.state_tokens().0)
+    }
+
+    pub(in crate::cache::blocks) fn dump(&self) -> Vec<PrefixHash> {
+        self.blocks.dump()
+    }
+
+    pub(in crate::cache::blocks) fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+        self.utility.learn(turn);
+        self.served += 1;
+        let resumed = self.resumable(chain).last().map(|end| chain[end - 1]);
+        let shared = self.blocks.prefix(chain).last().copied();
+        let last = self.blocks.grow(chain, || None).last().copied();
+        for hash in [resumed, shared, last].into_iter().flatten() {
+            let (served, block) = (self.served, self.config.block_tokens);
+            let touched = self.blocks.find(hash).unwrap();
+            let length = Tokens(u64::from((touched.depth + 1) * block));
+            touched.note = Some((self.utility.of(length), served));
+        }
+        while self.used() > self.config.capacity {
+            let candidates = self
+                .blocks
+                .0
+                .iter()
+                .filter(|block| self.blocks.children(block.hash) <= 1);
+            let scored = candidates.filter_map(|block| {
+                let (value, served) = block.note?;
+                Some((value, served, Reverse(block.depth), block.hash))
+            });
+            let least = scored.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+            let Some((.., hash)) = least else { return };
+            self.blocks.find(hash).unwrap().note = None;
+            // Blocks that no state stands behind.
+            while let Some(dead) = self.dead() {
+                self.blocks.drop(dead);
+            }
+        }
+    }
+
+    fn dead(&self) -> Option<PrefixHash> {
+        let dead = |block: &&Block<Option<_>>| block.note.is_none() && self.blocks.children(block.hash) == 0;
+        self.blocks.0.iter().find(dead).map(|block| block.hash)
+    }
+}
