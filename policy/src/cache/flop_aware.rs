@@ -18,22 +18,16 @@
 //! - *FLOPs per byte* of a prefix of `L` tokens are `(L + γ·L²/2) / (L + S)`, in units of one token's linear FLOPs and
 //!   its KV bytes: `γ` is attention's share, `S` the state in tokens' worth of KV. Divided by its value at the mean
 //!   length, so that `w` has no unit.
-//! - *Tuning*: turns of a window are recorded, replayed under each `w` of a grid, and the one that saves most tokens is
-//!   kept until the next window, four times as long. A window's replay is bounded, and paid by its turns.
+//! - *The weight* is tuned by replaying recent turns from a snapshot of the cache: [`tuning`] says how.
 
-use rustc_hash::FxHashMap;
+pub(super) mod tuning;
 
+use self::tuning::{Tunable, Tuning};
 use super::ranked::Ranked;
 use super::returns::Returns;
 use super::{CacheConfig, CachePolicy, Served};
 use crate::ids::ConversationId;
 use crate::units::{Millis, Tokens};
-
-/// Weights tried.
-const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
-
-/// Turns of the first window, and of the longest.
-const WINDOW: (usize, usize) = (256, 16_384);
 
 /// The model, and how eviction weighs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +38,8 @@ pub struct FlopAwareOptions {
     pub state_tokens: f64,
     /// w; tuned when `None`.
     pub weight: Option<f64>,
+    /// Turns of a tuning window, at least and at most.
+    pub windows: (usize, usize),
 }
 
 impl Default for FlopAwareOptions {
@@ -53,11 +49,31 @@ impl Default for FlopAwareOptions {
             attention: 5e-5,
             state_tokens: 1000.0,
             weight: None,
+            windows: (256, 16_384),
         }
     }
 }
 
-/// S of what is touched now: recency + w · FLOPs saved per byte, both kept from the turns.
+impl FlopAwareOptions {
+    /// The windows to tune in, unless the weight is given.
+    pub(super) fn tuning(&self) -> Option<(usize, usize)> {
+        let (least, most) = self.windows;
+        self.weight
+            .is_none()
+            .then_some((least.max(1), most.max(least).max(1)))
+    }
+}
+
+/// What a state was worth when it was touched last.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Worth {
+    /// Mean gaps passed up to then.
+    recency: f64,
+    /// FLOPs saved per byte, in those of a state after the mean length.
+    efficiency: f64,
+}
+
+/// S, and what has to be learned for it.
 #[derive(Clone, Debug)]
 pub(super) struct Utility {
     options: FlopAwareOptions,
@@ -74,7 +90,7 @@ impl Utility {
     pub(super) fn new(options: FlopAwareOptions) -> Self {
         Self {
             options,
-            weight: options.weight.unwrap_or(1.0),
+            weight: options.weight.unwrap_or(0.0),
             returns: Returns::default(),
             mean_length: 0.0,
             turns: 0.0,
@@ -85,6 +101,10 @@ impl Utility {
 
     pub(super) fn weight(&self) -> f64 {
         self.weight
+    }
+
+    pub(super) fn set_weight(&mut self, weight: f64) {
+        self.weight = weight;
     }
 
     pub(super) fn state_tokens(&self) -> Tokens {
@@ -111,125 +131,112 @@ impl Utility {
     }
 
     /// Of a state after `length` tokens, at the last turn learned.
-    pub(super) fn of(&self, length: Tokens) -> f64 {
+    pub(super) fn of(&self, length: Tokens) -> Worth {
         let usual = self.flops_per_byte(self.mean_length).max(1e-9);
-        self.recency + self.weight * self.flops_per_byte(length.as_f64()) / usual
-    }
-}
-
-/// The turns of a window, to be replayed under every weight. Nothing is recorded where the weight is given.
-#[derive(Clone, Debug)]
-pub(super) struct Window<T> {
-    records: Vec<T>,
-    turns: usize,
-    /// What the records weigh, for a bound on their memory.
-    size: usize,
-    /// What was known when the window began: a gap learned from a window alone is too short, and a weight tuned to it
-    /// too great.
-    start: Utility,
-}
-
-/// Most that a window's records may weigh, in blocks.
-const WINDOW_SIZE: usize = 1 << 20;
-
-impl<T> Window<T> {
-    pub(super) fn new(start: &Utility) -> Self {
-        Self {
-            records: Vec::new(),
-            turns: WINDOW.0,
-            size: 0,
-            start: start.clone(),
+        Worth {
+            recency: self.recency,
+            efficiency: self.flops_per_byte(length.as_f64()) / usual,
         }
     }
 
-    /// Records a turn of some `size`. `saved` replays the window under a utility with a weight of its own and says how
-    /// many tokens were saved; at the window's end the utility gets the weight that saved most.
-    pub(super) fn record(
-        &mut self,
-        utility: &mut Utility,
-        record: T,
-        size: usize,
-        saved: impl Fn(&[T], Utility) -> u64,
-    ) {
-        if utility.options.weight.is_some() {
-            return;
-        }
-        self.records.push(record);
-        self.size += size;
-        if self.records.len() < self.turns && self.size < WINDOW_SIZE {
-            return;
-        }
-        let records = std::mem::take(&mut self.records);
-        let under = |weight: f64| {
-            let mut replayed = self.start.clone();
-            (replayed.weight, replayed.options.weight) = (weight, Some(weight));
-            saved(&records, replayed)
-        };
-        // The least weight among the best: recency is the safer half.
-        let best = GRID.iter().rev().copied().max_by_key(|weight| under(*weight));
-        utility.weight = best.unwrap_or(utility.weight);
-        self.turns = (self.turns * 4).min(WINDOW.1);
-        self.size = 0;
-        self.start = utility.clone();
+    /// S under the weight in force.
+    pub(super) fn score(&self, worth: Worth) -> f64 {
+        worth.recency + self.weight * worth.efficiency
     }
 }
 
 /// FLOP-aware eviction for hybrid models.
 #[derive(Clone, Debug)]
 pub struct FlopAware {
+    held: Held,
+    tuning: Tuning<Held>,
+}
+
+/// The states that are held, one per conversation.
+#[derive(Clone, Debug)]
+struct Held {
     ranked: Ranked,
+    /// By slot.
+    worths: Vec<Worth>,
     config: CacheConfig,
     utility: Utility,
-    window: Window<Served>,
 }
 
 impl FlopAware {
     /// An empty cache.
     #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
-        Self::with_utility(config, Utility::new(options))
-    }
-
-    fn with_utility(config: CacheConfig, utility: Utility) -> Self {
-        Self {
+        let held = Held {
             ranked: Ranked::new(&config),
+            worths: Vec::new(),
             config,
-            window: Window::new(&utility),
-            utility,
-        }
+            utility: Utility::new(options),
+        };
+        let tuning = Tuning::new(options.tuning());
+        Self { held, tuning }
     }
 
     /// The weight in force.
     #[must_use]
     pub fn weight(&self) -> f64 {
-        self.utility.weight()
+        self.held.utility.weight()
+    }
+}
+
+impl Held {
+    /// Tokens before a conversation's state.
+    fn state(&self, conversation: ConversationId) -> Tokens {
+        let size = self.ranked.lengths.resident(conversation);
+        size.saturating_sub(self.utility.state_tokens())
     }
 
-    fn state_tokens(&self) -> Tokens {
-        self.utility.state_tokens()
-    }
-
-    /// Tokens that a cache with this utility would save of a window, starting empty.
-    fn saved(config: CacheConfig, window: &[Served], utility: Utility) -> u64 {
-        let mut replay = Self::with_utility(config, utility);
-        let mut histories: FxHashMap<ConversationId, u64> = FxHashMap::default();
-        let mut saved = 0;
-        for turn in window {
-            if let Some(history) = histories.insert(turn.conversation, turn.length.0) {
-                saved += replay.cached(turn.conversation, Tokens(history)).0;
+    /// Says whether anything was evicted.
+    fn serve(&mut self, turn: &Served) -> bool {
+        self.utility.learn(turn);
+        let size = turn.length + self.utility.state_tokens();
+        let worth = self.utility.of(turn.length);
+        let slot = self
+            .ranked
+            .touch(turn.conversation, size, self.utility.score(worth));
+        if let Some(slot) = slot {
+            if self.worths.len() <= slot as usize {
+                self.worths.resize(slot as usize + 1, Worth::default());
             }
-            replay.served(turn);
+            self.worths[slot as usize] = worth;
         }
-        saved
+        let fits = self.ranked.lengths.fits();
+        while !self.ranked.lengths.fits() {
+            let Some(victim) = self.ranked.victim(slot.filter(|_| self.config.forced)) else {
+                break;
+            };
+            // A state cannot be cut back: all or nothing.
+            self.ranked.cut(victim, 0);
+        }
+        !fits
+    }
+}
+
+impl Tunable for Held {
+    type Record = Served;
+
+    fn reweigh(&mut self, weight: f64) {
+        self.utility.set_weight(weight);
+        let score = |slot| self.utility.score(self.worths[slot as usize]);
+        self.ranked.rerank(score);
+    }
+
+    fn replay(&mut self, turn: &Served) -> u64 {
+        // What the turn added besides its prompt, the answer, is not told apart from its history.
+        let state = self.state(turn.conversation);
+        let resumed = state <= turn.length.saturating_sub(turn.prompt);
+        self.serve(turn);
+        if resumed { state.0 } else { 0 }
     }
 }
 
 impl CachePolicy for FlopAware {
     fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.ranked
-            .lengths
-            .resident(conversation)
-            .saturating_sub(self.state_tokens())
+        self.held.state(conversation)
     }
 
     fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
@@ -239,33 +246,20 @@ impl CachePolicy for FlopAware {
     }
 
     fn served(&mut self, turn: &Served) {
-        self.utility.learn(turn);
-        let size = turn.length + self.state_tokens();
-        let slot = self
-            .ranked
-            .touch(turn.conversation, size, self.utility.of(turn.length));
-        while !self.ranked.lengths.fits() {
-            let Some(victim) = self.ranked.victim(slot.filter(|_| self.config.forced)) else {
-                break;
-            };
-            // A state cannot be cut back: all or nothing.
-            self.ranked.cut(victim, 0);
-        }
-        let config = self.config;
-        let saved = |window: &[Served], utility| Self::saved(config, window, utility);
-        self.window.record(&mut self.utility, *turn, 1, saved);
+        let evicted = self.held.serve(turn);
+        self.tuning.served(&mut self.held, evicted, || (*turn, 1));
     }
 
     fn used(&self) -> Tokens {
-        self.ranked.lengths.used()
+        self.held.ranked.lengths.used()
     }
 
     fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        let prefix = |(id, size): (ConversationId, Tokens)| (id, size.saturating_sub(self.state_tokens()));
-        self.ranked.lengths.dump().into_iter().map(prefix).collect()
+        let prefix = |(id, _): (ConversationId, Tokens)| (id, self.held.state(id));
+        self.held.ranked.lengths.dump().into_iter().map(prefix).collect()
     }
 
     fn check(&self) -> Result<(), String> {
-        self.ranked.check()
+        self.held.ranked.check()
     }
 }

@@ -52,6 +52,18 @@ impl Ranked {
         Some(slot)
     }
 
+    /// Ranks everybody anew; equal ranks stay in the order of age.
+    pub(super) fn rerank(&mut self, rank: impl Fn(SlotId) -> f64) {
+        let entries = std::mem::take(&mut self.order).into_iter();
+        self.order = entries
+            .map(|(_, served, slot)| {
+                let rank = Rank::of(rank(slot));
+                self.standings[slot as usize].0 = rank;
+                (rank, served, slot)
+            })
+            .collect();
+    }
+
     /// The least ranked conversation, sparing one while there are others.
     pub(super) fn victim(&self, spared: Option<SlotId>) -> Option<SlotId> {
         self.order

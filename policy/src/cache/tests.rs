@@ -164,16 +164,19 @@ proptest! {
 
     #[test]
     fn flop_aware_eviction_does_what_its_naive_twin_does(
-        raw in traces(), config in configs(), state in 1u32..20, weight in 0.0..3.0f64,
+        raw in traces(), config in configs(), state in 1u32..20, weight in proptest::option::of(0.0..3.0f64),
+        windows in (1usize..6, 6usize..20), pace in 0.0..9.0f64,
     ) {
         // States stand where they were saved: blocks are of no concern.
         let config = CacheConfig { block_tokens: 1, ..config };
-        let options = FlopAwareOptions { state_tokens: f64::from(state), attention: 0.1, weight: Some(weight) };
+        let options = FlopAwareOptions { state_tokens: f64::from(state), attention: 0.1, weight, windows };
         let (mut real, mut naive) = (flop_aware::FlopAware::new(config, options), NaiveFlops::new(config, options));
         for (served, _) in with_future(&raw) {
+            let served = Served { at: Millis((served.at.0 * pace).floor()), ..served };
             real.served(&served);
             naive.served(&served);
             prop_assert_eq!(real.check(), Ok(()));
+            prop_assert_eq!(real.weight(), naive.weight());
             let (mut ours, mut theirs) = (real.dump(), naive.dump());
             ours.sort();
             theirs.sort();
@@ -203,7 +206,7 @@ proptest! {
         let tiers = [(40, units.0), (90, units.1)]
             .map(|(capacity, unit_tokens)| Tier { capacity: Tokens(capacity), ms_per_token: 0.1, unit_tokens });
         let tiered = PolicySpec::Tiers(tiers.to_vec());
-        let hybrid = FlopAwareOptions { state_tokens: 3.0, attention: 0.1, weight: None };
+        let hybrid = FlopAwareOptions { state_tokens: 3.0, attention: 0.1, weight: None, windows: (4, 16) };
         for spec in specs().into_iter().filter(learns).chain([tiered, PolicySpec::FlopAware(hybrid)]) {
             let mut cache = spec.build(config);
             for (served, _) in with_future(&raw) {

@@ -27,7 +27,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::super::flop_aware::{FlopAwareOptions, Utility, Window};
+use super::super::flop_aware::tuning::{Tunable, Tuning};
+use super::super::flop_aware::{FlopAwareOptions, Utility, Worth};
 use super::super::ranked::Rank;
 use super::super::{CacheConfig, Served};
 use super::BlockPolicy;
@@ -38,15 +39,27 @@ use crate::units::Tokens;
 /// FLOP-aware caching of a hybrid model's blocks and states.
 #[derive(Clone, Debug)]
 pub struct HybridBlocks {
+    held: Held,
+    tuning: Tuning<Held>,
+}
+
+/// The blocks and states that are held.
+#[derive(Clone, Debug)]
+struct Held {
     config: CacheConfig,
     tree: Tree,
     /// By slot: the checkpoint at the block's end, if there is one.
-    checkpoints: Vec<Option<Standing>>,
+    checkpoints: Vec<Option<Checkpoint>>,
     saved: u64,
     /// Checkpoints with at most one branch below them, the least first.
     evictable: BTreeSet<(Standing, SlotId)>,
     utility: Utility,
-    window: Window<(Box<[PrefixHash]>, Served)>,
+    served: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Checkpoint {
+    worth: Worth,
     served: u64,
 }
 
@@ -57,61 +70,77 @@ impl HybridBlocks {
     /// An empty cache. Blocks weigh `config.block_tokens`, checkpoints `options.state_tokens`.
     #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
-        Self::with_utility(config, Utility::new(options))
-    }
-
-    fn with_utility(config: CacheConfig, utility: Utility) -> Self {
-        Self {
+        let held = Held {
             config,
             tree: Tree::default(),
             checkpoints: Vec::new(),
             saved: 0,
             evictable: BTreeSet::new(),
-            window: Window::new(&utility),
-            utility,
+            utility: Utility::new(options),
             served: 0,
-        }
+        };
+        let tuning = Tuning::new(options.tuning());
+        Self { held, tuning }
     }
 
     /// The weight in force.
     #[must_use]
     pub fn weight(&self) -> f64 {
-        self.utility.weight()
+        self.held.utility.weight()
     }
 
     /// Checkpoints saved.
     #[must_use]
     pub fn checkpoints(&self) -> usize {
-        self.saved as usize
+        self.held.saved as usize
     }
 
     /// Where a chain could be resumed, in blocks from its beginning, ascending.
     #[must_use]
     pub fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
+        self.held.resumable(chain).collect()
+    }
+}
+
+impl Held {
+    fn resumable(&self, chain: &[PrefixHash]) -> impl Iterator<Item = usize> {
         let ends = self.tree.walk(chain).zip(1..);
         ends.filter(|(slot, _)| self.checkpoint(*slot).is_some())
             .map(|(_, blocks)| blocks)
-            .collect()
+    }
+
+    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        let blocks = self.resumable(chain).last().unwrap_or(0);
+        Tokens(blocks as u64 * self.block())
     }
 
     fn block(&self) -> u64 {
         u64::from(self.config.block_tokens.max(1))
     }
 
+    fn used(&self) -> Tokens {
+        let states = self.saved * self.utility.state_tokens().0;
+        Tokens(self.tree.len() as u64 * self.block() + states)
+    }
+
     fn checkpoint(&self, slot: SlotId) -> Option<Standing> {
-        self.checkpoints.get(slot as usize).copied().flatten()
+        let Checkpoint { worth, served } = self.checkpoints.get(slot as usize).copied().flatten()?;
+        let rank = Rank::of(self.utility.score(worth));
+        Some((rank, served, Reverse(self.tree.depth(slot))))
     }
 
     /// Saves or renews the checkpoint at this block's end.
     fn touch(&mut self, slot: SlotId) {
         self.delist(slot);
-        let depth = self.tree.depth(slot);
-        let length = Tokens((u64::from(depth) + 1) * self.block());
-        let standing = (Rank::of(self.utility.of(length)), self.served, Reverse(depth));
+        let length = Tokens((u64::from(self.tree.depth(slot)) + 1) * self.block());
+        let checkpoint = Checkpoint {
+            worth: self.utility.of(length),
+            served: self.served,
+        };
         if self.checkpoints.len() <= slot as usize {
             self.checkpoints.resize(slot as usize + 1, None);
         }
-        let before = self.checkpoints[slot as usize].replace(standing);
+        let before = self.checkpoints[slot as usize].replace(checkpoint);
         self.saved += u64::from(before.is_none());
         self.enlist(slot);
     }
@@ -148,25 +177,8 @@ impl HybridBlocks {
         true
     }
 
-    /// Tokens that a cache with this utility would save of a window, starting empty.
-    fn replay(config: CacheConfig, window: &[(Box<[PrefixHash]>, Served)], utility: Utility) -> u64 {
-        let mut replay = Self::with_utility(config, utility);
-        let mut saved = 0;
-        for (chain, turn) in window {
-            saved += replay.cached(chain).0;
-            replay.served(chain, turn);
-        }
-        saved
-    }
-}
-
-impl BlockPolicy for HybridBlocks {
-    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
-        let blocks = self.resumable(chain).last().copied().unwrap_or(0);
-        Tokens(blocks as u64 * self.block())
-    }
-
-    fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+    /// Says whether anything was evicted.
+    fn serve(&mut self, chain: &[PrefixHash], turn: &Served) -> bool {
         self.utility.learn(turn);
         self.served += 1;
         let mut path: Vec<SlotId> = self.tree.walk(chain).collect();
@@ -188,22 +200,55 @@ impl BlockPolicy for HybridBlocks {
             }
         }
         touched.into_iter().flatten().for_each(|slot| self.touch(slot));
+        let fits = self.used() <= self.config.capacity;
         while self.used() > self.config.capacity && self.evict() {}
-        let (config, size) = (self.config, chain.len());
-        let record = (Box::from(chain), *turn);
-        let saved = |window: &[_], utility| Self::replay(config, window, utility);
-        self.window.record(&mut self.utility, record, size, saved);
+        !fits
+    }
+}
+
+impl Tunable for Held {
+    type Record = (Box<[PrefixHash]>, Served);
+
+    fn reweigh(&mut self, weight: f64) {
+        self.utility.set_weight(weight);
+        let slots = std::mem::take(&mut self.evictable).into_iter();
+        self.evictable = slots
+            .filter_map(|(_, slot)| Some((self.checkpoint(slot)?, slot)))
+            .collect();
+    }
+
+    fn replay(&mut self, (chain, turn): &Self::Record) -> u64 {
+        let saved = self.cached(chain).0;
+        self.serve(chain, turn);
+        saved
+    }
+}
+
+impl BlockPolicy for HybridBlocks {
+    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        self.held.cached(chain)
+    }
+
+    fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+        let evicted = self.held.serve(chain, turn);
+        let record = || ((Box::from(chain), *turn), chain.len());
+        self.tuning.served(&mut self.held, evicted, record);
     }
 
     fn used(&self) -> Tokens {
-        let states = self.saved * self.utility.state_tokens().0;
-        Tokens(self.tree.len() as u64 * self.block() + states)
+        self.held.used()
     }
 
     fn dump(&self) -> Vec<PrefixHash> {
-        self.tree.slots().map(|(hash, _)| hash).collect()
+        self.held.tree.slots().map(|(hash, _)| hash).collect()
     }
 
+    fn check(&self) -> Result<(), String> {
+        self.held.check()
+    }
+}
+
+impl Held {
     fn check(&self) -> Result<(), String> {
         self.tree.check()?;
         if self.used() > self.config.capacity {

@@ -1,4 +1,5 @@
-use crate::cache::flop_aware::{FlopAwareOptions, Utility};
+use crate::cache::flop_aware::tuning::{BOOTSTRAP, GRID, GROWTH};
+use crate::cache::flop_aware::{FlopAwareOptions, Utility, Worth};
 use crate::cache::workload_aware::Habits;
 use crate::cache::{CacheConfig, Served};
 use crate::ids::ConversationId;
@@ -68,12 +69,19 @@ impl NaiveWorkload {
     }
 }
 
-/// The twin of FLOP-aware eviction with a given weight: a list of states, whole ones evicted.
+/// The twin of FLOP-aware eviction and of its tuning: a list of states, whole ones evicted, ranked at every eviction; and
+/// turns written down since a copy of the list was made.
+#[derive(Clone)]
 pub(in crate::cache) struct NaiveFlops {
     config: CacheConfig,
     utility: Utility,
-    /// Oldest first: conversation, tokens before its state, utility.
-    all: Vec<(ConversationId, u64, f64)>,
+    /// Oldest first: conversation, tokens before its state, worth.
+    all: Vec<(ConversationId, u64, Worth)>,
+    windows: Option<(usize, usize)>,
+    turns: usize,
+    copy: Option<Box<Self>>,
+    since: Vec<Served>,
+    until: usize,
 }
 
 impl NaiveFlops {
@@ -82,7 +90,16 @@ impl NaiveFlops {
             config,
             utility: Utility::new(options),
             all: Vec::new(),
+            windows: options.tuning(),
+            turns: 0,
+            copy: None,
+            since: Vec::new(),
+            until: 0,
         }
+    }
+
+    pub(in crate::cache) fn weight(&self) -> f64 {
+        self.utility.weight()
     }
 
     pub(in crate::cache) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
@@ -90,19 +107,64 @@ impl NaiveFlops {
     }
 
     pub(in crate::cache) fn served(&mut self, turn: &Served) {
+        let evicted = self.serve(turn);
+        self.turns += 1;
+        let Some((least, most)) = self.windows else { return };
+        if let Some(copy) = &self.copy {
+            self.since.push(*turn);
+            if self.since.len() == self.until {
+                let saved = GRID.map(|weight| (copy.saved(&self.since, weight), weight));
+                let most_saved = saved.iter().map(|saved| saved.0).max().unwrap();
+                let best = saved.iter().find(|saved| saved.0 == most_saved).unwrap().1;
+                self.utility.set_weight(best);
+                self.begin(most.min(self.until * GROWTH));
+            }
+        } else if evicted {
+            self.begin((self.turns * BOOTSTRAP).max(least).min(most));
+        }
+    }
+
+    fn begin(&mut self, turns: usize) {
+        (self.copy, self.since, self.until) = (None, Vec::new(), turns);
+        self.copy = Some(Box::new(self.clone()));
+    }
+
+    fn saved(&self, turns: &[Served], weight: f64) -> u64 {
+        let mut replay = self.clone();
+        replay.utility.set_weight(weight);
+        let mut saved = 0;
+        for turn in turns {
+            let state = replay
+                .all
+                .iter()
+                .find(|c| c.0 == turn.conversation)
+                .map_or(0, |c| c.1);
+            if state + turn.prompt.0 <= turn.length.0 {
+                saved += state;
+            }
+            replay.serve(turn);
+        }
+        saved
+    }
+
+    fn serve(&mut self, turn: &Served) -> bool {
         self.utility.learn(turn);
         self.all.retain(|c| c.0 != turn.conversation);
-        let value = self.utility.of(turn.length);
-        self.all.push((turn.conversation, turn.length.0, value));
+        let worth = self.utility.of(turn.length);
+        self.all.push((turn.conversation, turn.length.0, worth));
         let state = self.utility.state_tokens().0;
+        let mut evicted = false;
         while self.all.iter().map(|c| c.1 + state).sum::<u64>() > self.config.capacity.0 {
             let others = self
                 .all
                 .iter()
                 .filter(|c| !self.config.forced || c.0 != turn.conversation);
-            let least = others.min_by(|a, b| a.2.total_cmp(&b.2));
+            let score = |worth| self.utility.score(worth);
+            let least = others.min_by(|a, b| score(a.2).total_cmp(&score(b.2)));
             let victim = least.map_or(turn.conversation, |c| c.0);
             self.all.retain(|c| c.0 != victim);
+            evicted = true;
         }
+        evicted
     }
 }

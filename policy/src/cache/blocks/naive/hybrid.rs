@@ -1,17 +1,24 @@
 use std::cmp::Reverse;
 
 use super::{Block, List};
-use crate::cache::flop_aware::{FlopAwareOptions, Utility};
+use crate::cache::flop_aware::tuning::{BOOTSTRAP, GRID, GROWTH};
+use crate::cache::flop_aware::{FlopAwareOptions, Utility, Worth};
 use crate::cache::{CacheConfig, Served};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// The twin of [`super::super::hybrid::HybridBlocks`], with a given weight.
+/// The twin of [`super::super::hybrid::HybridBlocks`] and of its tuning: every state is ranked at every eviction, and
+/// turns are written down since a copy of the list was made.
+#[derive(Clone)]
 pub(in crate::cache::blocks) struct NaiveHybrid {
     config: CacheConfig,
-    blocks: List<Option<(f64, u64)>>,
+    blocks: List<Option<(Worth, u64)>>,
     utility: Utility,
     served: u64,
+    windows: Option<(usize, usize)>,
+    copy: Option<Box<Self>>,
+    since: Vec<(Vec<PrefixHash>, Served)>,
+    until: usize,
 }
 
 impl NaiveHybrid {
@@ -21,7 +28,15 @@ impl NaiveHybrid {
             blocks: List(Vec::new()),
             utility: Utility::new(options),
             served: 0,
+            windows: options.tuning(),
+            copy: None,
+            since: Vec::new(),
+            until: 0,
         }
+    }
+
+    pub(in crate::cache::blocks) fn weight(&self) -> f64 {
+        self.utility.weight()
     }
 
     pub(in crate::cache::blocks) fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
@@ -55,6 +70,39 @@ impl NaiveHybrid {
     }
 
     pub(in crate::cache::blocks) fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+        let evicted = self.serve(chain, turn);
+        let Some((least, most)) = self.windows else { return };
+        if let Some(copy) = &self.copy {
+            self.since.push((chain.to_vec(), *turn));
+            if self.since.len() == self.until {
+                let saved = GRID.map(|weight| (copy.saved(&self.since, weight), weight));
+                let most_saved = saved.iter().map(|saved| saved.0).max().unwrap();
+                let best = saved.iter().find(|saved| saved.0 == most_saved).unwrap().1;
+                self.utility.set_weight(best);
+                self.begin(most.min(self.until * GROWTH));
+            }
+        } else if evicted {
+            self.begin((self.served as usize * BOOTSTRAP).max(least).min(most));
+        }
+    }
+
+    fn begin(&mut self, turns: usize) {
+        (self.copy, self.since, self.until) = (None, Vec::new(), turns);
+        self.copy = Some(Box::new(self.clone()));
+    }
+
+    fn saved(&self, turns: &[(Vec<PrefixHash>, Served)], weight: f64) -> u64 {
+        let mut replay = self.clone();
+        replay.utility.set_weight(weight);
+        let mut saved = 0;
+        for (chain, turn) in turns {
+            saved += replay.cached(chain).0;
+            replay.serve(chain, turn);
+        }
+        saved
+    }
+
+    fn serve(&mut self, chain: &[PrefixHash], turn: &Served) -> bool {
         self.utility.learn(turn);
         self.served += 1;
         let resumed = self.resumable(chain).last().map(|end| chain[end - 1]);
@@ -66,6 +114,7 @@ impl NaiveHybrid {
             let length = Tokens(u64::from((touched.depth + 1) * block));
             touched.note = Some((self.utility.of(length), served));
         }
+        let fits = self.used() <= self.config.capacity;
         while self.used() > self.config.capacity {
             let candidates = self
                 .blocks
@@ -73,17 +122,23 @@ impl NaiveHybrid {
                 .iter()
                 .filter(|block| self.blocks.children(block.hash) <= 1);
             let scored = candidates.filter_map(|block| {
-                let (value, served) = block.note?;
-                Some((value, served, Reverse(block.depth), block.hash))
+                let (worth, served) = block.note?;
+                Some((
+                    self.utility.score(worth),
+                    served,
+                    Reverse(block.depth),
+                    block.hash,
+                ))
             });
             let least = scored.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-            let Some((.., hash)) = least else { return };
+            let Some((.., hash)) = least else { break };
             self.blocks.find(hash).unwrap().note = None;
             // Blocks that no state stands behind.
             while let Some(dead) = self.dead() {
                 self.blocks.drop(dead);
             }
         }
+        !fits
     }
 
     fn dead(&self) -> Option<PrefixHash> {
