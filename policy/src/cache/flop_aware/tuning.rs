@@ -4,17 +4,18 @@
 //! 2. At the first eviction a snapshot of the cache is taken, and from then on turns are recorded. (A replay that starts
 //!    empty is another question: which states are worth having in a cache that fills up. It answered with weights that
 //!    saved 1 % of the prompt tokens less than recency where recency was best.)
-//! 3. When the window is full, the recorded turns are replayed under each weight of a grid, every one from the snapshot;
-//!    the weight that saves most tokens is taken, of equals the least. What is held is ranked by it anew.
-//! 4. A new window begins, with a snapshot of its own, four times as long.
+//! 3. When the window is full, the recorded turns are replayed under each weight of a grid, every one from the snapshot.
+//!    The weight that saves most tokens is taken, but a greater one must save 2 % more than a lesser: a window's gain of
+//!    less was gone in the next window as often as not. What is held is ranked by the new weight.
+//! 4. A new window begins, with a snapshot of its own, twice as long: what was best changes, and so must be asked again.
 //!
 //! A replay learns nothing that the cache had not learned when the window began, and then what it learned since.
 //!
 //! # What is Marconi's and what is ours
 //! Marconi's (Pan et al., arXiv 2411.19379, §4): the weight 0 to begin with, the snapshot at the first eviction, the
 //! bootstrap window of a multiple of the requests seen before it, the grid, hits as the aim, the replay off the request's
-//! path. Ours: the multiple (8) and the grid's values, repeated windows, tokens saved instead of the rate of hits, the
-//! re-ranking of what is held, and a replay in line, whose cost (one replay per weight) is bounded by the window.
+//! path. Ours: the multiple (8), the grid's values and the margin, repeated windows, tokens saved instead of the rate of
+//! hits, the re-ranking of what is held, and a replay in line, whose cost (one replay per weight) its own turns pay.
 
 /// Weights tried.
 pub(in crate::cache) const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
@@ -22,8 +23,11 @@ pub(in crate::cache) const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0]
 /// Turns of the first window for each turn before the first eviction.
 pub(in crate::cache) const BOOTSTRAP: usize = 8;
 
+/// A greater weight must save more by one part in so many.
+pub(in crate::cache) const MARGIN: u64 = 50;
+
 /// How much longer the next window is.
-pub(in crate::cache) const GROWTH: usize = 4;
+pub(in crate::cache) const GROWTH: usize = 2;
 
 /// Most that a window's records may weigh, in blocks or turns.
 const MOST_WEIGHT: usize = 1 << 20;
@@ -119,13 +123,19 @@ impl<C: Tunable> Phase<C, C::Record> {
     }
 }
 
-/// The least weight among those that save most.
+/// The weight to take: whichever saves most, but a greater one only for a gain that is worth it.
 fn best<C: Tunable>(snapshot: &C, records: &[C::Record]) -> f64 {
     let saved = |weight: f64| -> u64 {
         let mut cache = snapshot.clone();
         cache.reweigh(weight);
         records.iter().map(|record| cache.replay(record)).sum()
     };
-    let best = GRID.iter().rev().copied().max_by_key(|weight| saved(*weight));
-    best.unwrap_or(0.0)
+    let mut best = (0.0, 0);
+    for weight in GRID {
+        let saved = saved(weight);
+        if saved > best.1 + best.1 / MARGIN {
+            best = (weight, saved);
+        }
+    }
+    best.0
 }

@@ -1,7 +1,7 @@
 use std::cmp::Reverse;
 
 use super::{Block, List};
-use crate::cache::flop_aware::tuning::{BOOTSTRAP, GRID, GROWTH};
+use crate::cache::flop_aware::tuning::{BOOTSTRAP, GRID, GROWTH, MARGIN};
 use crate::cache::flop_aware::{FlopAwareOptions, Utility, Worth};
 use crate::cache::{CacheConfig, Served};
 use crate::ids::PrefixHash;
@@ -75,9 +75,15 @@ impl NaiveHybrid {
         if let Some(copy) = &self.copy {
             self.since.push((chain.to_vec(), *turn));
             if self.since.len() == self.until {
-                let saved = GRID.map(|weight| (copy.saved(&self.since, weight), weight));
-                let most_saved = saved.iter().map(|saved| saved.0).max().unwrap();
-                let best = saved.iter().find(|saved| saved.0 == most_saved).unwrap().1;
+                let saved = GRID.map(|weight| (weight, copy.saved(&self.since, weight)));
+                let worth_it = |best: (f64, u64), next: (f64, u64)| {
+                    if next.1 > best.1 + best.1 / MARGIN {
+                        next
+                    } else {
+                        best
+                    }
+                };
+                let best = saved.into_iter().fold((0.0, 0), worth_it).0;
                 self.utility.set_weight(best);
                 self.begin(most.min(self.until * GROWTH));
             }
