@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use policy::cache::et_lru::{EtLru, EtLruOptions};
+use policy::cache::et_lru::{EtLru, EtLruOptions, Hazards};
 use policy::cache::survival::Survival;
 use policy::cache::{CacheConfig, CachePolicy, Future, PolicySpec, Served};
 use policy::ids::ConversationId;
@@ -241,7 +241,7 @@ proptest! {
             epsilon: 0.0,
             decay_per_s: Some(mu),
             prompts: Some(Survival::from_samples(&PROMPTS)),
-            learn_hazards: false,
+            hazards: Hazards::Equal,
         };
         let mut policy = EtLru::new(config(capacity, xi, false), options);
         let mut state = State { step: 0, last: vec![0; 3], lengths: vec![0; 3], resident: vec![0; 3] };

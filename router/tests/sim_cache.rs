@@ -6,6 +6,9 @@
     reason = "a test's helpers fail by panicking, and say what they skip"
 )]
 
+#[path = "sim_cache/traces.rs"]
+mod traces;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -14,9 +14,10 @@
 //! # What the paper leaves open, and the reading taken
 //! - *ε*: with ε = 0 tokens that cannot matter for TEL are all alike, and the mean pays. ε > 0 keeps their hazard in the
 //!   order. The default, 0.1, was tuned on generated seeds 11 to 20.
-//! - *λ*: the paper has a rate per conversation, known. Here it is learned: the traffic class's hazard, corrected by the
-//!   conversation's own history, `(k + n)/(k/λ_c + T)` after `n` returns in a time `T`, the posterior mean under a gamma
-//!   prior of shape `k`. Classes of turn numbers, and of turn numbers and last gaps, were tried: both gain less.
+//! - *λ*: the paper has a rate per conversation, known. Here it is learned: the hazard `λ_c` of the turn's class, a
+//!   traffic class and a turn number, which is what can be said of a stranger; and, unless told otherwise ([`Hazards`]),
+//!   corrected by the conversation's own returns, `(k + n)/(k/λ_c + T)` after `n` of them in a time `T`, the posterior
+//!   mean under a gamma prior of shape `k`. People differ more than classes do: see `docs/cache-policies.md`.
 //! - *μ*: one decay for all, learned as 4/3 of the inverse mean gap unless given. Then the order of any two conversations
 //!   never changes while neither is touched, and the order can be kept: `ln λ + ∫μ dt + ln(P + ε)`, the integral up to
 //!   the last turn. (With `μ·t_last` instead, every correction of a learned μ would move old conversations past new ones,
@@ -42,6 +43,21 @@ use crate::units::{Millis, Tokens};
 /// over, but also likelier to be a slow one.
 const DECAY_PER_GAP: f64 = 4.0 / 3.0;
 
+/// Turn numbers told apart within a traffic class: first, second, third, fourth and later.
+const TURN_CLASSES: u32 = 4;
+
+/// Whose hazard λᵢ is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hazards {
+    /// Nobody's: all are alike.
+    Equal,
+    /// The turn class's, of a traffic class and a turn number: learned from all conversations' returns after such turns.
+    TurnClass,
+    /// The conversation's own: that of its turn class, corrected by its own returns.
+    #[default]
+    Conversation,
+}
+
 /// What may be set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EtLruOptions {
@@ -51,8 +67,8 @@ pub struct EtLruOptions {
     pub decay_per_s: Option<f64>,
     /// Length of next prompts; learned when `None`.
     pub prompts: Option<Survival>,
-    /// Whether hazards are learned; otherwise all are alike.
-    pub learn_hazards: bool,
+    /// Whose hazards are learned.
+    pub hazards: Hazards,
 }
 
 impl Default for EtLruOptions {
@@ -61,7 +77,7 @@ impl Default for EtLruOptions {
             epsilon: 0.1,
             decay_per_s: None,
             prompts: None,
-            learn_hazards: true,
+            hazards: Hazards::default(),
         }
     }
 }
@@ -133,14 +149,19 @@ impl ExpectedExcess {
         if self.options.prompts.is_none() && turn.turn > 0 {
             self.learned.observe(turn.prompt.0);
         }
-        let class = turn.class.index();
-        if self.options.learn_hazards || self.options.decay_per_s.is_none() {
+        let class = match self.options.hazards {
+            Hazards::TurnClass | Hazards::Conversation => {
+                turn.class.index() * TURN_CLASSES as usize + turn.turn.min(TURN_CLASSES - 1) as usize
+            }
+            Hazards::Equal => turn.class.index(),
+        };
+        if self.options.hazards != Hazards::Equal || self.options.decay_per_s.is_none() {
             self.returns.observe(turn.conversation, class, turn.at);
         }
-        let hazard = if self.options.learn_hazards {
-            self.returns.own_hazard(turn.conversation, class)
-        } else {
-            1.0
+        let hazard = match self.options.hazards {
+            Hazards::Equal => 1.0,
+            Hazards::TurnClass => self.returns.hazard(class),
+            Hazards::Conversation => self.returns.own_hazard(turn.conversation, class),
         };
         let learned = || {
             self.returns

@@ -25,6 +25,9 @@
 //! Rejected: ordering nodes by a `last_access` heap, as radix caches commonly do. It is O(log n) per block, and a tie
 //! between a parent and its child has to be broken by hand.
 
+mod lease;
+mod listing;
+mod piece;
 mod slab;
 
 #[cfg(test)]
@@ -34,99 +37,11 @@ mod tests;
 
 use rustc_hash::FxHashMap;
 
+pub use self::lease::Lease;
+pub use self::piece::{Change, Entry, Keep, Piece};
 use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
-
-/// One link of a chain to be cached: its name and its weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Names the whole prefix that ends with this piece.
-    pub hash: PrefixHash,
-    /// The tokens that this piece adds to its prefix.
-    pub tokens: u32,
-}
-
-/// A resident piece, as [`PrefixCache::entries`] lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The piece.
-    pub piece: Piece,
-    /// The place of the piece before it in the list; `None` at the root.
-    pub parent: Option<u32>,
-}
-
-/// What an operation did to the resident set, in order. Replaying these on a set reproduces the cache's contents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A piece became resident, below `parent` (`None`: at the root).
-    Stored {
-        /// The new piece.
-        hash: PrefixHash,
-        /// The piece before it.
-        parent: Option<PrefixHash>,
-    },
-    /// A piece left.
-    Removed {
-        /// The piece that left.
-        hash: PrefixHash,
-    },
-    /// Everything left at once.
-    Cleared,
-}
-
-/// How much of a released chain is worth keeping; what lies past it goes to the evict-first band.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// All of it: plain LRU.
-    All,
-    /// The pieces that begin before this many tokens (a budget rounded up to whole pieces).
-    First(Tokens),
-}
-
-/// A running sequence's hold on its blocks. Give it back with [`PrefixCache::release`]: a lease that is merely dropped
-/// leaves its blocks pinned.
-#[derive(Debug)]
-#[must_use = "a dropped lease leaves its blocks pinned"]
-pub struct Lease {
-    held: Vec<u32>,
-    hits: usize,
-    hit_tokens: u64,
-    cut: bool,
-    epoch: u64,
-}
-
-impl Lease {
-    /// Pieces held, a prefix of what was asked for.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.held.len()
-    }
-
-    /// Nothing is held.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
-    /// Leading pieces that were resident when [`PrefixCache::acquire`] was called.
-    #[must_use]
-    pub fn hits(&self) -> usize {
-        self.hits
-    }
-
-    /// Tokens in [`Lease::hits`].
-    #[must_use]
-    pub fn hit_tokens(&self) -> Tokens {
-        Tokens(self.hit_tokens)
-    }
-
-    /// Some piece found no room, so the chain ends early for good: [`PrefixCache::extend`] adds nothing to it.
-    #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.cut
-    }
-}
 
 /// A token-weighted, prefix-closed cache of chained blocks. See the module's documentation for the order of eviction.
 #[derive(Debug)]
@@ -368,70 +283,6 @@ impl PrefixCache {
         self.capacity = capacity.0;
         self.shrink(changes);
         self.debug_check();
-    }
-
-    /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.
-    #[must_use]
-    pub fn eviction_order(&self) -> Vec<PrefixHash> {
-        let bands = [Band::EvictFirst, Band::Lru];
-        bands
-            .iter()
-            .flat_map(|&band| self.nodes.in_band(band))
-            .map(|slot| self.nodes.get(slot).hash)
-            .collect()
-    }
-
-    /// Everything resident, in the order in which it would be evicted, what leases hold last: each piece with the place
-    /// of its parent, which always comes later. [`Residency`](crate::residency::Residency) rebuilds a cache from it.
-    #[must_use]
-    pub fn entries(&self) -> Vec<Entry> {
-        let bands = [Band::EvictFirst, Band::Lru];
-        let mut slots: Vec<u32> = bands.iter().flat_map(|&band| self.nodes.in_band(band)).collect();
-        let depth = |slot: u32| {
-            let parents = std::iter::successors(Some(slot), |&at| {
-                Some(self.nodes.get(at).parent).filter(|&parent| parent != NONE)
-            });
-            parents.count()
-        };
-        let mut pinned: Vec<(usize, PrefixHash, u32)> = self
-            .by_hash
-            .iter()
-            .filter(|(_, slot)| self.nodes.get(**slot).pins > 0)
-            .map(|(&hash, &slot)| (usize::MAX - depth(slot), hash, slot))
-            .collect();
-        pinned.sort_unstable_by_key(|&(rank, hash, _)| (rank, hash.0));
-        slots.extend(pinned.into_iter().map(|(.., slot)| slot));
-        let places: FxHashMap<u32, u32> = slots.iter().copied().zip(0..).collect();
-        let entry = |&slot: &u32| {
-            let node = self.nodes.get(slot);
-            let piece = Piece {
-                hash: node.hash,
-                tokens: node.tokens,
-            };
-            Entry {
-                piece,
-                parent: places.get(&node.parent).copied(),
-            }
-        };
-        slots.iter().map(entry).collect()
-    }
-
-    /// What must hold after every operation; `Err` names what does not.
-    pub fn invariants(&self) -> Result<(), String> {
-        let (used, pinned) = self.nodes.invariants(&self.by_hash)?;
-        if used != self.used || pinned != self.pinned {
-            return Err(format!(
-                "counted used {used} pinned {pinned}, kept {} {}",
-                self.used, self.pinned
-            ));
-        }
-        if self.used > self.capacity && self.used > self.pinned {
-            return Err(format!(
-                "{} tokens in room for {}, not all pinned",
-                self.used, self.capacity
-            ));
-        }
-        Ok(())
     }
 
     /// The slots of the resident prefix of a chain.

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::belady::Belady;
 use super::end_aware::EndAware;
-use super::et_lru::{EtLru, EtLruOptions};
+use super::et_lru::{EtLru, EtLruOptions, Hazards};
 use super::flop_aware::{FlopAware, FlopAwareOptions};
 use super::gdfs::Gdfs;
 use super::length_aware::LengthAware;
@@ -40,7 +40,7 @@ pub enum PolicySpec {
     EndAware,
     /// T-LRU that knows ends and next lengths.
     LengthAware,
-    /// Expected-Tail-Optimized LRU; options as `et-lru:eps=0.1:decay=0.002:hazards=equal`, μ per second.
+    /// Expected-Tail-Optimized LRU; options as `et-lru:eps=0.1:decay=0.002:hazards=turn-class`, μ per second.
     EtLru(EtLruOptions),
     /// Least likely of its class to be reused soon.
     WorkloadAware,
@@ -221,8 +221,12 @@ fn write_et_lru(options: &EtLruOptions, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     let default = EtLruOptions::default();
     let epsilon = (options.epsilon != default.epsilon).then(|| format!("eps={}", options.epsilon));
     let decay = options.decay_per_s.map(|per_s| format!("decay={per_s}"));
-    let plain = (!options.learn_hazards).then(|| "hazards=equal".to_owned());
-    let parts: Vec<_> = [epsilon, decay, plain].into_iter().flatten().collect();
+    let hazards = match options.hazards {
+        Hazards::Equal => Some("hazards=equal".to_owned()),
+        Hazards::TurnClass => Some("hazards=turn-class".to_owned()),
+        Hazards::Conversation => None,
+    };
+    let parts: Vec<_> = [epsilon, decay, hazards].into_iter().flatten().collect();
     if parts.is_empty() {
         Ok(())
     } else {
@@ -243,7 +247,14 @@ fn parse_et_lru(text: Option<&str>) -> Option<EtLruOptions> {
         match key {
             "eps" => options.epsilon = number()?,
             "decay" => options.decay_per_s = Some(number()?),
-            "hazards" if value == "equal" => options.learn_hazards = false,
+            "hazards" => {
+                options.hazards = match value {
+                    "equal" => Hazards::Equal,
+                    "turn-class" => Hazards::TurnClass,
+                    "conversation" => Hazards::Conversation,
+                    _ => return None,
+                }
+            }
             _ => return None,
         }
     }

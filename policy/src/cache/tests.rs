@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::et_lru::EtLruOptions;
+use super::et_lru::{EtLruOptions, Hazards};
 use super::flop_aware::FlopAwareOptions;
 use super::naive::{Naive, NaiveFlops, NaiveTiers, NaiveWorkload};
 use super::survival::Survival;
@@ -48,6 +48,11 @@ fn specs() -> Vec<PolicySpec> {
         .collect();
     specs.push(PolicySpec::ThresholdLru(Tokens(12)));
     specs.push(PolicySpec::Gdfs(0.05));
+    let hazards = Hazards::TurnClass;
+    specs.push(PolicySpec::EtLru(EtLruOptions {
+        hazards,
+        ..EtLruOptions::default()
+    }));
     specs
 }
 
@@ -68,7 +73,7 @@ fn specs_with_a_twin() -> Vec<PolicySpec> {
             epsilon,
             decay_per_s,
             prompts,
-            learn_hazards: false,
+            hazards: Hazards::Equal,
         }));
     }
     specs
@@ -137,7 +142,7 @@ proptest! {
     #[test]
     fn et_lru_with_a_known_prompt_and_equal_hazards_is_t_lru(raw in traces(), config in configs()) {
         let prompts = Some(Survival::constant(config.next_prompt.as_f64()));
-        let options = EtLruOptions { epsilon: 0.0, decay_per_s: Some(1.0), prompts, learn_hazards: false };
+        let options = EtLruOptions { epsilon: 0.0, decay_per_s: Some(1.0), prompts, hazards: Hazards::Equal };
         // Under a finite threshold of whole tokens; the budget rounds others up.
         let config = CacheConfig { xi_tokens: config.xi_tokens.floor(), block_tokens: 1, ..config };
         let (mut tail, mut expected) = (PolicySpec::TLru.build(config), PolicySpec::EtLru(options).build(config));

@@ -12,8 +12,7 @@ use policy::simulate::single::{Measure, SingleCache, SingleReport};
 use policy::trace::Turn;
 use policy::units::{Millis, Tokens};
 
-use super::{non_negative, positive};
-use crate::trace_source::TraceSource;
+use super::args::{Input, Output, non_negative, positive};
 
 /// One cache under several policies: TTFT percentiles, tail excess latency, violations
 #[derive(Debug, clap::Args)]
@@ -21,9 +20,8 @@ use crate::trace_source::TraceSource;
     tailroute sim cache --trace gen:wildchat:1 --capacity-tokens 10000 --policies lru,t-lru,to-belady --xi-ms 150\n  \
     tailroute sim cache --trace trace.jsonl.gz --capacity-tokens 4000000 --policies lru,t-lru --xi-ms 2000 --json")]
 pub struct Args {
-    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or gen:NAME:SEED[:key=value,…].
-    #[arg(long)]
-    trace: TraceSource,
+    #[command(flatten)]
+    input: Input,
     /// Tokens that the cache holds.
     #[arg(long)]
     capacity_tokens: u64,
@@ -48,9 +46,6 @@ pub struct Args {
     /// β: ms that every turn costs.
     #[arg(long, default_value = "23.07", value_parser = non_negative)]
     beta: f64,
-    /// Turns to run: all of a file, 2000 of a generator unless given.
-    #[arg(long)]
-    turns: Option<usize>,
     /// Tokens per block: residency comes in whole blocks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: u32,
@@ -63,9 +58,8 @@ pub struct Args {
     /// Report every turn's uncached tokens.
     #[arg(long)]
     per_turn: bool,
-    /// Report as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// ξ, in one of its two units.
@@ -112,13 +106,7 @@ impl Args {
 /// # Errors
 /// If the trace cannot be read or the report cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let reports = simulate(&args)?;
-    let text = if args.json {
-        serde_json::to_string_pretty(&reports)?
-    } else {
-        table(&reports)
-    };
-    crate::cmd::print(&text)?;
+    args.output.print(&simulate(&args)?, table)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -152,6 +140,7 @@ fn caches(args: &Args, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
         return Ok(args.policies.iter().map(private).collect());
     }
     let block_tokens = args
+        .input
         .trace
         .block_size()?
         .context("the trace has no blocks to share")?;
@@ -172,7 +161,7 @@ fn caches(args: &Args, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
 
 /// All policies in one pass: a trace streams through unless somebody must be told the future.
 fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
-    let turns = args.trace.turns(args.turns)?;
+    let turns = args.input.trace.turns(args.input.turns)?;
     if args.policies.iter().any(PolicySpec::needs_future) {
         // Blocks are of no use to private histories, and most of a trace's memory.
         let strip = |turn: Turn| {

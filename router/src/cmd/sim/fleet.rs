@@ -13,7 +13,7 @@ use policy::simulate::fleet::{
 };
 use policy::units::{Millis, Tokens};
 
-use crate::trace_source::TraceSource;
+use super::args::{Input, Output};
 
 /// Tokens per block where neither the trace nor the command line says: Mooncake's.
 pub(crate) const BLOCK_TOKENS: u32 = 512;
@@ -27,10 +27,8 @@ const TREE_TOKENS: Tokens = Tokens(1 << 24);
     tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,adaptive --load 0.5 --json\n  \
     tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
 pub struct Args {
-    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
-    /// gen:sharegpt:SEED[:key=value,…], or gen:agentic:SEED.
-    #[arg(long)]
-    trace: TraceSource,
+    #[command(flatten)]
+    input: Input,
     /// Workers.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
@@ -99,9 +97,6 @@ pub struct Args {
     /// Tokens per block. The trace's own unless given; 512 where it has none.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: Option<u32>,
-    /// Turns to run: all of a file, 2000 of a generator unless given.
-    #[arg(long)]
-    turns: Option<usize>,
     /// Seed of the arrivals' jitter.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -111,9 +106,8 @@ pub struct Args {
     /// Report every turn, with `--json`.
     #[arg(long)]
     per_turn: bool,
-    /// Report as JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// How fast, in one of its two ways.
@@ -281,7 +275,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.workers
         );
     }
-    let trace = args.trace.read(args.turns)?;
+    let trace = args.input.trace.read(args.input.turns)?;
     let block_tokens = args.block_tokens.or(trace.block_tokens).unwrap_or(BLOCK_TOKENS);
     let workload = Workload::new(&trace.turns, block_tokens).context("this trace cannot be played")?;
     drop(trace);
@@ -291,12 +285,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             reports.push(fleet::run(&workload, &args.config(policy, cache, block_tokens)));
         }
     }
-    let text = if args.json {
-        serde_json::to_string_pretty(&reports)?
-    } else {
-        table(&reports)
-    };
-    crate::cmd::print(&text)?;
+    args.output.print(&reports, table)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cache::blocks::naive::NaiveScored;
 use crate::cache::blocks::scored::{Score, Used};
-use crate::cache::et_lru::EtLruOptions;
+use crate::cache::et_lru::{EtLruOptions, Hazards};
 use crate::cache::prefix::{Keep, Piece, PrefixCache};
 
 /// Least recently used.
@@ -51,7 +51,7 @@ fn et_lru_gives_up_what_cannot_matter_before_what_can() {
     };
     let options = EtLruOptions {
         decay_per_s: Some(0.0),
-        learn_hazards: false,
+        hazards: Hazards::Equal,
         ..EtLruOptions::default()
     };
     let mut cache = build(&PolicySpec::EtLru(options), config, None).unwrap();
@@ -115,7 +115,9 @@ proptest! {
         drive(&Frequency::new(0.0), config, chains.clone())?;
         drive(&Frequency::new(0.05), config, chains.clone())?;
         drive(&ClassReuse::default(), config, chains.clone())?;
-        drive(&Excess::new(&config, EtLruOptions::default()), config, chains)?;
+        drive(&Excess::new(&config, EtLruOptions::default()), config, chains.clone())?;
+        let by_class = EtLruOptions { hazards: Hazards::TurnClass, ..EtLruOptions::default() };
+        drive(&Excess::new(&config, by_class), config, chains)?;
     }
 
     #[test]

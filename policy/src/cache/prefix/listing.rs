@@ -1,0 +1,73 @@
+//! The whole cache as lists: in the order of eviction, for a snapshot, and for checking. None of it is on a turn's way.
+
+use rustc_hash::FxHashMap;
+
+use super::slab::{Band, NONE};
+use super::{Entry, Piece, PrefixCache};
+use crate::ids::PrefixHash;
+
+impl PrefixCache {
+    /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.
+    #[must_use]
+    pub fn eviction_order(&self) -> Vec<PrefixHash> {
+        let bands = [Band::EvictFirst, Band::Lru];
+        bands
+            .iter()
+            .flat_map(|&band| self.nodes.in_band(band))
+            .map(|slot| self.nodes.get(slot).hash)
+            .collect()
+    }
+
+    /// Everything resident, in the order in which it would be evicted, what leases hold last: each piece with the place
+    /// of its parent, which always comes later. [`Residency`](crate::residency::Residency) rebuilds a cache from it.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        let bands = [Band::EvictFirst, Band::Lru];
+        let mut slots: Vec<u32> = bands.iter().flat_map(|&band| self.nodes.in_band(band)).collect();
+        let depth = |slot: u32| {
+            let parents = std::iter::successors(Some(slot), |&at| {
+                Some(self.nodes.get(at).parent).filter(|&parent| parent != NONE)
+            });
+            parents.count()
+        };
+        let mut pinned: Vec<(usize, PrefixHash, u32)> = self
+            .by_hash
+            .iter()
+            .filter(|(_, slot)| self.nodes.get(**slot).pins > 0)
+            .map(|(&hash, &slot)| (usize::MAX - depth(slot), hash, slot))
+            .collect();
+        pinned.sort_unstable_by_key(|&(rank, hash, _)| (rank, hash.0));
+        slots.extend(pinned.into_iter().map(|(.., slot)| slot));
+        let places: FxHashMap<u32, u32> = slots.iter().copied().zip(0..).collect();
+        let entry = |&slot: &u32| {
+            let node = self.nodes.get(slot);
+            let piece = Piece {
+                hash: node.hash,
+                tokens: node.tokens,
+            };
+            Entry {
+                piece,
+                parent: places.get(&node.parent).copied(),
+            }
+        };
+        slots.iter().map(entry).collect()
+    }
+
+    /// What must hold after every operation; `Err` names what does not.
+    pub fn invariants(&self) -> Result<(), String> {
+        let (used, pinned) = self.nodes.invariants(&self.by_hash)?;
+        if used != self.used || pinned != self.pinned {
+            return Err(format!(
+                "counted used {used} pinned {pinned}, kept {} {}",
+                self.used, self.pinned
+            ));
+        }
+        if self.used > self.capacity && self.used > self.pinned {
+            return Err(format!(
+                "{} tokens in room for {}, not all pinned",
+                self.used, self.capacity
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! What goes into the cache, what is said of it, and what comes of it.
+
+use crate::ids::PrefixHash;
+use crate::units::Tokens;
+
+/// One link of a chain to be cached: its name and its weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Names the whole prefix that ends with this piece.
+    pub hash: PrefixHash,
+    /// The tokens that this piece adds to its prefix.
+    pub tokens: u32,
+}
+
+/// A resident piece, as [`super::PrefixCache::entries`] lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The piece.
+    pub piece: Piece,
+    /// The place of the piece before it in the list; `None` at the root.
+    pub parent: Option<u32>,
+}
+
+/// What an operation did to the resident set, in order. Replaying these on a set reproduces the cache's contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A piece became resident, below `parent` (`None`: at the root).
+    Stored {
+        /// The new piece.
+        hash: PrefixHash,
+        /// The piece before it.
+        parent: Option<PrefixHash>,
+    },
+    /// A piece left.
+    Removed {
+        /// The piece that left.
+        hash: PrefixHash,
+    },
+    /// Everything left at once.
+    Cleared,
+}
+
+/// How much of a released chain is worth keeping; what lies past it goes to the evict-first band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All of it: plain LRU.
+    All,
+    /// The pieces that begin before this many tokens (a budget rounded up to whole pieces).
+    First(Tokens),
+}

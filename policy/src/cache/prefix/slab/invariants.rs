@@ -1,0 +1,74 @@
+//! What must hold between operations.
+
+use rustc_hash::FxHashMap;
+
+use super::{Band, NONE, Nodes};
+use crate::ids::PrefixHash;
+
+impl Nodes {
+    /// Checks links, counts and order; returns tokens used and pinned as counted from the nodes.
+    pub(in crate::cache::prefix) fn invariants(
+        &self,
+        by_hash: &FxHashMap<PrefixHash, u32>,
+    ) -> Result<(u64, u64), String> {
+        if by_hash.len() + self.free.len() != self.slots.len() {
+            return Err(format!(
+                "{} named + {} free of {}",
+                by_hash.len(),
+                self.free.len(),
+                self.slots.len()
+            ));
+        }
+        let order: Vec<u32> = self
+            .in_band(Band::EvictFirst)
+            .chain(self.in_band(Band::Lru))
+            .collect();
+        let place: FxHashMap<u32, usize> = order.iter().enumerate().map(|(at, &slot)| (slot, at)).collect();
+        if place.len() != order.len() {
+            return Err("a node stands in the lists twice".to_owned());
+        }
+        let (mut used, mut pinned, mut evict_first, mut children) = (0, 0, 0, 0);
+        for (&hash, &slot) in by_hash {
+            let node = self.get(slot);
+            let tokens = u64::from(node.tokens);
+            used += tokens;
+            pinned += if node.pins > 0 { tokens } else { 0 };
+            evict_first += if node.band == Band::EvictFirst { tokens } else { 0 };
+            if node.hash != hash || (node.pins > 0) != (node.band == Band::Held) {
+                return Err(format!("{node:?} named {hash:?}"));
+            }
+            if place.contains_key(&slot) == (node.pins > 0) {
+                return Err(format!("{node:?} is pinned and listed, or neither"));
+            }
+            let mut blockers = 0;
+            for child in self.children(slot) {
+                children += 1;
+                let below = self.get(child);
+                blockers += u32::from(below.band != Band::EvictFirst);
+                if below.parent != slot || by_hash.get(&below.hash) != Some(&child) {
+                    return Err(format!("{below:?} is a stranger below {hash:?}"));
+                }
+                if node.pins == 0 && (below.pins > 0 || place.get(&child) > place.get(&slot)) {
+                    return Err(format!("{node:?} would go before its child {below:?}"));
+                }
+            }
+            let waits = node.marked && blockers > 0;
+            if node.blockers != blockers
+                || (node.pins == 0 && node.marked && !waits) != (node.band == Band::EvictFirst)
+            {
+                return Err(format!("{node:?} has {blockers} blockers"));
+            }
+        }
+        let roots = by_hash
+            .values()
+            .filter(|&&slot| self.get(slot).parent == NONE)
+            .count();
+        if children + roots != by_hash.len() || evict_first != self.evict_first_tokens {
+            return Err(format!(
+                "{children} children and {roots} roots of {}",
+                by_hash.len()
+            ));
+        }
+        Ok((used, pinned))
+    }
+}

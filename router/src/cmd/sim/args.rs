@@ -1,0 +1,74 @@
+//! What the experiments' command lines have in common.
+
+use serde::Serialize;
+
+use crate::trace_source::TraceSource;
+
+/// Which turns are run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Input {
+    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
+    /// gen:sharegpt:SEED[:key=value,…], or gen:agentic:SEED.
+    #[arg(long)]
+    pub(crate) trace: TraceSource,
+    /// Turns to run: all of a file, 2000 of a generator unless given.
+    #[arg(long)]
+    pub(crate) turns: Option<usize>,
+}
+
+/// How the report is printed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Output {
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Output {
+    /// Prints the reports as JSON, or as a table for reading.
+    ///
+    /// # Errors
+    /// If standard output cannot be written to.
+    pub(crate) fn print<T: Serialize>(
+        &self,
+        reports: &[T],
+        table: impl Fn(&[T]) -> String,
+    ) -> anyhow::Result<()> {
+        let text = if self.json {
+            serde_json::to_string_pretty(reports)?
+        } else {
+            table(reports)
+        };
+        Ok(crate::cmd::print(&text)?)
+    }
+}
+
+/// A finite number from 0 on.
+pub(crate) fn non_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("a number from 0 on expected".to_owned()),
+    }
+}
+
+/// A finite number above 0.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value > 0.0 {
+            Ok(value)
+        } else {
+            Err("must not be 0".to_owned())
+        }
+    })
+}
+
+/// A share: from 0 to 1, 1 excluded.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value < 1.0 {
+            Ok(value)
+        } else {
+            Err("must be below 1".to_owned())
+        }
+    })
+}
