@@ -4,7 +4,7 @@
 mod learning;
 mod tiers;
 
-pub(super) use self::learning::{NaiveFlops, NaiveWorkload};
+pub(super) use self::learning::{NaiveExpected, NaiveFlops, NaiveWorkload};
 pub(super) use self::tiers::NaiveTiers;
 use super::et_lru::EtLruOptions;
 use super::{CacheConfig, Future, PolicySpec, Served};

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::et_lru::{EtLruOptions, Hazards};
 use super::flop_aware::FlopAwareOptions;
-use super::naive::{Naive, NaiveFlops, NaiveTiers, NaiveWorkload};
+use super::naive::{Naive, NaiveExpected, NaiveFlops, NaiveTiers, NaiveWorkload};
 use super::survival::Survival;
 use super::tiers::Tier;
 use super::*;
@@ -154,6 +154,29 @@ proptest! {
         let mut real = workload_aware::WorkloadAware::new(config);
         let mut naive = NaiveWorkload::new(config);
         for (served, _) in with_future(&raw) {
+            let class = ClassId((served.conversation.0 % 3) as u16);
+            let at = Millis((served.at.0 * pace).floor());
+            let served = Served { class, at, ..served };
+            real.served(&served);
+            naive.served(&served);
+            prop_assert_eq!(real.check(), Ok(()));
+            let (mut ours, mut theirs) = (real.dump(), naive.dump());
+            ours.sort();
+            theirs.sort();
+            prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn et_lru_that_learns_does_what_its_naive_twin_does(
+        raw in traces(), config in configs(), pace in 0.0..9.0f64, epsilon in 0.01..0.5f64, own in any::<bool>(),
+    ) {
+        let hazards = if own { Hazards::Conversation } else { Hazards::TurnClass };
+        let options = EtLruOptions { epsilon, hazards, ..EtLruOptions::default() };
+        let mut real = et_lru::EtLru::new(config, options.clone());
+        let mut naive = NaiveExpected::new(config, options);
+        // Long enough for the distribution of prompts to be learned more than once.
+        for (served, _) in with_future(&raw.repeat(4)) {
             let class = ClassId((served.conversation.0 % 3) as u16);
             let at = Millis((served.at.0 * pace).floor());
             let served = Served { class, at, ..served };

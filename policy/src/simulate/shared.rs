@@ -239,11 +239,9 @@ mod tests {
             turn(5, &[4, 5]),
         ];
         assert_eq!(uncached(PolicySpec::Belady, 0.0, &turns), [30, 20, 20, 0, 0]);
-        assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 20, 20, 10, 20]);
+        assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 20, 20, 10, 10]);
         // A threshold of 20 makes two blocks of each free: they go for nobody's harm.
-        assert_eq!(
-            uncached(PolicySpec::ToBelady, 20.0, &turns)[3..].iter().max(),
-            Some(&20)
-        );
+        let tail = uncached(PolicySpec::ToBelady, 20.0, &turns);
+        assert!(tail[3..].iter().all(|uncached| *uncached <= 20), "{tail:?}");
     }
 }

@@ -90,9 +90,10 @@ fn bailian(path: &Path, chats: u64) -> Expected {
             blocks.push(next_block);
             next_block += 1;
         }
+        let name = ["text", "search", "image", "file"][kind as usize];
         let line = json!({
             "chat_id": id, "parent_chat_id": parent_id, "timestamp": ms as f64 / 1e3, "input_length": input,
-            "output_length": answer, "type": ["text", "search", "image", "file"][kind as usize], "turn": turn,
+            "output_length": answer, "type": name, "turn": turn,
             "hash_ids": blocks,
         });
         writeln!(file, "{line}").unwrap();

@@ -1,3 +1,4 @@
+use crate::cache::et_lru::{EtLruOptions, ExpectedExcess};
 use crate::cache::flop_aware::tuning::{BOOTSTRAP, GRID, GROWTH, MARGIN};
 use crate::cache::flop_aware::{FlopAwareOptions, Utility, Worth};
 use crate::cache::workload_aware::Habits;
@@ -172,5 +173,76 @@ impl NaiveFlops {
             evicted = true;
         }
         evicted
+    }
+}
+
+/// The twin of ET-LRU that learns: a list, searched for every block. What was learned it shares.
+pub(in crate::cache) struct NaiveExpected {
+    config: CacheConfig,
+    excess: ExpectedExcess,
+    /// Oldest first.
+    all: Vec<Expected>,
+}
+
+struct Expected {
+    id: ConversationId,
+    length: u64,
+    resident: u64,
+    weight: f64,
+    /// As it was when the conversation was served or cut last.
+    value: f64,
+}
+
+impl NaiveExpected {
+    pub(in crate::cache) fn new(config: CacheConfig, options: EtLruOptions) -> Self {
+        Self {
+            config,
+            excess: ExpectedExcess::new(&config, options),
+            all: Vec::new(),
+        }
+    }
+
+    pub(in crate::cache) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
+        self.all.iter().map(|c| (c.id, Tokens(c.resident))).collect()
+    }
+
+    fn over(&self) -> bool {
+        self.all.iter().map(|c| c.resident).sum::<u64>() > self.config.capacity.0
+    }
+
+    /// What the last token of a conversation is worth by what is known now.
+    fn value(&self, at: usize) -> f64 {
+        let c = &self.all[at];
+        self.excess.value(c.weight, c.length, c.resident).0
+    }
+
+    pub(in crate::cache) fn served(&mut self, turn: &Served) {
+        let weight = self.excess.learn(turn);
+        let unit = u64::from(self.config.block_tokens);
+        self.all.retain(|c| c.id != turn.conversation);
+        let (id, length) = (turn.conversation, turn.length.0);
+        let resident = length / unit * unit;
+        self.all.push(Expected {
+            id,
+            length,
+            resident,
+            weight,
+            value: 0.0,
+        });
+        let last = self.all.len() - 1;
+        self.all[last].value = self.value(last);
+        self.all.retain(|c| c.resident > 0);
+        while self.over() {
+            let others = (0..self.all.len()).filter(|at| !self.config.forced || self.all[*at].id != id);
+            let least = others.min_by(|a, b| self.all[*a].value.total_cmp(&self.all[*b].value));
+            let victim = least.unwrap_or(self.all.len() - 1);
+            // Chosen once for all its tokens that are alike.
+            let alike = self.value(victim);
+            while self.over() && self.all[victim].resident > 0 && self.value(victim) == alike {
+                self.all[victim].resident -= unit;
+            }
+            self.all[victim].value = self.value(victim);
+            self.all.retain(|c| c.resident > 0);
+        }
     }
 }
