@@ -21,8 +21,9 @@ build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
 test: setup ## all tests that need nothing but this machine
 	$(CARGO) test --locked --workspace
 
-test-long: setup ## what `make test` leaves out: ten million random operations on the index against its twin (minutes)
+test-long: setup ## what `make test` leaves out: ten million random operations on the index, a Bailian trace of full size (minutes)
 	$(CARGO) test --release --locked -p tailroute-policy --test index_twin -- --ignored
+	$(CARGO) test --release --locked -p tailroute --test sim_cache -- --ignored
 
 lint: setup ## formatting, and clippy with warnings as errors
 	$(CARGO) fmt --all --check
