@@ -73,6 +73,8 @@ pub struct Worker {
     pub capacity: Tokens,
     /// Tokens per block; at least 1.
     pub block_size: u32,
+    /// The data-parallel rank that requests are pinned to, where its url has several.
+    pub rank: Option<u32>,
     /// What its cache drops first.
     pub cache_policy: CachePolicy,
     /// How it is told.

@@ -508,3 +508,34 @@ fn the_routing_section_alone_is_read_like_a_configuration_but_needs_no_workers()
         assert!(refused.contains(expected), "{refused}");
     }
 }
+
+#[test]
+fn an_endpoint_with_ranks_is_a_worker_for_each_of_them() {
+    let file = r#"
+        [[workers]]
+        url = "http://a:1"
+        name = "big"
+        ranks = 3
+        kv_events = "tcp://a:7000"
+        kv_events_replay = "tcp://a:8000"
+        [[workers]]
+        url = "http://b:1"
+    "#;
+    let workers = load_text(file).unwrap().workers;
+    let names: Vec<_> = workers
+        .iter()
+        .map(|worker| (worker.name.as_str(), worker.rank))
+        .collect();
+    let expected = [
+        ("big/dp0", Some(0)),
+        ("big/dp1", Some(1)),
+        ("big/dp2", Some(2)),
+        ("b:1", None),
+    ];
+    assert_eq!(names, expected);
+    let at = KvEvents::At {
+        endpoint: "tcp://a:7002".to_owned(),
+        replay: Some("tcp://a:8002".to_owned()),
+    };
+    assert_eq!((&workers[2].kv_events, &workers[2].url), (&at, &workers[0].url));
+}

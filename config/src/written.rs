@@ -74,6 +74,10 @@ pub struct Worker {
     /// Tokens per block of the worker's cache.
     #[schemars(range(min = 1, max = 65_536))]
     pub block_size_tokens: u32,
+    /// Data-parallel ranks behind the url: each is a worker of its own, with this capacity, and requests are pinned to
+    /// one (`X-data-parallel-rank`, `x-override-routed-dp-rank`). 1: the url is one worker, and nothing is pinned.
+    #[schemars(range(min = 1, max = 64))]
+    pub ranks: u32,
     /// What the worker drops first when its cache is full.
     pub cache_policy: CachePolicy,
     /// How the worker is told which cache it may drop first.
@@ -81,7 +85,7 @@ pub struct Worker {
     /// Models that it serves. Left out, the worker is asked (`GET /v1/models`).
     pub models: Option<Vec<String>>,
     /// Its cache's events: `auto` asks it where they are (`GET /kv_event_sources`, `GET /server_info`), `off` takes none,
-    /// `tcp://host:port` is the publisher itself.
+    /// `tcp://host:port` is the publisher itself (of rank 0; the others follow on the ports after it).
     pub kv_events: String,
     /// Where lost events are asked for again, as `tcp://host:port`, beside a `kv_events` that names the publisher. Empty:
     /// nowhere.
@@ -339,6 +343,7 @@ impl Default for Worker {
             gamma_ms_per_token2: 0.0,
             capacity_tokens: 500_000,
             block_size_tokens: 16,
+            ranks: 1,
             cache_policy: CachePolicy::default(),
             dialect: Dialect::default(),
             models: None,

@@ -86,6 +86,8 @@ pub struct Counted<'a> {
     pub prompt: &'a Chain,
     /// Its reply's keys, if the next turn can repeat it.
     pub reply: Option<&'a Chain>,
+    /// Tokens of the prompt that were found in the worker's cache, if it says.
+    pub cached: Option<u64>,
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
     /// Tokens of the reply.
@@ -237,6 +239,12 @@ impl Knowledge {
         } = report;
         if report.predicted != cached {
             self.misplaced(report, block);
+        }
+        if report.predicted.abs_diff(cached) > block
+            && matches!(report.source, Source::Events { .. })
+            && let Some(told) = self.told.get(report.worker.index())
+        {
+            told.change(|evidence| evidence.contradicted(prompt.hashes()));
         }
         let believed = report.mirrored.min(prompt.len());
         let found = scale.found(prompt, cached).min(believed);

@@ -1,5 +1,8 @@
 //! Every metric of the router, in one place. Units are in the names; labels are bounded by configuration.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use policy::evidence::Event;
 use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -30,6 +33,9 @@ pub struct Metrics {
     captured: IntCounterVec,
     kv_events: IntCounterVec,
     kv_streams: IntCounterVec,
+    kv_behind: IntGaugeVec,
+    kv_lag: GaugeVec,
+    kv_bindings: IntGaugeVec,
     kv_live: IntGaugeVec,
     kv_blocks: IntGaugeVec,
     worker_ready: IntGaugeVec,
@@ -143,13 +149,31 @@ impl Metrics {
             )?,
             kv_events: counter(
                 "tailroute_kv_events_total",
-                "Cache events applied, by worker.",
-                &["worker"],
+                "Cache events applied, by kind: stored, copied, removed, cleared.",
+                &["worker", "kind"],
             )?,
             kv_streams: counter(
                 "tailroute_kv_stream_total",
-                "What happened to workers' streams of cache events: gap, replay, restart, forget, unreadable, lost.",
+                "What happened to workers' streams of cache events: batches missing (gap) and brought again (replayed), \
+                 batches that came twice (duplicate), a new process (restart), all forgotten (forget), a batch that \
+                 cannot be read (unreadable), nobody who answers for lost ones (unanswered), a connection lost (lost).",
                 &["worker", "what"],
+            )?,
+            kv_behind: gauge(
+                "tailroute_kv_stream_behind_batches",
+                "Batches that are known to be missing while they are asked for again.",
+                &["worker"],
+            )?,
+            kv_lag: real(
+                "tailroute_kv_stream_lag_seconds",
+                "From when the last batch applied was made, by the worker's clock, to when it was applied, by ours.",
+                &["worker"],
+            )?,
+            kv_bindings: gauge(
+                "tailroute_kv_bindings",
+                "Turns bound to blocks since the start: by their conversation's name (named), by their shape (shaped), \
+                 not at all (ambiguous), and dropped again (contradicted).",
+                &["worker", "how"],
             )?,
             kv_live: gauge(
                 "tailroute_kv_stream_live",
@@ -251,8 +275,33 @@ impl Metrics {
     }
 
     /// Cache events of a worker were applied.
-    pub fn kv_events(&self, worker: &str, count: u64) {
-        self.kv_events.with_label_values(&[worker]).inc_by(count);
+    pub fn kv_events(&self, worker: &str, events: &[Event]) {
+        let mut counts = [("stored", 0), ("copied", 0), ("removed", 0), ("cleared", 0)];
+        for event in events {
+            let kind = match event {
+                Event::Stored(_) => 0,
+                Event::Copied { .. } => 1,
+                Event::Removed { .. } => 2,
+                Event::Cleared => 3,
+            };
+            counts[kind].1 += 1;
+        }
+        for (kind, count) in counts.into_iter().filter(|&(_, count)| count > 0) {
+            self.kv_events.with_label_values(&[worker, kind]).inc_by(count);
+        }
+    }
+
+    /// So many batches of a worker's cache events are known to be missing.
+    pub fn kv_behind(&self, worker: &str, batches: u64) {
+        self.kv_behind.with_label_values(&[worker]).set(clamp(batches));
+    }
+
+    /// A batch that was made at this time, in seconds since 1970, was applied now.
+    pub fn kv_lag(&self, worker: &str, made_s: f64) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let lag = now.map_or(0.0, |now| now.as_secs_f64()) - made_s;
+        // Clocks of two hosts differ by more than most lags.
+        self.kv_lag.with_label_values(&[worker]).set(lag.max(0.0));
     }
 
     /// Something happened to a worker's stream of cache events.
@@ -302,10 +351,21 @@ impl Metrics {
             let resident = app.knowledge.held(worker.id);
             let live = app.knowledge.stored(worker.id).is_some();
             self.kv_live.with_label_values(name).set(live.into());
-            let blocks = app.knowledge.evidence(worker.id, |evidence| evidence.blocks());
-            self.kv_blocks
-                .with_label_values(name)
-                .set(clamp(blocks.unwrap_or(0) as u64));
+            let blocks = app
+                .knowledge
+                .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
+            let (blocks, bound) = blocks.unwrap_or_default();
+            self.kv_blocks.with_label_values(name).set(clamp(blocks as u64));
+            for (how, count) in [
+                ("named", bound.named),
+                ("shaped", bound.shaped),
+                ("ambiguous", bound.ambiguous),
+                ("contradicted", bound.contradicted),
+            ] {
+                self.kv_bindings
+                    .with_label_values(&[worker.name(), how])
+                    .set(clamp(count));
+            }
             self.worker_resident_tokens
                 .with_label_values(name)
                 .set(clamp(resident.0));

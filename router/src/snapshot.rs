@@ -6,6 +6,9 @@
 //! waits for it. The workers' caches move on meanwhile, so an old snapshot is not read, and what a read one says wrongly
 //! is corrected as any wrong belief is, by reports and events.
 //!
+//! Which blocks of a worker are whose text is not written down. A worker that publishes events is asked for them again,
+//! and one turn binds a conversation's text to its blocks; until then the mirror speaks, whose text is in the snapshot.
+//!
 //! The file is replaced by renaming, so there is always a whole one; one that is damaged, foreign or old costs a line in
 //! the log.
 
@@ -22,7 +25,8 @@ use tracing::{debug, info, warn};
 
 use crate::app::App;
 
-/// Largest file that is read: far more than an index of the largest budget writes.
+/// Largest file that is written or read. Conversations, places and models are bounded to some 8 MB, and a worker's cache
+/// adds 16 bytes for each 256 bytes of text that it holds: this is enough for ten thousand workers of a million tokens.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// Why a snapshot was not written or read.
@@ -84,6 +88,7 @@ fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
     let workers = app.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| worker.name()).collect();
     let bytes = encode(&app.knowledge.contents(&names, now_s()));
+    fits(bytes.len())?;
     // Beside the file, so that the renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -92,6 +97,13 @@ fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
     Ok(bytes.len())
+}
+
+fn fits(bytes: usize) -> Result<(), SnapshotError> {
+    match bytes as u64 {
+        long if long > MAX_FILE_BYTES => Err(SnapshotError::Long(long)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns how many entries were brought back.
@@ -124,3 +136,6 @@ fn describe(error: &SnapshotError) -> String {
         _ => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

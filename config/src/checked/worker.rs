@@ -26,7 +26,7 @@ pub(super) fn check_all(written: Vec<written::Worker>, checker: &mut Checker<'_>
     let mut names = BTreeMap::new();
     let mut workers = Vec::with_capacity(written.len());
     for (at, worker) in written.into_iter().enumerate() {
-        let named = worker.name.is_some();
+        let (named, ranks) = (worker.name.is_some(), worker.ranks);
         let Some(worker) = check(worker, at, checker) else {
             continue;
         };
@@ -38,9 +38,37 @@ pub(super) fn check_all(written: Vec<written::Worker>, checker: &mut Checker<'_>
             let hint = (!named).then(|| "give one of the two a name".to_owned());
             checker.report(&format!("workers[{at}].name"), what, hint);
         }
-        workers.push(worker);
+        workers.extend(ranked(&worker, ranks));
     }
     workers
+}
+
+/// A worker for each of an endpoint's ranks.
+fn ranked(worker: &Worker, ranks: u32) -> Vec<Worker> {
+    if ranks <= 1 {
+        return vec![worker.clone()];
+    }
+    let of = |rank| Worker {
+        name: format!("{}/dp{rank}", worker.name),
+        rank: Some(rank),
+        kv_events: match &worker.kv_events {
+            KvEvents::At { endpoint, replay } => KvEvents::At {
+                endpoint: later_port(endpoint, rank),
+                replay: replay.as_deref().map(|replay| later_port(replay, rank)),
+            },
+            other => other.clone(),
+        },
+        ..worker.clone()
+    };
+    (0..ranks).map(of).collect()
+}
+
+/// The port so many after the endpoint's, as engines give them to their ranks. One past the last is left to fail when it
+/// is connected to.
+fn later_port(endpoint: &str, rank: u32) -> String {
+    let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
+    let port = port.parse::<u32>().unwrap_or(0) + rank;
+    format!("{host}:{port}")
 }
 
 fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Option<Worker> {
@@ -85,6 +113,7 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         cost,
         capacity: Tokens(written.capacity_tokens),
         block_size: written.block_size_tokens,
+        rank: None,
         cache_policy: written.cache_policy,
         dialect: written.dialect,
         models: written.models.unwrap_or_default(),

@@ -20,6 +20,8 @@ struct Block {
     media: u8,
     /// Resident blocks that name it as their parent.
     children: u32,
+    /// When it came, counted in store events.
+    at: u32,
 }
 
 /// The blocks that a worker holds.
@@ -43,9 +45,16 @@ impl Blocks {
         self.held.is_empty()
     }
 
-    /// Blocks came into a tier, each following the one before. Returns the last one's hash and its depth (1 for a
+    /// Blocks came into a tier with store event `at`, each following the one before. Returns the last one's hash and its
+    /// depth (1 for a
     /// prompt's first block), or `None` if their place is unknown because their parent is, or if there is no more room.
-    pub fn store(&mut self, parent: Option<u64>, hashes: &[u64], medium: Medium) -> Option<(u64, u32)> {
+    pub fn store(
+        &mut self,
+        parent: Option<u64>,
+        hashes: &[u64],
+        medium: Medium,
+        at: u64,
+    ) -> Option<(u64, u32)> {
         let mut before = match parent {
             None => 0,
             Some(hash) => self.held.get(&hash)?.depth,
@@ -64,6 +73,7 @@ impl Blocks {
                     depth: before,
                     media: medium.bit(),
                     children: self.missing.remove(&hash).unwrap_or(0),
+                    at: at as u32,
                 };
                 self.held.insert(hash, block);
                 if let Some(above) = parent {
@@ -76,6 +86,27 @@ impl Blocks {
             parent = Some(hash);
         }
         parent.map(|last| (last, before))
+    }
+
+    /// Blocks that are held came into a further tier. Unknown ones stay unknown: nothing says where they belong.
+    pub fn copied(&mut self, hashes: &[u64], medium: Medium) {
+        for hash in hashes {
+            if let Some(block) = self.held.get_mut(hash) {
+                block.media |= medium.bit();
+            }
+        }
+    }
+
+    /// Blocks up to this one, itself included, if it is held.
+    #[must_use]
+    pub fn depth(&self, hash: u64) -> Option<u32> {
+        self.held.get(&hash).map(|block| block.depth)
+    }
+
+    /// The store event that brought a block, if it is held.
+    #[must_use]
+    pub fn stored_at(&self, hash: u64) -> Option<u64> {
+        self.held.get(&hash).map(|block| block.at.into())
     }
 
     /// A block left a tier. Returns whether it was the last tier that held it.
@@ -190,11 +221,11 @@ mod tests {
                             above = Some(hash);
                         }
                         prop_assert_eq!(
-                            blocks.store(parent, &hashes, medium),
+                            blocks.store(parent, &hashes, medium, 0),
                             Some((name(branch, from + count - 1), (from + count - 1) as u32))
                         );
                     } else {
-                        prop_assert_eq!(blocks.store(parent, &hashes, medium), None);
+                        prop_assert_eq!(blocks.store(parent, &hashes, medium, 0), None);
                     }
                 } else {
                     let hash = name(branch, from);

@@ -1,12 +1,15 @@
 //! One worker's events, bound to the text keys of prompts.
 
-use std::collections::VecDeque;
-use std::hash::Hash;
+mod recent;
+mod unnamed;
 
-use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+use recent::Recent;
+use unnamed::{Claim, Unnamed, depth_of};
 
 use super::blocks::Blocks;
-use super::{Event, Stored};
+use super::{Event, Medium, Stored};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
@@ -22,6 +25,8 @@ const WAITING: usize = 256;
 pub struct TurnBlocks {
     /// The conversation, by the hashes of the names under which the worker may know it.
     pub session: [u64; 2],
+    /// Tokens of the prompt that were found in the cache, if reported.
+    pub cached: Option<u64>,
     /// [`WorkerEvidence::stored`] when the turn was sent: only blocks stored since then are its own.
     pub since: u64,
     /// The keys, each with the tokens of prompt and reply up to its end.
@@ -65,8 +70,26 @@ pub struct WorkerEvidence {
     block_size: u32,
     keys: Recent<PrefixHash, Span>,
     tips: Recent<u64, Tip>,
+    /// Chains of events that name no conversation.
+    unnamed: Unnamed,
     waiting: VecDeque<TurnBlocks>,
     stored: u64,
+    /// The group of layers that is followed: the first that was seen to attend to the whole prompt.
+    group: Option<u32>,
+    bindings: Bindings,
+}
+
+/// How turns were bound to blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bindings {
+    /// By the name of their conversation.
+    pub named: u64,
+    /// By their shape.
+    pub shaped: u64,
+    /// Not at all: more than one chain had the turn's shape.
+    pub ambiguous: u64,
+    /// Dropped, because a report contradicted them.
+    pub contradicted: u64,
 }
 
 impl Default for WorkerEvidence {
@@ -76,8 +99,11 @@ impl Default for WorkerEvidence {
             block_size: 0,
             keys: Recent::new(KEYS),
             tips: Recent::new(SESSIONS),
+            unnamed: Unnamed::default(),
             waiting: VecDeque::new(),
             stored: 0,
+            group: None,
+            bindings: Bindings::default(),
         }
     }
 }
@@ -87,7 +113,9 @@ impl WorkerEvidence {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Stored(stored) => self.store(stored),
-            Event::Removed { hashes, medium } => {
+            Event::Copied { hashes, medium } => self.blocks.copied(hashes, *medium),
+            Event::Removed { group, .. } if *group != self.group.unwrap_or(0) => {}
+            Event::Removed { hashes, medium, .. } => {
                 for &hash in hashes {
                     self.blocks.remove(hash, *medium);
                 }
@@ -96,6 +124,7 @@ impl WorkerEvidence {
             Event::Cleared => {
                 self.blocks.clear();
                 self.tips.clear();
+                self.unnamed.clear();
                 self.waiting.clear();
             }
         }
@@ -105,6 +134,7 @@ impl WorkerEvidence {
     pub fn forget(&mut self) {
         *self = Self {
             stored: self.stored,
+            bindings: self.bindings,
             ..Self::default()
         };
     }
@@ -119,6 +149,21 @@ impl WorkerEvidence {
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// How turns were bound so far.
+    #[must_use]
+    pub fn bindings(&self) -> Bindings {
+        self.bindings
+    }
+
+    /// A prompt's cached tokens were not what these events said by more than a block: what its keys are bound to is not
+    /// theirs.
+    pub fn contradicted(&mut self, chain: &[PrefixHash]) {
+        self.bindings.contradicted += 1;
+        for &key in chain {
+            self.keys.remove(key);
+        }
     }
 
     /// Tokens per block; 0 until an event has said.
@@ -177,25 +222,42 @@ impl WorkerEvidence {
     }
 
     fn store(&mut self, stored: &Stored) {
+        if stored.partial || *self.group.get_or_insert(stored.group) != stored.group {
+            return;
+        }
         self.stored += 1;
-        if stored.block_size > 0 {
+        if stored.block_size > 0 && stored.medium == Medium::Gpu {
             self.block_size = stored.block_size;
         }
-        let last = self.blocks.store(stored.parent, &stored.hashes, stored.medium);
-        let (Some((hash, _)), Some(session)) = (last, stored.session) else {
+        let at = self.stored;
+        let last = self
+            .blocks
+            .store(stored.parent, &stored.hashes, stored.medium, at);
+        let Some((hash, depth)) = last else {
             return;
         };
-        self.tips.put(
-            session,
-            Tip {
-                hash,
-                at: self.stored,
-            },
-        );
-        let waiting = self
-            .waiting
-            .iter()
-            .position(|turn| turn.session.contains(&session));
+        if let Some(session) = stored.session {
+            self.tips.put(session, Tip { hash, at });
+            let waiting = self
+                .waiting
+                .iter()
+                .position(|turn| turn.session.contains(&session));
+            self.retry(waiting);
+            return;
+        }
+        self.unnamed.stored(stored.parent, hash, at);
+        let block = u64::from(self.block_size.max(1));
+        let fits = |turn: &TurnBlocks| depth_of(turn, block) == u64::from(depth);
+        match self.waiting.iter().filter(|turn| fits(turn)).count() {
+            0 => {}
+            1 => self.retry(self.waiting.iter().position(fits)),
+            // Whichever of them it is, the others' are still to come.
+            _ => self.share(hash, fits),
+        }
+    }
+
+    /// Tries a waiting turn again.
+    fn retry(&mut self, waiting: Option<usize>) {
         if let Some(turn) = waiting.and_then(|at| self.waiting.remove(at))
             && !self.bind(&turn)
         {
@@ -203,14 +265,55 @@ impl WorkerEvidence {
         }
     }
 
-    /// Binds a turn's keys to the blocks of its conversation. Returns whether there is nothing more to come.
+    /// A chain ends where several waiting turns do: it is bound if it goes through what only one of them is bound to.
+    fn share(&mut self, hash: u64, fits: impl Fn(&TurnBlocks) -> bool) {
+        let Some(path) = self.blocks.path(hash) else {
+            return;
+        };
+        let claims = |turn: &TurnBlocks| fits(turn) && self.agrees(turn, &path);
+        let claimants: Vec<usize> = (0..self.waiting.len())
+            .filter(|&at| claims(&self.waiting[at]))
+            .collect();
+        match claimants[..] {
+            [] => {}
+            [only] => self.retry(Some(only)),
+            _ => {
+                self.bindings.ambiguous += claimants.len() as u64;
+                self.unnamed.take(hash);
+                for at in claimants.into_iter().rev() {
+                    self.waiting.remove(at);
+                }
+            }
+        }
+    }
+
+    /// Binds a turn's keys to its blocks. Returns whether there is nothing more to come.
     fn bind(&mut self, turn: &TurnBlocks) -> bool {
         let tip = turn.session.iter().find_map(|&name| self.tips.get(name)).copied();
-        let Some(tip) = tip.filter(|tip| tip.at > turn.since) else {
-            return false;
-        };
+        if let Some(tip) = tip.filter(|tip| tip.at > turn.since) {
+            return self.bind_to(turn, tip.hash, false);
+        }
         let block = u64::from(self.block_size.max(1));
-        let Some(path) = self.blocks.path(tip.hash) else {
+        let claim = self
+            .unnamed
+            .claim(turn, block, &self.blocks, |path| self.agrees(turn, path));
+        match claim {
+            Claim::Nothing => false,
+            Claim::One(hash) => {
+                self.unnamed.take(hash);
+                self.bind_to(turn, hash, true)
+            }
+            Claim::Several => {
+                self.bindings.ambiguous += 1;
+                true
+            }
+        }
+    }
+
+    /// Binds a turn's keys to the blocks up to `tip`. Returns whether there is nothing more to come.
+    fn bind_to(&mut self, turn: &TurnBlocks, tip: u64, by_shape: bool) -> bool {
+        let block = u64::from(self.block_size.max(1));
+        let Some(path) = self.blocks.path(tip) else {
             return false;
         };
         let (least, most) = (turn.prompt / block, turn.total / block);
@@ -239,6 +342,12 @@ impl WorkerEvidence {
             ));
             from = depth;
         }
+        let bound = if by_shape {
+            &mut self.bindings.shaped
+        } else {
+            &mut self.bindings.named
+        };
+        *bound += 1;
         // The first keys last, so that they are the last to be forgotten.
         for (key, span) in spans.into_iter().rev() {
             self.keys.put(key, span);
@@ -258,41 +367,6 @@ impl WorkerEvidence {
         last.is_none_or(|(depth, hash)| {
             !self.blocks.serves(hash) || depth > path.len() || path[depth - 1] == hash
         })
-    }
-}
-
-/// A map that forgets what was not put again for a while: the older half goes when the younger one is full. It costs
-/// nothing per use, and nothing here depends on the exact order.
-#[derive(Debug)]
-struct Recent<K, V> {
-    young: FxHashMap<K, V>,
-    old: FxHashMap<K, V>,
-    half: usize,
-}
-
-impl<K: Copy + Eq + Hash, V> Recent<K, V> {
-    fn new(most: usize) -> Self {
-        Self {
-            young: FxHashMap::default(),
-            old: FxHashMap::default(),
-            half: (most / 2).max(1),
-        }
-    }
-
-    fn get(&self, key: K) -> Option<&V> {
-        self.young.get(&key).or_else(|| self.old.get(&key))
-    }
-
-    fn put(&mut self, key: K, value: V) {
-        if self.young.len() >= self.half && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key, value);
-    }
-
-    fn clear(&mut self) {
-        self.young.clear();
-        self.old.clear();
     }
 }
 

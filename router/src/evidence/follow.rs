@@ -1,8 +1,15 @@
 //! One worker's stream of events, for as long as the router runs.
 //!
 //! The subscription is read as it comes; nothing queues here, so a router that falls behind makes the publisher drop,
-//! which shows as a gap. Gaps are asked for on a second socket. Once a second the same question is asked without a gap:
-//! it finds what a silent loss at the end of a burst would hide, and a publisher that is gone or is a new process.
+//! which shows as a gap. Gaps are asked for on a second socket (`replay`). Once a second the same question is asked
+//! without a gap: it finds what a silent loss at the end of a burst would hide, and a publisher that is gone or is a new
+//! process.
+//!
+//! Where nobody answers for what was lost (no endpoint, one that is silent, or one that keeps too little), everything
+//! that was known is forgotten and learned again from the next batch on. What is never done is to go on as if nothing had
+//! been lost.
+
+mod replay;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +19,24 @@ use policy::evidence::{Event, Sequence, Verdict, WorkerEvidence};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 use xxhash_rust::xxh3::xxh3_64;
-use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqError, ZmqMessage};
+use zeromq::{Socket, SocketRecv, SubSocket, ZmqError, ZmqMessage};
 
+use self::replay::Replay;
 use super::source::{self, Source};
-use super::wire;
+use super::wire::{self, Batch};
 use crate::app::App;
 use crate::fleet::Worker;
 
 /// Between two questions whether anything was lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// For one message of a replay, and for a connection.
+/// For a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Before a worker without events is asked again, and the longest wait after a stream broke.
 const RETRY: Duration = Duration::from_secs(30);
 /// The shortest wait after a stream broke.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// The number that ends a replay.
-const END: u64 = u64::MAX;
+/// Events that are applied before requests may look again.
+const AT_ONCE: usize = 64;
 
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +47,8 @@ enum StreamError {
     Timeout(#[from] tokio::time::error::Elapsed),
     #[error("a message of {0} frames without a number")]
     Frames(usize),
+    #[error("it carries the events of ranks {0} and {1}: set `ranks`")]
+    Ranks(u32, u32),
 }
 
 /// Follows a worker's events for as long as the task lives.
@@ -58,18 +68,20 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
             app: &app,
             worker: &worker,
             sequence: &mut sequence,
-            replay: source.replay.clone(),
-            dealer: None,
+            replay: Replay::new(source.replay.clone()),
+            rank: None,
         };
         let Err(error) = stream.run(&source).await;
+        let can_resume = stream.replay.answers() && !matches!(error, StreamError::Ranks(..));
         warn!(worker = worker.name(), endpoint = source.endpoint, %error, "its cache events are lost: back to the mirror");
         if app.knowledge.stored(worker.id).is_some() {
             wait = FIRST_RETRY;
         }
         app.knowledge.evidence_paused(worker.id);
         sequence.reconnected();
-        if source.replay.is_none() {
+        if !can_resume {
             // Nobody can say what was missed.
+            app.metrics.kv_stream(worker.name(), "forget");
             app.knowledge.evidence(worker.id, WorkerEvidence::forget);
             sequence = Sequence::new();
         }
@@ -83,8 +95,9 @@ struct Stream<'a> {
     app: &'a App,
     worker: &'a Worker,
     sequence: &'a mut Sequence,
-    replay: Option<String>,
-    dealer: Option<DealerSocket>,
+    replay: Replay,
+    /// The rank whose events came, where the worker was not said to be one.
+    rank: Option<u32>,
 }
 
 impl Stream<'_> {
@@ -112,124 +125,84 @@ impl Stream<'_> {
     /// A message came by subscription.
     async fn live(&mut self, message: ZmqMessage) -> Result<(), StreamError> {
         let (number, payload) = parts(message)?;
+        let name = self.worker.name();
+        let behind = number.saturating_sub(self.sequence.next());
+        self.app.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
-            Verdict::Apply => self.apply(&payload),
-            Verdict::Duplicate => {}
+            Verdict::Apply => self.apply(&payload)?,
+            Verdict::Duplicate => self.app.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
-                debug!(worker = self.worker.name(), from, number, "cache events missing");
-                self.app.metrics.kv_stream(self.worker.name(), "gap");
+                debug!(worker = name, from, number, "cache events missing");
+                self.app.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
-                    self.apply(&payload);
+                    self.apply(&payload)?;
                 } else if self.sequence.next() <= number {
                     // Not to be had any more: from here on, and nothing from before.
                     self.lost(number);
-                    self.apply(&payload);
+                    self.apply(&payload)?;
                 }
             }
             Verdict::Restarted => {
                 self.restarted();
                 self.catch_up().await?;
                 if number == self.sequence.next() {
-                    self.apply(&payload);
+                    self.apply(&payload)?;
                 }
             }
         }
+        self.app.metrics.kv_behind(name, 0);
         Ok(())
-    }
-
-    /// Asks for everything from the last batch applied on.
-    async fn catch_up(&mut self) -> Result<(), StreamError> {
-        let Some(endpoint) = self.replay.clone() else {
-            return Ok(());
-        };
-        // Twice at the most: a second time from the beginning, when the first one shows another process.
-        for _ in 0..2 {
-            // A socket that failed within an answer would give the rest of it to the next question.
-            let mut dealer = match self.dealer.take() {
-                Some(dealer) => dealer,
-                None => {
-                    let mut dealer = DealerSocket::new();
-                    timeout(PATIENCE, dealer.connect(&endpoint)).await??;
-                    dealer
-                }
-            };
-            let done = self.replay_from(&mut dealer).await?;
-            self.dealer = Some(dealer);
-            if done {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether nothing is left to be asked.
-    async fn replay_from(&mut self, dealer: &mut DealerSocket) -> Result<bool, StreamError> {
-        let from = self.sequence.resume_from();
-        let mut question = ZmqMessage::from(Bytes::new());
-        question.push_back(Bytes::copy_from_slice(&from.to_be_bytes()));
-        dealer.send(question).await?;
-        let (mut first, mut again) = (true, false);
-        loop {
-            let (number, payload) = parts(timeout(PATIENCE, dealer.recv()).await??)?;
-            let found = (number != END).then_some(number);
-            if std::mem::take(&mut first) {
-                if from > 0 {
-                    self.app.metrics.kv_stream(self.worker.name(), "replay");
-                }
-                if !self.sequence.continues_with(found) {
-                    match found {
-                        // It has sent nothing yet.
-                        None => {
-                            again = true;
-                            self.restarted();
-                        }
-                        Some(number) if self.sequence.next() == 0 => self.sequence.begin_at(number),
-                        _ => {
-                            again = true;
-                            self.lost(0);
-                        }
-                    }
-                }
-            }
-            let Some(number) = found else {
-                return Ok(!again);
-            };
-            if again {
-                continue;
-            }
-            match self.sequence.replayed(number, xxh3_64(&payload)) {
-                Verdict::Apply => self.apply(&payload),
-                Verdict::Restarted if number < self.sequence.next() => {
-                    again = true;
-                    self.restarted();
-                }
-                _ => {}
-            }
-        }
     }
 
     /// Applies the next batch.
-    fn apply(&mut self, payload: &[u8]) {
+    fn apply(&mut self, payload: &[u8]) -> Result<(), StreamError> {
         let mut events = Vec::new();
         let read = wire::decode(payload, |event| events.push(event));
         self.sequence.applied(xxh3_64(payload));
-        let name = self.worker.name();
         match read {
-            Ok(_) => {
-                self.app.metrics.kv_events(name, events.len() as u64);
-                if events.contains(&Event::Cleared) {
-                    self.app.knowledge.forget(self.worker.id);
+            Ok(batch) => {
+                if self.is_own(batch)? {
+                    self.take(&events);
                 }
-                self.app.knowledge.evidence(self.worker.id, |evidence| {
-                    events.iter().for_each(|event| evidence.apply(event));
-                });
+                if let Some(at_s) = batch.at_s {
+                    self.app.metrics.kv_lag(self.worker.name(), at_s);
+                }
             }
             Err(error) => {
+                let name = self.worker.name();
                 warn!(worker = name, %error, "a batch of cache events cannot be read: forgotten, relearning");
                 self.app.metrics.kv_stream(name, "unreadable");
                 self.forget();
             }
+        }
+        Ok(())
+    }
+
+    /// Whether a batch tells of this worker's cache. Several ranks may share a publisher.
+    fn is_own(&mut self, batch: Batch) -> Result<bool, StreamError> {
+        let Some(rank) = batch.rank else {
+            return Ok(true);
+        };
+        match self.worker.spec.rank {
+            Some(own) => Ok(rank == own),
+            None => match self.rank.replace(rank) {
+                Some(other) if other != rank => Err(StreamError::Ranks(other, rank)),
+                _ => Ok(true),
+            },
+        }
+    }
+
+    fn take(&self, events: &[Event]) {
+        let (knowledge, worker) = (&self.app.knowledge, self.worker.id);
+        self.app.metrics.kv_events(self.worker.name(), events);
+        if events.contains(&Event::Cleared) {
+            knowledge.forget(worker);
+        }
+        for some in events.chunks(AT_ONCE) {
+            knowledge.evidence(worker, |evidence| {
+                some.iter().for_each(|event| evidence.apply(event))
+            });
         }
     }
 

@@ -6,7 +6,7 @@ use config::KvEvents;
 use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::app::App;
 use crate::fleet::{Worker, probe};
@@ -20,10 +20,12 @@ pub struct Source {
     pub replay: Option<String>,
     /// What its messages' first frame begins with.
     pub topic: String,
+    /// The data-parallel rank that it tells of, if it says.
+    pub rank: Option<u32>,
 }
 
-/// Finds a worker's publisher; `None` if it has none, or more than one behind the same address, whose blocks cannot be
-/// told apart.
+/// Finds a worker's publisher: its rank's, where it is one rank of several. `None` if it has none, or if it has several and
+/// was not said to: their blocks cannot be told apart.
 pub async fn find(app: &App, worker: &Worker) -> Option<Source> {
     match &worker.spec.kv_events {
         KvEvents::Off => None,
@@ -31,6 +33,7 @@ pub async fn find(app: &App, worker: &Worker) -> Option<Source> {
             endpoint: endpoint.clone(),
             replay: replay.clone(),
             topic: String::new(),
+            rank: worker.spec.rank,
         }),
         KvEvents::Auto => ask(app, worker).await,
     }
@@ -42,20 +45,38 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
         ("/kv_event_sources", vllm as fn(&[u8], &str) -> Vec<Source>),
         ("/server_info", sglang),
     ] {
-        match probe::call(app, worker, Method::GET, path, None).await {
-            Ok(answer) => match read(&answer, host).as_slice() {
-                [only] => return Some(only.clone()),
-                [] => {}
-                several => debug!(
-                    worker = worker.name(),
-                    ranks = several.len(),
-                    "events of several ranks behind one address: not used"
-                ),
-            },
-            Err(error) => debug!(worker = worker.name(), path, %error, "it names no cache events"),
+        let sources = match probe::call(app, worker, Method::GET, path, None).await {
+            Ok(answer) => read(&answer, host),
+            Err(error) => {
+                debug!(worker = worker.name(), path, %error, "it names no cache events");
+                continue;
+            }
+        };
+        match choose(&sources, worker.spec.rank) {
+            Ok(Some(source)) => return Some(source.clone()),
+            Ok(None) => {}
+            Err(ranks) => warn!(
+                worker = worker.name(),
+                ranks,
+                "its url has several data-parallel ranks: set `ranks`; until then its cache events are not used"
+            ),
         }
     }
     None
+}
+
+/// A rank's source among all of an endpoint's, or the only one, whose batches say whose they are. `Err` if there are
+/// several and no rank.
+fn choose(sources: &[Source], rank: Option<u32>) -> Result<Option<&Source>, usize> {
+    match (sources, rank) {
+        ([], _) => Ok(None),
+        ([only], _) => Ok(Some(only)),
+        (several, None) => Err(several.len()),
+        (several, Some(rank)) => {
+            let named = several.iter().find(|source| source.rank == Some(rank));
+            Ok(named.or_else(|| several.get(rank as usize).filter(|source| source.rank.is_none())))
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -74,17 +95,19 @@ fn vllm(answer: &[u8], host: &str) -> Vec<Source> {
     let Ok(sources) = serde_json::from_slice::<BTreeMap<String, VllmSource>>(answer) else {
         return Vec::new();
     };
-    let reach = |source: VllmSource| {
+    let reach = |(rank, source): (String, VllmSource)| {
         Some(Source {
             endpoint: reachable(&source.endpoint, host)?,
             replay: source
                 .replay_endpoint
                 .and_then(|endpoint| reachable(&endpoint, host)),
             topic: source.topic,
+            rank: rank.parse().ok(),
         })
     };
-    let speaks = |source: &VllmSource| source.enable_kv_cache_events && source.publisher == "zmq";
-    sources.into_values().filter(speaks).filter_map(reach).collect()
+    let speaks =
+        |(_, source): &(String, VllmSource)| source.enable_kv_cache_events && source.publisher == "zmq";
+    sources.into_iter().filter(speaks).filter_map(reach).collect()
 }
 
 /// `{"kv_events": {"publisher": "zmq", "endpoint_host", "endpoint_port_base", "topic", "dp_size"}}`
@@ -105,6 +128,7 @@ fn sglang(answer: &[u8], host: &str) -> Vec<Source> {
                 endpoint: reachable(&format!("tcp://{named}:{}", base + rank), host)?,
                 replay: None,
                 topic: events["topic"].as_str().unwrap_or_default().to_owned(),
+                rank: u32::try_from(rank).ok(),
             })
         })
         .collect()
@@ -136,6 +160,7 @@ mod tests {
             endpoint: "tcp://worker:5557".to_owned(),
             replay: Some("tcp://worker:5558".to_owned()),
             topic: "kv".to_owned(),
+            rank: Some(0),
         };
         assert_eq!(vllm(answer, "worker"), [source]);
         assert_eq!(vllm(b"{}", "worker"), []);
@@ -151,5 +176,31 @@ mod tests {
             .collect();
         assert_eq!(found, ["tcp://[::1]:7000", "tcp://[::1]:7001"]);
         assert_eq!(sglang(b"{}", "h"), []);
+    }
+
+    #[test]
+    fn a_rank_takes_its_own_source_and_several_without_a_rank_are_refused() {
+        let source = |port: u32, rank| Source {
+            endpoint: format!("tcp://h:{port}"),
+            replay: None,
+            topic: String::new(),
+            rank,
+        };
+        let port = |sources: &[Source], rank| {
+            choose(sources, rank).map(|source| source.map(|source| source.endpoint.clone()))
+        };
+        let named = [source(2, Some(1)), source(1, Some(0))];
+        assert_eq!(port(&named, Some(1)), Ok(Some("tcp://h:2".to_owned())));
+        assert_eq!(port(&named, Some(2)), Ok(None));
+        assert_eq!(port(&named, None), Err(2));
+        let nameless = [source(1, None), source(2, None)];
+        assert_eq!(port(&nameless, Some(1)), Ok(Some("tcp://h:2".to_owned())));
+        let shared = [source(5, Some(0))];
+        assert_eq!(
+            port(&shared, Some(3)),
+            Ok(Some("tcp://h:5".to_owned())),
+            "its batches say whose they are"
+        );
+        assert_eq!(port(&[], None), Ok(None));
     }
 }

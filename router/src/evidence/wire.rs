@@ -49,17 +49,29 @@ pub enum WireError {
     Missing(&'static str),
 }
 
-/// Reads a batch: hands each event that is understood to `take`, and returns the data-parallel rank.
+/// What a batch says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// When it was made, in seconds since 1970 by the worker's clock.
+    pub at_s: Option<f64>,
+    /// The data-parallel rank whose cache it tells of.
+    pub rank: Option<u32>,
+}
+
+/// Reads a batch: hands each event that is understood to `take`, and returns what the batch says of itself.
 ///
 /// # Errors
 /// At the first value that cannot be read; the events before it were handed over.
-pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Option<u32>, WireError> {
+pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, WireError> {
     let mut reader = Reader::new(payload);
     let parts = reader.array("batch")?;
     if parts < 2 {
         return Err(WireError::Missing("events"));
     }
-    reader.skip()?;
+    let mut batch = Batch {
+        at_s: reader.number()?,
+        rank: None,
+    };
     let events = reader.array("events")?;
     if events > MAX_EVENTS {
         return Err(WireError::TooMany {
@@ -80,10 +92,10 @@ pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Option<u32>
             take(event);
         }
     }
-    if parts < 3 || reader.nil()? {
-        return Ok(None);
+    if parts >= 3 && !reader.nil()? {
+        batch.rank = u32::try_from(reader.integer("rank")?).ok();
     }
-    Ok(u32::try_from(reader.integer("rank")?).ok())
+    Ok(batch)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,28 +124,37 @@ struct Fields {
     block_size: u32,
     medium: Medium,
     session: Option<u64>,
-    /// A cache group whose blocks do not decide what a prompt can use, such as a sliding window's.
-    aside: bool,
+    /// How many token ids it carries.
+    tokens: u32,
+    group: u32,
+    partial: bool,
 }
 
 impl Fields {
     fn event(self, kind: Kind) -> Result<Option<Event>, WireError> {
-        if self.aside {
-            return Ok(None);
-        }
         let hashes = self.hashes;
         let hashes = || hashes.ok_or(WireError::Missing("block_hashes"));
         Ok(Some(match kind {
+            // Without its tokens and what comes before it a block is only a name: a copy in another tier.
+            Kind::Stored if self.tokens == 0 && self.parent.is_none() && self.medium != Medium::Gpu => {
+                Event::Copied {
+                    hashes: hashes()?,
+                    medium: self.medium,
+                }
+            }
             Kind::Stored => Event::Stored(Stored {
                 hashes: hashes()?,
                 parent: self.parent,
                 block_size: self.block_size,
                 medium: self.medium,
                 session: self.session,
+                group: self.group,
+                partial: self.partial,
             }),
             Kind::Removed => Event::Removed {
                 hashes: hashes()?,
                 medium: self.medium,
+                group: self.group,
             },
             Kind::Cleared => Event::Cleared,
         }))
@@ -158,7 +179,17 @@ impl Fields {
                 self.session = name.map(xxh3_64);
             }
             b"group_idx" => {
-                self.aside |= optional(reader, |reader| reader.integer("group_idx"))?.unwrap_or(0) != 0
+                let group = optional(reader, |reader| reader.integer("group_idx"))?;
+                self.group = group.map_or(0, |group| u32::try_from(group).unwrap_or(u32::MAX));
+            }
+            b"kv_cache_spec_kind" => {
+                let name = optional(reader, |reader| reader.string("kv_cache_spec_kind"))?;
+                self.partial = name.is_some_and(is_partial);
+            }
+            b"token_ids" => {
+                let mut ahead = reader.clone();
+                self.tokens = optional(&mut ahead, |reader| reader.array("token_ids"))?.unwrap_or(0);
+                reader.skip()?;
             }
             _ => reader.skip()?,
         }
@@ -262,6 +293,12 @@ fn optional<'a, T>(
         return Ok(None);
     }
     read(reader).map(Some)
+}
+
+/// Kinds of layers that attend to part of the prompt only. One that is not known here is taken to attend to all of it.
+fn is_partial(kind: &[u8]) -> bool {
+    const PARTIAL: [&[u8]; 4] = [b"sliding_window", b"chunked_local", b"mamba", b"cross_attention"];
+    PARTIAL.iter().any(|name| kind.starts_with(name))
 }
 
 fn medium(name: &[u8]) -> Medium {

@@ -12,6 +12,7 @@ use tracing::{debug, info};
 use super::Worker;
 use crate::app::App;
 use crate::body;
+use crate::path::headers;
 
 /// Longest answer of a control call that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -62,9 +63,10 @@ pub async fn call(
     if json.is_some() {
         request = request.header(http::header::CONTENT_TYPE, "application/json");
     }
-    let request = request
+    let mut request = request
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
         .map_err(|error| transport(&error))?;
+    headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
         let response = app
             .client

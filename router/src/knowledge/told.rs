@@ -75,6 +75,7 @@ impl Told {
         self.known.write().turn_over(TurnBlocks {
             session,
             since: turn.since,
+            cached: turn.cached,
             keys,
             prompt: turn.prompt_tokens,
             total: turn.prompt_tokens + turn.reply_tokens,

@@ -125,6 +125,7 @@ fn turn_request(
 ) -> Result<Request<Body>, http::Error> {
     let mut headers = head.headers.clone();
     headers::strip_for_worker(&mut headers);
+    headers::pin(&mut headers, choice.worker.spec.rank);
     if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
         && let Some(name) = session.header_value()
     {
@@ -218,6 +219,7 @@ async fn pass_once(
 ) -> Result<Response<Incoming>, ApiError> {
     let mut headers = head.headers.clone();
     headers::strip_for_worker(&mut headers);
+    headers::pin(&mut headers, worker.spec.rank);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body.map_or_else(|| body::full(Bytes::new()), body::streaming));
     *request.method_mut() = head.method.clone();

@@ -14,6 +14,11 @@ pub const WORKER: HeaderName = HeaderName::from_static("x-tailroute-worker");
 /// The decision's number.
 pub const DECISION: HeaderName = HeaderName::from_static("x-tailroute-decision");
 
+/// The data-parallel rank that a request is for, as vLLM reads it.
+pub const VLLM_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+/// The same, as SGLang reads it.
+pub const SGLANG_RANK: HeaderName = HeaderName::from_static("x-override-routed-dp-rank");
+
 const HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
     PROXY_AUTHENTICATE,
@@ -48,6 +53,15 @@ pub fn strip_for_worker(headers: &mut HeaderMap) {
     headers.remove(HOST);
     // Only the router says what may be evicted.
     headers.remove(EVICT_FIRST);
+}
+
+/// Pins a request to the rank that was chosen; a client's own choice gives way. Where an engine has no ranks of its own,
+/// what the client says stays.
+pub fn pin(headers: &mut HeaderMap, rank: Option<u32>) {
+    if let Some(rank) = rank {
+        headers.insert(VLLM_RANK, rank.into());
+        headers.insert(SGLANG_RANK, rank.into());
+    }
 }
 
 #[cfg(test)]

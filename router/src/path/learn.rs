@@ -291,6 +291,7 @@ impl Flight {
             since: self.blocks_told.unwrap_or(u64::MAX),
             prompt: &self.prompt,
             reply: self.reply.as_ref().map(ChainBuilder::chain),
+            cached: usage.cached,
             prompt_tokens: usage.prompt,
             reply_tokens: usage.completion,
         });

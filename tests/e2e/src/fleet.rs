@@ -71,6 +71,8 @@ pub struct Fleet {
 pub struct Turned {
     /// The engine that answered.
     pub engine: usize,
+    /// The worker's name: the engine, or one of its ranks.
+    pub worker: String,
     /// Tokens of its prompt.
     pub prompt: u64,
     /// Of these, found in the engine's cache.
@@ -174,7 +176,7 @@ impl Fleet {
     pub fn engine_of(&self, worker: &str) -> usize {
         self.engines
             .iter()
-            .position(|engine| engine.addr().to_string() == worker)
+            .position(|engine| worker.split('/').next() == Some(&engine.addr().to_string()))
             .unwrap_or_else(|| panic!("no engine is called {worker}"))
     }
 
@@ -220,6 +222,7 @@ impl Fleet {
         talk.assistant(&said);
         Turned {
             engine: self.engine_of(&answer.worker()),
+            worker: answer.worker(),
             prompt: usage["prompt_tokens"].as_u64().unwrap(),
             cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(),
         }

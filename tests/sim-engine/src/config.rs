@@ -29,6 +29,8 @@ pub struct EngineConfig {
     pub order: Order,
     /// Waiting requests beyond which the engine answers 503.
     pub max_queued: usize,
+    /// Data-parallel ranks: each has a queue, a cache and events of its own behind the one port.
+    pub ranks: u32,
     /// Sequences that may decode at once.
     pub max_running: usize,
     /// Prompt and reply together, in tokens.
@@ -58,7 +60,7 @@ pub struct EngineConfig {
 /// Where cache events go.
 #[derive(Clone, Debug)]
 pub struct KvEventsConfig {
-    /// Where the PUB socket binds, as `tcp://127.0.0.1:0`.
+    /// Where the PUB socket of the first rank binds, as `tcp://127.0.0.1:0`; the others take the ports after it.
     pub endpoint: String,
     /// Where the replay ROUTER socket binds.
     pub replay_endpoint: String,
@@ -66,6 +68,18 @@ pub struct KvEventsConfig {
     pub topic: String,
     /// Batches kept for replay and for a publisher that falls behind.
     pub buffer: usize,
+    /// Whose events they look like.
+    pub style: EventStyle,
+}
+
+/// Whose cache events an engine's look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum EventStyle {
+    /// vLLM's: they name sessions; `/kv_event_sources` says where they are; lost ones are replayed.
+    #[default]
+    Vllm,
+    /// SGLang's: a block an event, signed hashes, no sessions; `/server_info` names a port for each rank; no replay.
+    Sglang,
 }
 
 impl Default for KvEventsConfig {
@@ -75,6 +89,7 @@ impl Default for KvEventsConfig {
             replay_endpoint: "tcp://127.0.0.1:0".to_owned(),
             topic: "kv-events".to_owned(),
             buffer: 10_000,
+            style: EventStyle::default(),
         }
     }
 }
@@ -111,6 +126,7 @@ impl Default for EngineConfig {
             fast: false,
             order: Order::Fifo,
             max_queued: 4096,
+            ranks: 1,
             max_running: 256,
             max_model_len: 131_072,
             max_body_bytes: 32 << 20,
@@ -169,6 +185,7 @@ impl EngineConfig {
         }
         let counts = [
             ("block-size", u64::from(self.block_size)),
+            ("ranks", u64::from(self.ranks)),
             ("max-running", self.max_running as u64),
             ("max-sessions", self.max_sessions as u64),
             ("default-output-tokens", u64::from(self.default_output_tokens)),

@@ -74,6 +74,33 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(config: EngineConfig, kv_source: Option<KvEventSource>, events: Option<Arc<EventLog>>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                scheduler: Scheduler::new(&config),
+                watchers: FxHashMap::default(),
+                armed: None,
+            }),
+            config,
+            kv_source,
+            received: AtomicU64::new(0),
+            faults_injected: AtomicU64::new(0),
+            alive: watch::Sender::new(true),
+            started: Instant::now(),
+            wake: Notify::new(),
+            changed: Notify::new(),
+            fault: RwLock::default(),
+            fault_number: AtomicU64::new(0),
+            events,
+            captured: Mutex::default(),
+        }
+    }
+
+    /// Requests waiting or running.
+    pub(crate) fn load(&self) -> usize {
+        self.with(|scheduler, _| scheduler.waiting() + scheduler.running())
+    }
+
     /// Lets the scheduler catch up, does something to it, and tells everybody concerned.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Scheduler, Millis) -> R) -> R {
         let mut guard = self.state.lock();
@@ -159,6 +186,10 @@ impl Shared {
         let number = self.fault_number.fetch_add(1, Ordering::Relaxed) + 1;
         let was_alive = *self.alive.borrow();
         *self.fault.write() = fault.clone();
+        if let Some(log) = &self.events {
+            log.mute.store(fault.drop_events, Ordering::Relaxed);
+            log.deaf.store(fault.no_replay, Ordering::Relaxed);
+        }
         self.with(|scheduler, now| {
             scheduler.set_slow(fault.slow);
             if fault.clear_cache {
@@ -245,10 +276,13 @@ impl Drop for Hold {
     }
 }
 
+/// The ranks of an engine: one, unless it is data-parallel.
+pub(crate) type Ranks = Arc<[Arc<Shared>]>;
+
 /// A running engine. Dropping the handle stops it; [`Engine::shutdown`] also waits for its sockets to be free.
 pub struct Engine {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    ranks: Ranks,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -262,40 +296,26 @@ impl Engine {
             .and_then(|socket| Ok((socket.local_addr()?, socket)));
         let (addr, listener) = listening.map_err(|source| StartError::Listen { address, source })?;
         let mut tasks = Vec::new();
-        let (mut kv_source, mut events) = (None, None);
+        let mut events: Vec<_> = (0..config.ranks).map(|_| (None, None)).collect();
         if let Some(kv_events) = &config.kv_events {
-            let log = Arc::new(EventLog::new(kv_events.buffer));
-            let publisher = publish::start(kv_events, Arc::clone(&log)).await?;
-            kv_source = Some(publisher.source);
-            tasks.extend(publisher.tasks);
-            events = Some(log);
+            let log = |rank| Arc::new(EventLog::new(kv_events.buffer, kv_events.style, rank));
+            let logs: Vec<_> = (0..config.ranks).map(log).collect();
+            for (publisher, at) in publish::start(kv_events, &logs)
+                .await?
+                .into_iter()
+                .zip(&mut events)
+            {
+                let rank = publisher.source.rank as usize;
+                *at = (Some(publisher.source), logs.get(rank).cloned());
+                tasks.extend(publisher.tasks);
+            }
         }
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                scheduler: Scheduler::new(&config),
-                watchers: FxHashMap::default(),
-                armed: None,
-            }),
-            config,
-            kv_source,
-            received: AtomicU64::new(0),
-            faults_injected: AtomicU64::new(0),
-            alive: watch::Sender::new(true),
-            started: Instant::now(),
-            wake: Notify::new(),
-            changed: Notify::new(),
-            fault: RwLock::default(),
-            fault_number: AtomicU64::new(0),
-            events,
-            captured: Mutex::default(),
-        });
-        tasks.push(tokio::spawn(drive(Arc::clone(&shared))));
-        tasks.push(tokio::spawn(crate::http::accept::serve(
-            Arc::clone(&shared),
-            listener,
-            addr,
-        )));
-        Ok(Self { addr, shared, tasks })
+        let of_rank = |(source, log)| Shared::new(config.clone(), source, log);
+        let ranks: Ranks = events.into_iter().map(of_rank).map(Arc::new).collect();
+        tasks.extend(ranks.iter().map(|shared| tokio::spawn(drive(Arc::clone(shared)))));
+        let serve = crate::http::accept::serve(Arc::clone(&ranks), listener, addr);
+        tasks.push(tokio::spawn(serve));
+        Ok(Self { addr, ranks, tasks })
     }
 
     /// Where it listens.
@@ -310,23 +330,35 @@ impl Engine {
         format!("http://{}", self.addr)
     }
 
-    /// Where its cache events are, if it publishes them.
-    #[must_use]
-    pub fn kv_source(&self) -> Option<&KvEventSource> {
-        self.shared.kv_source.as_ref()
+    /// The first rank.
+    #[allow(clippy::indexing_slicing, reason = "a checked configuration has a rank")]
+    fn first(&self) -> &Shared {
+        &self.ranks[0]
     }
 
-    /// Counts since the start.
+    /// Where the cache events of its first rank are, if it publishes them.
+    #[must_use]
+    pub fn kv_source(&self) -> Option<&KvEventSource> {
+        self.first().kv_source.as_ref()
+    }
+
+    /// Counts of one data-parallel rank since the start; `None` if there is no such rank.
+    #[must_use]
+    pub fn rank_stats(&self, rank: usize) -> Option<Stats> {
+        self.ranks.get(rank).map(|rank| rank.stats())
+    }
+
+    /// Counts since the start, of the first rank where there are several.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.stats()
+        self.first().stats()
     }
 
     /// Waits until the counts satisfy `enough`: how a test waits for an abort without sleeping.
     pub async fn stats_when(&self, enough: impl Fn(&Stats) -> bool) -> Stats {
         loop {
             // Registered before looking, so that no change falls between.
-            let mut changed = std::pin::pin!(self.shared.changed.notified());
+            let mut changed = std::pin::pin!(self.first().changed.notified());
             changed.as_mut().enable();
             let stats = self.stats();
             if enough(&stats) {
@@ -339,12 +371,12 @@ impl Engine {
     /// The last requests under `/v1`, oldest first, where the configuration says `capture`.
     #[must_use]
     pub fn captured(&self) -> Vec<Captured> {
-        self.shared.captured()
+        self.ranks.iter().flat_map(|rank| rank.captured()).collect()
     }
 
     /// Makes something go wrong, or, with the default, nothing any more. Must be called within the runtime.
     pub fn set_fault(&self, fault: Fault) {
-        self.shared.set_fault(fault);
+        self.ranks.iter().for_each(|rank| rank.set_fault(fault.clone()));
     }
 
     /// Stops, cutting open connections, and waits until the sockets are closed.

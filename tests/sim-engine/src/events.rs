@@ -2,6 +2,7 @@
 
 pub(crate) mod log;
 pub(crate) mod publish;
+mod sglang;
 #[cfg(test)]
 mod tests;
 

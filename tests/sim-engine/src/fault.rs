@@ -27,6 +27,10 @@ pub struct Fault {
     pub refuse_health: bool,
     /// Forgets the cache once, now, and says so in the events.
     pub clear_cache: bool,
+    /// Batches of cache events are numbered and kept, but nobody is sent them.
+    pub drop_events: bool,
+    /// Who asks for lost events is not answered.
+    pub no_replay: bool,
 }
 
 impl Default for Fault {
@@ -42,6 +46,8 @@ impl Default for Fault {
             reset_after_tokens: None,
             refuse_health: false,
             clear_cache: false,
+            drop_events: false,
+            no_replay: false,
         }
     }
 }

@@ -11,7 +11,7 @@ mod stream;
 
 use std::sync::Arc;
 
-use ::http::{Method, Request, Response, StatusCode};
+use ::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -19,22 +19,32 @@ use serde_json::json;
 
 use self::body::{Body, CutOff, full, json_response, text_response};
 use self::error::ApiError;
-use crate::config::Dialect;
-use crate::engine::Shared;
+use crate::config::{Dialect, EventStyle};
+use crate::engine::{Ranks, Shared};
 use crate::stats::Captured;
 
 /// Answers one request. `Err` cuts the connection.
-pub(crate) async fn handle(
-    shared: Arc<Shared>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, CutOff> {
-    match route(&shared, request).await {
+pub(crate) async fn handle(ranks: Ranks, request: Request<Incoming>) -> Result<Response<Body>, CutOff> {
+    let Some(shared) = rank_of(&ranks, request.headers()) else {
+        return Ok(ApiError::bad_request("There is no such data-parallel rank.").response());
+    };
+    match route(&ranks, shared, request).await {
         Ok(response) => Ok(response),
         Err(Failure::Api(error)) => Ok(error.response()),
         Err(Failure::Cut) => {
             shared.count_injected();
             Err(CutOff)
         }
+    }
+}
+
+/// The rank that a request is pinned to, as vLLM and SGLang are told it; else the one with the least work.
+fn rank_of<'a>(ranks: &'a Ranks, headers: &HeaderMap) -> Option<&'a Arc<Shared>> {
+    let named = ["x-data-parallel-rank", "x-override-routed-dp-rank"];
+    match named.into_iter().find_map(|name| headers.get(name)) {
+        Some(rank) => ranks.get(rank.to_str().ok()?.parse::<usize>().ok()?),
+        None if ranks.len() == 1 => ranks.first(),
+        None => ranks.iter().min_by_key(|rank| rank.load()),
     }
 }
 
@@ -51,7 +61,11 @@ impl From<ApiError> for Failure {
     }
 }
 
-async fn route(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+async fn route(
+    ranks: &Ranks,
+    shared: &Arc<Shared>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Failure> {
     let path = request.uri().path().to_owned();
     let method = request.method().clone();
     if !path.starts_with("/sim/") && shared.fault().hang {
@@ -69,7 +83,12 @@ async fn route(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         }
         (&Method::GET, "/health") => Ok(full(StatusCode::OK, "text/plain", Bytes::new())),
         (&Method::GET, "/metrics") => Ok(text_response(metrics::render(shared))),
-        (&Method::GET, "/kv_event_sources") => Ok(control::kv_event_sources(shared)),
+        (&Method::GET, "/kv_event_sources") if style(shared) != Some(EventStyle::Sglang) => {
+            Ok(control::kv_event_sources(ranks))
+        }
+        (&Method::GET, "/server_info") if style(shared) == Some(EventStyle::Sglang) => {
+            Ok(control::server_info(ranks))
+        }
         (&Method::GET, "/v1/tailroute") if tailroute => Ok(control::capabilities(shared)),
         (&Method::POST, "/v1/tailroute/hints") if tailroute => Ok(control::hints(shared, request).await?),
         (&Method::PUT, "/v1/tailroute/objective") if tailroute => {
@@ -77,11 +96,15 @@ async fn route(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         }
         (&Method::GET, "/sim/stats") => Ok(control::stats(shared)),
         (&Method::GET, "/sim/fault") => Ok(json_response(StatusCode::OK, &shared.fault())),
-        (&Method::PUT, "/sim/fault") => Ok(control::set_fault(shared, request).await?),
-        (&Method::DELETE, "/sim/fault") => Ok(control::heal(shared)),
+        (&Method::PUT, "/sim/fault") => Ok(control::set_fault(ranks, request).await?),
+        (&Method::DELETE, "/sim/fault") => Ok(control::heal(ranks)),
         (_, known) if is_known(known, tailroute) => Err(ApiError::method_not_allowed(&method, known).into()),
         (_, unknown) => Err(ApiError::no_such_path(unknown).into()),
     }
+}
+
+fn style(shared: &Shared) -> Option<EventStyle> {
+    shared.config.kv_events.as_ref().map(|events| events.style)
 }
 
 fn is_known(path: &str, tailroute: bool) -> bool {

@@ -32,7 +32,7 @@ mod stats;
 pub mod text;
 pub mod tokens;
 
-pub use config::{ConfigError, Dialect, EngineConfig, KvEventsConfig, Order};
+pub use config::{ConfigError, Dialect, EngineConfig, EventStyle, KvEventsConfig, Order};
 pub use engine::{Engine, StartError};
 pub use events::publish::KvEventSource;
 pub use fault::Fault;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{ArgAction, Parser};
 use policy::cost::PrefillCost;
-use sim_engine::{ConfigError, Dialect, Engine, EngineConfig, KvEventsConfig, Order, StartError};
+use sim_engine::{ConfigError, Dialect, Engine, EngineConfig, EventStyle, KvEventsConfig, Order, StartError};
 
 const AFTER_HELP: &str = "\
 Example: an engine with room for 64k tokens whose hour passes in a minute, publishing cache events
@@ -61,6 +61,9 @@ struct Args {
     /// Waiting requests beyond which 503 is answered.
     #[arg(long, default_value_t = 4096)]
     max_queued: usize,
+    /// Data-parallel ranks, each with a queue, a cache and events of its own.
+    #[arg(long, default_value_t = 1)]
+    ranks: u32,
     /// Sequences that may decode at once.
     #[arg(long, default_value_t = 256)]
     max_running: usize,
@@ -91,6 +94,9 @@ struct Args {
     /// Publish cache events on this ZMQ endpoint, as tcp://127.0.0.1:5557 (port 0: any).
     #[arg(long, value_name = "ENDPOINT")]
     kv_events: Option<String>,
+    /// Whose cache events they look like.
+    #[arg(long, value_enum, default_value_t = EventStyle::Vllm)]
+    kv_style: EventStyle,
     /// Where missed cache events are answered for.
     #[arg(
         long,
@@ -129,6 +135,7 @@ impl Args {
             fast: self.fast,
             order: self.order,
             max_queued: self.max_queued,
+            ranks: self.ranks,
             max_running: self.max_running,
             max_model_len: self.max_model_len,
             max_body_bytes: self.max_body_bytes,
@@ -142,6 +149,7 @@ impl Args {
                 endpoint,
                 replay_endpoint,
                 buffer,
+                style: self.kv_style,
                 ..KvEventsConfig::default()
             }),
             capture: self.capture,

@@ -10,6 +10,7 @@ fn stored(session: u64, parent: Option<u64>, hashes: &[u64]) -> Event {
         block_size: BLOCK as u32,
         medium: Medium::Gpu,
         session: Some(session),
+        ..Stored::default()
     })
 }
 
@@ -17,6 +18,7 @@ fn removed(hash: u64) -> Event {
     Event::Removed {
         hashes: vec![hash],
         medium: Medium::Gpu,
+        group: 0,
     }
 }
 
@@ -30,6 +32,7 @@ fn turn(session: u64, names: &[u64], since: u64) -> TurnBlocks {
     TurnBlocks {
         session: [session, session],
         since,
+        cached: None,
         keys: (1..)
             .zip(names)
             .map(|(at, &name)| (PrefixHash(name), 40 * at))
@@ -116,13 +119,188 @@ fn an_older_branch_of_the_same_name_is_not_taken_for_the_new_one() {
     assert_eq!(tokens(&evidence, &[1, 4]), Some(80));
 }
 
-#[test]
-fn a_bounded_map_keeps_what_is_used() {
-    let mut recent = Recent::new(8);
-    for at in 0..100_u32 {
-        recent.put(0, 0);
-        recent.put(at, at);
+mod without_names {
+    use super::*;
+
+    fn unnamed(parent: Option<u64>, hashes: &[u64]) -> Event {
+        Event::Stored(Stored {
+            hashes: hashes.to_vec(),
+            parent,
+            block_size: BLOCK as u32,
+            ..Stored::default()
+        })
     }
-    assert!(recent.get(0).is_some() && recent.get(99).is_some() && recent.get(50).is_none());
-    assert!(recent.young.len() + recent.old.len() <= 8);
+
+    /// 80 tokens leave four blocks: the fifth's last token is not computed.
+    fn found(cached: u64, turn: TurnBlocks) -> TurnBlocks {
+        TurnBlocks {
+            cached: Some(cached),
+            ..turn
+        }
+    }
+
+    #[test]
+    fn a_turn_is_known_by_its_shape_whether_its_events_come_at_once_or_block_by_block() {
+        for (one_by_one, events_first) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut evidence = WorkerEvidence::default();
+            let over = found(0, turn(9, &[1, 2], 0));
+            if !events_first {
+                evidence.turn_over(over.clone());
+            }
+            // Somebody else's, shorter.
+            evidence.apply(&unnamed(None, &[91, 92]));
+            if one_by_one {
+                evidence.apply(&unnamed(None, &[11]));
+                for hash in 12..=14 {
+                    evidence.apply(&unnamed(Some(hash - 1), &[hash]));
+                }
+            } else {
+                evidence.apply(&unnamed(None, &[11, 12]));
+                evidence.apply(&unnamed(Some(12), &[13, 14]));
+            }
+            if events_first {
+                evidence.turn_over(over);
+            }
+            assert_eq!(
+                tokens(&evidence, &[1, 2, 3]),
+                Some(64),
+                "{one_by_one} {events_first}"
+            );
+            assert_eq!(evidence.bindings().shaped, 1);
+        }
+    }
+
+    #[test]
+    fn a_later_turn_goes_through_the_blocks_of_the_one_before() {
+        let mut evidence = WorkerEvidence::default();
+        evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
+        evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
+        let since = evidence.stored();
+        // Two chains of the same length: only one of them continues the conversation.
+        evidence.apply(&unnamed(None, &[81, 82, 83, 84, 85, 86, 87]));
+        evidence.apply(&unnamed(Some(14), &[15, 16, 17]));
+        evidence.turn_over(found(64, turn(9, &[1, 2, 3], since)));
+        assert_eq!(tokens(&evidence, &[1, 2, 3]), Some(112));
+        evidence.apply(&removed(17));
+        assert_eq!(tokens(&evidence, &[1, 2, 3]), Some(96));
+    }
+
+    #[test]
+    fn what_two_chains_or_two_turns_could_be_is_bound_to_neither() {
+        let mut evidence = WorkerEvidence::default();
+        evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
+        evidence.apply(&unnamed(None, &[21, 22, 23, 24]));
+        evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
+        assert_eq!(tokens(&evidence, &[1, 2]), None);
+        let mut evidence = WorkerEvidence::default();
+        evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
+        evidence.turn_over(found(0, turn(8, &[3, 4], 0)));
+        evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
+        evidence.apply(&unnamed(None, &[21, 22, 23, 24]));
+        assert_eq!(
+            (tokens(&evidence, &[1, 2]), tokens(&evidence, &[3, 4])),
+            (None, None)
+        );
+        assert_eq!(evidence.bindings().ambiguous, 2);
+    }
+
+    #[test]
+    fn a_chain_that_was_there_before_the_turn_is_not_the_turns() {
+        let mut evidence = WorkerEvidence::default();
+        evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
+        let since = evidence.stored();
+        evidence.turn_over(found(0, turn(9, &[1, 2], since)));
+        assert_eq!(tokens(&evidence, &[1, 2]), None);
+        // What followed was new, but it was said that nothing was found.
+        evidence.turn_over(found(0, turn(9, &[1, 2, 3], since)));
+        evidence.apply(&unnamed(Some(14), &[15, 16, 17]));
+        assert_eq!(tokens(&evidence, &[1, 2, 3]), None);
+    }
+
+    #[test]
+    fn a_binding_that_a_report_contradicts_is_dropped_and_made_again() {
+        let mut evidence = WorkerEvidence::default();
+        // Not ours, but of our shape.
+        evidence.apply(&unnamed(None, &[91, 92, 93, 94]));
+        evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
+        evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
+        evidence.apply(&removed(94));
+        assert_eq!(tokens(&evidence, &[1, 2]), Some(48));
+        evidence.contradicted(&keys(&[1, 2, 3]));
+        assert_eq!(tokens(&evidence, &[1, 2]), None);
+        let since = evidence.stored();
+        evidence.apply(&unnamed(Some(14), &[15, 16, 17]));
+        evidence.turn_over(found(64, turn(9, &[1, 2, 3], since)));
+        assert_eq!(tokens(&evidence, &[1, 2, 3]), Some(112));
+    }
+}
+
+#[test]
+fn one_group_of_layers_is_followed_the_first_that_attends_to_the_whole_prompt() {
+    let of = |group, partial, event| match event {
+        Event::Stored(stored) => Event::Stored(Stored {
+            group,
+            partial,
+            ..stored
+        }),
+        Event::Removed { hashes, medium, .. } => Event::Removed {
+            hashes,
+            medium,
+            group,
+        },
+        event => event,
+    };
+    let mut evidence = WorkerEvidence::default();
+    let blocks = [11, 12, 13, 14, 15];
+    for (group, partial) in [(0, true), (1, false), (2, false)] {
+        evidence.apply(&of(group, partial, stored(9, None, &blocks)));
+    }
+    evidence.turn_over(turn(9, &[1, 2], 0));
+    assert_eq!(tokens(&evidence, &[1, 2]), Some(80));
+    for hash in [11, 12, 13] {
+        evidence.apply(&of(0, true, removed(hash)));
+        evidence.apply(&of(2, false, removed(hash)));
+    }
+    let still = tokens(&evidence, &[1, 2]);
+    assert_eq!(
+        still,
+        Some(80),
+        "the window moved on, and another group lost its own"
+    );
+    evidence.apply(&of(1, false, removed(15)));
+    assert_eq!(tokens(&evidence, &[1, 2]), Some(64));
+
+    let mut windows_only = WorkerEvidence::default();
+    windows_only.apply(&of(0, true, stored(9, None, &blocks)));
+    windows_only.turn_over(turn(9, &[1, 2], 0));
+    assert_eq!(tokens(&windows_only, &[1, 2]), None);
+}
+
+#[test]
+fn a_block_counts_in_any_tier_until_it_has_left_the_last() {
+    let mut evidence = WorkerEvidence::default();
+    evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));
+    evidence.turn_over(turn(9, &[1, 2], 0));
+    for medium in [Medium::Host, Medium::Disk, Medium::External] {
+        // Unknown blocks stay so, and the order says nothing.
+        let hashes = vec![15, 77, 12, 14];
+        evidence.apply(&Event::Copied { hashes, medium });
+    }
+    for hash in [15, 14, 13] {
+        evidence.apply(&removed(hash));
+    }
+    let left = tokens(&evidence, &[1, 2]);
+    assert_eq!(left, Some(32), "13 is nowhere, so what follows it serves nobody");
+    evidence.apply(&stored(9, Some(12), &[13]));
+    for medium in [Medium::Host, Medium::Disk, Medium::External] {
+        assert_eq!(tokens(&evidence, &[1, 2]), Some(80), "15 is still in {medium:?}");
+        let hashes = vec![15];
+        evidence.apply(&Event::Removed {
+            hashes,
+            medium,
+            group: 0,
+        });
+    }
+    assert_eq!(tokens(&evidence, &[1, 2]), Some(64));
+    assert_eq!(evidence.blocks(), 4);
 }

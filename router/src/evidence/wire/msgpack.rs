@@ -84,6 +84,18 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// The next value, whatever it is, as a number; `None` if it is none.
+    pub(super) fn number(&mut self) -> Result<Option<f64>, WireError> {
+        match self.peek()? {
+            Type::Integer => Ok(Some(self.integer("")? as f64)),
+            Type::Float => match self.byte()? {
+                0xca => Ok(Some(f32::from_bits(self.length(4)?).into())),
+                _ => Ok(Some(f64::from_bits(self.big_endian(8)?))),
+            },
+            _ => self.skip().map(|()| None),
+        }
+    }
+
     /// A list's length.
     pub(super) fn array(&mut self, field: &'static str) -> Result<u32, WireError> {
         self.expect(Type::Array, field)?;

@@ -6,8 +6,8 @@ use super::*;
 
 fn events(payload: &[u8]) -> Result<(Vec<Event>, Option<u32>), WireError> {
     let mut events = Vec::new();
-    let rank = decode(payload, |event| events.push(event))?;
-    Ok((events, rank))
+    let batch = decode(payload, |event| events.push(event))?;
+    Ok((events, batch.rank))
 }
 
 fn pack(value: &impl Serialize) -> Vec<u8> {
@@ -21,6 +21,7 @@ fn stored() -> Event {
         block_size: 32,
         medium: Medium::Gpu,
         session: Some(xxh3_64(b"sess-A")),
+        ..Stored::default()
     })
 }
 
@@ -68,6 +69,7 @@ fn arrays_of_every_length_are_read() {
             block_size: 16,
             medium,
             session: None,
+            ..Stored::default()
         });
         assert_eq!((events, rank), (vec![expected, Event::Cleared], None));
     }
@@ -80,6 +82,7 @@ fn arrays_of_every_length_are_read() {
     let removed = |hash| Event::Removed {
         hashes: vec![hash],
         medium: Medium::Gpu,
+        group: 0,
     };
     assert_eq!(events, [removed(u64::MAX), removed(9)]);
 }
@@ -99,9 +102,64 @@ fn a_long_hash_counts_by_its_last_eight_bytes() {
 }
 
 #[test]
-fn another_groups_blocks_say_nothing() {
+fn a_group_of_layers_is_named_and_so_is_whether_it_attends_to_the_whole_prompt() {
+    let kinds = [
+        (json!(null), false),
+        (json!("full_attention"), false),
+        (json!("mla_attention"), false),
+        (json!("sliding_window"), true),
+        (json!("sliding_window_mla"), true),
+        (json!("chunked_local_attention"), true),
+        (json!("mamba"), true),
+        (json!("not known yet"), false),
+    ];
+    for (kind, expected) in kinds {
+        let event = json!({"type": "BlockStored", "block_hashes": [1], "token_ids": [1], "block_size": 16,
+            "group_idx": 2, "kv_cache_spec_kind": kind});
+        let (read, _) = events(&pack(&json!([0.0, [event]]))).unwrap();
+        let Event::Stored(stored) = &read[0] else {
+            unreachable!()
+        };
+        assert_eq!((stored.group, stored.partial), (2, expected), "{kind}");
+    }
     let event = json!({"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "group_idx": 1});
-    assert_eq!(events(&pack(&json!([0.0, [event]]))).unwrap().0, []);
+    let (read, _) = events(&pack(&json!([0.0, [event]]))).unwrap();
+    assert!(matches!(read[0], Event::Removed { group: 1, .. }), "{read:?}");
+}
+
+#[test]
+fn every_tier_has_its_name_and_blocks_without_tokens_are_copies() {
+    let tiers = [
+        (json!("GPU"), Medium::Gpu),
+        (json!(null), Medium::Gpu),
+        (json!("CPU"), Medium::Host),
+        (json!("CPU_PINNED"), Medium::Host),
+        (json!("DISK"), Medium::Disk),
+        (json!("EXTERNAL"), Medium::External),
+        (json!("not known yet"), Medium::External),
+    ];
+    for (name, expected) in tiers {
+        let read = |tokens: Value| {
+            let event = json!({"type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": null,
+                "token_ids": tokens, "block_size": 1, "medium": name});
+            events(&pack(&json!([0.0, [event]]))).unwrap().0.remove(0)
+        };
+        assert!(
+            matches!(read(json!([7, 8])), Event::Stored(Stored { medium, .. }) if medium == expected),
+            "{name}"
+        );
+        let copied = matches!(read(json!([])), Event::Copied { medium, .. } if medium == expected);
+        assert_eq!(copied, expected != Medium::Gpu, "{name}");
+    }
+}
+
+#[test]
+fn a_batch_says_when_it_was_made_and_of_which_rank() {
+    let read = |batch: Value| decode(&pack(&batch), |_| ()).unwrap();
+    let batch = |at_s, rank| Batch { at_s, rank };
+    assert_eq!(read(json!([1.5, [], 3])), batch(Some(1.5), Some(3)));
+    assert_eq!(read(json!([7, [], null])), batch(Some(7.0), None));
+    assert_eq!(read(json!(["soon", []])), batch(None, None));
 }
 
 #[test]
@@ -155,6 +213,7 @@ proptest! {
         });
         let expected = Event::Stored(Stored {
             hashes, parent, block_size, medium: Medium::Gpu, session: session.map(|name| xxh3_64(name.as_bytes())),
+            ..Stored::default()
         });
         prop_assert_eq!(events(&pack(&json!([0, [map], 0]))).unwrap().0, [expected]);
     }

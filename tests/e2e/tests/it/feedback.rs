@@ -11,7 +11,7 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
 /// Every metric that operators may rely on.
-const METRICS: [&str; 20] = [
+const METRICS: [&str; 21] = [
     "tailroute_requests_total",
     "tailroute_request_duration_seconds",
     "tailroute_time_to_first_token_seconds",
@@ -26,6 +26,7 @@ const METRICS: [&str; 20] = [
     "tailroute_cached_tokens_error",
     "tailroute_kv_stream_live",
     "tailroute_kv_blocks",
+    "tailroute_kv_bindings",
     "tailroute_worker_ready",
     "tailroute_worker_in_flight",
     "tailroute_worker_wait_seconds",

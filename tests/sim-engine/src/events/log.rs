@@ -4,18 +4,26 @@
 //! gap that a subscriber can see and repair, as with vLLM's bounded queue.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::KvEvent;
+use super::{KvEvent, sglang};
+use crate::config::EventStyle;
 
 #[derive(Debug)]
 pub(crate) struct EventLog {
     limit: usize,
     batches: Mutex<Batches>,
     pub(crate) grown: Notify,
+    style: EventStyle,
+    rank: u32,
+    /// Nothing is sent for now.
+    pub(crate) mute: AtomicBool,
+    /// Nobody who asks is answered for now.
+    pub(crate) deaf: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -28,9 +36,13 @@ struct Batches {
 }
 
 impl EventLog {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, style: EventStyle, rank: u32) -> Self {
         Self {
             limit: limit.max(1),
+            style,
+            rank,
+            mute: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
             batches: Mutex::default(),
             grown: Notify::new(),
         }
@@ -42,7 +54,11 @@ impl EventLog {
             return;
         }
         // Encoding plain data into memory cannot fail; if it did, the missing number would show as a gap.
-        let payload = rmp_serde::to_vec_named(&(timestamp_s, events, 0_u32)).unwrap_or_default();
+        let payload = match self.style {
+            EventStyle::Vllm => rmp_serde::to_vec_named(&(timestamp_s, events, self.rank)),
+            EventStyle::Sglang => rmp_serde::to_vec_named(&(timestamp_s, sglang::events(events), self.rank)),
+        };
+        let payload = payload.unwrap_or_default();
         let mut batches = self.batches.lock();
         if batches.kept.len() >= self.limit {
             batches.kept.pop_front();
@@ -107,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_fell_behind_skips_to_what_is_kept() {
-        let log = EventLog::new(2);
+        let log = EventLog::new(2, EventStyle::Vllm, 0);
         for _ in 0..5 {
             log.append(0.0, &[KvEvent::AllBlocksCleared]);
         }

@@ -4,6 +4,7 @@
 //! `["", topic, number, payload]…`, the last one numbered `ffffffffffffffff`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::task::JoinHandle;
@@ -12,6 +13,8 @@ use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage
 use super::log::{Cursor, EventLog};
 use crate::config::KvEventsConfig;
 
+/// Attempts to find ports for all ranks.
+const ATTEMPTS: u32 = 20;
 /// The number that ends a replay.
 const END: u64 = u64::MAX;
 
@@ -24,6 +27,8 @@ pub struct KvEventSource {
     pub replay_endpoint: String,
     /// The first frame.
     pub topic: String,
+    /// The data-parallel rank.
+    pub rank: u32,
 }
 
 pub(crate) struct Publisher {
@@ -31,14 +36,64 @@ pub(crate) struct Publisher {
     pub(crate) tasks: Vec<JoinHandle<()>>,
 }
 
+/// Publishers for each log, on ports that follow one another.
 pub(crate) async fn start(
     config: &KvEventsConfig,
+    logs: &[Arc<EventLog>],
+) -> Result<Vec<Publisher>, zeromq::ZmqError> {
+    let mut attempts = 0;
+    loop {
+        match start_all(config, logs).await {
+            // Any free port was asked for, and one of those after it is taken.
+            Err(_) if attempts < ATTEMPTS && config.endpoint.ends_with(":0") => attempts += 1,
+            done => return done,
+        }
+    }
+}
+
+async fn start_all(
+    config: &KvEventsConfig,
+    logs: &[Arc<EventLog>],
+) -> Result<Vec<Publisher>, zeromq::ZmqError> {
+    let mut publishers: Vec<Publisher> = Vec::new();
+    for (rank, log) in (0..).zip(logs) {
+        let endpoint = match publishers.first() {
+            None => config.endpoint.clone(),
+            Some(first) => later_port(&first.source.endpoint, rank),
+        };
+        let replay = match config.replay_endpoint.ends_with(":0") {
+            true => config.replay_endpoint.clone(),
+            false => later_port(&config.replay_endpoint, rank),
+        };
+        match start_one(config, (&endpoint, &replay), rank, Arc::clone(log)).await {
+            Ok(publisher) => publishers.push(publisher),
+            Err(error) => {
+                for task in publishers.iter().flat_map(|publisher| &publisher.tasks) {
+                    task.abort();
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(publishers)
+}
+
+/// The port so many after an endpoint's.
+fn later_port(endpoint: &str, rank: u32) -> String {
+    let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "0"));
+    format!("{host}:{}", port.parse::<u32>().unwrap_or(0) + rank)
+}
+
+async fn start_one(
+    config: &KvEventsConfig,
+    (endpoint, replay_endpoint): (&str, &str),
+    rank: u32,
     log: Arc<EventLog>,
 ) -> Result<Publisher, zeromq::ZmqError> {
     let mut events = PubSocket::new();
-    let endpoint = events.bind(&config.endpoint).await?.to_string();
+    let endpoint = events.bind(endpoint).await?.to_string();
     let mut replay = RouterSocket::new();
-    let replay_endpoint = replay.bind(&config.replay_endpoint).await?.to_string();
+    let replay_endpoint = replay.bind(replay_endpoint).await?.to_string();
     let topic = Bytes::from(config.topic.clone());
     let tasks = vec![
         tokio::spawn(publish(events, topic.clone(), Arc::clone(&log))),
@@ -48,6 +103,7 @@ pub(crate) async fn start(
         endpoint,
         replay_endpoint,
         topic: config.topic.clone(),
+        rank,
     };
     Ok(Publisher { source, tasks })
 }
@@ -57,6 +113,9 @@ async fn publish(mut socket: PubSocket, topic: Bytes, log: Arc<EventLog>) {
     loop {
         while let Some((sequence, payload, next)) = log.next(cursor) {
             cursor = next;
+            if log.mute.load(Ordering::Relaxed) {
+                continue;
+            }
             let frames = message(topic.clone(), [number(sequence), payload]);
             if let Err(error) = socket.send(frames).await {
                 tracing::warn!(%error, sequence, "a batch of cache events was not sent");
@@ -78,6 +137,9 @@ async fn answer_replays(mut socket: RouterSocket, topic: Bytes, log: Arc<EventLo
         let [peer, .., from] = request.as_slice() else {
             continue;
         };
+        if log.deaf.load(Ordering::Relaxed) {
+            continue;
+        }
         let Ok(from) = <[u8; 8]>::try_from(from.as_ref()) else {
             continue;
         };

@@ -10,7 +10,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::engine::Shared;
+use crate::engine::Ranks;
 
 /// How long a client may take to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -18,8 +18,11 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between attempts to get the port back after a death.
 const REBIND_PAUSE: Duration = Duration::from_millis(5);
 
-pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, addr: SocketAddr) {
-    let mut alive = shared.alive.subscribe();
+pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr) {
+    // All die and come back together.
+    let Some(mut alive) = ranks.first().map(|rank| rank.alive.subscribe()) else {
+        return;
+    };
     let mut listener = Some(listener);
     // Dropping this set, on death or shutdown, cuts every connection.
     let mut connections = JoinSet::new();
@@ -43,7 +46,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, addr: Sock
         tokio::select! {
             accepted = open.accept() => match accepted {
                 Ok((socket, _)) => {
-                    connections.spawn(connection(Arc::clone(&shared), socket));
+                    connections.spawn(connection(Arc::clone(&ranks), socket));
                 }
                 // Out of file descriptors, mostly: others will close some.
                 Err(error) => {
@@ -57,7 +60,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, addr: Sock
     }
 }
 
-async fn connection(shared: Arc<Shared>, socket: TcpStream) {
+async fn connection(ranks: Ranks, socket: TcpStream) {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "nodelay was refused");
     }
@@ -67,7 +70,7 @@ async fn connection(shared: Arc<Shared>, socket: TcpStream) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT);
     builder.http2().timer(TokioTimer::new());
-    let service = service_fn(move |request| super::handle(Arc::clone(&shared), request));
+    let service = service_fn(move |request| super::handle(Arc::clone(&ranks), request));
     if let Err(error) = builder.serve_connection(TokioIo::new(socket), service).await {
         tracing::debug!(%error, "a connection ended early");
     }

@@ -1,7 +1,5 @@
 //! The `tailroute` dialect, the switches under `/sim`, and where cache events are.
 
-use std::sync::Arc;
-
 use ::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -10,7 +8,7 @@ use serde_json::{Value, json};
 use super::body::{Body, json_response};
 use super::error::ApiError;
 use super::read_body;
-use crate::engine::Shared;
+use crate::engine::{Ranks, Shared};
 use crate::fault::Fault;
 use crate::memory::{Hint, HintOutcome, Objective};
 
@@ -92,15 +90,34 @@ pub(super) async fn objective(
 }
 
 /// `GET /kv_event_sources`: publishers by data-parallel rank.
-pub(super) fn kv_event_sources(shared: &Shared) -> Response<Body> {
-    let answer = match &shared.kv_source {
-        None => json!({}),
-        Some(source) => json!({ "0": {
-            "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": source.endpoint,
-            "replay_endpoint": source.replay_endpoint, "topic": source.topic,
-        }}),
-    };
-    json_response(StatusCode::OK, &answer)
+pub(super) fn kv_event_sources(ranks: &Ranks) -> Response<Body> {
+    let sources = ranks.iter().filter_map(|rank| rank.kv_source.as_ref());
+    let by_rank: serde_json::Map<String, Value> = sources
+        .map(|source| {
+            let told = json!({
+                "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": source.endpoint,
+                "replay_endpoint": source.replay_endpoint, "topic": source.topic,
+            });
+            (source.rank.to_string(), told)
+        })
+        .collect();
+    json_response(StatusCode::OK, &by_rank)
+}
+
+/// `GET /server_info`: of what SGLang says there, where its cache events are.
+pub(super) fn server_info(ranks: &Ranks) -> Response<Body> {
+    let events = ranks.first().and_then(|first| {
+        let source = first.kv_source.as_ref()?;
+        let (_, port) = source.endpoint.rsplit_once(':')?;
+        Some(json!({
+            "publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": port.parse::<u16>().ok()?,
+            "topic": source.topic, "block_size": first.config.block_size, "dp_size": ranks.len(),
+        }))
+    });
+    json_response(
+        StatusCode::OK,
+        &json!({ "dp_size": ranks.len(), "kv_events": events }),
+    )
 }
 
 /// `GET /sim/stats`; with capture on, the last request is told too.
@@ -127,20 +144,20 @@ pub(super) fn stats(shared: &Shared) -> Response<Body> {
 }
 
 /// `PUT /sim/fault`.
-pub(super) async fn set_fault(
-    shared: &Arc<Shared>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, ApiError> {
-    let body = read_body(shared, request).await?;
+pub(super) async fn set_fault(ranks: &Ranks, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    let Some(first) = ranks.first() else {
+        return Ok(json_response(StatusCode::OK, &Value::Null));
+    };
+    let body = read_body(first, request).await?;
     let fault: Fault = parse(&body)?;
     fault.check().map_err(ApiError::bad_request)?;
-    shared.set_fault(fault.clone());
+    ranks.iter().for_each(|rank| rank.set_fault(fault.clone()));
     Ok(json_response(StatusCode::OK, &fault))
 }
 
 /// `DELETE /sim/fault`.
-pub(super) fn heal(shared: &Arc<Shared>) -> Response<Body> {
-    shared.set_fault(Fault::default());
+pub(super) fn heal(ranks: &Ranks) -> Response<Body> {
+    ranks.iter().for_each(|rank| rank.set_fault(Fault::default()));
     json_response(StatusCode::OK, &Fault::default())
 }
 

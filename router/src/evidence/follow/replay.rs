@@ -1,0 +1,143 @@
+//! Asking again for what was lost.
+//!
+//! A publisher keeps its newest batches. A DEALER asks with `["", from]` and is answered with `["", topic, number,
+//! payload]…`, the last one numbered `ffffffffffffffff`. One that does not answer is left alone for a while: a stream
+//! without gaps needs no answers, and one with a gap forgets.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use policy::evidence::Verdict;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+use xxhash_rust::xxh3::xxh3_64;
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+
+use super::{Stream, StreamError, parts};
+
+/// For one message of a replay.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Before one that did not answer is asked again.
+const PAUSE: Duration = Duration::from_secs(30);
+/// The number that ends a replay.
+const END: u64 = u64::MAX;
+
+/// Where to ask, and the socket for it.
+pub(super) struct Replay {
+    endpoint: Option<String>,
+    dealer: Option<DealerSocket>,
+    silent_until: Option<Instant>,
+}
+
+impl Replay {
+    pub(super) fn new(endpoint: Option<String>) -> Self {
+        Self {
+            endpoint,
+            dealer: None,
+            silent_until: None,
+        }
+    }
+
+    /// Whether there is somebody to ask who answered when asked last.
+    pub(super) fn answers(&self) -> bool {
+        self.endpoint.is_some() && self.silent_until.is_none()
+    }
+
+    /// The socket to ask on; `None` if there is nobody to ask for now.
+    async fn dealer(&mut self) -> Result<Option<DealerSocket>, StreamError> {
+        if self.silent_until.is_some_and(|until| Instant::now() < until) {
+            return Ok(None);
+        }
+        let Some(endpoint) = &self.endpoint else {
+            return Ok(None);
+        };
+        if let Some(dealer) = self.dealer.take() {
+            return Ok(Some(dealer));
+        }
+        let mut dealer = DealerSocket::new();
+        timeout(PATIENCE, dealer.connect(endpoint)).await??;
+        Ok(Some(dealer))
+    }
+}
+
+impl Stream<'_> {
+    /// Asks for everything from the last batch applied on. Who is not answered goes on without.
+    pub(super) async fn catch_up(&mut self) -> Result<(), StreamError> {
+        match self.ask().await {
+            Ok(()) => Ok(()),
+            Err(error @ StreamError::Ranks(..)) => Err(error),
+            Err(error) => {
+                let name = self.worker.name();
+                warn!(worker = name, %error, "it does not answer for lost cache events: where some are lost, all are forgotten");
+                self.app.metrics.kv_stream(name, "unanswered");
+                self.replay.silent_until = Some(Instant::now() + PAUSE);
+                if self.app.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {
+                    // A new connection: nobody says what was missed since the last one.
+                    self.lost(0);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> Result<(), StreamError> {
+        // Twice at the most: a second time from the beginning, when the first one shows another process.
+        for _ in 0..2 {
+            // A socket that failed within an answer would give the rest of it to the next question, so it is not kept.
+            let Some(mut dealer) = self.replay.dealer().await? else {
+                return Ok(());
+            };
+            let done = self.replay_from(&mut dealer).await?;
+            self.replay.dealer = Some(dealer);
+            self.replay.silent_until = None;
+            if done {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether nothing is left to be asked.
+    async fn replay_from(&mut self, dealer: &mut DealerSocket) -> Result<bool, StreamError> {
+        let from = self.sequence.resume_from();
+        let mut question = ZmqMessage::from(Bytes::new());
+        question.push_back(Bytes::copy_from_slice(&from.to_be_bytes()));
+        dealer.send(question).await?;
+        let (mut first, mut again) = (true, false);
+        loop {
+            let (number, payload) = parts(timeout(PATIENCE, dealer.recv()).await??)?;
+            let found = (number != END).then_some(number);
+            if std::mem::take(&mut first) && !self.sequence.continues_with(found) {
+                match found {
+                    // It has sent nothing yet.
+                    None => {
+                        again = true;
+                        self.restarted();
+                    }
+                    Some(number) if self.sequence.next() == 0 => self.sequence.begin_at(number),
+                    _ => {
+                        again = true;
+                        self.lost(0);
+                    }
+                }
+            }
+            let Some(number) = found else {
+                return Ok(!again);
+            };
+            if again {
+                continue;
+            }
+            match self.sequence.replayed(number, xxh3_64(&payload)) {
+                Verdict::Apply => {
+                    self.app.metrics.kv_stream(self.worker.name(), "replayed");
+                    self.apply(&payload)?;
+                }
+                Verdict::Restarted if number < self.sequence.next() => {
+                    again = true;
+                    self.restarted();
+                }
+                _ => {}
+            }
+        }
+    }
+}

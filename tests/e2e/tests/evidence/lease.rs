@@ -1,0 +1,58 @@
+//! A request in flight counts as resident where it was sent, for as long as it can still come to something.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use policy::ids::WorkerId;
+use serde_json::json;
+use tailroute::path::admit::Endpoint;
+use tailroute::path::choose::Turn;
+use tailroute_e2e::client::CHAT;
+use tailroute_e2e::fleet::{at_rest, route};
+use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::upstream::Upstream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[tokio::test]
+async fn a_request_that_is_lost_on_the_way_counts_until_its_time_is_up() {
+    let mut worker = Upstream::start().await;
+    let router = route(&[worker.address], |config| {
+        config.limits.first_byte_timeout = Duration::from_secs(600);
+    })
+    .await;
+    let body = ask(&words(1, 400), json!({})).to_string();
+    let app = router.app();
+    let held = || {
+        let headers = HeaderMap::new();
+        let turn = Turn::read(app, Endpoint::Chat, &headers, body.as_bytes(), app.clock.now()).unwrap();
+        let found = app.knowledge.look_up(&turn.model, &turn.fingerprint, 1);
+        (found.resident[0].0, app.knowledge.held(WorkerId(0)).0)
+    };
+    assert_eq!(held(), (0, 0));
+    // A client without a clock of its own.
+    let mut client = TcpStream::connect(router.address).await.unwrap();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: r\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    client
+        .write_all(format!("{head}{body}").as_bytes())
+        .await
+        .unwrap();
+    // The worker takes it and is never heard of again.
+    let _lost = worker.next().await;
+    let (resident, total) = held();
+    assert!(resident > 300 && total > 300, "{resident} {total}");
+    // From here on time passes only when everything waits for it.
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(599)).await;
+    assert_eq!(held(), (resident, total), "it may still come");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::resume();
+    at_rest(&router).await;
+    assert_eq!(held(), (0, 0), "given up, and so is what it would have brought");
+    let mut answer = [0; 12];
+    client.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 504");
+}

@@ -1,0 +1,279 @@
+//! Batches of events that are lost, over real sockets: what the router notices, and that it is exact again afterwards.
+
+use config::KvEvents;
+use policy::ids::WorkerId;
+use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
+use tailroute_e2e::fleet::{Fleet, quick, route};
+use tailroute_e2e::talk::{Conversation, words};
+use tailroute_e2e::wait::until;
+
+use crate::{agreement, all_live, told};
+
+/// What happens to a stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Event {
+    Nothing,
+    /// Batches are not sent.
+    Lost,
+    /// Batches are not sent from the beginning on: a subscription that takes effect late.
+    LostAtFirst,
+    /// Batches were sent before the router came.
+    Late,
+    /// The engine is a new process.
+    Restart,
+    /// The engine clears its cache and says so.
+    Clear,
+}
+
+/// Who answers for lost batches.
+#[derive(Clone, Copy, PartialEq)]
+enum Replay {
+    /// The engine, all of them.
+    All,
+    /// The engine, the newest two.
+    Two,
+    /// Somebody who is silent.
+    Silent,
+    /// No endpoint is known.
+    Nowhere,
+}
+
+struct Case {
+    event: Event,
+    replay: Replay,
+    /// What has to show in `tailroute_kv_stream_total`, and what must not.
+    seen: &'static [&'static str],
+    never: &'static [&'static str],
+}
+
+const CASES: [Case; 11] = [
+    case(
+        Event::Nothing,
+        Replay::All,
+        &[],
+        &["gap", "forget", "restart", "lost", "replayed"],
+    ),
+    case(
+        Event::Nothing,
+        Replay::Nowhere,
+        &[],
+        &["gap", "forget", "restart", "lost"],
+    ),
+    case(
+        Event::Lost,
+        Replay::All,
+        &["replayed"],
+        &["forget", "restart", "lost"],
+    ),
+    case(
+        Event::Lost,
+        Replay::Two,
+        &["forget", "replayed"],
+        &["restart", "lost"],
+    ),
+    case(
+        Event::Lost,
+        Replay::Silent,
+        &["gap", "unanswered", "forget"],
+        &["restart", "replayed"],
+    ),
+    case(
+        Event::Lost,
+        Replay::Nowhere,
+        &["gap", "forget"],
+        &["restart", "replayed", "lost"],
+    ),
+    case(
+        Event::LostAtFirst,
+        Replay::All,
+        &["replayed"],
+        &["forget", "restart", "lost"],
+    ),
+    case(
+        Event::LostAtFirst,
+        Replay::Nowhere,
+        &["gap", "forget"],
+        &["restart", "replayed", "lost"],
+    ),
+    case(
+        Event::Late,
+        Replay::All,
+        &["replayed"],
+        &["gap", "forget", "restart", "lost"],
+    ),
+    case(Event::Restart, Replay::All, &["restart", "forget"], &[]),
+    case(
+        Event::Clear,
+        Replay::All,
+        &[],
+        &["gap", "forget", "restart", "lost"],
+    ),
+];
+
+const fn case(
+    event: Event,
+    replay: Replay,
+    seen: &'static [&'static str],
+    never: &'static [&'static str],
+) -> Case {
+    Case {
+        event,
+        replay,
+        seen,
+        never,
+    }
+}
+
+/// One turn of each conversation.
+async fn turns(fleet: &Fleet, talks: &mut [Conversation], round: u64) {
+    for (at, talk) in (0..).zip(talks) {
+        fleet
+            .turn(
+                talk,
+                &[("x-session-id", &format!("talk-{at}"))],
+                &words(10 * round + at, 40),
+            )
+            .await;
+        fleet.at_rest().await;
+    }
+}
+
+async fn start(case: &Case, talks: &mut [Conversation]) -> Fleet {
+    let engine = EngineConfig {
+        kv_events: Some(KvEventsConfig {
+            buffer: if case.replay == Replay::Two { 2 } else { 10_000 },
+            ..KvEventsConfig::default()
+        }),
+        ..quick()
+    };
+    let engine = Engine::start(engine).await.unwrap();
+    let (address, endpoint) = (engine.addr(), engine.kv_source().unwrap().endpoint.clone());
+    if case.event == Event::Late {
+        let router = route(&[address], |config| config.workers[0].kv_events = KvEvents::Off).await;
+        let early = Fleet {
+            engines: vec![engine],
+            router,
+        };
+        turns(&early, talks, 1).await;
+        let Fleet { engines, router } = early;
+        router.drain().await;
+        let router = route(&[address], |_| {}).await;
+        return Fleet { engines, router };
+    }
+    if case.event == Event::LostAtFirst {
+        engine.set_fault(lost());
+    }
+    let router = route(&[address], |config| {
+        if case.replay == Replay::Nowhere {
+            config.workers[0].kv_events = KvEvents::At {
+                endpoint,
+                replay: None,
+            };
+        }
+    })
+    .await;
+    Fleet {
+        engines: vec![engine],
+        router,
+    }
+}
+
+fn lost() -> Fault {
+    Fault {
+        drop_events: true,
+        ..Fault::default()
+    }
+}
+
+async fn happen(case: &Case, fleet: &Fleet, talks: &mut [Conversation]) {
+    let engine = &fleet.engines[0];
+    match case.event {
+        Event::Nothing | Event::Late => {}
+        Event::Lost | Event::LostAtFirst => {
+            engine.set_fault(Fault {
+                no_replay: case.replay == Replay::Silent,
+                ..lost()
+            });
+            turns(fleet, talks, 2).await;
+            engine.set_fault(Fault {
+                no_replay: case.replay == Replay::Silent,
+                ..Fault::default()
+            });
+        }
+        Event::Restart => {
+            engine.set_fault(Fault {
+                die: true,
+                die_for_ms: Some(1),
+                ..Fault::default()
+            });
+            let knowledge = &fleet.router.app().knowledge;
+            let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
+            until("what the old process held is forgotten", || blocks() == Some(0)).await;
+            until("the engine is back", || {
+                std::net::TcpStream::connect(engine.addr()).is_ok()
+            })
+            .await;
+        }
+        Event::Clear => engine.set_fault(Fault {
+            clear_cache: true,
+            ..Fault::default()
+        }),
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_lost_is_noticed_and_made_good() {
+    for case in &CASES {
+        let name = format!("{:?}", (case.event as u8, case.replay as u8));
+        let mut talks: Vec<Conversation> = (0..3).map(|seed| Conversation::new(&words(seed, 200))).collect();
+        let fleet = start(case, &mut talks).await;
+        all_live(&fleet).await;
+        let knowledge = &fleet.router.app().knowledge;
+        if case.event != Event::LostAtFirst {
+            // A subscription takes effect when the publisher has read it.
+            let mut round = 100;
+            while knowledge.stored(WorkerId(0)) == Some(0) {
+                let mut first = [Conversation::new(&words(round, 20))];
+                turns(&fleet, &mut first, round).await;
+                round += 1;
+            }
+        }
+        turns(&fleet, &mut talks, 3).await;
+        happen(case, &fleet, &mut talks).await;
+        // What was lost shows with the next batch; a turn binds each conversation to its blocks again.
+        turns(&fleet, &mut talks, 4).await;
+        until(&format!("case {name} shows"), || {
+            let page = fleet.router.app().metrics.render(fleet.router.app()).unwrap();
+            let page = tailroute_e2e::metrics::Page::read(std::str::from_utf8(&page).unwrap());
+            case.seen
+                .iter()
+                .all(|what| page.sum("tailroute_kv_stream_total", &[("what", what)]) > 0.0)
+        })
+        .await;
+        turns(&fleet, &mut talks, 5).await;
+        let before = fleet.metrics().await;
+        turns(&fleet, &mut talks, 6).await;
+        let page = fleet.metrics().await;
+        for what in case.never {
+            let times = page.sum("tailroute_kv_stream_total", &[("what", what)]);
+            assert_eq!(times, 0.0, "case {name}: {what}");
+        }
+        let exact = |page| {
+            tailroute_e2e::metrics::Page::sum(
+                page,
+                "tailroute_cached_tokens_agreement_total",
+                &[("agreement", "exact")],
+            )
+        };
+        assert_eq!(
+            exact(&page) - exact(&before),
+            3.0,
+            "case {name}: {:?}",
+            agreement(&page)
+        );
+        // Blocks that were stored before what is known hang in the air, so such conversations stay the mirror's.
+        if case.replay == Replay::All {
+            assert_eq!(told(&page) - told(&before), 3.0, "case {name}");
+        }
+    }
+}

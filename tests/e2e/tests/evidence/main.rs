@@ -1,0 +1,53 @@
+//! What workers say of their caches, over real sockets: predictions against reports, with events and without.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests and their helpers"
+)]
+
+mod agreement;
+mod lease;
+mod loss;
+mod ranks;
+mod restart;
+
+use policy::ids::WorkerId;
+use tailroute_e2e::fleet::Fleet;
+use tailroute_e2e::metrics::Page;
+use tailroute_e2e::wait::until;
+
+/// Numbers that look random, the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// Waits until the events of all workers are followed.
+async fn all_live(fleet: &Fleet) {
+    let app = fleet.router.app();
+    until("the events of all workers are followed", || {
+        (0..app.fleet.workers().len() as u32).all(|slot| app.knowledge.stored(WorkerId(slot)).is_some())
+    })
+    .await;
+}
+
+/// Of the answers, the share whose cached tokens were predicted exactly, and within a block.
+fn agreement(page: &Page) -> (f64, f64) {
+    let sum = |labels: &[(&str, &str)]| page.sum("tailroute_cached_tokens_agreement_total", labels);
+    let (all, exact) = (sum(&[]), sum(&[("agreement", "exact")]));
+    (exact / all, (exact + sum(&[("agreement", "block")])) / all)
+}
+
+/// Answers whose cached tokens were predicted from events.
+fn told(page: &Page) -> f64 {
+    page.sum(
+        "tailroute_cached_tokens_agreement_total",
+        &[("evidence", "events")],
+    )
+}

@@ -1,0 +1,171 @@
+//! The router restarts, and comes back with what it wrote down; or an engine does.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use config::Snapshot;
+use policy::ids::WorkerId;
+use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
+use tailroute_e2e::fleet::{Fleet, probe_often, quick, route};
+use tailroute_e2e::talk::{Conversation, words};
+use tailroute_e2e::wait::until;
+
+use crate::{agreement, all_live, told};
+
+#[tokio::test]
+async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
+    let fleet = Fleet::start(vec![publishing()], |_| {}).await;
+    all_live(&fleet).await;
+    let mut talk = Conversation::new(&words(1, 300));
+    let headers = [("x-session-id", "one")];
+    for turn in 0..3 {
+        fleet.turn(&mut talk, &headers, &words(10 + turn, 40)).await;
+        fleet.at_rest().await;
+    }
+    fleet.engines[0].set_fault(Fault {
+        die: true,
+        die_for_ms: Some(1),
+        ..Fault::default()
+    });
+    let knowledge = &fleet.router.app().knowledge;
+    let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
+    until("what the old process held is forgotten", || blocks() == Some(0)).await;
+    all_live(&fleet).await;
+    until("the engine takes requests", || {
+        std::net::TcpStream::connect(fleet.engines[0].addr()).is_ok()
+    })
+    .await;
+    let mut cached = Vec::new();
+    for turn in 0..3 {
+        cached.push(
+            fleet
+                .turn(&mut talk, &headers, &words(20 + turn, 40))
+                .await
+                .cached,
+        );
+        fleet.at_rest().await;
+    }
+    assert!(
+        cached[0] == 0 && cached[1] > 300 && cached[2] > cached[1],
+        "{cached:?}"
+    );
+    let page = fleet.metrics().await;
+    assert!(page.sum("tailroute_kv_stream_total", &[("what", "forget")]) >= 1.0);
+    let (exact, _) = agreement(&page);
+    assert_eq!(exact, 1.0);
+}
+
+fn publishing() -> EngineConfig {
+    EngineConfig {
+        kv_events: Some(KvEventsConfig::default()),
+        ..quick()
+    }
+}
+
+/// Engines that outlive their router, and a router that writes down what it learned.
+async fn restart(fleet: Fleet, path: &Path) -> Fleet {
+    let Fleet { engines, router } = fleet;
+    assert_eq!(router.drain().await, 0);
+    let addresses: Vec<SocketAddr> = engines.iter().map(Engine::addr).collect();
+    let router = route(&addresses, |config| config.index.snapshot = Some(kept_at(path))).await;
+    Fleet { engines, router }
+}
+
+fn kept_at(path: &Path) -> Snapshot {
+    Snapshot {
+        path: path.to_owned(),
+        interval: Duration::from_secs(3600),
+        max_age: Duration::from_secs(600),
+    }
+}
+
+#[tokio::test]
+async fn a_router_that_comes_back_knows_where_conversations_live() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let mut fleet = Fleet::start(vec![quick(); 3], |config| {
+        probe_often(config);
+        config.index.snapshot = Some(kept_at(&path));
+    })
+    .await;
+    let mut talks: Vec<Conversation> = (0..6).map(|seed| Conversation::new(&words(seed, 300))).collect();
+    let mut homes = Vec::new();
+    for (at, talk) in (0..).zip(&mut talks) {
+        fleet.turn(talk, &[], &words(100 + at, 50)).await;
+        homes.push(fleet.turn(talk, &[], &words(200 + at, 50)).await);
+    }
+    fleet.at_rest().await;
+    fleet = restart(fleet, &path).await;
+    let knowledge = &fleet.router.app().knowledge;
+    until("the snapshot is restored", || {
+        (0..3).map(|slot| knowledge.held(WorkerId(slot)).0).sum::<u64>() > 6 * 400
+    })
+    .await;
+    for (at, (talk, home)) in (0..).zip(talks.iter_mut().zip(&homes)) {
+        let turned = fleet.turn(talk, &[], &words(300 + at, 50)).await;
+        assert_eq!(turned.engine, home.engine);
+        assert!(turned.cached + 16 > home.prompt, "{turned:?} {home:?}");
+    }
+    fleet.at_rest().await;
+    let (exact, block) = agreement(&fleet.metrics().await);
+    assert_eq!((exact, block), (1.0, 1.0), "predictions are as good as before");
+}
+
+#[tokio::test]
+async fn a_damaged_snapshot_is_ignored_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    std::fs::write(&path, b"tailrout of another kind").unwrap();
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.index.snapshot = Some(kept_at(&path));
+    })
+    .await;
+    let mut talk = Conversation::new(&words(1, 300));
+    fleet.turn(&mut talk, &[], &words(2, 50)).await;
+    fleet.at_rest().await;
+    assert_eq!(fleet.router.drain().await, 0);
+    let written = tailroute::snapshot::format::decode(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!((written.workers.len(), written.last_workers.len()), (1, 1));
+    assert!(!written.workers[0].1.is_empty());
+}
+
+#[tokio::test]
+async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_events_after_a_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("index");
+    let mut fleet = Fleet::start(vec![publishing(); 2], |config| {
+        probe_often(config);
+        config.index.snapshot = Some(kept_at(&path));
+    })
+    .await;
+    all_live(&fleet).await;
+    let mut talks: Vec<Conversation> = (0..6)
+        .map(|seed| Conversation::new(&words(seed % 2, 300)))
+        .collect();
+    for round in 0..2 {
+        for (at, talk) in (0..).zip(&mut talks) {
+            fleet.turn(talk, &[], &words(100 * round + at, 50)).await;
+            fleet.at_rest().await;
+        }
+    }
+    fleet = restart(fleet, &path).await;
+    all_live(&fleet).await;
+    let knowledge = &fleet.router.app().knowledge;
+    until("the snapshot is restored", || {
+        (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum::<u64>() > 6 * 300
+    })
+    .await;
+    let mut by_events = Vec::new();
+    for round in 2..4 {
+        let before = told(&fleet.metrics().await);
+        for (at, talk) in (0..).zip(&mut talks) {
+            fleet.turn(talk, &[], &words(100 * round + at, 50)).await;
+            fleet.at_rest().await;
+        }
+        by_events.push(told(&fleet.metrics().await) - before);
+    }
+    // Which blocks are whose text is not written down: the mirror knows the text, and one turn binds it again.
+    assert_eq!(by_events[1], 6.0);
+    assert_eq!(agreement(&fleet.metrics().await), (1.0, 1.0));
+}
