@@ -1,5 +1,13 @@
-//! The atomics that the index is built on, named in one place so that a model checker can put its own in theirs.
+//! The atomics that the index is built on, named in one place so that a model checker can put its own in theirs, and the
+//! sizes that it makes smaller.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::thread::yield_now;
+
+/// Entries of a table of runs' first keys when it is empty, as a power of two.
+pub(crate) const SMALLEST_HEADS_LOG2: u32 = 8;
+/// Words of the index's smallest chunks, as a power of two.
+pub(crate) const SMALLEST_CHUNK_LOG2: u32 = 13;
+/// Bytes of its smallest budget.
+pub(crate) const SMALLEST_BUDGET: u64 = 4 << 20;

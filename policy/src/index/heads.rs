@@ -6,9 +6,8 @@
 
 use std::sync::OnceLock;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, SMALLEST_HEADS_LOG2, fence, spin_loop};
 
-const FIRST_SLOTS_LOG2: u32 = 8;
 const LEVELS: usize = 22;
 
 struct Slot {
@@ -45,7 +44,7 @@ impl Heads {
     fn table_at(&self, level: u32) -> &[Slot] {
         let level = (level as usize).min(LEVELS - 1);
         self.levels[level].get_or_init(|| {
-            let slots = 1usize << (FIRST_SLOTS_LOG2 as usize + level);
+            let slots = 1usize << (SMALLEST_HEADS_LOG2 as usize + level);
             (0..slots)
                 .map(|_| Slot {
                     key: AtomicU64::new(0),

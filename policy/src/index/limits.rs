@@ -13,7 +13,7 @@ pub struct IndexLimits {
 
 impl IndexLimits {
     /// The least budget that makes sense; a smaller one is taken as this.
-    pub const MIN_BYTES: u64 = 4 << 20;
+    pub const MIN_BYTES: u64 = crate::sync::SMALLEST_BUDGET;
     /// The largest budget: what run numbers can address. A larger one is taken as this.
     pub const MAX_BYTES: u64 = 8 << 30;
     /// Worker slots. Slots are dense by contract; the bound keeps a stray number from sizing an array.

@@ -30,7 +30,7 @@ use super::run::{self, View};
 use super::words::Words;
 use super::{IndexLimits, IndexStats};
 use crate::ids::{PrefixHash, WorkerId};
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, SMALLEST_CHUNK_LOG2};
 use debt::Debt;
 use members::Worker;
 
@@ -70,7 +70,9 @@ impl Writer {
         let max_bytes = limits
             .max_bytes
             .clamp(IndexLimits::MIN_BYTES, IndexLimits::MAX_BYTES);
-        let chunk_words = (max_bytes / 8 / 64).next_power_of_two().clamp(1 << 13, 1 << 14);
+        let chunk_words = (max_bytes / 8 / 64)
+            .next_power_of_two()
+            .clamp(1 << SMALLEST_CHUNK_LOG2, 1 << 14);
         let chunks = max_bytes / (chunk_words * 8) + 8;
         let shared = Arc::new(Shared {
             words: Words::new(chunks as usize, (chunk_words / 16).ilog2()),

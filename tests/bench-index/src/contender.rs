@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use dynamo_kv_router::ConcurrentRadixTreeCompressed;
 use dynamo_kv_router::indexer::{SyncIndexer, WorkerTask};
@@ -15,26 +14,25 @@ use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{Index, IndexLimits, IndexReader, Reach};
 
 use crate::WORKERS;
+use crate::clock::{Spent, timed};
 use crate::workload::{Event, Question, Workload};
 
 pub trait Contender {
     fn name(&self) -> &'static str;
-    /// Applies the events; nanoseconds spent.
-    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> u64;
+    /// Applies the events.
+    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> Spent;
     /// Takes the question in, outside the time measured.
     fn prepare(&mut self, question: &Question);
     /// The lookup that is timed.
     fn ask(&mut self);
     /// The last answer: leading blocks by worker.
     fn answer(&self, scores: &mut [u32]);
-    /// Nanoseconds to forget a worker.
-    fn remove_worker(&mut self, worker: u32) -> u64;
-}
-
-fn timed(work: impl FnOnce()) -> u64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_nanos() as u64
+    /// Forgets a worker.
+    fn remove_worker(&mut self, worker: u32) -> Spent;
+    /// Does all that forgetting left to later writes, where it leaves anything.
+    fn reclaim(&mut self) -> Option<Spent> {
+        None
+    }
 }
 
 pub struct Tailroute {
@@ -57,9 +55,9 @@ impl Contender for Tailroute {
         "tailroute"
     }
 
-    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> u64 {
+    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> Spent {
         // Converted a thousand at a time, so that only the index is timed.
-        let spent = events.chunks(1000).map(|events| {
+        events.chunks(1000).map(|events| {
             let mut hashes = Vec::new();
             let calls: Vec<_> = events.iter().map(|event| match *event {
                 Event::Store { worker, chain, from, to } => {
@@ -87,11 +85,7 @@ impl Contender for Tailroute {
                     }
                 }
             })
-        }).sum();
-        if std::env::var_os("VERBOSE").is_some() {
-            eprintln!("{:?}", self.index.stats());
-        }
-        spent
+        }).sum()
     }
 
     fn prepare(&mut self, question: &Question) {
@@ -109,10 +103,16 @@ impl Contender for Tailroute {
         }
     }
 
-    fn remove_worker(&mut self, worker: u32) -> u64 {
+    fn remove_worker(&mut self, worker: u32) -> Spent {
         timed(|| {
             self.index.forget(WorkerId(worker));
         })
+    }
+
+    fn reclaim(&mut self) -> Option<Spent> {
+        Some(timed(|| {
+            self.index.tidy(u64::MAX);
+        }))
     }
 }
 
@@ -140,7 +140,7 @@ impl Contender for SmgChain {
         "kv-index ChainIndex"
     }
 
-    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> u64 {
+    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> Spent {
         events.chunks(1000).map(|events| {
             let mut blocks = Vec::new();
             let calls: Vec<_> = events.iter().map(|event| match *event {
@@ -190,7 +190,7 @@ impl Contender for SmgChain {
         scores.copy_from_slice(&self.scores);
     }
 
-    fn remove_worker(&mut self, worker: u32) -> u64 {
+    fn remove_worker(&mut self, worker: u32) -> Spent {
         let map = std::mem::take(&mut self.maps[worker as usize]);
         timed(|| self.index.remove_worker(worker, map))
     }
@@ -241,7 +241,7 @@ impl DynamoRadix {
     }
 
     /// Sends tasks and waits until the event loop is through with them.
-    fn process(&self, tasks: Vec<WorkerTask>) -> u64 {
+    fn process(&self, tasks: Vec<WorkerTask>) -> Spent {
         let (done, wait) = tokio::sync::oneshot::channel();
         timed(|| {
             for task in tasks {
@@ -258,7 +258,7 @@ impl Contender for DynamoRadix {
         "dynamo compressed radix"
     }
 
-    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> u64 {
+    fn apply_all(&mut self, workload: &Workload, events: &[Event]) -> Spent {
         events.chunks(1000).map(|events| {
             let tasks = events.iter().map(|event| WorkerTask::Event(self.convert(workload, *event))).collect();
             self.process(tasks)
@@ -281,7 +281,7 @@ impl Contender for DynamoRadix {
         }
     }
 
-    fn remove_worker(&mut self, worker: u32) -> u64 {
+    fn remove_worker(&mut self, worker: u32) -> Spent {
         let (resp, _wait) = tokio::sync::oneshot::channel();
         self.process(vec![WorkerTask::RemoveWorker { worker_id: u64::from(worker), sweep_tree: true, resp }])
     }

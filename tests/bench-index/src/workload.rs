@@ -165,6 +165,17 @@ impl Workload {
         events
     }
 
+    /// The end of what each of these workers holds goes, block by block, until they dropped so many.
+    pub fn drain(&self, workers: std::ops::Range<u32>, blocks: usize) -> Vec<Event> {
+        let copies = self.by_use.values().filter(|(worker, _)| workers.contains(worker));
+        let removals = copies.flat_map(|copy| {
+            let (worker, chain) = *copy;
+            let held = self.held.get(copy).map_or(0, |(held, _)| *held);
+            (PROMPT_BLOCKS as u32..held).rev().map(move |at| Event::Remove { worker, chain, at })
+        });
+        removals.take(blocks).collect()
+    }
+
     /// The cases, each with its questions about chains that are held now.
     pub fn questions(&self, count: usize) -> Vec<(&'static str, Vec<Question>)> {
         let mut rng = Rng(99);

@@ -8,4 +8,9 @@ mod sync {
     pub(crate) use shuttle::hint::spin_loop;
     pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     pub(crate) use shuttle::thread::yield_now;
+
+    // So small that tables grow, logs are cleaned and budgets bind within a few dozen operations.
+    pub(crate) const SMALLEST_HEADS_LOG2: u32 = 2;
+    pub(crate) const SMALLEST_CHUNK_LOG2: u32 = 9;
+    pub(crate) const SMALLEST_BUDGET: u64 = 64 << 10;
 }

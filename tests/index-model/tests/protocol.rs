@@ -1,9 +1,9 @@
 //! The read and write protocol, under random schedules that may switch threads at every access to shared memory.
 
 use index_model::ids::{PrefixHash, WorkerId};
-use index_model::index::{Index, IndexLimits, Reach};
+use index_model::index::{Index, IndexLimits, Reach, StoreError};
 
-const SCHEDULES: usize = 300;
+const SCHEDULES: usize = 2000;
 
 fn keys(path: &[u64]) -> Vec<PrefixHash> {
     path.iter().map(|key| PrefixHash(*key)).collect()
@@ -16,15 +16,37 @@ fn explore(
     chain: &'static [u64],
     check: fn(&Reach, &mut u32),
 ) {
+    explore_times(SCHEDULES, prepare, write, move || keys(chain), check);
+}
+
+/// The same for what takes many operations to get ready.
+fn explore_few(
+    prepare: fn(&mut Index),
+    write: fn(&mut Index),
+    chain: fn() -> Vec<PrefixHash>,
+    check: fn(&Reach, &mut u32),
+) {
+    explore_times(SCHEDULES / 50, prepare, write, chain, check);
+}
+
+fn explore_times(
+    schedules: usize,
+    prepare: fn(&mut Index),
+    write: fn(&mut Index),
+    chain: impl Fn() -> Vec<PrefixHash> + Copy + Send + Sync + 'static,
+    check: fn(&Reach, &mut u32),
+) {
     shuttle::check_random(
         move || {
-            let mut index = Index::new(IndexLimits { max_bytes: IndexLimits::MIN_BYTES });
+            let mut index = Index::new(IndexLimits {
+                max_bytes: IndexLimits::MIN_BYTES,
+            });
             prepare(&mut index);
             let readers: Vec<_> = (0..2)
                 .map(|_| {
                     let reader = index.reader();
                     shuttle::thread::spawn(move || {
-                        let (chain, mut reach, mut seen) = (keys(chain), Reach::new(), 0);
+                        let (chain, mut reach, mut seen) = (chain(), Reach::new(), 0);
                         for _ in 0..3 {
                             reader.lookup(&chain, &mut reach);
                             check(&reach, &mut seen);
@@ -38,7 +60,7 @@ fn explore(
             }
             assert_eq!(index.broken(), None);
         },
-        SCHEDULES,
+        schedules,
     );
 }
 
@@ -67,7 +89,9 @@ fn a_growing_copy_never_seems_to_shrink() {
         },
         |index| {
             for (parent, key) in [(1, 2), (2, 3), (3, 4)] {
-                index.store_after(WorkerId(0), Some(PrefixHash(parent)), &keys(&[key])).unwrap();
+                index
+                    .store_after(WorkerId(0), Some(PrefixHash(parent)), &keys(&[key]))
+                    .unwrap();
                 index.store(WorkerId(3), &keys(&[1, 2, 100 + key])).unwrap();
             }
         },
@@ -120,5 +144,92 @@ fn an_answer_never_mixes_two_runs_that_used_the_same_memory() {
             assert_eq!(reach.of(WorkerId(4)), 0);
             assert!(reach.of(WorkerId(5)) <= 1);
         },
+    );
+}
+
+/// A chain of its own for each conversation.
+fn conversation(number: u64, len: u64) -> Vec<PrefixHash> {
+    (1..=len).map(|at| PrefixHash(number << 20 | at)).collect()
+}
+
+#[test]
+fn a_worker_that_goes_takes_long_runs_along_and_its_slot_is_used_again_at_once() {
+    explore(
+        |index| {
+            let long: Vec<PrefixHash> = (1..=40).map(PrefixHash).collect();
+            index.store(WorkerId(0), &long[..20]).unwrap();
+            index.store(WorkerId(70), &long).unwrap();
+            index.store(WorkerId(70), &keys(&[1, 2, 3, 90])).unwrap();
+        },
+        |index| {
+            // Leaves twenty keys behind the run's end to later writes, which grow that very run.
+            assert_eq!(index.forget(WorkerId(70)), 41);
+            index.store(WorkerId(70), &keys(&[1, 2, 3, 90, 91])).unwrap();
+            let long: Vec<PrefixHash> = (1..=30).map(PrefixHash).collect();
+            index.store(WorkerId(70), &long).unwrap();
+        },
+        &[
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+        ],
+        |reach, _| {
+            assert!(reach.is_complete());
+            assert_eq!(reach.of(WorkerId(0)), 20);
+            assert!([0, 3, 20, 22].contains(&reach.of(WorkerId(70))), "{reach:?}");
+        },
+    );
+}
+
+#[test]
+fn holders_come_and_go_by_the_dozen_and_steady_ones_are_read_right() {
+    explore(
+        |index| {
+            index
+                .store(WorkerId(0), &keys(&[1, 2, 3, 4, 5, 6, 7, 8]))
+                .unwrap();
+            index.store(WorkerId(200), &keys(&[1, 2, 3, 4, 5])).unwrap();
+        },
+        |index| {
+            // Past the partial holders that fit the record, past those that a run may have: overflows and splits.
+            for worker in 1..8 {
+                let held: Vec<PrefixHash> = (1..=u64::from(worker)).map(PrefixHash).collect();
+                index.store(WorkerId(worker * 64), &held).unwrap();
+            }
+            (1..8).for_each(|worker| {
+                index.forget(WorkerId(worker * 64));
+            });
+        },
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+        |reach, _| {
+            assert_eq!(reach.of(WorkerId(0)), 8);
+            assert_eq!(reach.of(WorkerId(200)), 5);
+        },
+    );
+}
+
+#[test]
+fn what_is_in_use_is_read_right_while_the_budget_evicts_and_the_log_is_cleaned() {
+    explore_few(
+        |index| {
+            index.store(WorkerId(0), &conversation(0, 12)).unwrap();
+            (1..60).for_each(|number| {
+                index.store(WorkerId(1), &conversation(number, 40)).unwrap();
+                index.touch(&conversation(0, 12));
+            });
+        },
+        |index| {
+            for number in 60..66 {
+                let stored = index.store(WorkerId(2), &conversation(number, 40));
+                assert!(!matches!(stored, Err(StoreError::Conflict { .. })));
+                index.touch(&conversation(0, 12));
+            }
+            assert!(index.stats().evicted_keys > 0, "{:?}", index.stats());
+            assert!(
+                index.stats().bytes <= IndexLimits::MIN_BYTES / 100 * 105,
+                "{:?}",
+                index.stats()
+            );
+        },
+        || conversation(0, 12),
+        |reach, _| assert_eq!((reach.of(WorkerId(0)), reach.deepest()), (12, 12)),
     );
 }

@@ -1,0 +1,1 @@
+../../../../policy/src/index/heads.rs
