@@ -152,6 +152,10 @@ pub struct Weights {
     /// Multiplies κ's excess over 1: how much a miss is charged for the load that it causes.
     #[schemars(range(min = 0, max = 1e6))]
     pub locality: f64,
+    /// Multiplies what it costs a conversation to live among many: a mean prefill times the worker's share of turns and
+    /// of tokens.
+    #[schemars(range(min = 0, max = 1e6))]
+    pub home: f64,
     /// Multiplies the predicted wait.
     #[schemars(range(min = 0, max = 1e6))]
     pub load: f64,
@@ -373,6 +377,7 @@ impl Default for Weights {
     fn default() -> Self {
         let route::Weights {
             locality,
+            home,
             load,
             slo,
             affinity_ms,
@@ -380,6 +385,7 @@ impl Default for Weights {
         } = route::Weights::default();
         Self {
             locality,
+            home,
             load,
             slo,
             affinity_ms,

@@ -101,6 +101,8 @@ pub struct Terms {
     pub kappa: f64,
     /// Predicted milliseconds beyond the objective, times the `slo` weight.
     pub slo_ms: f64,
+    /// What it costs to make this worker the conversation's home.
+    pub home_ms: f64,
     /// Credit for being the conversation's last worker (negative).
     pub affinity_ms: f64,
     /// Random tie-breaking.
@@ -229,6 +231,7 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
         fixed_ms: worker.cost.beta_ms,
         kappa: 1.0,
         slo_ms: 0.0,
+        home_ms: 0.0,
         affinity_ms: 0.0,
         spread_ms: 0.0,
         score: f64::INFINITY,

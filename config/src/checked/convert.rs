@@ -88,6 +88,7 @@ fn capture(written: written::Capture, checker: &mut Checker<'_>) -> Option<Captu
 pub(crate) fn routing(written: written::Routing) -> Routing {
     let written::Weights {
         locality,
+        home,
         load,
         slo,
         affinity_ms,
@@ -102,6 +103,7 @@ pub(crate) fn routing(written: written::Routing) -> Routing {
         policy: written.policy,
         weights: Weights {
             locality,
+            home,
             load,
             slo,
             affinity_ms,

@@ -92,8 +92,10 @@ impl FromStr for PolicyName {
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
     /// Multiplies κ's excess over 1: how much a miss is charged for the load it causes. 1 is the whole bill in theory;
-    /// 0.6 was best in the mean over loads, as part of the work delays nobody.
+    /// part of the work delays nobody.
     pub locality: f64,
+    /// Multiplies what it costs to live among many: a mean prefill times the worker's share of turns and of tokens.
+    pub home: f64,
     /// Multiplies the predicted wait.
     pub load: f64,
     /// Extra cost per millisecond predicted beyond the turn's objective.
@@ -107,7 +109,8 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            locality: 0.6,
+            locality: 0.8,
+            home: 0.1,
             load: 1.0,
             slo: 0.0,
             affinity_ms: 0.0,
@@ -157,7 +160,7 @@ impl Default for Settings {
         Self {
             policy: PolicyName::default(),
             weights: Weights::default(),
-            kappa_max: 10.0,
+            kappa_max: 30.0,
             cache_aware: CacheAware::default(),
         }
     }

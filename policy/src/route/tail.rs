@@ -1,7 +1,7 @@
 //! `tail`: the least cost of serving the turn here, to this turn and to those behind it.
 //!
 //! ```text
-//! cost_w = load·wait_w + κ_w·(α_w·u_w + γ_w·u_w·(h_w + u_w/2)) + β_w + slo·over_w − affinity + spread
+//! cost_w = load·wait_w + κ_w·x_w + β_w + home·S̄·(λ_w/λ̄ + T_w/T̄) + slo·over_w − affinity + spread
 //! κ_w    = min(κ_max, 1 + locality·ρ̄/(1 − ρ̄)·(wait_w + x_w/2)/S̄),     x_w = α_w·u_w + γ_w·u_w·(h_w + u_w/2)
 //! ```
 //!
@@ -15,6 +15,13 @@
 //! A router that minimises only the turn's own predicted TTFT ignores that bill and scatters conversations under load;
 //! charging it keeps them where their prefix lives, and the more so the busier the fleet is.
 //!
+//! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, so its prefill is
+//! not all that the choice decides. Other conversations live there too, and they meet: λ_w, the rate of turns routed to w,
+//! says how often, and T_w, the tokens indexed there, how many conversations may come back. Both against the fleet's
+//! mean. At a tenth of a mean prefill each this is a tie-break between workers that are nearly alike, which is what they
+//! are on a fleet that is nearly idle: agents that start there one by one would otherwise fall into random, uneven lots
+//! and wait for each other for an hour. It does not add up to a reason to leave a prefix.
+//!
 //! ρ̄ and S̄ are the fleet's, not the worker's: what a turn costs everywhere must not steer it, and a per-worker factor
 //! on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
 
@@ -22,10 +29,11 @@ use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let weights = &snapshot.settings.weights;
-    let (rho, mean_work) = fleet_means(snapshot.workers);
+    let fleet = Fleet::of(snapshot.workers);
     for (worker, terms) in snapshot.workers.iter().zip(terms.iter_mut()) {
-        let excess = weights.locality * behind(terms, mean_work);
-        terms.kappa = kappa(rho, excess, snapshot.settings.kappa_max);
+        let excess = weights.locality * fleet.behind(terms);
+        terms.kappa = kappa(fleet.rho, excess, snapshot.settings.kappa_max);
+        terms.home_ms = weights.home * fleet.crowd(worker);
         terms.slo_ms = weights.slo * (terms.predicted_ttft().0 - turn.objective.0).max(0.0);
         terms.affinity_ms = if turn.last_worker == Some(worker.id) {
             -weights.affinity_ms
@@ -36,6 +44,7 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
         terms.score = weights.load * terms.wait_ms
             + terms.kappa * terms.marginal_ms
             + terms.fixed_ms
+            + terms.home_ms
             + terms.slo_ms
             + terms.affinity_ms
             + terms.spread_ms;
@@ -43,23 +52,60 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
     Reason::LeastCost
 }
 
-/// ρ̄ and S̄ of the ready workers.
-fn fleet_means(workers: &[WorkerView]) -> (f64, f64) {
-    let (mut count, mut rho, mut work) = (0.0f64, 0.0, 0.0);
-    for worker in workers.iter().filter(|worker| worker.ready) {
-        count += 1.0;
-        rho += worker.utilisation;
-        work += worker.mean_work.0;
-    }
-    (rho / count.max(1.0), work / count.max(1.0))
+/// Means over the ready workers.
+#[derive(Clone, Copy, Debug)]
+struct Fleet {
+    /// ρ̄.
+    rho: f64,
+    /// S̄.
+    mean_work: f64,
+    /// λ̄, per millisecond.
+    rate: f64,
+    /// T̄.
+    indexed: f64,
 }
 
-/// How many mean prefills the turn keeps the worker busy for those behind it: `(wait + x/2)/S̄`; 1 until S̄ is known.
-fn behind(terms: &Terms, mean_work: f64) -> f64 {
-    if mean_work > 0.0 {
-        (terms.wait_ms + terms.marginal_ms / 2.0) / mean_work
+impl Fleet {
+    fn of(workers: &[WorkerView]) -> Self {
+        let (mut count, mut rho, mut work, mut rate, mut indexed) = (0.0f64, 0.0, 0.0, 0.0, 0.0);
+        for worker in workers.iter().filter(|worker| worker.ready) {
+            count += 1.0;
+            rho += worker.utilisation;
+            work += worker.mean_work.0;
+            rate += turn_rate(worker);
+            indexed += worker.indexed.as_f64();
+        }
+        let mean = |sum: f64| sum / count.max(1.0);
+        Self {
+            rho: mean(rho),
+            mean_work: mean(work),
+            rate: mean(rate),
+            indexed: mean(indexed),
+        }
+    }
+
+    /// How many mean prefills the turn keeps the worker busy for those behind it: `(wait + x/2)/S̄`; 1 until S̄ is known.
+    fn behind(&self, terms: &Terms) -> f64 {
+        if self.mean_work > 0.0 {
+            (terms.wait_ms + terms.marginal_ms / 2.0) / self.mean_work
+        } else {
+            1.0
+        }
+    }
+
+    /// `S̄·(λ_w/λ̄ + T_w/T̄)`: who else lives there, in mean prefills; 0 for what the fleet has none of.
+    fn crowd(&self, worker: &WorkerView) -> f64 {
+        let share = |own: f64, mean: f64| if mean > 0.0 { own / mean } else { 0.0 };
+        self.mean_work * (share(turn_rate(worker), self.rate) + share(worker.indexed.as_f64(), self.indexed))
+    }
+}
+
+/// λ_w = ρ_w/S̄_w: turns routed to a worker, per millisecond.
+fn turn_rate(worker: &WorkerView) -> f64 {
+    if worker.mean_work.0 > 0.0 {
+        worker.utilisation / worker.mean_work.0
     } else {
-        1.0
+        0.0
     }
 }
 

@@ -109,6 +109,26 @@ fn tail_charges_a_miss_more_on_a_busy_worker() {
 }
 
 #[test]
+fn workers_that_are_nearly_alike_are_told_apart_by_who_lives_there() {
+    let mut workers = [worker(0), worker(1), worker(2)];
+    for (worker, (rho, indexed)) in workers.iter_mut().zip([(0.02, 900), (0.02, 300), (0.04, 300)]) {
+        worker.utilisation = rho;
+        worker.mean_work = Millis(40.0);
+        worker.indexed = Tokens(indexed);
+    }
+    let settings = with_policy(PolicyName::Tail);
+    for sequence in 0..6 {
+        let decision = choose(&settings, &workers, 4000, &[0; 3], sequence).unwrap();
+        assert_eq!(decision.chosen().worker, WorkerId(1));
+    }
+    // It is no reason to leave a prefix.
+    assert_eq!(chosen(&settings, &workers, 4000, &[600, 0, 0]), 0);
+    let decision = choose(&settings, &workers, 4000, &[0; 3], 0).unwrap();
+    // λ/λ̄ = 0.75, T/T̄ = 0.6, of a mean prefill of 40 ms, at a tenth.
+    assert!((decision.terms[1].home_ms - 0.1 * 40.0 * 1.35).abs() < 1e-9);
+}
+
+#[test]
 fn kappa_is_one_when_idle_grows_with_load_and_is_bounded() {
     assert_eq!(tail::kappa(0.0, 1.0, 10.0), 1.0);
     assert!((tail::kappa(0.5, 1.0, 10.0) - 2.0).abs() < 1e-12);

@@ -1,5 +1,7 @@
 use super::*;
 
+/// Fewer late turns than the controller minds.
+const MET_SHARE: f64 = 0.025;
 const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 
 #[test]
@@ -99,6 +101,21 @@ fn a_change_of_alpha_moves_the_tail_at_once() {
         controller.tail(xi, Tokens(0), 0.0).0
     };
     assert_eq!((tail(0.1), tail(0.2)), (1000, 500));
+}
+
+#[test]
+fn nothing_is_bought_where_the_objective_is_met_without() {
+    // Short conversations that all fit, and a cold start of a long one now and then.
+    let mut controller = Controller::new(&[Tokens(60_000)], 1.0);
+    for at in 0..3000u64 {
+        controller.served(&served(at % 100, 400, 0.0, 0.0));
+        if at % 100 == 0 {
+            controller.served(&served(10_000 + at, 20_000, 0.0, 0.0));
+        }
+    }
+    let state = controller.state();
+    assert!(state.arms[0].violations < MET_SHARE, "{state:?}");
+    assert!((state.allowance - 0.005).abs() < 1e-9, "{state:?}");
 }
 
 #[test]

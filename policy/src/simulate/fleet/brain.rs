@@ -2,36 +2,45 @@
 
 use rustc_hash::FxHashMap;
 
-use super::FleetConfig;
 use super::cache_rule::CacheRule;
+use super::ordered::OrderedWork;
 use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
-use crate::estimate::{PendingWork, Ticket, Utilisation};
+use super::{FleetConfig, Order, WorkerSpec};
+use crate::cost::PrefillCost;
+use crate::estimate::{LearnedCost, PendingWork, Ticket, Utilisation};
 use crate::ids::{ConversationId, WorkerId};
 use crate::index::Reach;
 use crate::residency::Hold;
-use crate::route::{self, Decision, Snapshot, Terms, WorkerView};
+use crate::route::{self, Decision, Snapshot, WorkerView};
 use crate::slo::{self, Controller, ControllerState, ServedTurn};
 use crate::units::{Millis, Tokens};
 
 #[derive(Debug)]
 struct Load {
     pending: PendingWork,
+    ordered: OrderedWork,
     utilisation: Utilisation,
     in_flight: u32,
     ready: bool,
+    learned: LearnedCost,
+    /// When the worker's last first token passed: the earliest that the next prefill can have begun.
+    last_first_token: Millis,
 }
 
 /// A turn on its way, as the router holds it.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) worker: usize,
+    turn: u32,
     ticket: Option<Ticket>,
     hold: Option<Hold>,
     evict_first: Tokens,
     /// The worker that the conversation's last turn went to, if another.
     left: Option<usize>,
+    sent_at: Millis,
+    cost: PrefillCost,
     wait: Millis,
     utilisation: f64,
     pub(super) predicted_ttft: Millis,
@@ -55,11 +64,14 @@ pub(super) struct Brain<'a> {
 impl<'a> Brain<'a> {
     pub(super) fn new(config: &'a FleetConfig, block_tokens: u32) -> Self {
         let capacities: Vec<Tokens> = config.workers.iter().map(|worker| worker.capacity).collect();
-        let load = |_| Load {
+        let load = |worker: &WorkerSpec| Load {
             pending: PendingWork::new(),
+            ordered: OrderedWork::default(),
             utilisation: Utilisation::new(config.utilisation_window),
             in_flight: 0,
             ready: true,
+            learned: LearnedCost::new(worker.cost),
+            last_first_token: Millis::ZERO,
         };
         Self {
             loads: config.workers.iter().map(load).collect(),
@@ -76,7 +88,13 @@ impl<'a> Brain<'a> {
     }
 
     /// Chooses a worker and counts the turn as sent; `None` if no worker is ready.
-    pub(super) fn send(&mut self, now: Millis, servers: &[Server], item: &Item) -> Option<(Sent, Decision)> {
+    pub(super) fn send(
+        &mut self,
+        now: Millis,
+        servers: &[Server],
+        arrival: (u32, Millis),
+        item: &Item,
+    ) -> Option<(Sent, Decision)> {
         self.beliefs.look_up(
             servers,
             &item.chain,
@@ -84,19 +102,7 @@ impl<'a> Brain<'a> {
             &mut self.resident,
             &mut self.indexed,
         );
-        self.views.clear();
-        for (at, (load, spec)) in self.loads.iter().zip(&self.config.workers).enumerate() {
-            self.views.push(WorkerView {
-                id: WorkerId(at as u32),
-                ready: load.ready,
-                cost: spec.cost,
-                wait: load.pending.wait(now),
-                utilisation: load.utilisation.at(now),
-                mean_work: load.utilisation.mean_work(),
-                in_flight: load.in_flight,
-                indexed: self.indexed[at],
-            });
-        }
+        self.look_at_workers(now, arrival.1, item);
         let sequence = self.sequence;
         self.sequence += 1;
         let snapshot = Snapshot {
@@ -120,28 +126,70 @@ impl<'a> Brain<'a> {
         };
         let decision = route::decide(&snapshot, &turn)?;
         let evict_first = self.evict_first(decision.chosen, item);
-        let sent = self.sent(now, decision.chosen, decision.chosen(), item, evict_first);
+        let sent = self.sent(now, &decision, arrival, item, evict_first);
         Some((sent, decision))
     }
 
-    fn sent(&mut self, now: Millis, worker: usize, terms: &Terms, item: &Item, evict_first: Tokens) -> Sent {
-        let prefill = self.config.workers[worker]
-            .cost
-            .prefill(terms.uncached, terms.cached);
+    /// The workers as the choice sees them now.
+    fn look_at_workers(&mut self, now: Millis, arrived: Millis, item: &Item) {
+        self.views.clear();
+        for (at, (load, spec)) in self.loads.iter().zip(&self.config.workers).enumerate() {
+            let cost = if self.config.learn_costs {
+                load.learned.cost()
+            } else {
+                spec.cost
+            };
+            let wait = match self.config.order {
+                Order::Fifo => load.pending.wait(now),
+                order => {
+                    let cached = self.resident[at].min(item.prompt);
+                    let prefill = cost.prefill(item.prompt.saturating_sub(cached), cached);
+                    load.ordered.wait(now, order.key(arrived, prefill))
+                }
+            };
+            self.views.push(WorkerView {
+                id: WorkerId(at as u32),
+                ready: load.ready,
+                cost,
+                wait,
+                utilisation: load.utilisation.at(now),
+                mean_work: load.utilisation.mean_work(),
+                in_flight: load.in_flight,
+                indexed: self.indexed[at],
+            });
+        }
+    }
+
+    fn sent(
+        &mut self,
+        now: Millis,
+        decision: &Decision,
+        (turn, arrived): (u32, Millis),
+        item: &Item,
+        evict_first: Tokens,
+    ) -> Sent {
+        let (worker, terms) = (decision.chosen, decision.chosen());
+        let cost = self.views[worker].cost;
+        let prefill = cost.prefill(terms.uncached, terms.cached);
         let load = &mut self.loads[worker];
         load.in_flight += 1;
         load.utilisation.add(now, prefill);
         let ticket = load.pending.sent(now, prefill);
+        let key = self.config.order.key(arrived, prefill);
+        load.ordered.sent(now, turn, key, prefill);
         let last = self
             .last_worker
             .insert(item.conversation, WorkerId(worker as u32));
         let left = last.map(WorkerId::index).filter(|last| *last != worker);
         Sent {
             worker,
+            turn,
             ticket: Some(ticket),
             hold: self.beliefs.sent(worker, &item.chain),
             evict_first,
             left,
+            sent_at: now,
+            cost,
             wait: Millis(terms.wait_ms),
             utilisation: self.views[worker].utilisation,
             predicted_ttft: terms.predicted_ttft(),
@@ -172,10 +220,24 @@ impl<'a> Brain<'a> {
 
     /// The turn's first token passed. Returns the worker that should be told that the conversation moved away from it:
     /// its copy is dead weight.
-    pub(super) fn first_token(&mut self, now: Millis, sent: &mut Sent, item: &Item) -> Option<usize> {
+    ///
+    /// The engine says how much it found cached, so what its prefill took is known too: a worker computes one prompt at
+    /// a time, from when it had it or was done with the last.
+    pub(super) fn first_token(
+        &mut self,
+        now: Millis,
+        sent: &mut Sent,
+        item: &Item,
+        (uncached, cached): (Tokens, Tokens),
+    ) -> Option<usize> {
+        let load = &mut self.loads[sent.worker];
         if let Some(ticket) = sent.ticket.take() {
-            self.loads[sent.worker].pending.first_token(now, ticket);
+            load.pending.first_token(now, ticket);
+            load.ordered.done(now, sent.turn);
         }
+        let began = load.last_first_token.max(sent.sent_at);
+        load.learned.observe(uncached, cached, now.saturating_sub(began));
+        load.last_first_token = now;
         let left = sent
             .left
             .take()
@@ -201,7 +263,7 @@ impl<'a> Brain<'a> {
                 prompt: item.prompt,
                 history: item.prompt.saturating_sub(item.new_tokens),
                 length: total,
-                cost: self.config.workers[sent.worker].cost,
+                cost: sent.cost,
                 wait: sent.wait,
                 objective: self.config.target.ttft,
                 next_prompt: self.config.target.next_prompt,
@@ -224,6 +286,7 @@ impl<'a> Brain<'a> {
         load.in_flight -= 1;
         if let Some(ticket) = sent.ticket {
             load.pending.gone(now, ticket);
+            load.ordered.done(now, sent.turn);
         }
         self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
     }

@@ -119,7 +119,8 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, turn: u32) {
         let item = &self.workload.items[turn as usize];
-        let Some((sent, decision)) = self.brain.send(self.now, &self.servers, item) else {
+        let arrival = (turn, self.arrival[turn as usize]);
+        let Some((sent, decision)) = self.brain.send(self.now, &self.servers, arrival, item) else {
             self.stranded.push(turn);
             return;
         };
@@ -179,7 +180,12 @@ impl<'a> Run<'a> {
         let turn = computed.turn;
         if let Some(flight) = &mut self.flights[turn as usize] {
             let item = &self.workload.items[turn as usize];
-            if let Some(left) = self.brain.first_token(self.now, &mut flight.sent, item) {
+            if let Some(left) = self.brain.first_token(
+                self.now,
+                &mut flight.sent,
+                item,
+                (computed.uncached, computed.cached),
+            ) {
                 let chain = item.chain.hashes().iter().rev().copied();
                 self.servers[left].cache.mark_evict_first(chain);
             }

@@ -101,11 +101,7 @@ impl Server {
     pub(super) fn enqueue(&mut self, turn: u32, arrived: Millis, predicted: Millis) {
         let order = self.arrivals;
         self.arrivals += 1;
-        let key = match self.order {
-            Order::Fifo => 0.0,
-            Order::Sjf => predicted.0,
-            Order::Edf => arrived.0 + 3.0 * predicted.0,
-        };
+        let key = self.order.key(arrived, predicted);
         self.queue.push(Queued { turn, key, order });
     }
 

@@ -298,3 +298,57 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_worker_that_slows_down_is_learned_and_costs_little() {
+    let turns = generated(1500);
+    let p99 = |learn_costs| {
+        let config = FleetConfig {
+            learn_costs,
+            pace: Pace::Load(0.6),
+            faults: vec![Fault {
+                worker: WorkerId(1),
+                at: 0.2,
+                kind: FaultKind::Slow(6.0),
+            }],
+            ..plain(3, 50_000)
+        };
+        play(&turns, &config).p99_ms
+    };
+    let (told_once, learned) = (p99(false), p99(true));
+    assert!(learned < 0.8 * told_once, "{learned} {told_once}");
+}
+
+#[test]
+fn waits_in_an_ordered_queue_are_predicted_by_its_order() {
+    let error = |order| {
+        let config = FleetConfig {
+            order,
+            view: View::Exact,
+            pace: Pace::Load(0.8),
+            ..plain(2, 0)
+        };
+        play(&generated(800), &config).prediction_error_ms
+    };
+    // What comes later may still overtake, so it is not exact; half of the turns are.
+    assert!(error(Order::Sjf) < 10.0 && error(Order::Edf) < 10.0);
+}
+
+#[test]
+fn workers_of_unequal_capacity_keep_unequal_shares() {
+    let mut config = plain(2, 20_000);
+    config.workers[1].capacity = Tokens(400_000);
+    config.pace = Pace::Load(0.4);
+    let records = play(&generated(1500), &config).per_turn.unwrap();
+    let hits = |worker| {
+        let of = records.iter().filter(|record| record.worker == worker);
+        let (cached, prompt) = of.fold((0, 0), |(cached, prompt), record| {
+            (
+                cached + record.cached.0,
+                prompt + (record.cached + record.uncached).0,
+            )
+        });
+        cached as f64 / f64::from(u32::try_from(prompt).unwrap()).max(1.0)
+    };
+    assert!(hits(1) > hits(0), "{} {}", hits(0), hits(1));
+}

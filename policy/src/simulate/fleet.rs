@@ -26,6 +26,7 @@
 mod brain;
 mod cache_rule;
 mod events;
+mod ordered;
 mod report;
 mod run;
 mod server;
@@ -49,7 +50,7 @@ use crate::units::{Millis, Tokens};
 /// One worker of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerSpec {
-    /// What its prefill costs. The router is told the same.
+    /// What its prefill costs. The router begins with the same, and learns on.
     pub cost: PrefillCost,
     /// Tokens that its cache holds.
     pub capacity: Tokens,
@@ -101,7 +102,7 @@ pub struct Fault {
 /// What can happen to a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
-    /// From now on everything takes this many times as long. The router is not told.
+    /// From now on everything takes this many times as long. The router is not told: it has to learn.
     Slow(f64),
     /// It is gone, and its cache with it. What it had is sent again elsewhere; the router notices at once.
     Die,
@@ -135,6 +136,8 @@ pub struct FleetConfig {
     pub order: Order,
     /// What the router believes of their caches.
     pub view: View,
+    /// Whether the router learns each worker's cost from its answers, or believes [`WorkerSpec::cost`] for ever.
+    pub learn_costs: bool,
     /// Answers.
     pub decode: Decode,
     /// What has to be met.
@@ -164,6 +167,7 @@ impl FleetConfig {
             cache: CacheRule::Lru,
             order: Order::Fifo,
             view: View::Mirror,
+            learn_costs: true,
             decode: Decode::default(),
             target: Target {
                 ttft: Millis(500.0),
