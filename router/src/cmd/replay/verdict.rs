@@ -68,6 +68,7 @@ pub(super) fn split(terms: &Terms, settings: &Settings) -> Vec<Term> {
         term("prefill", terms.marginal_ms),
         term("fixed", terms.fixed_ms),
         term("locality", (terms.kappa - 1.0) * terms.marginal_ms),
+        term("home", terms.home_ms),
         term("slo", terms.slo_ms),
         term("affinity", terms.affinity_ms),
         term("spread", terms.spread_ms),
