@@ -189,8 +189,8 @@ fn the_turns_that_change_are_named_with_their_workers_and_what_decided() {
 /// against 150 count.
 #[test]
 fn the_deciding_term_is_the_one_in_which_the_new_worker_is_ahead_by_most() {
-    let plain = "[routing.weights]\nlocality = 0.0\n";
-    let careless = "[routing.weights]\nlocality = 0.0\nload = 0.0\n";
+    let plain = "[routing.weights]\nlocality = 0.0\nhome = 0.0\n";
+    let careless = "[routing.weights]\nlocality = 0.0\nhome = 0.0\nload = 0.0\n";
     let worse = report(BUSY, plain, careless, &[]);
     close(
         &figures(&worse["baseline"])[..4],

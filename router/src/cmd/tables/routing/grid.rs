@@ -131,11 +131,13 @@ const fn variant(weight: &'static str, value: f64, set: fn(&mut FleetConfig, f64
 }
 
 /// Every weight of the rule, below and above its default.
-pub(super) const VARIANTS: [Variant; 16] = [
+pub(super) const VARIANTS: [Variant; 18] = [
     variant("locality", 0.0, |c, v| c.settings.weights.locality = v),
     variant("locality", 0.3, |c, v| c.settings.weights.locality = v),
     variant("locality", 1.0, |c, v| c.settings.weights.locality = v),
     variant("locality", 2.0, |c, v| c.settings.weights.locality = v),
+    variant("home", 0.0, |c, v| c.settings.weights.home = v),
+    variant("home", 0.3, |c, v| c.settings.weights.home = v),
     variant("load", 0.5, |c, v| c.settings.weights.load = v),
     variant("load", 2.0, |c, v| c.settings.weights.load = v),
     variant("slo", 0.5, |c, v| c.settings.weights.slo = v),
@@ -145,7 +147,7 @@ pub(super) const VARIANTS: [Variant; 16] = [
     variant("spread_ms", 20.0, |c, v| c.settings.weights.spread_ms = v),
     variant("spread_ms", 200.0, |c, v| c.settings.weights.spread_ms = v),
     variant("kappa_max", 3.0, |c, v| c.settings.kappa_max = v),
-    variant("kappa_max", 30.0, |c, v| c.settings.kappa_max = v),
+    variant("kappa_max", 10.0, |c, v| c.settings.kappa_max = v),
     variant("utilisation_window_s", 10.0, |c, v| {
         c.utilisation_window = Millis(v * 1e3)
     }),
