@@ -6,9 +6,10 @@ import signal
 import pytest
 from events import Listener
 from processes import Engine, Router, until
-from talk import Conversation, blocks, words
+from talk import Conversation, Usage, blocks, words
 
 TURNS = 200
+PREDICTED = "tailroute_prompt_tokens_total"
 AGREEMENT = "tailroute_cached_tokens_agreement_total"
 
 
@@ -19,24 +20,25 @@ class Talks:
         self._chance = random.Random(seed)
         self._talks: list[Conversation] = []
 
-    def next(self) -> Conversation:
+    def next(self) -> tuple[Conversation, str]:
         chance, talks = self._chance, self._talks
         what = chance.random()
         if not talks or what < 0.15:
             system = {"role": "system", "content": words(chance.randrange(3), 96)}
             talks.append(Conversation(f"talk-{len(talks)}", [system]))
-            return talks[-1]
+            return talks[-1], "new"
         if what < 0.25:
             parent = chance.choice(talks[-6:])
             turns = (len(parent.messages) - 1) // 2
             talks.append(parent.fork(f"talk-{len(talks)}", chance.randint(0, turns)))
-            return talks[-1]
-        return chance.choice(talks[-8:])
+            return talks[-1], "fork"
+        return chance.choice(talks[-8:]), "goes on"
 
-    def turn(self, url: str, at: int) -> tuple[Conversation, object]:
-        talk = self.next()
+    def turn(self, url: str, at: int) -> tuple[Conversation, Usage, str]:
+        """One turn of one of them: how it went, and of what kind it was."""
+        talk, what = self.next()
         used = talk.say(url, words(1000 + at, self._chance.randint(10, 90)), self._chance.randint(2, 24))
-        return talk, used
+        return talk, used, what
 
 
 def drive(engine: Engine, router: Router, seed: int) -> dict[str, float]:
@@ -47,7 +49,8 @@ def drive(engine: Engine, router: Router, seed: int) -> dict[str, float]:
     for at in range(TURNS):
         if at == TURNS // 2:
             engine.reset_cache()
-        talk, used = talks.turn(router.url, at)
+        before = router.metric(PREDICTED, kind="predicted_cached")
+        talk, used, what = talks.turn(router.url, at)
         cached += used.cached
         # The last token of an answer is never computed. What was stored is known, so nothing has to be slept over: the
         # router has what the listener has as soon as both have seen as many events.
@@ -58,6 +61,9 @@ def drive(engine: Engine, router: Router, seed: int) -> dict[str, float]:
             20,
         )
         until("the router to be at rest", lambda: router.metric("tailroute_worker_in_flight") == 0, 20)
+        predicted = router.metric(PREDICTED, kind="predicted_cached") - before
+        if predicted != used.cached:
+            print(f"turn {at}: {talk.name} ({what}, {used.prompt} tokens): predicted {predicted:.0f}, found {used.cached}")
         if router.events:
             seen = told + len(listener.stored) + len(listener.removed) + listener.cleared
             until("the router to have seen as much", lambda: router.metric("tailroute_kv_events_total") >= seen, 20)
