@@ -21,8 +21,8 @@ ROUTER = Path(os.environ["TAILROUTE_BIN"])
 LOGS = Path(os.environ.get("TAILROUTE_ENGINES_LOGS", Path(__file__).parent.parent / "logs"))
 MODEL = "tiny"
 BLOCK = 32
-# A cold start on a busy machine with two cores.
-START_S = 400.0
+# It takes a minute on two idle cores, and several where others compile on them.
+START_S = 900.0
 PATIENCE_S = 60.0
 
 _running: list[Process] = []

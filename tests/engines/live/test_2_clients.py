@@ -74,7 +74,9 @@ def test_a_client_that_leaves_takes_its_request_with_it(router, engine, client):
     generated = engine.metric("vllm:generation_tokens_total")
     body = {"model": MODEL, "messages": ASK, "max_tokens": 2000, "min_tokens": 2000, "stream": True}
     with http.stream("POST", f"{router.v1}/chat/completions", json=body, timeout=60) as answer:
-        next(answer.iter_bytes())
+        # Kept by name: dropped, it would close the answer.
+        pieces = answer.iter_bytes()
+        next(pieces)
         until("it to run", lambda: engine.metric("vllm:num_requests_running") == 1)
 
     def gone():
