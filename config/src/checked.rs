@@ -12,8 +12,9 @@ use policy::cost::PrefillCost;
 use policy::route::{CacheAware, PolicyName, Settings, Weights};
 use policy::units::{Millis, Tokens};
 
-use crate::written::{CachePolicy, Dialect, LogFormat};
+use crate::written::{CachePolicy, Dialect, LogFormat, Priority};
 
+mod calibration;
 mod convert;
 mod worker;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub objective: Objective,
     /// What workers are told.
     pub hints: Hints,
+    /// What is learned.
+    pub learning: Learning,
     /// The index of prefixes.
     pub index: IndexConfig,
     /// Probes of the workers.
@@ -67,8 +70,10 @@ pub struct Worker {
     pub name: String,
     /// `http` scheme, an authority, and a base path that does not end in `/` unless it is just that.
     pub url: Uri,
-    /// α, β, γ.
+    /// α, β, γ to begin with.
     pub cost: PrefillCost,
+    /// Whether somebody measured or wrote them; else the worker begins as the others of its pool are.
+    pub cost_is_known: bool,
     /// Tokens that fit into its prefix cache; at least one block.
     pub capacity: Tokens,
     /// Tokens per block; at least 1.
@@ -79,6 +84,8 @@ pub struct Worker {
     pub cache_policy: CachePolicy,
     /// How it is told.
     pub dialect: Dialect,
+    /// Whether and how its requests carry a priority.
+    pub priority: Priority,
     /// The models that it serves, if that was written; empty means: ask it.
     pub models: Vec<String>,
     /// Where its cache's events are.
@@ -147,6 +154,32 @@ pub struct Objective {
     pub share: f64,
     /// Q̂ before anything was learned.
     pub next_prompt: Tokens,
+    /// Classes with an objective of their own; their names are unique.
+    pub classes: Vec<Class>,
+}
+
+/// A class of turns with an objective of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// 1 to 64 visible ASCII characters.
+    pub name: String,
+    /// Time to first token; positive.
+    pub ttft: Millis,
+    /// Models whose turns are of it if they name no class.
+    pub models: Vec<String>,
+}
+
+/// What is learned while the router serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learning {
+    /// Each worker's cost.
+    pub costs: bool,
+    /// Half-life of what is not renewed; positive.
+    pub fade: Millis,
+    /// What conversations do next.
+    pub habits: bool,
+    /// How much of the free tail is given away.
+    pub xi: bool,
 }
 
 /// What workers are told.
@@ -160,6 +193,10 @@ pub struct Hints {
     pub in_request: bool,
     /// Whether hints are sent beside the requests.
     pub out_of_band: bool,
+    /// Probability of a return below which a silent conversation is taken to be over; 0 is never.
+    pub ended_below: f64,
+    /// Conversations that begin alike from which on the beginning is protected.
+    pub protect_from: Option<NonZeroU32>,
 }
 
 /// The index of prefixes.
@@ -195,6 +232,8 @@ pub struct Health {
     pub healthy_after: NonZeroU32,
     /// Path and query of the probe; begins with `/`.
     pub path: String,
+    /// Time between two looks at a worker's own queue.
+    pub queue_interval: Option<Duration>,
 }
 
 /// Bounds.

@@ -29,8 +29,8 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Capture, Config, Health, Hints, IndexConfig, KvEvents, Limits, Log, Objective, Routing, Server,
-    Snapshot, Worker,
+    Admin, Capture, Class, Config, Health, Hints, IndexConfig, KvEvents, Learning, Limits, Log, Objective,
+    Routing, Server, Snapshot, Worker,
 };
 pub use load::{LoadError, Sources, load, load_file, load_routing};
 pub use markdown::reference;
@@ -38,7 +38,7 @@ pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, Weights};
 pub use problem::{Origin, Problem, Problems};
 pub use schema::schema;
-pub use written::{CachePolicy, Dialect, LogFormat};
+pub use written::{CachePolicy, Dialect, LogFormat, Priority};
 
 /// A complete, commented configuration file: every key, each with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");

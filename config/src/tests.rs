@@ -97,13 +97,12 @@ fn the_example_has_every_key_and_no_other() {
 #[test]
 fn the_example_holds_the_defaults_as_it_says() {
     let example: written::File = toml::from_str(EXAMPLE).unwrap();
-    assert_eq!(
-        written::File {
-            workers: Vec::new(),
-            ..example.clone()
-        },
-        written::File::default()
-    );
+    let mut as_default = written::File {
+        workers: Vec::new(),
+        ..example.clone()
+    };
+    as_default.objective.classes.clear();
+    assert_eq!(as_default, written::File::default());
     for worker in &example.workers {
         let as_default = written::Worker {
             name: None,
@@ -189,6 +188,83 @@ fn all_problems_are_told_at_once() {
 fn text_that_is_no_toml_is_placed() {
     let told = complaints(load_text("[server\nlisten = 3"));
     assert!(told[0].starts_with("t.toml:1:8: not TOML: "), "{told:?}");
+}
+
+#[test]
+fn a_calibration_file_is_where_a_worker_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.json");
+    let with = |fit: &str| {
+        std::fs::write(
+            &path,
+            format!(r#"{{"version":1,"fit":{{"cost":{fit}}},"model":"m"}}"#),
+        )
+        .unwrap();
+        load_text(&format!(
+            "{ONE_WORKER}calibration = {:?}\n",
+            path.display().to_string()
+        ))
+    };
+    let good = r#"{"alpha_ms_per_token":0.05,"beta_ms":7.5,"gamma_ms_per_token2":1e-7}"#;
+    let worker = &with(good).unwrap().workers[0];
+    assert!(worker.cost_is_known);
+    assert_eq!((worker.cost.alpha_ms_per_token, worker.cost.beta_ms), (0.05, 7.5));
+    let told = complaints(with(
+        r#"{"alpha_ms_per_token":0.0,"beta_ms":7.5,"gamma_ms_per_token2":0.0}"#,
+    ));
+    assert!(
+        told[0].ends_with("alpha must be above 0, beta and gamma at least 0"),
+        "{told:?}"
+    );
+    let told = complaints(with(r#"{"alpha_ms_per_token":0.1}"#));
+    assert!(
+        told[0].contains("is no calibration: missing field `beta_ms`"),
+        "{told:?}"
+    );
+    let told = complaints(load_text(&format!(
+        "{ONE_WORKER}calibration = \"/nowhere/c.json\"\n"
+    )));
+    assert!(
+        told[0].starts_with("t.toml:3:1: workers[0].calibration: /nowhere/c.json cannot be read"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_calibration_and_numbers_beside_it_are_two_truths() {
+    let text = format!("{ONE_WORKER}beta_ms = 5.0\ncalibration = \"/nowhere/c.json\"\n");
+    assert!(complaints(load_text(&text))[0].contains("leave one of the two out"));
+}
+
+#[test]
+fn a_cost_is_known_where_somebody_wrote_it() {
+    let worker = |extra: &str| {
+        load_text(&format!("{ONE_WORKER}{extra}"))
+            .unwrap()
+            .workers
+            .remove(0)
+    };
+    assert!(!worker("").cost_is_known);
+    assert!(worker("beta_ms = 20.0\n").cost_is_known);
+}
+
+#[test]
+fn classes_of_objectives_have_names_and_models_of_their_own() {
+    let class = |name: &str, model: &str| {
+        format!("[[objective.classes]]\nname = {name:?}\nttft_ms = 50.0\nmodels = [{model:?}]\n")
+    };
+    let config = load_text(&format!("{ONE_WORKER}{}", class("fast", "m"))).unwrap();
+    assert_eq!(config.objective.classes[0].ttft, Millis(50.0));
+    let text = format!("{ONE_WORKER}{}{}", class("fast", "m"), class("fast", "m"));
+    let told = complaints(load_text(&text));
+    assert!(
+        told[0].contains("`fast` is the name of another class already"),
+        "{told:?}"
+    );
+    assert!(told[1].contains("`m` is of another class already"), "{told:?}");
+    assert!(
+        complaints(load_text(&format!("{ONE_WORKER}{}", class("a b", "m"))))[0].contains("visible ASCII")
+    );
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub struct File {
     pub objective: Objective,
     /// What workers are told about the cache they may drop first.
     pub hints: Hints,
+    /// What the router learns from answers while it serves.
+    pub learning: Learning,
     /// The index of which worker holds which prefix.
     pub index: Index,
     /// The probes that find out whether a worker can be sent requests.
@@ -68,6 +70,9 @@ pub struct Worker {
     /// γ: milliseconds per uncached token and token of context: the attention's share, which grows with history.
     #[schemars(range(min = 0, max = 1e6))]
     pub gamma_ms_per_token2: f64,
+    /// File that `gpu-bench worker URL` wrote: α, β and γ as measured, in place of the three above. Relative to where the
+    /// router is started. Empty: none.
+    pub calibration: String,
     /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size.
     #[schemars(range(min = 1))]
     pub capacity_tokens: u64,
@@ -82,6 +87,9 @@ pub struct Worker {
     pub cache_policy: CachePolicy,
     /// How the worker is told which cache it may drop first.
     pub dialect: Dialect,
+    /// Whether requests carry `priority`, earliest `arrival + 3 × predicted prefill` first. Only for an engine that runs
+    /// with priority scheduling: others refuse the field. A client's own `priority` stays.
+    pub priority: Priority,
     /// Models that it serves. Left out, the worker is asked (`GET /v1/models`).
     pub models: Option<Vec<String>>,
     /// Its cache's events: `auto` asks it where they are (`GET /kv_event_sources`, `GET /server_info`), `off` takes none,
@@ -120,6 +128,20 @@ pub enum Dialect {
     TensorrtLlm,
     /// No hints.
     None,
+}
+
+/// Whether and how requests carry a priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// None.
+    #[default]
+    Off,
+    /// The smallest number goes first: vLLM with `--scheduling-policy priority`, SGLang with
+    /// `--enable-priority-scheduling --schedule-low-priority-values-first`.
+    LowestFirst,
+    /// The largest number goes first: SGLang with `--enable-priority-scheduling`.
+    HighestFirst,
 }
 
 /// How a worker is chosen.
@@ -194,8 +216,43 @@ pub struct Objective {
     /// Share of turns that has to meet it.
     #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
     pub share: f64,
-    /// Q̂: tokens that a conversation's next prompt is expected to add.
+    /// Q̂: tokens that a conversation's next prompt is expected to add, until answers have shown it.
     pub next_prompt_tokens: u64,
+    /// Classes of turns with an objective of their own. A turn's own `x-slo-ttft-ms` (or `x-llm-d-slo-ttft-ms`) header,
+    /// in milliseconds, comes before its class.
+    pub classes: Vec<Class>,
+}
+
+/// A class of turns with an objective of its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["name", "ttft_ms"]))]
+pub struct Class {
+    /// Its name: a turn is of it whose `x-slo-class` header says so.
+    pub name: String,
+    /// Time to first token to be met, in milliseconds.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e9))]
+    pub ttft_ms: f64,
+    /// Models whose turns are of this class if they name none.
+    pub models: Vec<String>,
+}
+
+/// What is learned while the router serves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Learning {
+    /// Whether each worker's α, β and γ follow what its answers take. Off: as configured, for ever.
+    pub costs: bool,
+    /// Seconds after which what was learned of a worker that no longer answers has gone half way back to where it began:
+    /// one that was slow is tried again.
+    #[schemars(range(min = 1, max = 604_800))]
+    pub fade_s: f64,
+    /// Whether next prompts, answers and returns of conversations are expected as each class of traffic shows them. Off:
+    /// `objective.next_prompt_tokens`.
+    pub habits: bool,
+    /// Whether the share of the free tail that workers may drop follows what it is measured to do. Off: all of it while
+    /// the load is low.
+    pub xi: bool,
 }
 
 /// What workers are told.
@@ -209,8 +266,15 @@ pub struct Hints {
     pub ttl_s: f64,
     /// Whether a request carries the hint about its own conversation.
     pub in_request: bool,
-    /// Whether hints are sent beside the requests: trims, ends and moves of conversations.
+    /// Whether hints are sent beside the requests: trims, ends and moves of conversations, protection of shared prefixes.
     pub out_of_band: bool,
+    /// A silent conversation is taken to be over when the probability that it comes back is below this. 0: only if its
+    /// client says so.
+    #[schemars(range(min = 0, max = 0.5))]
+    pub ended_below: f64,
+    /// Conversations that begin alike from which on the beginning is protected on the workers that hold it. 0: never.
+    #[schemars(range(max = 1_000_000))]
+    pub protect_from: u32,
 }
 
 /// The index of prefixes.
@@ -248,6 +312,10 @@ pub struct Health {
     pub healthy_after: u32,
     /// Path of the probe, below the worker's url. Any 2xx answer is good.
     pub path: String,
+    /// Milliseconds between two looks at a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
+    /// predicted wait. 0: never.
+    #[schemars(range(min = 0, max = 3_600_000))]
+    pub queue_interval_ms: f64,
 }
 
 /// Bounds.
@@ -345,11 +413,13 @@ impl Default for Worker {
             alpha_ms_per_token: 0.1,
             beta_ms: 20.0,
             gamma_ms_per_token2: 0.0,
+            calibration: String::new(),
             capacity_tokens: 500_000,
             block_size_tokens: 16,
             ranks: 1,
             cache_policy: CachePolicy::default(),
             dialect: Dialect::default(),
+            priority: Priority::default(),
             models: None,
             kv_events: "auto".to_owned(),
             kv_events_replay: String::new(),
@@ -415,6 +485,18 @@ impl Default for Objective {
             ttft_ms: 500.0,
             share: 0.95,
             next_prompt_tokens: 200,
+            classes: Vec::new(),
+        }
+    }
+}
+
+impl Default for Learning {
+    fn default() -> Self {
+        Self {
+            costs: true,
+            fade_s: 60.0,
+            habits: true,
+            xi: true,
         }
     }
 }
@@ -426,6 +508,8 @@ impl Default for Hints {
             ttl_s: 600.0,
             in_request: true,
             out_of_band: true,
+            ended_below: 0.02,
+            protect_from: 8,
         }
     }
 }
@@ -449,6 +533,7 @@ impl Default for Health {
             unhealthy_after: 3,
             healthy_after: 2,
             path: "/health".to_owned(),
+            queue_interval_ms: 1_000.0,
         }
     }
 }

@@ -3,14 +3,16 @@
 //!
 //! Each estimator is a value with `observe`-like methods that take `now`; none owns a clock.
 
+mod classes;
 mod conversations;
 mod pending;
 mod prefill_cost;
 mod tokens_per_byte;
 mod utilisation;
 
+pub use classes::{Class, Finish, HabitTable, Stage, TRUSTED};
 pub use conversations::{Habits, Mean};
-pub use pending::{PendingWork, Ticket};
+pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, pooled};
 pub use tokens_per_byte::TokensPerByte;
 pub use utilisation::Utilisation;

@@ -148,6 +148,28 @@ impl Residency {
         }
     }
 
+    /// A worker was told that a conversation is no use there any more, past its first `keep` tokens. `tips` are some of
+    /// its keys, the last one first: what is left of it is found by the first that is still held.
+    pub fn given_up(&mut self, worker: WorkerId, tips: &[PrefixHash], keep: Tokens) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index())
+            && let Some(&tip) = tips.iter().find(|&&tip| mirror.cache.contains(tip))
+        {
+            mirror.cache.give_up(tip, keep);
+        }
+    }
+
+    /// A worker was told that the beginning with these keys is used by many: it is fresh, and no mark lies on it.
+    pub fn protected(&mut self, worker: WorkerId, keys: &[PrefixHash]) {
+        let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
+            return;
+        };
+        // What is resident keeps its own weight, so none is given here.
+        let piece = |&hash: &PrefixHash| Piece { hash, tokens: 0 };
+        let held: Vec<Piece> = keys[..mirror.cache.resident(keys)].iter().map(piece).collect();
+        mirror.cache.insert(&held, Keep::All, &mut self.changes);
+        self.apply(worker, None, &[]);
+    }
+
     /// A worker holds nothing any more.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {

@@ -34,6 +34,36 @@ pub fn load_gate(utilisation: f64) -> f64 {
     ((GATE_CLOSES_AT - utilisation) / (GATE_CLOSES_AT - GATE_OPENS_AT)).clamp(0.0, 1.0)
 }
 
+/// How much of the free tail is given away, as one value that is published whole.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct TailRule {
+    /// Multiplies the free tail.
+    pub scale: f64,
+    /// Whether the load gate stands before it: open where giving it away was measured to save work.
+    pub gated: bool,
+}
+
+impl TailRule {
+    /// Before anything was measured: the whole free tail, through the gate.
+    pub const START: Self = Self {
+        scale: 1.0,
+        gated: true,
+    };
+
+    /// Tokens at the end of a conversation that a worker may drop first.
+    #[must_use]
+    pub fn tail(self, xi_tokens: f64, next_prompt: Tokens, utilisation: f64) -> Tokens {
+        let whole = evict_first_tail(xi_tokens, next_prompt, 0.0).as_f64();
+        Tokens((whole * self.scale * self.gate(utilisation)).min(1e9) as u64)
+    }
+
+    /// Share of the tail that passes at this utilisation.
+    #[must_use]
+    pub fn gate(self, utilisation: f64) -> f64 {
+        if self.gated { load_gate(utilisation) } else { 1.0 }
+    }
+}
+
 /// ξ_w: uncached tokens that a turn may have on this worker and still start within the objective.
 #[must_use]
 pub fn xi_tokens(cost: &PrefillCost, objective: Millis, wait: Millis, cached: Tokens) -> f64 {

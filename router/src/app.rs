@@ -1,4 +1,4 @@
-//! The running router: everything that requests share.
+//! The running router: everything that requests share. What runs beside them is in `upkeep`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,15 +10,19 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use policy::ids::WorkerId;
 use policy::route::Settings;
-use tokio::task::JoinSet;
+use policy::slo;
+use policy::units::{Millis, Tokens};
+use tokio::sync::watch;
+use tracing::{info, warn};
 
 use crate::body::Body;
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
-use crate::evidence::follow::follow;
-use crate::fleet::{Fleet, Worker, health, hints};
+use crate::feedback::{ClassState, Feedback};
+use crate::fleet::hints::Told;
+use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
-use crate::metrics::Metrics;
+use crate::metrics::{Gauges, Metrics, WorkerGauges};
 
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
@@ -34,8 +38,10 @@ pub struct App {
     pub settings: ArcSwap<Settings>,
     /// The workers.
     pub fleet: Fleet,
-    /// What was learned.
+    /// What was learned of where prefixes live.
     pub knowledge: Knowledge,
+    /// What was learned of costs, conversations and the tail.
+    pub feedback: Feedback,
     /// What is counted.
     pub metrics: Metrics,
     /// Connections to the workers.
@@ -49,6 +55,7 @@ pub struct App {
     sequence: AtomicU64,
     in_flight: AtomicUsize,
     draining: AtomicBool,
+    cut: watch::Sender<bool>,
 }
 
 /// Why a router cannot start.
@@ -102,6 +109,7 @@ impl App {
             settings: ArcSwap::from_pointee(routing.settings()),
             fleet,
             knowledge,
+            feedback: Feedback::new(&config),
             metrics,
             capture: capture.transpose()?,
             client: client(&config),
@@ -110,6 +118,7 @@ impl App {
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
             config,
         }))
     }
@@ -150,23 +159,118 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Starts what runs beside the requests: each worker's probes and its hints. Ends when the set is dropped.
+    /// The drain limit is reached: what is still answered ends now.
+    pub fn cut_off(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Ends when what is still answered has to.
+    pub fn when_cut_off(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut cut = self.cut.subscribe();
+        async move {
+            // An error means that the router is gone, and everybody with it.
+            let _ = cut.wait_for(|cut| *cut).await;
+        }
+    }
+
+    /// Records whether a worker is well and acts on the change that it makes, if any.
+    pub fn note_health(&self, worker: &Worker, healthy: bool) {
+        match worker.observe_health(healthy) {
+            Some(true) => info!(worker = worker.name(), "ready"),
+            Some(false) => {
+                warn!(
+                    worker = worker.name(),
+                    "not ready: it fails its probes or refuses connections"
+                );
+                // It may come back empty, and what it told us cannot be checked.
+                self.knowledge.forget(worker.id);
+            }
+            None => {}
+        }
+    }
+
+    /// The budget for requests on a worker that carry none: as much of the free tail as is given away now, of an idle
+    /// worker and a conversation without history.
     #[must_use]
-    pub fn spawn_tasks(self: &Arc<Self>) -> JoinSet<()> {
-        let mut tasks = JoinSet::new();
-        if let Some(snapshot) = &self.config.index.snapshot {
-            tasks.spawn(crate::snapshot::keep(Arc::clone(self), snapshot.clone()));
+    pub fn objective_for(&self, worker: &Worker) -> Told {
+        let now = self.clock.now();
+        let (cost, utilisation) = worker.with_load(|load| (load.cost, load.utilisation.at(now)));
+        let xi = slo::xi_tokens(&cost, self.config.objective.ttft, Millis::ZERO, Tokens::ZERO);
+        let next_prompt = self.next_prompt();
+        let tail = self.feedback.rule().tail(xi, next_prompt, utilisation);
+        // Without a free tail ξ is what the cost says, so that the budget never reaches past the whole.
+        let xi_tokens = if tail > Tokens::ZERO {
+            (next_prompt + tail).as_f64()
+        } else {
+            xi.min(next_prompt.as_f64())
+        };
+        Told {
+            xi_tokens,
+            next_prompt_tokens: next_prompt.0,
         }
-        for worker in self.fleet.workers().iter() {
-            tasks.spawn(health::watch(Arc::clone(self), Arc::clone(worker)));
-            if worker.spec.kv_events != config::KvEvents::Off {
-                tasks.spawn(follow(Arc::clone(self), Arc::clone(worker)));
-            }
-            if self.config.hints.enabled && self.config.hints.out_of_band {
-                tasks.spawn(hints::deliver(Arc::clone(self), Arc::clone(worker)));
-            }
+    }
+
+    /// What is true now, for the metrics page.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        let now = self.clock.now();
+        let rule = self.feedback.rule();
+        let next_prompt = self.next_prompt();
+        let worker = |worker: &Arc<Worker>| {
+            let costs = self.feedback.costs.lock().state(worker.id);
+            let resident = self.knowledge.held(worker.id);
+            let kv_live = self.knowledge.stored(worker.id).is_some();
+            let told = self
+                .knowledge
+                .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
+            let (blocks, kv_bindings) = told.unwrap_or_default();
+            worker.with_load(|load| {
+                let utilisation = load.utilisation.at(now);
+                let xi = slo::xi_tokens(&load.cost, self.config.objective.ttft, Millis::ZERO, Tokens::ZERO);
+                WorkerGauges {
+                    name: worker.name().to_owned(),
+                    ready: worker.is_ready(),
+                    in_flight: load.in_flight,
+                    wait: load.pending.wait(now),
+                    utilisation,
+                    resident,
+                    kv_live,
+                    kv_blocks: blocks as u64,
+                    kv_bindings,
+                    cost: load.cost,
+                    cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
+                    gate: rule.gate(utilisation),
+                    xi_tokens: xi.min(1e9),
+                    tail_tokens: rule.tail(xi, next_prompt, utilisation).as_f64(),
+                    queue: load.figure,
+                }
+            })
+        };
+        let habits = {
+            let conversations = self.feedback.conversations.lock();
+            let all = ClassState::of(None, conversations.habits.all());
+            let mut classes = ClassState::keyless(&conversations.habits);
+            classes.insert(0, all);
+            classes
+        };
+        Gauges {
+            workers: self.fleet.workers().iter().map(worker).collect(),
+            index: self.knowledge.index_stats(),
+            rule,
+            controller: self.feedback.controller.lock().state(),
+            habits,
+            lessons_dropped: self.feedback.dropped(),
         }
-        tasks
+    }
+
+    /// Q̂ of all traffic.
+    #[must_use]
+    pub fn next_prompt(&self) -> Tokens {
+        if self.config.learning.habits {
+            self.feedback.conversations.lock().habits.all().next_prompt().0
+        } else {
+            self.config.objective.next_prompt
+        }
     }
 }
 

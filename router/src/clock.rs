@@ -2,6 +2,8 @@
 //!
 //! `policy` has no clock and is handed this one's readings. It runs on tokio's time, so tests can pause it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use policy::units::Millis;
 use tokio::time::Instant;
 
@@ -9,6 +11,8 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
+    /// The origin on everybody's clock, in milliseconds since 1970.
+    unix_ms: f64,
 }
 
 impl Clock {
@@ -17,6 +21,9 @@ impl Clock {
     pub fn start() -> Self {
         Self {
             origin: Instant::now(),
+            unix_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |since| since.as_secs_f64() * 1e3),
         }
     }
 
@@ -24,6 +31,12 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Millis {
         Millis(self.origin.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// A reading as milliseconds since 1970, for numbers that other programs compare.
+    #[must_use]
+    pub fn unix_ms(&self, at: Millis) -> f64 {
+        self.unix_ms + at.0
     }
 }
 

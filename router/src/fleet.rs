@@ -1,13 +1,11 @@
-//! The workers: what is known of each, and the tasks that keep it known.
+//! The workers: what is known of each. The tasks that keep it known are in `upkeep`.
 //!
-//! `worker` holds one worker's state; `health` decides from probes whether it may be given work; `probe` asks it what
-//! it is; `hints` queues what it should be told, and `dialect` is how
-//! it is said.
+//! `worker` holds one worker's state; `health` judges from probes whether it may be given work; `hints` queues what it
+//! should be told, and `dialect` is how it is said.
 
 pub mod dialect;
 pub mod health;
 pub mod hints;
-pub mod probe;
 mod worker;
 
 use std::sync::Arc;

@@ -2,12 +2,18 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use policy::evidence::Event;
+use policy::cost::PrefillCost;
+use policy::estimate::{QueueFigure, Reconciled};
+use policy::evidence::{Bindings, Event};
+use policy::index::IndexStats;
+use policy::slo::{ControllerState, TailRule};
+use policy::units::{Millis, Tokens};
 use prometheus::{
-    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
-use crate::app::App;
+use crate::feedback::ClassState;
 
 /// Bucket bounds of times to first token, in seconds: from a cached short prompt to a minute in a queue.
 const TTFT_BUCKETS_S: [f64; 16] = [
@@ -44,6 +50,17 @@ pub struct Metrics {
     worker_utilisation: GaugeVec,
     worker_resident_tokens: IntGaugeVec,
     index: IntGaugeVec,
+    worker_cost: GaugeVec,
+    worker_cost_error: GaugeVec,
+    cost_samples: IntCounterVec,
+    engine_queue: GaugeVec,
+    worker_gate: GaugeVec,
+    worker_tail: GaugeVec,
+    tail_scale: Gauge,
+    tail_arm: GaugeVec,
+    habit: GaugeVec,
+    habit_error: GaugeVec,
+    lessons_dropped: IntGauge,
 }
 
 impl Metrics {
@@ -97,8 +114,8 @@ impl Metrics {
             )?,
             slo_turns: counter(
                 "tailroute_slo_turns_total",
-                "Turns by whether their first token met the objective.",
-                &["met"],
+                "Turns by the class of their objective and by whether their first token met it.",
+                &["class", "met"],
             )?,
             prompt_tokens: counter(
                 "tailroute_prompt_tokens_total",
@@ -215,6 +232,71 @@ impl Metrics {
                 "Size of the global index: keys, entries, bytes.",
                 &["what"],
             )?,
+            worker_cost: real(
+                "tailroute_worker_cost",
+                "What a prefill is believed to cost: alpha_ms_per_token, beta_ms, gamma_ms_per_token2.",
+                &["worker", "coefficient"],
+            )?,
+            worker_cost_error: real(
+                "tailroute_worker_cost_error_seconds",
+                "Mean absolute error of predicting a prefill with that cost.",
+                &["worker"],
+            )?,
+            cost_samples: counter(
+                "tailroute_worker_cost_answers_total",
+                "Answers by whether they told what their prefill took: engine (its own clock), clean (it had the worker \
+                 to itself), none.",
+                &["worker", "told"],
+            )?,
+            engine_queue: real(
+                "tailroute_worker_queue",
+                "The worker's own figures: requests waiting, running; of these not from here (elsewhere); counted here \
+                 and not there (lost).",
+                &["worker", "what"],
+            )?,
+            worker_gate: real(
+                "tailroute_worker_tail_gate_ratio",
+                "Share of the free tail that the load gate lets through.",
+                &["worker"],
+            )?,
+            worker_tail: real(
+                "tailroute_worker_tail_tokens",
+                "Of a conversation without history: uncached tokens that fit in the objective (xi), tokens that may be \
+                 dropped first (tail).",
+                &["worker", "what"],
+            )?,
+            tail_scale: {
+                let metric = Gauge::new(
+                    "tailroute_tail_scale_ratio",
+                    "Share of the free tail that is given away, before the load gate.",
+                )?;
+                registry.register(Box::new(metric.clone()))?;
+                metric
+            },
+            tail_arm: real(
+                "tailroute_tail_arm",
+                "What giving away that share would have done, in the mean over the window: excess over the objective, \
+                 time to first token, prefill work, share of violations, and whether its work is affordable.",
+                &["scale", "what"],
+            )?,
+            habit: real(
+                "tailroute_habit",
+                "What turns of a class are expected to be followed by.",
+                &["stage", "tools", "what"],
+            )?,
+            habit_error: real(
+                "tailroute_habit_error",
+                "Mean error of that expectation, in its own unit.",
+                &["stage", "tools", "what"],
+            )?,
+            lessons_dropped: {
+                let metric = IntGauge::new(
+                    "tailroute_lessons_dropped",
+                    "Finished turns that nothing was learned from because too many were waiting.",
+                )?;
+                registry.register(Box::new(metric.clone()))?;
+                metric
+            },
             registry,
         })
     }
@@ -228,13 +310,25 @@ impl Metrics {
     }
 
     /// A first token left.
-    pub fn first_token(&self, worker: &str, actual_s: f64, predicted_s: f64, objective_s: f64) {
+    pub fn first_token(&self, worker: &str, class: &str, actual_s: f64, predicted_s: f64, objective_s: f64) {
         self.ttft_seconds.with_label_values(&[worker]).observe(actual_s);
         self.ttft_error_seconds
             .with_label_values(&[worker])
             .observe((actual_s - predicted_s).abs());
-        let met = if actual_s <= objective_s { "true" } else { "false" };
-        self.slo_turns.with_label_values(&[met]).inc();
+        let met = yes_no(actual_s <= objective_s);
+        self.slo_turns.with_label_values(&[class, met]).inc();
+    }
+
+    /// Turns of a class that met their objective, and that did not.
+    #[must_use]
+    pub fn slo_turns(&self, class: &str) -> (u64, u64) {
+        let count = |met| self.slo_turns.with_label_values(&[class, met]).get();
+        (count("true"), count("false"))
+    }
+
+    /// An answer told what its prefill took, or did not.
+    pub fn cost_sample(&self, worker: &str, told: &str) {
+        self.cost_samples.with_label_values(&[worker, told]).inc();
     }
 
     /// A prompt's tokens were counted by a worker.
@@ -321,8 +415,9 @@ impl Metrics {
 
     /// A hint was delivered, or not.
     pub fn hint(&self, worker: &str, kind: &str, delivered: bool) {
-        let delivered = if delivered { "true" } else { "false" };
-        self.hints.with_label_values(&[worker, kind, delivered]).inc();
+        self.hints
+            .with_label_values(&[worker, kind, yes_no(delivered)])
+            .inc();
     }
 
     /// An answer showed that part of what was believed to be in a worker's cache is not there.
@@ -330,47 +425,16 @@ impl Metrics {
         self.corrected.with_label_values(&[worker]).inc();
     }
 
-    /// Prometheus's text format, with the gauges of this moment.
+    /// Prometheus's text format, with these gauges of the moment.
     ///
     /// # Errors
     /// If the encoder fails.
-    pub fn render(&self, app: &App) -> Result<Vec<u8>, prometheus::Error> {
-        let now = app.clock.now();
-        for worker in app.fleet.workers().iter() {
-            let name = &[worker.name()];
-            let load =
-                worker.with_load(|load| (load.in_flight, load.pending.wait(now), load.utilisation.at(now)));
-            self.worker_ready
-                .with_label_values(name)
-                .set(worker.is_ready().into());
-            self.worker_in_flight.with_label_values(name).set(load.0.into());
-            self.worker_wait_seconds
-                .with_label_values(name)
-                .set(load.1.0 / 1e3);
-            self.worker_utilisation.with_label_values(name).set(load.2);
-            let resident = app.knowledge.held(worker.id);
-            let live = app.knowledge.stored(worker.id).is_some();
-            self.kv_live.with_label_values(name).set(live.into());
-            let blocks = app
-                .knowledge
-                .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
-            let (blocks, bound) = blocks.unwrap_or_default();
-            self.kv_blocks.with_label_values(name).set(clamp(blocks as u64));
-            for (how, count) in [
-                ("named", bound.named),
-                ("shaped", bound.shaped),
-                ("ambiguous", bound.ambiguous),
-                ("contradicted", bound.contradicted),
-            ] {
-                self.kv_bindings
-                    .with_label_values(&[worker.name(), how])
-                    .set(clamp(count));
-            }
-            self.worker_resident_tokens
-                .with_label_values(name)
-                .set(clamp(resident.0));
+    pub fn render(&self, gauges: &Gauges) -> Result<Vec<u8>, prometheus::Error> {
+        for worker in &gauges.workers {
+            self.render_worker(worker);
         }
-        let stats = app.knowledge.index_stats();
+        self.render_loop(gauges);
+        let stats = gauges.index;
         for (what, value) in [
             ("keys", stats.keys),
             ("entries", stats.entries),
@@ -382,6 +446,142 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
         Ok(out)
     }
+
+    fn render_worker(&self, worker: &WorkerGauges) {
+        let name = &[worker.name.as_str()];
+        self.worker_ready.with_label_values(name).set(worker.ready.into());
+        self.worker_in_flight
+            .with_label_values(name)
+            .set(worker.in_flight.into());
+        self.worker_wait_seconds
+            .with_label_values(name)
+            .set(worker.wait.0 / 1e3);
+        self.worker_utilisation
+            .with_label_values(name)
+            .set(worker.utilisation);
+        self.kv_live.with_label_values(name).set(worker.kv_live.into());
+        self.kv_blocks
+            .with_label_values(name)
+            .set(clamp(worker.kv_blocks));
+        let bound = &worker.kv_bindings;
+        for (how, count) in [
+            ("named", bound.named),
+            ("shaped", bound.shaped),
+            ("ambiguous", bound.ambiguous),
+            ("contradicted", bound.contradicted),
+        ] {
+            self.kv_bindings
+                .with_label_values(&[name[0], how])
+                .set(clamp(count));
+        }
+        self.worker_resident_tokens
+            .with_label_values(name)
+            .set(clamp(worker.resident.0));
+        let set = |gauge: &GaugeVec, what, value| {
+            gauge.with_label_values(&[name[0], what]).set(value);
+        };
+        let cost = worker.cost;
+        set(&self.worker_cost, "alpha_ms_per_token", cost.alpha_ms_per_token);
+        set(&self.worker_cost, "beta_ms", cost.beta_ms);
+        set(&self.worker_cost, "gamma_ms_per_token2", cost.gamma_ms_per_token2);
+        self.worker_cost_error
+            .with_label_values(name)
+            .set(worker.cost_error.0 / 1e3);
+        for told in ["engine", "clean", "none"] {
+            self.cost_samples.with_label_values(&[name[0], told]);
+        }
+        set(&self.worker_tail, "xi", worker.xi_tokens);
+        set(&self.worker_tail, "tail", worker.tail_tokens);
+        self.worker_gate.with_label_values(name).set(worker.gate);
+        if let Some((figure, found)) = &worker.queue {
+            set(&self.engine_queue, "waiting", f64::from(figure.waiting));
+            set(&self.engine_queue, "running", f64::from(figure.running));
+            set(&self.engine_queue, "elsewhere", f64::from(found.elsewhere));
+            set(&self.engine_queue, "lost", f64::from(found.lost));
+        }
+    }
+
+    fn render_loop(&self, gauges: &Gauges) {
+        self.tail_scale.set(gauges.rule.scale);
+        for arm in &gauges.controller.arms {
+            let scale = format!("{:.2}", arm.scale);
+            for (what, value) in [
+                ("excess_seconds", arm.tel_ms / 1e3),
+                ("ttft_seconds", arm.mean_ms / 1e3),
+                ("work_seconds", arm.work_ms / 1e3),
+                ("violations", arm.violations),
+                ("affordable", f64::from(u8::from(arm.affordable))),
+            ] {
+                self.tail_arm.with_label_values(&[&scale, what]).set(value);
+            }
+        }
+        for class in &gauges.habits {
+            let (stage, tools) = class.class.map_or(("all", "any"), |class| {
+                (class.stage.as_str(), yes_no(class.tools))
+            });
+            let set = |what, (value, error): (f64, f64)| {
+                self.habit.with_label_values(&[stage, tools, what]).set(value);
+                self.habit_error
+                    .with_label_values(&[stage, tools, what])
+                    .set(error);
+            };
+            let tokens = |(tokens, error): (u64, f64)| (tokens as f64, error);
+            set("next_prompt_tokens", tokens(class.next_prompt_tokens));
+            set("response_tokens", tokens(class.response_tokens));
+            set("gap_seconds", (class.gap_ms.0 / 1e3, class.gap_ms.1 / 1e3));
+            set("return_share", class.return_share);
+            // A rate is off by as much, in proportion, as the gap that it is the inverse of.
+            let relative = class.gap_ms.1 / class.gap_ms.0.max(1.0);
+            set(
+                "return_hazard_per_second",
+                (class.hazard_per_s, class.hazard_per_s * relative),
+            );
+            set("over", (1.0 - class.return_share.0, class.over_error));
+        }
+        self.lessons_dropped.set(clamp(gauges.lessons_dropped));
+    }
+}
+
+/// What is true at one moment, for the page.
+#[derive(Debug)]
+pub struct Gauges {
+    /// Each worker.
+    pub workers: Vec<WorkerGauges>,
+    /// The index.
+    pub index: IndexStats,
+    /// How much of the free tail is given away.
+    pub rule: TailRule,
+    /// Why.
+    pub controller: ControllerState,
+    /// What conversations do, by class.
+    pub habits: Vec<ClassState>,
+    /// Lessons lost to a full queue.
+    pub lessons_dropped: u64,
+}
+
+/// A worker at one moment.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each name says what it is, as the metric's help does")]
+pub struct WorkerGauges {
+    pub name: String,
+    pub ready: bool,
+    pub in_flight: u32,
+    pub wait: Millis,
+    pub utilisation: f64,
+    pub resident: Tokens,
+    pub kv_live: bool,
+    pub kv_blocks: u64,
+    pub kv_bindings: Bindings,
+    pub cost: PrefillCost,
+    pub cost_error: Millis,
+    pub gate: f64,
+    pub xi_tokens: f64,
+    pub tail_tokens: f64,
+    pub queue: Option<(QueueFigure, Reconciled)>,
+}
+
+fn yes_no(flag: bool) -> &'static str {
+    if flag { "true" } else { "false" }
 }
 
 fn clamp(value: u64) -> i64 {

@@ -11,6 +11,7 @@ pub mod headers;
 pub mod json;
 pub mod learn;
 pub mod models;
+pub mod objective;
 pub mod parse;
 pub mod session;
 pub mod splice;
@@ -39,7 +40,13 @@ pub async fn handle(app: Arc<App>, request: Request<Incoming>) -> Response<Body>
         Ok(route) => route.endpoint(),
         Err(_) => "none",
     };
-    match answer(&app, request).await {
+    let answered = tokio::select! {
+        biased;
+        answered = answer(&app, request) => answered,
+        // Nothing of an answer is there yet, and no time is left to wait for it.
+        () = app.when_cut_off() => Err(ApiError::Draining),
+    };
+    match answered {
         Ok(response) => response,
         Err(error) => {
             let outcome = if error.status().is_client_error() {

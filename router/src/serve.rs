@@ -31,7 +31,7 @@ enum Phase {
     Serving,
     /// No new connections; those that are open end with what they have begun.
     Draining,
-    /// Every connection ends where it is.
+    /// Every connection says so, where it can, and ends where it is.
     Cut,
 }
 
@@ -59,7 +59,7 @@ impl Server {
         let admin_listener = bind(config.admin.listen, "admin.listen").await?;
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         let app = App::new(config)?;
-        let tasks = app.spawn_tasks();
+        let tasks = crate::upkeep::spawn(&app);
         let (phase, phases) = watch::channel(Phase::Serving);
         let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
         let admin = tokio::spawn(admin::run(Arc::clone(&app), admin_listener));
@@ -114,6 +114,7 @@ impl Server {
         let cut = if in_time { 0 } else { self.app.in_flight() };
         if !in_time {
             warn!(cut, "drain limit reached");
+            self.app.cut_off();
             self.phase.send_replace(Phase::Cut);
             let _ = tokio::time::timeout(CUT_LIMIT, nothing_in_flight(&self.app)).await;
         }

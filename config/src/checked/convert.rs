@@ -13,8 +13,8 @@ use policy::route::{CacheAware, Weights};
 use policy::units::{Millis, Tokens};
 
 use super::{
-    Admin, Capture, Config, Health, Hints, IndexConfig, Limits, Log, Objective, Routing, Server, Snapshot,
-    worker,
+    Admin, Capture, Class, Config, Health, Hints, IndexConfig, Learning, Limits, Log, Objective, Routing,
+    Server, Snapshot, worker,
 };
 use crate::problem::{Origin, Problem, Problems};
 use crate::written;
@@ -44,22 +44,55 @@ pub(crate) fn check(
         admin,
         workers: worker::check_all(file.workers, &mut checker),
         routing: routing(file.routing),
-        objective: Objective {
-            ttft: Millis(file.objective.ttft_ms),
-            share: file.objective.share,
-            next_prompt: Tokens(file.objective.next_prompt_tokens),
-        },
+        objective: objective(file.objective, &mut checker),
         hints: Hints {
             enabled: file.hints.enabled,
             ttl: Millis(file.hints.ttl_s * 1000.0),
             in_request: file.hints.in_request,
             out_of_band: file.hints.out_of_band,
+            ended_below: file.hints.ended_below,
+            protect_from: NonZeroU32::new(file.hints.protect_from),
+        },
+        learning: Learning {
+            costs: file.learning.costs,
+            fade: Millis(file.learning.fade_s * 1000.0),
+            habits: file.learning.habits,
+            xi: file.learning.xi,
         },
         index: index(file.index, &mut checker),
         health: health(&file.health, &mut checker),
         limits: limits(&file.limits, &mut checker),
         capture: capture(file.capture, &mut checker),
         log: log(file.log, &mut checker),
+    }
+}
+
+fn objective(written: written::Objective, checker: &mut Checker<'_>) -> Objective {
+    let mut classes: Vec<Class> = Vec::with_capacity(written.classes.len());
+    for (at, class) in written.classes.into_iter().enumerate() {
+        let key = |key: &str| format!("objective.classes[{at}].{key}");
+        worker::check_name(&class.name, &key("name"), checker);
+        if classes.iter().any(|known| known.name == class.name) {
+            let what = format!("`{}` is the name of another class already", class.name);
+            checker.report(&key("name"), what, None);
+        }
+        for model in &class.models {
+            if classes.iter().any(|known| known.models.contains(model)) {
+                let what = format!("`{model}` is of another class already");
+                checker.report(&key("models"), what, None);
+            }
+        }
+        classes.push(Class {
+            name: class.name,
+            ttft: Millis(class.ttft_ms),
+            models: class.models,
+        });
+    }
+    Objective {
+        ttft: Millis(written.ttft_ms),
+        share: written.share,
+        next_prompt: Tokens(written.next_prompt_tokens),
+        classes,
     }
 }
 
@@ -144,6 +177,8 @@ fn health(written: &written::Health, checker: &mut Checker<'_>) -> Health {
         unhealthy_after: checker.count("health.unhealthy_after", written.unhealthy_after),
         healthy_after: checker.count("health.healthy_after", written.healthy_after),
         path: written.path.clone(),
+        queue_interval: (written.queue_interval_ms > 0.0)
+            .then(|| checker.seconds("health.queue_interval_ms", written.queue_interval_ms / 1000.0)),
     }
 }
 
@@ -210,6 +245,11 @@ impl Checker<'_> {
             what,
             hint,
         });
+    }
+
+    /// Whether somebody wrote this key, in the file or elsewhere.
+    pub(super) fn is_written(&self, path: &str) -> bool {
+        self.origins.contains_key(path)
     }
 
     fn address(&mut self, path: &str, text: &str) -> SocketAddr {

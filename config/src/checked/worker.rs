@@ -1,13 +1,14 @@
 //! Workers: urls with a grammar of their own, and names and urls that must be unique.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use http::Uri;
 use policy::cost::PrefillCost;
 use policy::units::Tokens;
 
 use super::convert::Checker;
-use super::{KvEvents, Worker};
+use super::{KvEvents, Worker, calibration};
 use crate::written;
 
 /// Names go into a header and a metric's label.
@@ -80,15 +81,9 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
             None
         }
     };
-    let name = match (written.name, &url) {
+    let name = match (written.name.clone(), &url) {
         (Some(name), _) => {
-            if name.is_empty()
-                || name.len() > LONGEST_NAME
-                || !name.bytes().all(|byte| byte.is_ascii_graphic())
-            {
-                let what = format!("expected 1 to {LONGEST_NAME} visible ASCII characters without spaces");
-                checker.report(&path("name"), what, None);
-            }
+            check_name(&name, &path("name"), checker);
             name
         }
         (None, Some(url)) => default_name(url),
@@ -101,24 +96,64 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         );
         checker.report(&path("capacity_tokens"), what, None);
     }
-    let cost = PrefillCost {
-        alpha_ms_per_token: written.alpha_ms_per_token,
-        beta_ms: written.beta_ms,
-        gamma_ms_per_token2: written.gamma_ms_per_token2,
-    };
+    let (cost, cost_is_known) = cost(&written, &path, checker);
     let kv_events = kv_events(written.kv_events, Some(written.kv_events_replay), &path, checker);
     Some(Worker {
         name,
         url: url?,
         cost,
+        cost_is_known,
         capacity: Tokens(written.capacity_tokens),
         block_size: written.block_size_tokens,
         rank: None,
         cache_policy: written.cache_policy,
         dialect: written.dialect,
+        priority: written.priority,
         models: written.models.unwrap_or_default(),
         kv_events,
     })
+}
+
+/// α, β, γ, and whether anybody said what they are.
+fn cost(
+    written: &written::Worker,
+    path: &impl Fn(&str) -> String,
+    checker: &mut Checker<'_>,
+) -> (PrefillCost, bool) {
+    let keys = ["alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2"];
+    let in_words = keys.map(path).iter().any(|key| checker.is_written(key));
+    let cost = PrefillCost {
+        alpha_ms_per_token: written.alpha_ms_per_token,
+        beta_ms: written.beta_ms,
+        gamma_ms_per_token2: written.gamma_ms_per_token2,
+    };
+    if written.calibration.is_empty() {
+        return (cost, in_words);
+    }
+    if in_words {
+        let what =
+            "stands beside alpha_ms_per_token, beta_ms or gamma_ms_per_token2, which it replaces".to_owned();
+        checker.report(
+            &path("calibration"),
+            what,
+            Some("leave one of the two out".to_owned()),
+        );
+    }
+    match calibration::read(Path::new(&written.calibration)) {
+        Ok(measured) => (measured, true),
+        Err(error) => {
+            checker.report(&path("calibration"), error.to_string(), None);
+            (cost, true)
+        }
+    }
+}
+
+/// A name that fits a header and a metric's label.
+pub(super) fn check_name(name: &str, key: &str, checker: &mut Checker<'_>) {
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let what = format!("expected 1 to {LONGEST_NAME} visible ASCII characters without spaces");
+        checker.report(key, what, None);
+    }
 }
 
 fn kv_events(

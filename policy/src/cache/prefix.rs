@@ -228,6 +228,33 @@ impl PrefixCache {
         marked
     }
 
+    /// Puts a piece, what hangs below it and what leads to it in the evict-first band, except for what begins within the
+    /// first `keep` tokens. Returns how many pieces took the mark.
+    pub fn give_up(&mut self, hash: PrefixHash, keep: Tokens) -> usize {
+        let Some(&tip) = self.by_hash.get(&hash) else {
+            return 0;
+        };
+        let mut marked = 0;
+        for slot in self.nodes.subtree(tip).into_iter().skip(1).rev() {
+            marked += usize::from(self.nodes.mark(slot));
+        }
+        let above: Vec<u32> = std::iter::successors(Some(tip), |&slot| {
+            Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE)
+        })
+        .collect();
+        let tokens = |slot: u32| u64::from(self.nodes.get(slot).tokens);
+        let mut end: u64 = above.iter().map(|&slot| tokens(slot)).sum();
+        for slot in above {
+            end -= u64::from(self.nodes.get(slot).tokens);
+            if end < keep.0 {
+                break;
+            }
+            marked += usize::from(self.nodes.mark(slot));
+        }
+        self.debug_check();
+        marked
+    }
+
     /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.
     pub fn remove(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) -> usize {
         let Some(&top) = self.by_hash.get(&hash) else {

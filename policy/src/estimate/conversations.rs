@@ -11,7 +11,8 @@
 //! P(over | silent t) = (1 − p) / (1 − p + p·e^{−t/g}),    p = share of turns that another followed, g = mean gap
 //! ```
 //!
-//!   by Bayes. `p` counts a turn as unfollowed once it has been silent for eight mean gaps.
+//!   by Bayes. `p` counts a turn as unfollowed once it has been silent for eight mean gaps. How far off that belief was
+//!   when the truth came out (another turn, or silence to the end) is its error.
 
 use crate::units::{Millis, Tokens};
 
@@ -19,6 +20,8 @@ use crate::units::{Millis, Tokens};
 const MEMORY: f64 = 500.0;
 /// Mean gaps of silence after which a turn counts as the last.
 const SILENCE: f64 = 8.0;
+/// Turns that the initial guesses are worth.
+const PRIOR_TURNS: f64 = 10.0;
 
 /// A mean that forgets, with its mean absolute error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,6 +70,8 @@ pub struct Habits {
     next_prompt: Mean,
     response: Mean,
     gap_ms: Mean,
+    /// |belief that it was over − whether it was|, when that came out.
+    over: Mean,
     followed: f64,
     turns: f64,
 }
@@ -76,16 +81,18 @@ impl Habits {
     #[must_use]
     pub fn new(next_prompt: Tokens, response: Tokens, gap: Millis) -> Self {
         Self {
-            next_prompt: Mean::new(next_prompt.as_f64(), 10.0),
-            response: Mean::new(response.as_f64(), 10.0),
-            gap_ms: Mean::new(gap.0.max(1.0), 10.0),
-            followed: 5.0,
-            turns: 10.0,
+            next_prompt: Mean::new(next_prompt.as_f64(), PRIOR_TURNS),
+            response: Mean::new(response.as_f64(), PRIOR_TURNS),
+            gap_ms: Mean::new(gap.0.max(1.0), PRIOR_TURNS),
+            over: Mean::default(),
+            followed: PRIOR_TURNS / 2.0,
+            turns: PRIOR_TURNS,
         }
     }
 
     /// A conversation of this class came back after `gap` with a prompt that added `prompt` tokens.
     pub fn returned(&mut self, gap: Millis, prompt: Tokens) {
+        self.over.observe(self.over(gap));
         self.next_prompt.observe(prompt.as_f64());
         self.gap_ms.observe(gap.0.max(0.0));
         self.count(1.0);
@@ -93,6 +100,7 @@ impl Habits {
 
     /// A conversation has been silent past [`Self::patience`]: that turn was its last.
     pub fn ended(&mut self) {
+        self.over.observe(1.0 - self.over(Millis::ZERO));
         self.count(0.0);
     }
 
@@ -150,6 +158,36 @@ impl Habits {
         (1.0 - p) / (1.0 - p + alive).max(f64::MIN_POSITIVE)
     }
 
+    /// Silence after which a conversation is over with at least this probability; infinite where it never is.
+    #[must_use]
+    pub fn silence_until_over(&self, probability: f64) -> Millis {
+        let (p, _) = self.return_share();
+        let odds_alive = (1.0 - probability) / probability.max(f64::MIN_POSITIVE) * (1.0 - p);
+        if p <= odds_alive {
+            return Millis::ZERO;
+        }
+        Millis(self.gap_ms.value().max(1.0) * (p / odds_alive.max(f64::MIN_POSITIVE)).ln())
+    }
+
+    /// The mean gap between an answer and the next turn, and its error.
+    #[must_use]
+    pub fn gap(&self) -> (Millis, Millis) {
+        (Millis(self.gap_ms.value()), Millis(self.gap_ms.error()))
+    }
+
+    /// How far off the belief that a conversation was over has been, in the mean, when the truth came out: 0 is never
+    /// wrong, 0.5 is no better than a coin.
+    #[must_use]
+    pub fn over_error(&self) -> f64 {
+        self.over.value()
+    }
+
+    /// Turns that it has seen the outcome of, decayed.
+    #[must_use]
+    pub fn turns(&self) -> f64 {
+        self.turns - PRIOR_TURNS
+    }
+
     /// Hazard of return per millisecond, of a conversation silent for this long.
     #[must_use]
     pub fn hazard(&self, silent: Millis) -> f64 {
@@ -196,6 +234,12 @@ mod tests {
         assert!((over[0] - 0.25).abs() < 0.02 && over[3] > 0.999, "{over:?}");
         assert!(over.is_sorted());
         assert!(class.hazard(Millis(0.0)) > class.hazard(Millis(50_000.0)));
+        for belief in [0.5, 0.9, 0.98] {
+            let silent = class.silence_until_over(belief);
+            assert!((class.over(silent) - belief).abs() < 1e-9, "{belief} {silent}");
+        }
+        assert_eq!(class.silence_until_over(0.1), Millis::ZERO);
+        assert!(class.over_error() < 0.6 && class.turns() > 100.0);
     }
 
     #[test]

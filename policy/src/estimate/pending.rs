@@ -4,7 +4,7 @@
 //! before it produced its first token, whichever came later; every millisecond since then is work done. So
 //!
 //! ```text
-//! wait(now) = Σ predicted of those behind the head + |predicted of head − (now − head started)|
+//! wait(now) = Σ predicted of those behind the head + |predicted of head − (now − head started)| + elsewhere(now)
 //! ```
 //!
 //! A head that is late by x is expected to need another x: what has lasted longer than anyone thought is not about to
@@ -13,6 +13,22 @@
 //!
 //! A first token is proof that everything queued before it is done, so earlier tickets still pending stop counting:
 //! one lost outcome can then never make a worker look busy for ever.
+//!
+//! # What the engine says of its own queue
+//! The books know only what this router sent. [`PendingWork::reconcile`] holds them against the engine's own figures,
+//! `waiting` and `running` requests at one moment:
+//!
+//! - *Somebody else's work.* Of `waiting + running − in flight here` requests that are not ours, at most `waiting` have
+//!   their prefill before them. Their work is that many mean prefills, or what the engine's count of waiting uncached
+//!   tokens says beyond what waits of ours. It is worked off beside ours, in proportion.
+//! - *A head that has not begun.* If at least as many wait as are pending here, then so does our head: its time starts
+//!   at the figure, and it is not late.
+//! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more than
+//!   that have been pending since before the *previous* figure, the oldest too many are gone and stop counting. Two
+//!   figures, because a request may be on its way to the engine during one.
+//!
+//! A figure is believed for [`QueueFigure::good_for`] after it was taken; then the books stand alone again. Rejected:
+//! taking the engine's count as it is, which is blind to sizes, always older than the last decision, and herds.
 
 use std::collections::VecDeque;
 
@@ -22,11 +38,50 @@ use crate::units::Millis;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
+/// What an engine says of its own queue, and what was in flight there at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueFigure {
+    /// When it was asked.
+    pub asked: Millis,
+    /// For how long after that it is believed.
+    pub good_for: Millis,
+    /// Requests whose prefill has not begun.
+    pub waiting: u32,
+    /// Requests that are computed, prefill or decode.
+    pub running: u32,
+    /// Uncached tokens of those that wait, as predicted prefill time, where the engine counts them.
+    pub waiting_work: Option<Millis>,
+    /// Requests of this router on the worker, at the most while the figure was on its way.
+    pub in_flight: u32,
+    /// Predicted prefill of a request about which nothing is known.
+    pub mean_work: Millis,
+}
+
+/// What came of a figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reconciled {
+    /// Requests waiting there that this router did not send.
+    pub elsewhere: u32,
+    /// Requests of this router that are not there any more.
+    pub lost: u32,
+}
+
 #[derive(Clone, Debug)]
 struct Item {
     ticket: Ticket,
+    sent: Millis,
     predicted: Millis,
     done: bool,
+}
+
+/// Work that others sent.
+#[derive(Clone, Copy, Debug)]
+struct Elsewhere {
+    work: Millis,
+    /// Share of the server's time that goes to it.
+    share: f64,
+    since: Millis,
+    until: Millis,
 }
 
 /// The pending prefill work of one worker.
@@ -36,6 +91,9 @@ pub struct PendingWork {
     total: f64,
     head_started: Millis,
     next: u64,
+    elsewhere: Option<Elsewhere>,
+    /// When the last figure was asked for.
+    last_figure: Option<Millis>,
 }
 
 impl PendingWork {
@@ -55,23 +113,29 @@ impl PendingWork {
         self.total += predicted.0;
         self.items.push_back(Item {
             ticket,
+            sent: now,
             predicted,
             done: false,
         });
         ticket
     }
 
-    /// Its first token arrived: it and everything sent before it no longer waits.
-    pub fn first_token(&mut self, now: Millis, ticket: Ticket) {
-        let Ok(index) = self.items.binary_search_by_key(&ticket, |item| item.ticket) else {
-            return;
-        };
+    /// Its first token arrived: it and everything sent before it no longer waits. Returns how long the worker took for
+    /// it, if that is known: it was the head all the time, and nobody else's work is known to have been in its way.
+    pub fn first_token(&mut self, now: Millis, ticket: Ticket) -> Option<Millis> {
+        let index = self
+            .items
+            .binary_search_by_key(&ticket, |item| item.ticket)
+            .ok()?;
+        let alone = index == 0 && self.elsewhere(now) == Millis::ZERO;
+        let took = alone.then(|| now.saturating_sub(self.head_started));
         for item in self.items.drain(..=index) {
             if !item.done {
                 self.total -= item.predicted.0;
             }
         }
         self.restart_head(now);
+        took
     }
 
     /// It failed or was aborted before its first token: only it stops counting.
@@ -93,12 +157,77 @@ impl PendingWork {
     /// Predicted time until everything pending has produced its first token.
     #[must_use]
     pub fn wait(&self, now: Millis) -> Millis {
+        self.own(now) + self.elsewhere(now)
+    }
+
+    fn own(&self, now: Millis) -> Millis {
         let Some(head) = self.items.front() else {
             return Millis::ZERO;
         };
         let elapsed = now.saturating_sub(self.head_started);
         let behind = self.total - head.predicted.0;
         Millis((behind + (head.predicted - elapsed).0.abs()).max(0.0))
+    }
+
+    /// What is left of the work that others sent, as far as a fresh figure knows.
+    #[must_use]
+    pub fn elsewhere(&self, now: Millis) -> Millis {
+        let Some(other) = self.elsewhere.filter(|other| now < other.until) else {
+            return Millis::ZERO;
+        };
+        other
+            .work
+            .saturating_sub(Millis(now.saturating_sub(other.since).0 * other.share))
+    }
+
+    /// Holds the books against what the engine says. A figure that is older than the last one, or not fresh any more, is
+    /// ignored.
+    pub fn reconcile(&mut self, now: Millis, figure: &QueueFigure) -> Reconciled {
+        let until = figure.asked + figure.good_for;
+        if now >= until || self.last_figure.is_some_and(|last| figure.asked < last) {
+            return Reconciled::default();
+        }
+        let lost = self.strike_out_lost(now, figure);
+        let pending = self.len() as u32;
+        // The work of others.
+        let others = (figure.waiting + figure.running).saturating_sub(figure.in_flight);
+        let elsewhere = others.min(figure.waiting);
+        if pending > 0 && elsewhere > 0 && figure.waiting >= pending {
+            self.head_started = self.head_started.max(figure.asked);
+        }
+        let counted = Millis(f64::from(elsewhere) * figure.mean_work.0.max(0.0));
+        let own = self.own(now);
+        let work = match figure.waiting_work {
+            Some(all) if elsewhere > 0 => all.saturating_sub(own),
+            _ => counted,
+        };
+        self.elsewhere = (work > Millis::ZERO).then(|| Elsewhere {
+            work,
+            share: work.0 / (work.0 + own.0),
+            since: figure.asked,
+            until,
+        });
+        self.last_figure = Some(figure.asked);
+        Reconciled { elsewhere, lost }
+    }
+
+    /// Strikes out what has been pending since before the last figure and is more than this one has room for.
+    fn strike_out_lost(&mut self, now: Millis, figure: &QueueFigure) -> u32 {
+        let Some(last) = self.last_figure else { return 0 };
+        let pending = self.len() as u32;
+        let decoding = figure.in_flight.saturating_sub(pending);
+        let room = figure.waiting + figure.running.saturating_sub(decoding);
+        let old = |item: &&mut Item| !item.done && item.sent < last;
+        let count = self.items.iter_mut().filter(old).count() as u32;
+        let lost = count.saturating_sub(room);
+        for item in self.items.iter_mut().filter(old).take(lost as usize) {
+            item.done = true;
+            self.total -= item.predicted.0;
+        }
+        if lost > 0 && self.items.front().is_some_and(|head| head.done) {
+            self.restart_head(now);
+        }
+        lost
     }
 
     /// How many requests are pending.
@@ -180,10 +309,115 @@ mod tests {
         assert_eq!(work.wait(Millis(90.0)), Millis::ZERO);
     }
 
+    fn figure(asked: f64, waiting: u32, running: u32, in_flight: u32) -> QueueFigure {
+        QueueFigure {
+            asked: Millis(asked),
+            good_for: Millis(1000.0),
+            waiting,
+            running,
+            waiting_work: None,
+            in_flight,
+            mean_work: Millis(100.0),
+        }
+    }
+
+    #[test]
+    fn a_first_token_of_a_request_that_was_the_head_tells_what_its_prefill_took() {
+        let mut work = PendingWork::new();
+        let first = work.sent(Millis(0.0), Millis(100.0));
+        let second = work.sent(Millis(10.0), Millis(50.0));
+        let overtaken = work.sent(Millis(20.0), Millis(50.0));
+        let overtaker = work.sent(Millis(30.0), Millis(10.0));
+        assert_eq!(work.first_token(Millis(130.0), first), Some(Millis(130.0)));
+        assert_eq!(work.first_token(Millis(190.0), second), Some(Millis(60.0)));
+        assert_eq!(work.first_token(Millis(200.0), overtaker), None);
+        assert_eq!(work.first_token(Millis(260.0), overtaken), None);
+    }
+
+    #[test]
+    fn what_others_sent_counts_while_the_figure_is_fresh() {
+        let mut work = PendingWork::new();
+        let found = work.reconcile(Millis(10.0), &figure(0.0, 3, 1, 0));
+        assert_eq!((found.elsewhere, found.lost), (3, 0));
+        assert_eq!(work.wait(Millis(10.0)), Millis(290.0));
+        assert_eq!(work.wait(Millis(200.0)), Millis(100.0));
+        assert_eq!(work.wait(Millis(900.0)), Millis::ZERO, "worked off");
+        work.reconcile(Millis(910.0), &figure(900.0, 50, 1, 0));
+        assert_eq!(work.wait(Millis(1899.0)), Millis(5000.0 - 999.0));
+        assert_eq!(work.wait(Millis(1900.0)), Millis::ZERO, "stale");
+    }
+
+    #[test]
+    fn an_engine_that_counts_its_waiting_tokens_is_believed_on_their_size() {
+        let mut work = PendingWork::new();
+        work.sent(Millis(0.0), Millis(100.0));
+        let told = QueueFigure {
+            waiting_work: Some(Millis(1000.0)),
+            ..figure(0.0, 2, 1, 1)
+        };
+        work.reconcile(Millis(0.0), &told);
+        assert_eq!(work.wait(Millis(0.0)), Millis(1000.0));
+    }
+
+    #[test]
+    fn our_own_requests_are_not_taken_for_others() {
+        let mut work = PendingWork::new();
+        work.sent(Millis(0.0), Millis(100.0));
+        work.sent(Millis(0.0), Millis(50.0));
+        assert_eq!(
+            work.reconcile(Millis(10.0), &figure(5.0, 1, 1, 2)),
+            Reconciled::default()
+        );
+        assert_eq!(work.wait(Millis(10.0)), Millis(140.0));
+        // A request that decodes here is running there.
+        assert_eq!(
+            work.reconcile(Millis(10.0), &figure(6.0, 1, 2, 3)),
+            Reconciled::default()
+        );
+    }
+
+    #[test]
+    fn a_head_behind_the_work_of_others_is_not_late() {
+        let mut work = PendingWork::new();
+        work.sent(Millis(0.0), Millis(100.0));
+        work.reconcile(Millis(500.0), &figure(500.0, 2, 1, 1));
+        // Two prefills of others, and all of ours: nothing of it is late.
+        assert_eq!(work.wait(Millis(500.0)), Millis(300.0));
+    }
+
+    #[test]
+    fn what_two_figures_in_a_row_have_no_room_for_is_gone() {
+        let mut work = PendingWork::new();
+        let lost = work.sent(Millis(0.0), Millis(100.0));
+        assert_eq!(
+            work.reconcile(Millis(2.0), &figure(1.0, 0, 0, 1)).lost,
+            0,
+            "it may be on its way"
+        );
+        let late = work.sent(Millis(50.0), Millis(30.0));
+        assert_eq!(work.reconcile(Millis(60.0), &figure(55.0, 0, 0, 2)).lost, 1);
+        assert_eq!(work.wait(Millis(60.0)), Millis(30.0));
+        assert_eq!(work.first_token(Millis(65.0), lost), None);
+        assert!(work.first_token(Millis(70.0), late).is_some());
+        assert!(work.is_empty());
+    }
+
+    #[test]
+    fn stale_and_overtaken_figures_are_ignored() {
+        let mut work = PendingWork::new();
+        assert_eq!(
+            work.reconcile(Millis(2000.0), &figure(0.0, 9, 0, 0)),
+            Reconciled::default()
+        );
+        work.reconcile(Millis(2000.0), &figure(1500.0, 1, 0, 0));
+        work.reconcile(Millis(2000.0), &figure(1400.0, 9, 0, 0));
+        assert_eq!(work.elsewhere(Millis(1500.0)), Millis(100.0));
+    }
+
     proptest! {
         /// Whatever happens in whatever order, the books balance and end at zero.
         #[test]
-        fn the_wait_is_never_negative_and_ends_at_zero(ops in prop::collection::vec((0u8..4, 0u64..20, 0.0f64..100.0), 0..200)) {
+        fn the_wait_is_never_negative_and_ends_at_zero(ops in prop::collection::vec((0u8..5, 0u64..20, 0.0f64..100.0), 0..200)) {
             let mut work = PendingWork::new();
             let mut tickets = Vec::new();
             let mut now = Millis::ZERO;
@@ -192,8 +426,14 @@ mod tests {
                 let ticket = tickets.get(pick as usize % tickets.len().max(1)).copied();
                 match (op, ticket) {
                     (0 | 1, _) => tickets.push(work.sent(now, Millis(amount))),
-                    (2, Some(ticket)) => work.first_token(now, ticket),
+                    (2, Some(ticket)) => {
+                        work.first_token(now, ticket);
+                    }
                     (3, Some(ticket)) => work.gone(now, ticket),
+                    (4, _) => {
+                        let in_flight = work.len() as u32 + pick as u32 % 3;
+                        work.reconcile(now, &figure(now.0 - amount / 9.0, pick as u32 % 5, pick as u32 % 4, in_flight));
+                    }
                     _ => {}
                 }
                 let counted: f64 = work.items.iter().filter(|item| !item.done).map(|item| item.predicted.0).sum();
@@ -204,7 +444,7 @@ mod tests {
                 work.gone(now, ticket);
             }
             prop_assert!(work.is_empty());
-            prop_assert_eq!(work.wait(now), Millis::ZERO);
+            prop_assert_eq!(work.wait(now + Millis(1e6)), Millis::ZERO);
         }
     }
 }

@@ -10,8 +10,11 @@
 //!   again and they are believed.
 //! - *Forgetting*: λ = 0.995, a memory of 200 answers. Forgetting winds the covariance up where inputs do not vary, so
 //!   its trace is bounded.
-//! - *Physics*: α, β and γ are not negative. A coefficient that comes out so is reported as zero; where α is not
-//!   positive yet the prior's is used.
+//! - *Physics*: α, β and γ are not negative. Where one comes out so, the others are what they would be given that it is
+//!   zero: `θ − P·eᵢ·θᵢ/Pᵢᵢ`, the conditional mean. (Merely reporting it as zero misses the answers by what it was.) Where
+//!   α is not positive yet the prior's is used.
+//! - *Fading*: a worker believed slow is sent nothing, so nothing shows that it has recovered. What was learned and is
+//!   not renewed goes back towards where it began ([`LearnedCost::fade`]), so that it is tried again.
 //!
 //! A worker that was never benched begins with its pool's median: [`pooled`].
 
@@ -24,8 +27,13 @@ const FORGETTING: f64 = 0.995;
 const CLIP: f64 = 4.0;
 /// Clipped residuals of one sign in a row that mean a change, not an outlier.
 const CHANGE: i32 = 8;
-/// Bound of each of the covariance's diagonal entries, relative to the prior's.
-const OPEN: f64 = 1.0;
+/// Bound to which forgetting may wind the covariance up, relative to that of an answer: what is believed is worth one
+/// answer in each direction at least.
+const WOUND: f64 = 1.0;
+/// Covariance of a prior that somebody measured, and after a change.
+const MEASURED: f64 = 10.0;
+/// Of a guess, which the first answers may well overturn.
+const GUESSED: f64 = 100.0;
 /// Scales: thousand tokens, and ten million token pairs.
 const TOKENS: f64 = 1e3;
 const PAIRS: f64 = 1e7;
@@ -40,12 +48,24 @@ pub struct LearnedCost {
     spread: f64,
     one_sided: i32,
     seen: u64,
+    /// Answers since the last change: the error is that of what is believed now.
+    since: u64,
 }
 
 impl LearnedCost {
     /// Begins with what a bench, a configuration or [`pooled`] says.
     #[must_use]
     pub fn new(prior: PrefillCost) -> Self {
+        Self::with_covariance(prior, MEASURED)
+    }
+
+    /// Begins with a default that nobody vouches for.
+    #[must_use]
+    pub fn guess(prior: PrefillCost) -> Self {
+        Self::with_covariance(prior, GUESSED)
+    }
+
+    fn with_covariance(prior: PrefillCost, covariance: f64) -> Self {
         let theta = [
             prior.beta_ms,
             prior.alpha_ms_per_token * TOKENS,
@@ -53,11 +73,12 @@ impl LearnedCost {
         ];
         Self {
             theta,
-            covariance: open(),
+            covariance: diagonal(covariance),
             prior: theta,
             spread: 0.0,
             one_sided: 0,
             seen: 0,
+            since: 0,
         }
     }
 
@@ -66,8 +87,7 @@ impl LearnedCost {
         if !(prefill.0.is_finite() && prefill.0 >= 0.0) {
             return;
         }
-        let u = uncached.as_f64();
-        let x = [1.0, u / TOKENS, u * (cached.as_f64() + u / 2.0) / PAIRS];
+        let x = features(uncached, cached);
         let predicted: f64 = (0..3).map(|i| self.theta[i] * x[i]).sum();
         let residual = self.clip(prefill.0 - predicted);
         let px: [f64; 3] = std::array::from_fn(|i| (0..3).map(|j| self.covariance[i][j] * x[j]).sum());
@@ -77,23 +97,25 @@ impl LearnedCost {
         }
         let mut wound = 1.0f64;
         for (i, row) in self.covariance.iter_mut().enumerate() {
+            let bound = row[i].max(WOUND);
             for (entry, other) in row.iter_mut().zip(px) {
                 *entry = (*entry - px[i] * other / gain) / FORGETTING;
             }
-            wound = wound.max(row[i] / OPEN);
+            wound = wound.max(row[i] / bound);
         }
         for row in &mut self.covariance {
             row.iter_mut().for_each(|entry| *entry /= wound);
         }
         self.seen += 1;
+        self.since += 1;
     }
 
     /// Clips an outlier; believes a run of them.
     fn clip(&mut self, residual: f64) -> f64 {
         let bound = CLIP * self.spread;
-        let outlier = self.seen > 16 && residual.abs() > bound;
+        let outlier = self.since > 16 && residual.abs() > bound;
         if !outlier {
-            self.spread += (residual.abs() - self.spread) / (self.seen + 1).min(100) as f64;
+            self.spread += (residual.abs() - self.spread) / (self.since + 1).min(100) as f64;
             self.one_sided = 0;
             return residual;
         }
@@ -102,8 +124,9 @@ impl LearnedCost {
         self.one_sided = if same { self.one_sided + side } else { side };
         if self.one_sided.abs() >= CHANGE {
             self.one_sided = 0;
-            self.covariance = open();
+            self.covariance = diagonal(MEASURED);
             self.spread = residual.abs();
+            self.since = 0;
             return residual;
         }
         bound * f64::from(side)
@@ -112,15 +135,66 @@ impl LearnedCost {
     /// The cost as learned so far.
     #[must_use]
     pub fn cost(&self) -> PrefillCost {
-        let alpha = if self.theta[1] > 0.0 {
-            self.theta[1]
-        } else {
-            self.prior[1]
-        };
+        let theta = self.physical();
+        let alpha = if theta[1] > 0.0 { theta[1] } else { self.prior[1] };
         PrefillCost {
-            beta_ms: self.theta[0].max(0.0),
+            beta_ms: theta[0],
             alpha_ms_per_token: alpha / TOKENS,
-            gamma_ms_per_token2: self.theta[2].max(0.0) / PAIRS,
+            gamma_ms_per_token2: theta[2] / PAIRS,
+        }
+    }
+
+    /// The coefficients given that none is negative.
+    fn physical(&self) -> [f64; 3] {
+        let (mut theta, mut covariance) = (self.theta, self.covariance);
+        let mut fixed = [false; 3];
+        // Each round fixes one at zero, so three are enough; one that was fixed stays there.
+        while let Some(i) = (0..3).find(|&i| theta[i] < 0.0 && !fixed[i]) {
+            let by = covariance[i][i];
+            let column: [f64; 3] =
+                std::array::from_fn(|j| if by > 0.0 { covariance[j][i] / by } else { 0.0 });
+            let (value, row) = (theta[i], covariance[i]);
+            for j in 0..3 {
+                if !fixed[j] {
+                    theta[j] -= column[j] * value;
+                }
+                for (entry, other) in covariance[j].iter_mut().zip(row) {
+                    *entry -= column[j] * other;
+                }
+            }
+            theta[i] = 0.0;
+            fixed[i] = true;
+        }
+        theta
+    }
+
+    /// What it predicts for a prompt, and the standard error of that: how far the truth may be for want of answers like it.
+    #[must_use]
+    pub fn predict(&self, uncached: Tokens, cached: Tokens) -> (Millis, Millis) {
+        /// A normal variable's deviation in mean absolute deviations: `√(π/2)`.
+        const DEVIATION: f64 = 1.2533;
+        let x = features(uncached, cached);
+        let variance: f64 = (0..3)
+            .map(|i| x[i] * (0..3).map(|j| self.covariance[i][j] * x[j]).sum::<f64>())
+            .sum();
+        let error = DEVIATION * self.spread * variance.max(0.0).sqrt();
+        (self.cost().prefill(uncached, cached), Millis(error))
+    }
+
+    /// Nothing was heard of the worker for long: goes this share (0 to 1) of the way back to where it began, and is
+    /// ready to believe something else.
+    pub fn fade(&mut self, share: f64) {
+        let share = share.clamp(0.0, 1.0);
+        for (theta, prior) in self.theta.iter_mut().zip(self.prior) {
+            *theta += (prior - *theta) * share;
+        }
+        self.covariance = diagonal(MEASURED);
+    }
+
+    /// Begins again from another prior: for a worker that nothing is known of yet. Ignored once it has answered.
+    pub fn begin_with(&mut self, prior: PrefillCost) {
+        if self.seen == 0 {
+            *self = Self::new(prior);
         }
     }
 
@@ -137,8 +211,13 @@ impl LearnedCost {
     }
 }
 
-fn open() -> [[f64; 3]; 3] {
-    std::array::from_fn(|i| std::array::from_fn(|j| if i == j { OPEN } else { 0.0 }))
+fn features(uncached: Tokens, cached: Tokens) -> [f64; 3] {
+    let u = uncached.as_f64();
+    [1.0, u / TOKENS, u * (cached.as_f64() + u / 2.0) / PAIRS]
+}
+
+fn diagonal(value: f64) -> [[f64; 3]; 3] {
+    std::array::from_fn(|i| std::array::from_fn(|j| if i == j { value } else { 0.0 }))
 }
 
 /// What a worker of a pool begins with: the median of each coefficient over the others. `None` for an empty pool.
@@ -190,6 +269,18 @@ mod tests {
     }
 
     #[test]
+    fn a_guess_that_is_far_off_is_overturned_by_a_few_answers_and_a_measurement_is_not() {
+        let far = PrefillCost::linear(9.0, 5.0);
+        let mut guess = LearnedCost::guess(far);
+        let mut measured = LearnedCost::new(far);
+        for learned in [&mut guess, &mut measured] {
+            feed(learned, TRUE, 0, 30, false);
+        }
+        assert!(off(&guess, TRUE) < 0.2, "{:?}", guess.cost());
+        assert!(off(&measured, TRUE) > off(&guess, TRUE));
+    }
+
+    #[test]
     fn outliers_hardly_bend_it() {
         let mut learned = LearnedCost::new(TRUE);
         feed(&mut learned, TRUE, 0, 600, true);
@@ -218,6 +309,73 @@ mod tests {
         }
         let cost = learned.cost();
         assert!(cost.alpha_ms_per_token > 0.0 && cost.beta_ms >= 0.0 && cost.gamma_ms_per_token2 >= 0.0);
+    }
+
+    #[test]
+    fn a_coefficient_that_cannot_be_negative_is_not_missed_by_the_others() {
+        // Short prompts alone cannot tell β from α, and a prior that is far off in α leaves β below zero.
+        let mut learned = LearnedCost::with_covariance(PrefillCost::linear(0.5, 5.0), WOUND);
+        let truth = PrefillCost::linear(0.05, 5.0);
+        for i in 0..100 {
+            let u = Tokens(100 + i * 37 % 900);
+            learned.observe(u, Tokens(0), truth.prefill(u, Tokens(0)));
+        }
+        assert!(
+            learned.theta.iter().any(|&theta| theta < 0.0),
+            "{:?}",
+            learned.theta
+        );
+        let cost = learned.cost();
+        assert!(cost.beta_ms >= 0.0 && cost.gamma_ms_per_token2 >= 0.0);
+        for u in [300, 550, 900].map(Tokens) {
+            let off = cost.prefill(u, Tokens(0)).0 / truth.prefill(u, Tokens(0)).0 - 1.0;
+            assert!(off.abs() < 0.3, "{u}: {off} {cost:?}");
+        }
+    }
+
+    #[test]
+    fn a_prediction_knows_how_far_it_may_be_off() {
+        let mut learned = LearnedCost::guess(PrefillCost::linear(0.5, 5.0));
+        let (u, h) = (Tokens(3000), Tokens(8000));
+        let mut last = f64::INFINITY;
+        for round in 0..4 {
+            feed(&mut learned, TRUE, round * 100, 100, false);
+            let (predicted, error) = learned.predict(u, h);
+            assert!(
+                (predicted - TRUE.prefill(u, h)).0.abs() < 4.0 * error.0 + 0.5,
+                "{predicted} {error}"
+            );
+            assert!(error.0 <= last, "{error}");
+            last = error.0;
+        }
+        assert!(last < 1.0, "{last}");
+    }
+
+    #[test]
+    fn what_is_not_renewed_fades_towards_where_it_began() {
+        let mut learned = LearnedCost::new(TRUE);
+        let slow = PrefillCost {
+            alpha_ms_per_token: 0.4,
+            ..TRUE
+        };
+        feed(&mut learned, slow, 0, 300, false);
+        assert!(off(&learned, slow) < 0.05);
+        let believed = learned.cost().alpha_ms_per_token;
+        learned.fade(0.5);
+        let halfway = f64::midpoint(believed, TRUE.alpha_ms_per_token);
+        assert!((learned.cost().alpha_ms_per_token - halfway).abs() < 1e-9);
+        (0..10).for_each(|_| learned.fade(0.5));
+        assert!(off(&learned, TRUE) < 0.01);
+    }
+
+    #[test]
+    fn only_a_worker_that_has_not_answered_begins_anew() {
+        let mut learned = LearnedCost::new(PrefillCost::linear(0.5, 1.0));
+        learned.begin_with(TRUE);
+        assert_eq!(learned.cost(), LearnedCost::new(TRUE).cost());
+        learned.observe(Tokens(100), Tokens(0), Millis(30.0));
+        learned.begin_with(PrefillCost::linear(9.0, 9.0));
+        assert!(learned.cost().alpha_ms_per_token < 1.0);
     }
 
     #[test]

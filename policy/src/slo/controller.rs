@@ -38,7 +38,7 @@
 use serde::Serialize;
 
 use super::ghost::Ghost;
-use super::{evict_first_tail, load_gate};
+use super::{TailRule, load_gate};
 use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
 use crate::units::{Millis, Tokens};
@@ -226,12 +226,19 @@ impl Controller {
     /// Tokens at the end of a conversation that a worker may drop first.
     #[must_use]
     pub fn tail(&self, xi_tokens: f64, next_prompt: Tokens, utilisation: f64) -> Tokens {
+        self.rule().tail(xi_tokens, next_prompt, utilisation)
+    }
+
+    /// What follows from the arm in force, for whoever chooses while this learns.
+    #[must_use]
+    pub fn rule(&self) -> TailRule {
         let arm = &self.arms[self.current];
-        let whole = evict_first_tail(xi_tokens, next_prompt, 0.0).as_f64();
         // What saves work needs no gate; what costs work has one, and none of it is known before the window fills.
         let saves = self.turns >= LEAST && arm.work_ms <= self.arms[0].work_ms;
-        let gate = if saves { 1.0 } else { load_gate(utilisation) };
-        Tokens((whole * arm.scale * gate).min(1e9) as u64)
+        TailRule {
+            scale: arm.scale,
+            gated: !saves,
+        }
     }
 
     /// Why it does what it does.

@@ -9,7 +9,8 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::app::App;
-use crate::fleet::{Worker, probe};
+use crate::control;
+use crate::fleet::Worker;
 
 /// A publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
         ("/kv_event_sources", vllm as fn(&[u8], &str) -> Vec<Source>),
         ("/server_info", sglang),
     ] {
-        let sources = match probe::call(app, worker, Method::GET, path, None).await {
+        let sources = match control::call(app, worker, Method::GET, path, None).await {
             Ok(answer) => read(&answer, host),
             Err(error) => {
                 debug!(worker = worker.name(), path, %error, "it names no cache events");

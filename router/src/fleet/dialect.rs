@@ -26,14 +26,11 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Method};
 use policy::units::Tokens;
 use serde_json::Value;
-use tracing::debug;
 
 pub use self::kv_hints::KvHints;
 pub use self::sglang::SglangTlru;
 pub use self::tailroute::{Tailroute, VllmXargs};
 pub use self::tensorrt_llm::TensorrtLlm;
-use super::{Worker, probe};
-use crate::app::App;
 
 /// What a turn's own request says about its conversation's cache.
 #[derive(Clone, Copy, Debug)]
@@ -147,27 +144,4 @@ pub fn before_probe(written: config::Dialect) -> Arc<dyn Dialect> {
         config::Dialect::KvHints => Arc::new(KvHints),
         config::Dialect::TensorrtLlm => Arc::new(TensorrtLlm),
     }
-}
-
-/// Asks a worker what it understands.
-pub async fn find(app: &App, worker: &Worker) -> Arc<dyn Dialect> {
-    let written = worker.spec.dialect;
-    if !matches!(written, config::Dialect::Auto | config::Dialect::Tailroute) {
-        return before_probe(written);
-    }
-    match probe::call(app, worker, Method::GET, "/v1/tailroute", None).await {
-        Ok(answer) => {
-            if let Some(found) = Tailroute::of(&answer) {
-                return Arc::new(found);
-            }
-        }
-        Err(error) => debug!(worker = worker.name(), %error, "no capability document"),
-    }
-    if written == config::Dialect::Auto
-        && let Ok(answer) = probe::call(app, worker, Method::GET, "/server_info", None).await
-        && let Some(found) = SglangTlru::of(&answer)
-    {
-        return Arc::new(found);
-    }
-    before_probe(written)
 }

@@ -4,15 +4,6 @@
 //! worker out and `healthy_after` successes in a row to bring it back. The very first success is enough to begin.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::MissedTickBehavior;
-use tracing::{debug, info, warn};
-
-use super::Worker;
-use super::probe;
-use crate::app::App;
 
 /// The state of one worker's health.
 #[derive(Clone, Copy, Debug)]
@@ -58,54 +49,6 @@ impl Health {
         self.streak = 0;
         self.ready = Some(healthy);
         Some(healthy)
-    }
-}
-
-/// Probes one worker for as long as the task lives.
-pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
-    let settings = &app.config.health;
-    let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut bytes_seen = 0;
-    loop {
-        ticks.tick().await;
-        let outcome = probe::health(&app, &worker).await;
-        let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
-        let healthy = match outcome {
-            Ok(()) => true,
-            Err(error) if sending && error.is_timeout() => {
-                debug!(
-                    worker = worker.name(),
-                    "probe timed out while answers were coming in: busy, not dead"
-                );
-                continue;
-            }
-            Err(error) => {
-                debug!(worker = worker.name(), %error, "probe failed");
-                false
-            }
-        };
-        if healthy && !worker.is_ready() {
-            // Ask before it is given work: what it serves and what it understands decide what it is sent.
-            probe::introduce(&app, &worker).await;
-        }
-        note(&app, &worker, healthy);
-    }
-}
-
-/// Records an observation and acts on the change that it makes, if any.
-pub fn note(app: &App, worker: &Worker, healthy: bool) {
-    match worker.observe_health(healthy) {
-        Some(true) => info!(worker = worker.name(), "ready"),
-        Some(false) => {
-            warn!(
-                worker = worker.name(),
-                "not ready: it fails its probes or refuses connections"
-            );
-            // It may come back empty, and what it told us cannot be checked.
-            app.knowledge.forget(worker.id);
-        }
-        None => {}
     }
 }
 

@@ -1,30 +1,29 @@
-//! What a worker should be told, beside its requests: queued, coalesced, at most one message in flight, lost without
-//! harm.
+//! What a worker should be told, beside its requests: queued, coalesced, lost without harm.
 //!
-//! A hint is about one conversation on one worker. A newer one replaces an older one that was not yet sent. The queue
-//! is bounded; when it is full the oldest hint is dropped, since the newest say more about what the worker holds now.
+//! A hint is about one conversation on one worker. A newer one replaces an older one that was not yet sent, except that
+//! protection of a shared beginning and the fate of the rest do not replace each other. The queue is bounded; when it is
+//! full the oldest hint is dropped, since the newest say more about what the worker holds now. The objective is one
+//! value: only the last one that differs from what the worker was told waits.
+//!
+//! One task per worker sends what waits here (`upkeep::hints`), one message after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use policy::slo;
-use policy::units::{Millis, Tokens};
+use policy::units::Tokens;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tracing::debug;
-
-use super::dialect::Terms;
-use super::{Worker, probe};
-use crate::app::App;
 
 /// Hints that may wait for one worker.
 const QUEUE: usize = 1024;
 /// Hints in one message.
 const BATCH: usize = 256;
+/// Share by which an objective must differ from the one that the worker was told.
+const NEWS: f64 = 0.05;
 
-/// What is hinted.
+/// What is hinted. Each is idempotent, and says how much of the conversation's beginning it leaves alone or protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Keep the first tokens of the conversation; the rest may go first.
@@ -32,10 +31,21 @@ pub enum Kind {
         /// Tokens to keep.
         keep: Tokens,
     },
-    /// The conversation lives elsewhere now: all of it may go first.
-    Moved,
+    /// The conversation lives elsewhere now: what lies past the beginning that others share may go first.
+    Moved {
+        /// Tokens that others share.
+        keep: Tokens,
+    },
     /// The conversation is over.
-    Ended,
+    Ended {
+        /// Tokens that others share.
+        keep: Tokens,
+    },
+    /// The first tokens are used by many conversations: they are no dead weight, whoever said so.
+    Protect {
+        /// Tokens that others share.
+        keep: Tokens,
+    },
 }
 
 impl Kind {
@@ -44,120 +54,151 @@ impl Kind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Trim { .. } => "trim",
-            Self::Moved => "moved",
-            Self::Ended => "ended",
+            Self::Moved { .. } => "moved",
+            Self::Ended { .. } => "ended",
+            Self::Protect { .. } => "protect",
         }
+    }
+
+    fn keep(self) -> Tokens {
+        let (Self::Trim { keep } | Self::Moved { keep } | Self::Ended { keep } | Self::Protect { keep }) =
+            self;
+        keep
+    }
+
+    fn protects(self) -> bool {
+        matches!(self, Self::Protect { .. })
     }
 }
 
-#[derive(Debug)]
-struct Hint {
-    session: Arc<str>,
-    kind: Kind,
+/// A hint that waits to be sent.
+#[derive(Clone, Debug)]
+pub struct Hint {
+    /// The conversation, as the worker knows it.
+    pub session: Arc<str>,
+    /// What about it.
+    pub kind: Kind,
+    /// Its number on this worker: of two about one conversation the higher one counts.
+    pub epoch: u64,
+}
+
+impl Hint {
+    /// As it goes over the wire.
+    #[must_use]
+    pub fn json(&self, ttl_ms: f64) -> Value {
+        json!({
+            "kind": self.kind.as_str(), "session_id": &*self.session, "keep_tokens": self.kind.keep().0,
+            "epoch": self.epoch, "ttl_ms": ttl_ms,
+        })
+    }
+}
+
+/// The budget for requests that carry none of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Told {
+    /// ξ: uncached tokens that fit in the objective.
+    pub xi_tokens: f64,
+    /// Q̂.
+    pub next_prompt_tokens: u64,
+}
+
+impl Told {
+    fn differs(&self, other: &Self) -> bool {
+        let differs = |a: f64, b: f64| (a - b).abs() > NEWS * a.abs().max(b.abs());
+        differs(self.xi_tokens, other.xi_tokens)
+            || differs(self.next_prompt_tokens as f64, other.next_prompt_tokens as f64)
+    }
+}
+
+/// What waits for one worker.
+#[derive(Debug, Default)]
+pub struct HintQueue {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Hint>,
+    objective: Option<Told>,
+    told: Option<Told>,
     epoch: u64,
 }
 
-/// The hints that wait for one worker.
-#[derive(Debug, Default)]
-pub struct HintQueue {
-    waiting: Mutex<VecDeque<Hint>>,
-    wake: Notify,
-    epoch: AtomicU64,
+impl State {
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
 }
 
 impl HintQueue {
     /// Queues a hint, replacing one about the same conversation.
     pub fn push(&self, session: Arc<str>, kind: Kind) {
-        let epoch = self.next_epoch();
-        let mut waiting = self.waiting.lock();
-        if let Some(known) = waiting.iter_mut().find(|hint| hint.session == session) {
-            (known.kind, known.epoch) = (kind, epoch);
-        } else {
-            if waiting.len() == QUEUE {
-                waiting.pop_front();
-            }
-            waiting.push_back(Hint { session, kind, epoch });
+        let mut state = self.state.lock();
+        let epoch = state.next_epoch();
+        let same = |hint: &Hint| hint.session == session && hint.kind.protects() == kind.protects();
+        if let Some(at) = state.waiting.iter().position(same) {
+            // To the end: of two hints about a conversation the worker takes the one with the higher epoch only.
+            state.waiting.remove(at);
+        } else if state.waiting.len() == QUEUE {
+            state.waiting.pop_front();
         }
-        drop(waiting);
+        state.waiting.push_back(Hint { session, kind, epoch });
+        drop(state);
         self.wake.notify_one();
     }
 
-    fn next_epoch(&self) -> u64 {
-        self.epoch.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn take(&self) -> Vec<Hint> {
-        let mut waiting = self.waiting.lock();
-        let batch = waiting.len().min(BATCH);
-        waiting.drain(..batch).collect()
-    }
-}
-
-/// Sends a worker its hints for as long as the task lives: one message in flight, never more.
-pub async fn deliver(app: Arc<App>, worker: Arc<Worker>) {
-    loop {
-        worker.hints.wake.notified().await;
-        loop {
-            let batch = worker.hints.take();
-            if batch.is_empty() {
-                break;
-            }
-            if worker.hears_hints() && worker.is_ready() {
-                send(&app, &worker, &batch).await;
-            }
+    /// Queues the objective if it is news to the worker. Returns whether it is.
+    pub fn objective(&self, objective: Told) -> bool {
+        let mut state = self.state.lock();
+        let news = state.told.is_none_or(|told| objective.differs(&told));
+        state.objective = news.then_some(objective);
+        drop(state);
+        if news {
+            self.wake.notify_one();
         }
+        news
     }
-}
 
-async fn send(app: &App, worker: &Worker, batch: &[Hint]) {
-    let ttl_ms = app.config.hints.ttl.0;
-    let hints: Vec<Value> = batch
-        .iter()
-        .map(|hint| {
-            let mut value = json!({
-                "kind": hint.kind.as_str(), "session_id": &*hint.session, "epoch": hint.epoch, "ttl_ms": ttl_ms
-            });
-            if let Kind::Trim { keep } = hint.kind {
-                value["keep_tokens"] = keep.0.into();
-            }
-            value
-        })
-        .collect();
-    let Some(message) = worker.dialect().hints(&hints) else {
-        return;
-    };
-    let outcome = probe::call(app, worker, message.method, message.path, Some(&message.body)).await;
-    if let Err(error) = &outcome {
-        debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
+    /// What the worker was told last, if anything.
+    #[must_use]
+    pub fn told(&self) -> Option<Told> {
+        self.state.lock().told
     }
-    for hint in batch {
-        app.metrics
-            .hint(worker.name(), hint.kind.as_str(), outcome.is_ok());
-    }
-}
 
-/// Tells a worker the objective, if its dialect has a way: ξ_w of an idle worker, and Q̂. What a request carries is more exact and comes first.
-pub async fn send_objective(app: &App, worker: &Worker) {
-    let objective = &app.config.objective;
-    let xi_tokens = slo::xi_tokens(&worker.cost(), objective.ttft, Millis::ZERO, Tokens::ZERO).min(1e9);
-    let terms = Terms {
-        xi_tokens,
-        next_prompt: objective.next_prompt,
-        epoch: worker.hints.next_epoch(),
-    };
-    let Some(message) = worker.dialect().objective(&terms) else {
-        return;
-    };
-    let outcome = probe::call(app, worker, message.method, message.path, Some(&message.body)).await;
-    if let Err(error) = &outcome {
-        debug!(worker = worker.name(), %error, "objective not delivered");
+    /// The worker took an objective, or came back and has none.
+    pub fn took(&self, objective: Option<Told>) {
+        self.state.lock().told = objective;
     }
-    app.metrics.hint(worker.name(), "objective", outcome.is_ok());
+
+    /// Waits until something is queued.
+    pub async fn queued(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Takes the objective that waits, with its epoch.
+    #[must_use]
+    pub fn take_objective(&self) -> Option<(Told, u64)> {
+        let mut state = self.state.lock();
+        let objective = state.objective.take()?;
+        Some((objective, state.next_epoch()))
+    }
+
+    /// Takes the oldest hints, as many as fit a message.
+    #[must_use]
+    pub fn take(&self) -> Vec<Hint> {
+        let mut state = self.state.lock();
+        let batch = state.waiting.len().min(BATCH);
+        state.waiting.drain(..batch).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALL: Tokens = Tokens::ZERO;
 
     fn sessions(batch: &[Hint]) -> Vec<&str> {
         batch.iter().map(|hint| &*hint.session).collect()
@@ -167,24 +208,36 @@ mod tests {
     fn a_newer_hint_replaces_an_older_one_and_epochs_grow() {
         let queue = HintQueue::default();
         queue.push("a".into(), Kind::Trim { keep: Tokens(5) });
-        queue.push("b".into(), Kind::Ended);
-        queue.push("a".into(), Kind::Moved);
+        queue.push("b".into(), Kind::Ended { keep: ALL });
+        queue.push("a".into(), Kind::Moved { keep: ALL });
         let batch = queue.take();
-        assert_eq!(sessions(&batch), ["a", "b"]);
-        assert_eq!(
-            (batch[0].kind, batch[0].epoch, batch[1].epoch),
-            (Kind::Moved, 3, 2)
-        );
+        assert_eq!(sessions(&batch), ["b", "a"]);
+        assert_eq!((batch[1].kind, batch[1].epoch), (Kind::Moved { keep: ALL }, 3));
         assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn protection_stands_beside_what_becomes_of_the_rest() {
+        let queue = HintQueue::default();
+        queue.push("a".into(), Kind::Moved { keep: ALL });
+        queue.push("a".into(), Kind::Protect { keep: Tokens(64) });
+        queue.push("a".into(), Kind::Protect { keep: Tokens(128) });
+        let batch = queue.take();
+        let kinds: Vec<Kind> = batch.iter().map(|hint| hint.kind).collect();
+        assert_eq!(
+            kinds,
+            [Kind::Moved { keep: ALL }, Kind::Protect { keep: Tokens(128) }]
+        );
+        assert!(batch.is_sorted_by_key(|hint| hint.epoch));
     }
 
     #[test]
     fn a_full_queue_drops_its_oldest() {
         let queue = HintQueue::default();
         for i in 0..QUEUE + 1 {
-            queue.push(i.to_string().into(), Kind::Ended);
+            queue.push(i.to_string().into(), Kind::Ended { keep: ALL });
         }
-        assert_eq!(queue.waiting.lock().len(), QUEUE);
+        assert_eq!(queue.state.lock().waiting.len(), QUEUE);
         assert_eq!(queue.take()[0].session, "1".into());
     }
 
@@ -192,9 +245,30 @@ mod tests {
     fn messages_are_bounded() {
         let queue = HintQueue::default();
         for i in 0..BATCH + 1 {
-            queue.push(i.to_string().into(), Kind::Ended);
+            queue.push(i.to_string().into(), Kind::Ended { keep: ALL });
         }
         assert_eq!(queue.take().len(), BATCH);
         assert_eq!(queue.take().len(), 1);
+    }
+
+    #[test]
+    fn an_objective_is_told_once_and_again_only_when_it_changed() {
+        let queue = HintQueue::default();
+        let told = |xi_tokens| Told {
+            xi_tokens,
+            next_prompt_tokens: 200,
+        };
+        assert!(queue.objective(told(1000.0)));
+        let (first, epoch) = queue.take_objective().unwrap();
+        queue.took(Some(first));
+        assert!(!queue.objective(told(1040.0)));
+        assert!(queue.take_objective().is_none());
+        assert!(queue.objective(told(1200.0)));
+        assert!(!queue.objective(told(1010.0)), "it went back before it was sent");
+        assert!(queue.take_objective().is_none());
+        assert!(queue.objective(told(0.0)));
+        assert!(queue.take_objective().unwrap().1 > epoch);
+        queue.took(None);
+        assert!(queue.objective(told(1000.0)), "it came back knowing nothing");
     }
 }

@@ -9,12 +9,12 @@ use http::Uri;
 use http::uri::{PathAndQuery, Scheme};
 use parking_lot::{Mutex, RwLock};
 use policy::cost::PrefillCost;
-use policy::estimate::{PendingWork, Ticket, Utilisation};
+use policy::estimate::{PendingWork, QueueFigure, Reconciled, Ticket, Utilisation};
 use policy::ids::WorkerId;
 use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
 
-use super::dialect::{self, Dialect};
+use super::dialect::{self, Dialect, Terms};
 use super::health::Health;
 use super::hints::HintQueue;
 use crate::clock::Clock;
@@ -45,6 +45,10 @@ pub struct Load {
     pub utilisation: Utilisation,
     /// Requests sent and not finished.
     pub in_flight: u32,
+    /// What its prefill costs, as far as is known by now.
+    pub cost: PrefillCost,
+    /// The engine's own count of its queue, as it was last believed.
+    pub figure: Option<(QueueFigure, Reconciled)>,
 }
 
 impl Worker {
@@ -60,6 +64,8 @@ impl Worker {
             pending: PendingWork::new(),
             utilisation: Utilisation::new(utilisation_window),
             in_flight: 0,
+            cost: spec.cost,
+            figure: None,
         };
         Self {
             id,
@@ -83,7 +89,27 @@ impl Worker {
     /// What its prefill costs.
     #[must_use]
     pub fn cost(&self) -> PrefillCost {
-        self.spec.cost
+        self.load.lock().cost
+    }
+
+    /// Its answers showed what its prefill costs.
+    pub fn set_cost(&self, cost: PrefillCost) {
+        self.load.lock().cost = cost;
+    }
+
+    /// Holds what is believed to wait on it against what it says itself.
+    pub fn reconcile(&self, now: Millis, mut figure: QueueFigure) -> Reconciled {
+        let mut load = self.load.lock();
+        figure.in_flight = figure.in_flight.max(load.in_flight);
+        let mean = load.utilisation.mean_work();
+        figure.mean_work = if mean > Millis::ZERO {
+            mean
+        } else {
+            Millis(load.cost.beta_ms)
+        };
+        let found = load.pending.reconcile(now, &figure);
+        load.figure = Some((figure, found));
+        found
     }
 
     /// Whether it may be given work.
@@ -123,6 +149,17 @@ impl Worker {
         self.dialect.read().hears_hints()
     }
 
+    /// Whether it can be told the objective.
+    #[must_use]
+    pub fn takes_objective(&self) -> bool {
+        let terms = Terms {
+            xi_tokens: 0.0,
+            next_prompt: Tokens::ZERO,
+            epoch: 0,
+        };
+        self.dialect.read().objective(&terms).is_some()
+    }
+
     /// What a probe found out.
     pub fn learned(&self, dialect: Arc<dyn Dialect>, models: Option<Vec<serde_json::Value>>) {
         *self.dialect.write() = dialect;
@@ -156,7 +193,7 @@ impl Worker {
         WorkerView {
             id: self.id,
             ready: self.is_ready() && serves,
-            cost: self.cost(),
+            cost: load.cost,
             wait: load.pending.wait(now),
             utilisation: load.utilisation.at(now),
             mean_work: load.utilisation.mean_work(),
@@ -222,15 +259,11 @@ impl InFlight {
         &self.worker
     }
 
-    /// Its first token arrived.
-    pub fn first_token(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.worker
-                .load
-                .lock()
-                .pending
-                .first_token(self.clock.now(), ticket);
-        }
+    /// Its first token arrived. Returns how long its prefill took, if it had the worker to itself.
+    pub fn first_token(&mut self) -> Option<Millis> {
+        let ticket = self.ticket.take()?;
+        let now = self.clock.now();
+        self.worker.load.lock().pending.first_token(now, ticket)
     }
 }
 

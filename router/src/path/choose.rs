@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use config::Objective;
 use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use policy::ids::{ConversationId, WorkerId};
 use policy::route::{self, Decision, Snapshot, WorkerView};
 use policy::slo;
@@ -12,12 +12,17 @@ use tracing::debug;
 
 use super::admit::Endpoint;
 use super::fingerprint::Fingerprint;
-use super::parse;
+use super::objective::Goal;
 use super::session::Session;
+use super::{headers, parse};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::feedback::Expected;
 use crate::fleet::Worker;
 use crate::knowledge::Match;
+
+/// More tokens than any conversation has.
+const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
 /// A turn, read and fingerprinted.
 #[derive(Debug)]
@@ -32,6 +37,12 @@ pub struct Turn {
     pub fingerprint: Fingerprint,
     /// The conversation it belongs to; `None` if its prompt is not understood.
     pub session: Option<Session>,
+    /// What it is to meet.
+    pub goal: Goal,
+    /// What is expected of it and of the turn after it.
+    pub expected: Expected,
+    /// Its client says that it is the conversation's last.
+    pub last: bool,
 }
 
 /// A worker chosen for a turn.
@@ -45,6 +56,8 @@ pub struct Choice {
     pub matched: Match,
     /// Tokens at the end of the conversation that the worker may drop first.
     pub evict_first: Tokens,
+    /// What the worker was like when it was chosen.
+    pub view: WorkerView,
 }
 
 impl Choice {
@@ -79,14 +92,48 @@ impl Turn {
             &parsed.fingerprint.chain,
             &app.knowledge,
         );
+        let model = parsed.model.unwrap_or_default().into_owned();
+        let expected = expect(app, arrived, session.as_ref(), headers, parsed.has_tools);
         Ok(Self {
             endpoint,
             arrived,
-            model: parsed.model.unwrap_or_default().into_owned(),
+            goal: Goal::of(headers, &model, &app.config.objective),
+            model,
             fingerprint: parsed.fingerprint,
             session,
+            expected,
+            last: says_last(headers),
         })
     }
+}
+
+/// What is expected of a turn, as far as habits are learned.
+fn expect(
+    app: &App,
+    arrived: Millis,
+    session: Option<&Session>,
+    headers: &HeaderMap,
+    tools: bool,
+) -> Expected {
+    let key = session.map(|session| session.key);
+    let api_key = headers
+        .get(AUTHORIZATION)
+        .map(|value| xxhash_rust::xxh3::xxh3_64(value.as_bytes()));
+    let mut expected = app
+        .feedback
+        .conversations
+        .lock()
+        .arrived(arrived, key, api_key, tools);
+    if !app.config.learning.habits {
+        expected.next_prompt = app.config.objective.next_prompt;
+    }
+    expected
+}
+
+fn says_last(headers: &HeaderMap) -> bool {
+    headers
+        .get(headers::SESSION_END)
+        .is_some_and(|value| matches!(value.as_bytes(), b"1" | b"true"))
 }
 
 /// Chooses among the workers that were not tried yet.
@@ -119,7 +166,6 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
         settings: &settings,
         sequence: app.next_sequence(),
     };
-    let objective = &app.config.objective;
     let last_worker = turn
         .session
         .as_ref()
@@ -129,7 +175,7 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
         &route::Turn {
             prompt: matched.prompt,
             resident: &matched.resident,
-            objective: objective.ttft,
+            objective: turn.goal.ttft,
             last_worker,
             conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
             head: turn.fingerprint.chain.hashes().first().copied(),
@@ -142,7 +188,8 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
     })?;
 
     let worker = Arc::clone(&workers[decision.chosen]);
-    let evict_first = evict_first(app, &worker, &views[decision.chosen], objective, matched.prompt);
+    let view = views[decision.chosen].clone();
+    let evict_first = evict_first(app, turn, &worker, &view, matched.prompt);
     app.metrics
         .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
     debug!(
@@ -157,22 +204,26 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
         decision,
         matched,
         evict_first,
+        view,
     })
 }
 
-/// The evict-first tail that the worker will hold by: what it is told, or what it does by itself.
-fn evict_first(
-    app: &App,
-    worker: &Worker,
-    view: &WorkerView,
-    objective: &Objective,
-    history: Tokens,
-) -> Tokens {
+/// The evict-first tail that the worker will hold by: what it is told, or what it does by itself. ξ is that of a worker
+/// that is idle by then: how long it waits now says nothing of the next turn's wait, and the share of the tail that is
+/// given away was measured with it.
+fn evict_first(app: &App, turn: &Turn, worker: &Worker, view: &WorkerView, history: Tokens) -> Tokens {
     let (hints, dialect) = (&app.config.hints, worker.dialect());
     let can_be_told = hints.in_request || (hints.out_of_band && dialect.hears_hints());
     if !(hints.enabled && can_be_told) {
         return dialect.evict_first(Tokens::ZERO);
     }
-    let xi = slo::xi_tokens(&view.cost, objective.ttft, view.wait, history);
-    dialect.evict_first(slo::evict_first_tail(xi, objective.next_prompt, view.utilisation))
+    if turn.last {
+        return dialect.evict_first(EVERYTHING);
+    }
+    let xi = slo::xi_tokens(&view.cost, turn.goal.ttft, Millis::ZERO, history);
+    let tail = app
+        .feedback
+        .rule()
+        .tail(xi, turn.expected.next_prompt, view.utilisation);
+    dialect.evict_first(tail)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use config::Priority;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
@@ -20,7 +21,7 @@ use crate::app::{App, Place};
 use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::fleet::dialect::{Carried, TurnHint};
-use crate::fleet::{InFlight, Worker, health};
+use crate::fleet::{InFlight, Worker};
 
 /// One attempt to have a turn answered by the chosen worker.
 pub struct Attempt<'a> {
@@ -67,7 +68,7 @@ pub async fn forward(attempt: Attempt<'_>, last: bool) -> Result<Response<Body>,
     let response = match tokio::time::timeout(limit, app.client.request(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) if error.is_connect() => {
-            health::note(app, &choice.worker, false);
+            app.note_health(&choice.worker, false);
             debug!(worker = choice.worker.name(), %error, "connection refused");
             *place = flight.not_reached();
             return Err(Failure::NotStarted(ApiError::WorkerFailed));
@@ -132,6 +133,7 @@ fn turn_request(
         headers.insert(headers::SESSION, name);
     }
     let body = carry_hint(app, &mut headers, body, choice);
+    let body = carry_priority(app, &mut headers, body, turn, choice);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body::full(body));
     *request.method_mut() = head.method.clone();
@@ -161,6 +163,27 @@ fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, choice: &Choice) 
     };
     let Some(spliced) = spliced else { return body };
     // The client spoke of the body as it was.
+    headers.remove(CONTENT_LENGTH);
+    Bytes::from(spliced)
+}
+
+/// Says how urgent a turn is to an engine that takes priorities: earliest `arrival + 3 × predicted prefill` first, in
+/// milliseconds on everybody's clock, so that the requests of several routers compare. Short turns overtake, and nobody
+/// waits for ever. A client's own priority stays.
+fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
+    /// Prefills by which a turn may be late before it is as urgent as one that takes no time.
+    const PATIENCE: f64 = 3.0;
+    let sign = match choice.worker.spec.priority {
+        Priority::Off => return body,
+        Priority::LowestFirst => 1.0,
+        Priority::HighestFirst => -1.0,
+    };
+    let terms = choice.decision.chosen();
+    let due = app.clock.unix_ms(turn.arrived) + PATIENCE * (terms.marginal_ms + terms.fixed_ms);
+    let value = ((sign * due).round() as i64).to_string();
+    let Some(spliced) = splice::field(&body, "priority", &value) else {
+        return body;
+    };
     headers.remove(CONTENT_LENGTH);
     Bytes::from(spliced)
 }
@@ -230,7 +253,7 @@ async fn pass_once(
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => {
             if error.is_connect() {
-                health::note(app, worker, false);
+                app.note_health(worker, false);
             }
             warn!(worker = worker.name(), %error, "no answer");
             Err(ApiError::WorkerFailed)

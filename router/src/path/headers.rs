@@ -18,6 +18,14 @@ pub const DECISION: HeaderName = HeaderName::from_static("x-tailroute-decision")
 pub const VLLM_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// The same, as SGLang reads it.
 pub const SGLANG_RANK: HeaderName = HeaderName::from_static("x-override-routed-dp-rank");
+/// Time to first token that a turn is to meet, in milliseconds.
+pub const SLO_TTFT_MS: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
+/// The same, as llm-d calls it.
+pub const SLO_TTFT_MS_LLM_D: HeaderName = HeaderName::from_static("x-llm-d-slo-ttft-ms");
+/// Names the turn's class of objective.
+pub const SLO_CLASS: HeaderName = HeaderName::from_static("x-slo-class");
+/// `1` or `true`: the client says that this turn is its conversation's last.
+pub const SESSION_END: HeaderName = HeaderName::from_static("x-session-end");
 
 const HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,

@@ -1,11 +1,15 @@
-//! What happened, applied: in-flight work, what lives where, tokens per byte, metrics, hints.
+//! What happened, applied: in-flight work, what lives where, tokens per byte, metrics.
+//!
+//! What the next choice needs to see at once is applied here; all else is left as a [`Lesson`] for the task that learns.
 //!
 //! A [`Flight`] is one attempt on one worker. It holds everything that must be given back, so that however the attempt
 //! ends (answered, failed, timed out, client gone, panic) it is counted once and nothing leaks.
 
 use std::sync::Arc;
 
+use policy::cost::PrefillCost;
 use policy::fingerprint::{Chain, ChainBuilder};
+use policy::ids::WorkerId;
 use policy::residency::Hold;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
@@ -14,11 +18,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::admit::Endpoint;
 use super::choose::{Choice, Turn};
 use super::fingerprint::Extent;
+use super::objective::Goal;
 use super::session::Session;
-use super::watch::Usage;
+use super::watch::{Seen, Usage};
 use crate::app::{App, Place};
 use crate::capture::{Record, Slip};
-use crate::fleet::hints::Kind;
+use crate::feedback::{Expected, Lesson, Sample};
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Counted, Reported, Scale, Source};
 
@@ -66,7 +71,16 @@ pub struct Flight {
     extent: Extent,
     /// Where in tokens the prompt's keys end.
     scale: Scale,
+    /// Tokens of the prompt, as far as they could be told.
+    estimated: Tokens,
     evict_first: Tokens,
+    goal: Goal,
+    expected: Expected,
+    last: bool,
+    /// What the worker was like when it was chosen.
+    cost: PrefillCost,
+    wait: Millis,
+    utilisation: f64,
     predicted_ttft: Millis,
     predicted_cached: Tokens,
     /// Where that prediction comes from.
@@ -82,8 +96,12 @@ pub struct Flight {
     slip: Option<Slip>,
     ttft: Millis,
     started: bool,
+    /// What its prefill took, if it had the worker to itself and its first token was seen.
+    alone: Option<Millis>,
+    /// The worker of the conversation's last turn, if another.
+    left: Option<WorkerId>,
     outcome: Outcome,
-    usage: Option<Usage>,
+    seen: Option<Seen>,
 }
 
 impl Flight {
@@ -92,7 +110,7 @@ impl Flight {
     pub fn start(app: &Arc<App>, turn: &mut Turn, choice: &Choice, place: Option<Place>) -> Self {
         let terms = choice.decision.chosen();
         let worker = &choice.worker;
-        let prefill = worker.cost().prefill(terms.uncached, terms.cached);
+        let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
         let (scale, slot) = (&choice.matched.scale, worker.id.index());
         let chain = &turn.fingerprint.chain;
         let hold = if chain.is_empty() {
@@ -113,7 +131,14 @@ impl Flight {
             session: turn.session.clone(),
             extent: turn.fingerprint.extent,
             scale: scale.clone(),
+            estimated: choice.matched.prompt,
             evict_first: choice.evict_first,
+            goal: turn.goal,
+            expected: turn.expected,
+            last: turn.last,
+            cost: choice.view.cost,
+            wait: choice.view.wait,
+            utilisation: choice.view.utilisation,
             predicted_ttft: terms.predicted_ttft(),
             predicted_cached: terms.cached,
             source: choice
@@ -129,8 +154,10 @@ impl Flight {
             slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
             ttft: Millis::ZERO,
             started: false,
+            alone: None,
+            left: None,
             outcome: Outcome::Aborted,
-            usage: None,
+            seen: None,
         }
     }
 
@@ -140,25 +167,31 @@ impl Flight {
         self.in_flight.worker()
     }
 
-    /// The first token passed.
-    pub fn first_token(&mut self) {
+    /// The router.
+    #[must_use]
+    pub fn app(&self) -> &App {
+        &self.app
+    }
+
+    /// The first token passed; of an answer that is not `streamed` it is the last as well.
+    pub fn first_token(&mut self, streamed: bool) {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        self.in_flight.first_token();
+        self.alone = self.in_flight.first_token().filter(|_| streamed);
         self.ttft = self.app.clock.now() - self.arrived;
         let actual_s = self.ttft.0 / 1e3;
-        let objective_s = self.app.config.objective.ttft.0 / 1e3;
+        let goal_s = self.goal.ttft.0 / 1e3;
+        let class = self.goal.origin.name(&self.app.config.objective);
         self.app.metrics.first_token(
             self.worker().name(),
+            class,
             actual_s,
             self.predicted_ttft.0 / 1e3,
-            objective_s,
+            goal_s,
         );
-        if let Some(session) = &self.session
-            && let Some(last) = self.app.knowledge.moved(session.key, self.worker().id)
-        {
-            self.tell_moved(last.index(), session);
+        if let Some(session) = &self.session {
+            self.left = self.app.knowledge.moved(session.key, self.worker().id);
         }
     }
 
@@ -170,9 +203,9 @@ impl Flight {
     }
 
     /// The attempt ended; what is not said here counts as the client having left.
-    pub fn end(mut self, outcome: Outcome, usage: Option<Usage>, plain_reply: bool) {
+    pub fn end(mut self, outcome: Outcome, seen: Option<Seen>, plain_reply: bool) {
         self.outcome = outcome;
-        self.usage = usage;
+        self.seen = seen;
         if !plain_reply {
             self.reply = None;
         }
@@ -183,22 +216,6 @@ impl Flight {
     pub fn not_reached(mut self) -> Option<Place> {
         self.outcome = Outcome::NotReached;
         self.place.take()
-    }
-
-    /// The worker of the last turn may drop the conversation; its mirror does as it will.
-    fn tell_moved(&self, last: usize, session: &Session) {
-        let hints = &self.app.config.hints;
-        let workers = self.app.fleet.workers();
-        if let Some(old) = workers.get(last)
-            && old.hears_hints()
-            && hints.enabled
-            && hints.out_of_band
-        {
-            old.hints.push(Arc::clone(&session.name), Kind::Moved);
-            self.app.knowledge.update(old.id, |residency| {
-                residency.released(old.id, self.prompt.hashes());
-            });
-        }
     }
 
     /// The worker computed the prompt: it holds it, and the reply as far as it came.
@@ -222,17 +239,41 @@ impl Flight {
             let reply = reply.map(|reply| (reply.parent(), reply.chain(), prompt));
             residency.settle(hold, reply, |end| scale.tokens(end), evict_first, total);
         });
-        // Where requests carry no hints, the same is said beside them.
-        if hints.out_of_band
-            && !hints.in_request
-            && evict_first > Tokens::ZERO
-            && let Some(session) = &self.session
-        {
-            let keep = total.saturating_sub(evict_first);
-            self.worker()
-                .hints
-                .push(Arc::clone(&session.name), Kind::Trim { keep });
-        }
+    }
+
+    /// Leaves what the turn taught for the task that learns.
+    fn teach(&mut self, seen: Seen) {
+        let (Extent::Bytes(units) | Extent::Tokens(units)) = self.extent;
+        let said = self.reply.as_ref().map_or(units, ChainBuilder::bytes);
+        let said = Tokens(self.scale.tokens(said).saturating_sub(self.scale.tokens(units)));
+        let counted = seen.usage.filter(|usage| usage.prompt > 0);
+        let prompt = counted.map_or(self.estimated, |usage| Tokens(usage.prompt));
+        let prefill = seen.prefill.map(Sample::Engine).or(self.alone.map(Sample::Clean));
+        self.app.feedback.teach(Lesson {
+            worker: self.worker().id,
+            left: self.left,
+            conversation: self
+                .session
+                .as_ref()
+                .map(|session| (session.key, Arc::clone(&session.name))),
+            class: self.expected.class,
+            finish: seen.finish,
+            last: self.last,
+            arrived: self.arrived,
+            ended: self.app.clock.now(),
+            prompt,
+            response: counted.map_or(said, |usage| Tokens(usage.completion)),
+            cached: counted.and_then(|usage| usage.cached).map(Tokens),
+            prefill,
+            cost: self.cost,
+            wait: self.wait,
+            objective: self.goal.ttft,
+            next_prompt: self.expected.next_prompt,
+            utilisation: self.utilisation,
+            evict_first: self.evict_first,
+            chain: std::mem::take(&mut self.prompt),
+            tokens_per_unit: prompt.as_f64() / units.max(1) as f64,
+        });
     }
 
     fn learn_usage(&self, usage: Usage) {
@@ -305,7 +346,10 @@ impl Flight {
         let prompt = self.scale.tokens(units);
         let end = self.reply.as_ref().map_or(units, ChainBuilder::bytes);
         let estimated = [prompt, self.scale.tokens(end).saturating_sub(prompt)];
-        let counted = self.usage.map(|usage| [usage.prompt, usage.completion]);
+        let counted = self
+            .seen
+            .and_then(|seen| seen.usage)
+            .map(|usage| [usage.prompt, usage.completion]);
         Record {
             conversation: self.session.as_ref().map(|session| session.key),
             class: std::mem::take(&mut self.model),
@@ -318,7 +362,10 @@ impl Flight {
             ttft: self.ttft,
             predicted_ttft: self.predicted_ttft,
             predicted_cached: self.predicted_cached,
-            reported_cached: self.usage.and_then(|usage| usage.cached),
+            reported_cached: self
+                .seen
+                .and_then(|seen| seen.usage)
+                .and_then(|usage| usage.cached),
             outcome: self.outcome.as_str(),
         }
     }
@@ -339,13 +386,15 @@ impl Drop for Flight {
         if let Some(reply) = &mut self.reply {
             reply.end_message();
         }
-        let usage = self.usage;
+        let seen = self.seen.unwrap_or_default();
+        let usage = seen.usage;
         if let Some(usage) = usage {
             self.learn_usage(usage);
         }
+        let computed = self.started && self.outcome != Outcome::ClientError;
         if let Some(hold) = self.hold.take() {
             // A prompt that produced a token was computed; one that did not may not have been.
-            if self.started && self.outcome != Outcome::ClientError {
+            if computed {
                 self.settle(hold, usage);
             } else {
                 self.app
@@ -354,6 +403,9 @@ impl Drop for Flight {
             }
         }
         self.write_down();
+        if computed {
+            self.teach(seen);
+        }
         let seconds = (self.app.clock.now() - self.arrived).0 / 1e3;
         if self.outcome != Outcome::NotReached {
             self.app

@@ -25,6 +25,8 @@ pub struct Parsed<'a> {
     pub session: Option<Cow<'a, str>>,
     /// Separates tenants' caches: part of the fingerprint.
     pub cache_salt: Option<Cow<'a, str>>,
+    /// Whether it may call tools.
+    pub has_tools: bool,
     /// The prompt's keys.
     pub fingerprint: Fingerprint,
 }
@@ -62,12 +64,16 @@ fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
 
 fn members<'a>(body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malformed> {
     let (mut model, mut stream, mut cache_salt) = (None, false, None);
+    let mut has_tools = false;
     let (mut session, mut cache_key) = (None, None);
     let mut scanner = Scanner::new(body);
     scanner.object(|scanner, key| {
         match key {
             b"messages" => draft.messages(scanner)?,
-            b"tools" => draft.tools(scanner)?,
+            b"tools" => {
+                has_tools = scanner.peek() == Some(b'[');
+                draft.tools(scanner)?;
+            }
             b"prompt" => draft.prompt(scanner)?,
             b"model" => model = text(scanner)?,
             b"stream" => stream = scanner.skip()? == b"true",
@@ -92,6 +98,7 @@ fn members<'a>(body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malforme
         stream,
         session: session.or(cache_key),
         cache_salt,
+        has_tools,
         fingerprint,
     })
 }

@@ -21,7 +21,6 @@ use crate::body::BodyError;
 use crate::error::ApiError;
 
 /// A worker's answer on its way to the client.
-#[derive(Debug)]
 pub struct Tap {
     inner: Incoming,
     watch: Watch,
@@ -30,6 +29,7 @@ pub struct Tap {
     outcome: Outcome,
     idle: Pin<Box<Sleep>>,
     idle_timeout: Duration,
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     failing: Failing,
 }
 
@@ -54,6 +54,7 @@ impl Tap {
         idle_timeout: Duration,
     ) -> Self {
         let idle = Box::pin(tokio::time::sleep(idle_timeout));
+        let cut = Box::pin(flight.app().when_cut_off());
         let mut tap = Self {
             inner,
             watch,
@@ -61,6 +62,7 @@ impl Tap {
             outcome,
             idle,
             idle_timeout,
+            cut,
             failing: Failing::No,
         };
         if tap.inner.is_end_stream() {
@@ -74,7 +76,7 @@ impl Tap {
         flight.worker().saw_bytes(data.len());
         self.watch.push(data, |text| flight.reply_text(text));
         if self.watch.first_token && self.outcome == Outcome::Ok {
-            flight.first_token();
+            flight.first_token(self.watch.is_stream());
         }
     }
 
@@ -85,14 +87,18 @@ impl Tap {
         self.watch.end(|text| flight.reply_text(text));
         let complete = self.watch.complete || self.outcome != Outcome::Ok;
         let outcome = if complete { self.outcome } else { Outcome::Broken };
-        flight.end(outcome, self.watch.usage, self.watch.plain_reply && complete);
+        flight.end(
+            outcome,
+            Some(self.watch.seen()),
+            self.watch.plain_reply && complete,
+        );
     }
 
     /// The stream broke: say so where there is a way to, then cut it.
     fn broke(&mut self, error: BodyError, told: &ApiError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(flight) = self.flight.take() {
             warn!(worker = flight.worker().name(), %error, "the answer broke off");
-            flight.end(Outcome::Broken, self.watch.usage, false);
+            flight.end(Outcome::Broken, Some(self.watch.seen()), false);
         }
         if self.watch.is_stream() {
             self.failing = Failing::Said(error);
@@ -141,6 +147,9 @@ impl HttpBody for Tap {
             Poll::Pending if tap.idle.as_mut().poll(cx).is_ready() => {
                 let told = ApiError::WorkerTimeout(tap.idle_timeout);
                 tap.broke("the worker stopped sending".into(), &told)
+            }
+            Poll::Pending if tap.cut.as_mut().poll(cx).is_ready() => {
+                tap.broke("the drain limit was reached".into(), &ApiError::Draining)
             }
             Poll::Pending => Poll::Pending,
         }

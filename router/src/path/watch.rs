@@ -1,10 +1,12 @@
-//! What a passing answer says: first token, reply text, usage, finish reason.
+//! What a passing answer says: first token, reply text, usage, finish reason, the engine's own times.
 //!
 //! Reads the answer of `/v1/chat/completions` and `/v1/completions`, streamed or whole, without holding it up. A
 //! streamed answer is read line by line; a whole one is copied aside up to a bound and read at its end.
 
 use std::borrow::Cow;
 
+use policy::estimate::Finish;
+use policy::units::Millis;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -24,6 +26,17 @@ pub struct Usage {
     pub cached: Option<u64>,
 }
 
+/// All that an answer said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// What the worker counted.
+    pub usage: Option<Usage>,
+    /// How the answer ended.
+    pub finish: Finish,
+    /// What its prefill took by the engine's own clock, where it reports times per request.
+    pub prefill: Option<Millis>,
+}
+
 /// Reads one answer as it passes.
 #[derive(Debug)]
 pub struct Watch {
@@ -38,6 +51,8 @@ pub struct Watch {
     pub usage: Option<Usage>,
     /// Whether the reply is plain text of one choice, so that it can be found again in the next turn's prompt.
     pub plain_reply: bool,
+    finish: Finish,
+    prefill: Option<Millis>,
 }
 
 #[derive(Debug)]
@@ -64,6 +79,18 @@ impl Watch {
             complete: false,
             usage: None,
             plain_reply: true,
+            finish: Finish::Other,
+            prefill: None,
+        }
+    }
+
+    /// What it has said so far.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        Seen {
+            usage: self.usage,
+            finish: self.finish,
+            prefill: self.prefill,
         }
     }
 
@@ -116,8 +143,18 @@ impl Watch {
         if let Some(usage) = event.usage {
             self.usage = Some(usage.into());
         }
+        if let Some(times) = event.metrics {
+            self.prefill = times.prefill();
+        }
         let mut token = false;
         for choice in event.choices {
+            self.finish = match choice.finish_reason.as_deref() {
+                None => self.finish,
+                Some("stop") => Finish::Stop,
+                Some("length") => Finish::Length,
+                Some("tool_calls" | "function_call") => Finish::ToolCalls,
+                Some(_) => Finish::Other,
+            };
             let delta = choice.delta.or(choice.message).unwrap_or_default();
             let text = delta.content.or(choice.text);
             // vLLM says `"tool_calls": []` in whole answers that call none.
@@ -143,6 +180,25 @@ struct Event<'a> {
     choices: Vec<Choice<'a>>,
     #[serde(default)]
     usage: Option<WireUsage>,
+    #[serde(default)]
+    metrics: Option<WireTimes>,
+}
+
+/// vLLM's `--enable-per-request-metrics`.
+#[derive(Deserialize)]
+struct WireTimes {
+    #[serde(default)]
+    time_to_first_token_ms: Option<f64>,
+    #[serde(default)]
+    queue_time_ms: Option<f64>,
+}
+
+impl WireTimes {
+    /// From the beginning of the prefill to the first token.
+    fn prefill(&self) -> Option<Millis> {
+        let took = self.time_to_first_token_ms? - self.queue_time_ms?;
+        (took.is_finite() && took >= 0.0).then_some(Millis(took))
+    }
 }
 
 #[derive(Deserialize)]
@@ -155,6 +211,8 @@ struct Choice<'a> {
     message: Option<Delta<'a>>,
     #[serde(borrow, default)]
     text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    finish_reason: Option<Cow<'a, str>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -236,6 +294,21 @@ mod tests {
                 })
             );
         }
+    }
+
+    #[test]
+    fn the_end_and_the_engines_times_are_read_wherever_they_stand() {
+        let (seen, _) = watch("text/event-stream", &[STREAM.as_bytes()]);
+        assert_eq!((seen.seen().finish, seen.seen().prefill), (Finish::Stop, None));
+        let body = br#"{"choices":[{"index":0,"message":{"content":"","tool_calls":[{}]},"finish_reason":"tool_calls"}],
+            "metrics":{"time_to_first_token_ms":75.5,"queue_time_ms":25.0,"other":null}}"#;
+        let seen = watch("application/json", &[body]).0.seen();
+        assert_eq!(
+            (seen.finish, seen.prefill),
+            (Finish::ToolCalls, Some(Millis(50.5)))
+        );
+        let odd = br#"data: {"choices":[],"metrics":{"time_to_first_token_ms":1.0,"queue_time_ms":2.0}}"#;
+        assert_eq!(watch("text/event-stream", &[odd, b"\n\n"]).0.seen().prefill, None);
     }
 
     #[test]

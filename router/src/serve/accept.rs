@@ -23,6 +23,8 @@ use crate::path;
 const HEADER_SLACK: usize = 256 * 1024;
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 512;
+/// Time for a connection that is cut to say so.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 /// Rest after an accept that failed for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -124,10 +126,18 @@ async fn serve(
             () = first => if progress.any_request() { is_timeout(connection.await) } else { true },
         }
     };
+    tokio::pin!(served);
+    let cut = async {
+        let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
+    };
     let timed_out = tokio::select! {
-        timed_out = served => timed_out,
-        // Whatever is still answered is dropped here, and its request to the worker with it.
-        Ok(_) = phase.wait_for(|phase| *phase == Phase::Cut) => return,
+        timed_out = &mut served => timed_out,
+        () = cut => {
+            // Streams end with an event that says why, and then break off; a client that does not read does not learn.
+            // Whatever is still answered after that is dropped here, and its request to the worker with it.
+            let _ = tokio::time::timeout(LAST_WORDS, served).await;
+            return;
+        }
     };
     if timed_out && progress.half_a_request() {
         let error = ApiError::RequestTimeout(app.config.limits.header_timeout);

@@ -1,16 +1,17 @@
-//! The admin port: metrics, and whether the router lives and is ready. Never on the data port.
+//! The admin port: metrics, why the router does what it does, whether it lives and is ready. Never on the data port.
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::{Json, Router};
 use tokio::net::TcpListener;
 use tracing::error;
 
 use crate::app::App;
+use crate::feedback::{SloState, explain};
 
 /// Serves the admin port for as long as the task lives.
 pub(super) async fn run(app: Arc<App>, listener: TcpListener) {
@@ -18,6 +19,7 @@ pub(super) async fn run(app: Arc<App>, listener: TcpListener) {
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
+        .route("/admin/v1/slo", get(explained))
         .with_state(app);
     if let Err(error) = axum::serve(listener, router).await {
         error!(%error, "the admin port stopped");
@@ -25,10 +27,14 @@ pub(super) async fn run(app: Arc<App>, listener: TcpListener) {
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
-    match app.metrics.render(&app) {
+    match app.metrics.render(&app.gauges()) {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
+}
+
+async fn explained(State(app): State<Arc<App>>) -> Json<SloState> {
+    Json(explain(&app))
 }
 
 /// Ready while some worker is, and not draining. A router that drains lives on but is not ready.

@@ -56,6 +56,7 @@ pub fn stuck_in_decode() -> EngineConfig {
 pub fn probe_often(config: &mut Config) {
     config.health.interval = Duration::from_millis(10);
     config.health.timeout = PATIENCE;
+    config.health.queue_interval = Some(Duration::from_millis(10));
 }
 
 /// A router and the engines behind it.

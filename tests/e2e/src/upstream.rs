@@ -110,7 +110,9 @@ async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>, well: A
             Some("/health") if !well.load(Ordering::Relaxed) => json("503 Service Unavailable", "{}", ""),
             Some("/health") => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some("/v1/models") => json("200 OK", r#"{"object":"list","data":[{"id":"sim"}]}"#, ""),
-            Some("/v1/tailroute" | "/kv_event_sources" | "/server_info") => json("404 Not Found", "{}", ""),
+            Some("/v1/tailroute" | "/kv_event_sources" | "/server_info" | "/metrics") => {
+                json("404 Not Found", "{}", "")
+            }
             _ => {
                 // The test may be over.
                 let _ = exchanges.send(Exchange { head, body, stream }).await;

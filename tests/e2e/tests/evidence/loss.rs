@@ -243,7 +243,8 @@ async fn whatever_is_lost_is_noticed_and_made_good() {
         // What was lost shows with the next batch; a turn binds each conversation to its blocks again.
         turns(&fleet, &mut talks, 4).await;
         until(&format!("case {name} shows"), || {
-            let page = fleet.router.app().metrics.render(fleet.router.app()).unwrap();
+            let app = fleet.router.app();
+            let page = app.metrics.render(&app.gauges()).unwrap();
             let page = tailroute_e2e::metrics::Page::read(std::str::from_utf8(&page).unwrap());
             case.seen
                 .iter()

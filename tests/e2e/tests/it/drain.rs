@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, quick, route, stuck_in_decode};
+use tailroute_e2e::fleet::{Fleet, quick, route, stuck_in_decode, stuck_in_prefill};
 use tailroute_e2e::raw::{Wire, request};
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::Upstream;
@@ -113,8 +113,30 @@ async fn at_the_limit_what_is_left_is_cut_and_counted() {
     let app = std::sync::Arc::clone(fleet.router.app());
     assert_eq!(within(fleet.router.drain()).await, 3);
     for answer in answers {
-        assert!(!answer.whole().await.clean);
+        let answer = answer.whole().await;
+        assert!(!answer.clean, "what was cut must not look complete");
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        let last = text.trim_end().rsplit("data: ").next().unwrap();
+        let error: serde_json::Value = serde_json::from_str(last).unwrap();
+        assert_eq!(error["error"]["code"], "draining");
     }
     until("nothing in flight", || app.in_flight() == 0).await;
     within(fleet.engines[0].stats_when(|stats| stats.aborted.decode == 3)).await;
+}
+
+#[tokio::test]
+async fn a_request_that_still_waits_for_its_worker_at_the_limit_is_told_to_go_elsewhere() {
+    let fleet = Fleet::start(vec![stuck_in_prefill()], |config| {
+        config.limits.drain_timeout = Duration::from_millis(50);
+    })
+    .await;
+    let body = ask("hello", json!({}));
+    let address = fleet.address();
+    let waiting = tokio::spawn(client::open(address, "POST", CHAT, &[], body.to_string()));
+    within(fleet.engines[0].stats_when(|stats| stats.running == 1)).await;
+    assert_eq!(within(fleet.router.drain()).await, 1);
+    let answer = within(waiting).await.unwrap().expect("an answer").whole().await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("x-tailroute-error"), Some("draining"));
+    within(fleet.engines[0].stats_when(|stats| stats.aborted.prefill == 1)).await;
 }

@@ -11,7 +11,7 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
 /// Every metric that operators may rely on.
-const METRICS: [&str; 21] = [
+const METRICS: [&str; 32] = [
     "tailroute_requests_total",
     "tailroute_request_duration_seconds",
     "tailroute_time_to_first_token_seconds",
@@ -27,6 +27,17 @@ const METRICS: [&str; 21] = [
     "tailroute_kv_stream_live",
     "tailroute_kv_blocks",
     "tailroute_kv_bindings",
+    "tailroute_worker_cost",
+    "tailroute_worker_cost_error_seconds",
+    "tailroute_worker_cost_answers_total",
+    "tailroute_worker_queue",
+    "tailroute_worker_tail_gate_ratio",
+    "tailroute_worker_tail_tokens",
+    "tailroute_tail_scale_ratio",
+    "tailroute_tail_arm",
+    "tailroute_habit",
+    "tailroute_habit_error",
+    "tailroute_lessons_dropped",
     "tailroute_worker_ready",
     "tailroute_worker_in_flight",
     "tailroute_worker_wait_seconds",
@@ -37,7 +48,11 @@ const METRICS: [&str; 21] = [
 
 #[tokio::test]
 async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
-    let fleet = Fleet::start(vec![quick(); 2], probe_often).await;
+    let fleet = Fleet::start(vec![quick(); 2], |config| {
+        probe_often(config);
+        config.learning.costs = false;
+    })
+    .await;
     let mut talk = Conversation::new(&words(1, 600));
     for turn in 0..2 {
         fleet.turn(&mut talk, &[], &words(turn, 20)).await;
@@ -61,6 +76,20 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
     }
     fleet.chat(&[], &talk.body(json!({}))).await;
     fleet.at_rest().await;
+    within(async {
+        while fleet
+            .metrics()
+            .await
+            .samples()
+            .iter()
+            .filter(|sample| sample.name == "tailroute_worker_queue")
+            .count()
+            < 8
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 
     let page = client::call(fleet.router.admin_address, "GET", "/metrics", &[], "").await;
     assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4"));
@@ -82,7 +111,11 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
 
 #[tokio::test]
 async fn strangers_cannot_make_the_metrics_page_grow() {
-    let fleet = Fleet::of(1).await;
+    let fleet = Fleet::start(vec![quick()], |config| {
+        // Its figures appear when they are first asked for, whoever else asks for what.
+        config.health.queue_interval = None;
+    })
+    .await;
     let series = || async {
         let mut count = BTreeMap::new();
         for sample in fleet.metrics().await.samples() {

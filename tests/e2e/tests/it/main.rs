@@ -16,4 +16,6 @@ mod drain;
 mod faults;
 mod feedback;
 mod forwarding;
+mod hints;
+mod learning;
 mod streaming;

@@ -1,0 +1,82 @@
+//! Control calls to a worker: everything that is said to it beside its requests goes through here, bounded in time and
+//! size.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::body;
+use crate::fleet::Worker;
+use crate::path::headers;
+
+/// Longest answer of a control call that is read.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// A control call that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No answer in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// An answer that is not a success.
+    #[error("answered {0}")]
+    Status(StatusCode),
+    /// No connection, or it broke.
+    #[error("{0}")]
+    Transport(String),
+}
+
+impl CallError {
+    /// Whether the worker merely did not answer in time.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout)
+    }
+}
+
+/// One control call to a worker, bounded in time and size.
+///
+/// # Errors
+/// If there is no success answer within the health timeout.
+pub async fn call(
+    app: &App,
+    worker: &Worker,
+    method: Method,
+    path: &str,
+    json: Option<&Value>,
+) -> Result<Bytes, CallError> {
+    let transport = |error: &dyn std::fmt::Display| CallError::Transport(error.to_string());
+    let uri = worker.uri(path).map_err(|error| transport(&error))?;
+    let mut request = Request::builder().method(method).uri(uri);
+    if json.is_some() {
+        request = request.header(http::header::CONTENT_TYPE, "application/json");
+    }
+    let mut request = request
+        .body(body::full(json.map(Value::to_string).unwrap_or_default()))
+        .map_err(|error| transport(&error))?;
+    headers::pin(request.headers_mut(), worker.spec.rank);
+    let exchange = async {
+        let response = app
+            .client
+            .request(request)
+            .await
+            .map_err(|error| transport(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| transport(&error))?
+            .to_bytes();
+        if status.is_success() {
+            Ok(bytes)
+        } else {
+            Err(CallError::Status(status))
+        }
+    };
+    tokio::time::timeout(app.config.health.timeout, exchange)
+        .await
+        .unwrap_or(Err(CallError::Timeout))
+}

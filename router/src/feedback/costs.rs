@@ -1,0 +1,299 @@
+//! α, β, γ of each worker, from the answers that tell what their prefill took.
+//!
+//! Two kinds of answer tell it: one whose engine says so itself (vLLM's per-request metrics), and one whose first token
+//! was timed while its request was the head of the worker's queue all the time, so that the time since the one before it
+//! is its own ([`policy::estimate::PendingWork::first_token`]). Either teaches only if the worker also reported how much
+//! of the prompt was cached. Both see batching engines with noise: two prompts computed in one step share its time. The
+//! regression clips what does not fit and follows what keeps coming.
+//!
+//! # Equal until shown otherwise
+//! Workers of a pool are mostly the same machine. Costs learned apart differ by noise, and a choice among idle workers
+//! that goes by noise sends every new conversation to the same one and leaves the caches of the others empty. So what is
+//! published of a worker is the cost of the pool's median worker, unless its own prediction for a typical prompt lies
+//! more than [`ALIKE`] and two standard errors from it. A worker with fewer than [`TRUSTED`] answers that nobody measured
+//! is believed to be like the others; as long as all are such, the median of those that have answered at all is.
+
+use policy::cost::PrefillCost;
+use policy::estimate::{LearnedCost, pooled};
+use policy::ids::WorkerId;
+use policy::units::{Millis, Tokens};
+use serde::Serialize;
+
+/// Answers after which a worker's cost is its own, and counts for others of its pool.
+const TRUSTED: u64 = 16;
+/// Share by which workers may differ and still be taken for the same machine.
+const ALIKE: f64 = 0.08;
+/// Standard errors by which they may.
+const ERRORS: f64 = 2.0;
+/// Answers that the typical prompt remembers.
+const MEMORY: f64 = 200.0;
+
+/// What a prefill took, and who says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sample {
+    /// The engine's own clock.
+    Engine(Millis),
+    /// The router's, of a request that had the worker to itself.
+    Clean(Millis),
+}
+
+impl Sample {
+    /// The name of the source in metrics.
+    #[must_use]
+    pub fn source(self) -> &'static str {
+        match self {
+            Self::Engine(_) => "engine",
+            Self::Clean(_) => "clean",
+        }
+    }
+
+    fn took(self) -> Millis {
+        let (Self::Engine(took) | Self::Clean(took)) = self;
+        took
+    }
+}
+
+/// One worker's cost, as it explains itself.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CostState {
+    /// What is believed now.
+    #[serde(flatten)]
+    pub cost: PrefillCost,
+    /// Mean absolute error of predicting a prefill with it.
+    pub error_ms: f64,
+    /// Answers learned from.
+    pub answers: u64,
+}
+
+/// The costs of all workers, by slot.
+#[derive(Debug)]
+pub struct Costs {
+    workers: Vec<One>,
+    /// Uncached and cached tokens of the mean prompt, over so many answers.
+    typical: (f64, f64, f64),
+}
+
+#[derive(Debug)]
+struct One {
+    learned: LearnedCost,
+    /// Somebody measured or wrote where it began.
+    known: bool,
+    /// When it last taught something, or faded.
+    renewed: Millis,
+}
+
+impl One {
+    /// Whether it says anything of others.
+    fn counts(&self) -> bool {
+        self.learned.seen() >= TRUSTED
+    }
+}
+
+impl Costs {
+    /// Begins with what is configured; a worker of which nobody said anything begins with the median of the others.
+    #[must_use]
+    pub fn new(workers: &[config::Worker]) -> Self {
+        let known: Vec<PrefillCost> = workers
+            .iter()
+            .filter(|worker| worker.cost_is_known)
+            .map(|worker| worker.cost)
+            .collect();
+        let pool = pooled(&known);
+        let one = |worker: &config::Worker| One {
+            learned: match pool {
+                _ if worker.cost_is_known => LearnedCost::new(worker.cost),
+                Some(median) => LearnedCost::new(median),
+                None => LearnedCost::guess(worker.cost),
+            },
+            known: worker.cost_is_known,
+            renewed: Millis::ZERO,
+        };
+        Self {
+            workers: workers.iter().map(one).collect(),
+            typical: (0.0, 0.0, 0.0),
+        }
+    }
+
+    /// Learns from an answer.
+    pub fn observe(
+        &mut self,
+        now: Millis,
+        worker: WorkerId,
+        (uncached, cached): (Tokens, Tokens),
+        sample: Sample,
+    ) {
+        let Some(one) = self.workers.get_mut(worker.index()) else {
+            return;
+        };
+        one.learned.observe(uncached, cached, sample.took());
+        one.renewed = now;
+        let (u, h, count) = &mut self.typical;
+        *count = (*count + 1.0).min(MEMORY);
+        *u += (uncached.as_f64() - *u) / *count;
+        *h += (cached.as_f64() - *h) / *count;
+    }
+
+    /// What each worker's prefill is believed to cost, by slot.
+    #[must_use]
+    pub fn published(&self) -> Vec<PrefillCost> {
+        let (u, h) = (Tokens(self.typical.0 as u64), Tokens(self.typical.1 as u64));
+        let median = self.median(u, h);
+        let believed = |one: &One| match median {
+            Some((pool, typical)) => {
+                let (own, error) = one.learned.predict(u, h);
+                let apart = (own.0 - typical.0).abs();
+                let alike = apart <= ALIKE * typical.0 + ERRORS * error.0;
+                let unknown = !one.known && !one.counts();
+                if unknown || (one.counts() && alike) {
+                    pool
+                } else {
+                    one.learned.cost()
+                }
+            }
+            None => one.learned.cost(),
+        };
+        self.workers.iter().map(believed).collect()
+    }
+
+    /// The worker whose prediction for the typical prompt is the median: its cost, and that prediction.
+    fn median(&self, u: Tokens, h: Tokens) -> Option<(PrefillCost, Millis)> {
+        let any = self.workers.iter().any(One::counts);
+        let mut all: Vec<(PrefillCost, Millis)> = self
+            .workers
+            .iter()
+            .filter(|one| one.counts() || (!any && one.learned.seen() > 0))
+            .map(|one| (one.learned.cost(), one.learned.predict(u, h).0))
+            .collect();
+        all.sort_unstable_by(|a, b| a.1.0.total_cmp(&b.1.0));
+        // Of two the faster one: a slow one is the exception.
+        all.get(all.len().saturating_sub(1) / 2).copied()
+    }
+
+    /// A worker that nothing is known of has become ready: it begins to learn where the others are.
+    pub fn introduce(&mut self, worker: WorkerId) {
+        let (u, h) = (Tokens(self.typical.0 as u64), Tokens(self.typical.1 as u64));
+        let median = self.median(u, h);
+        if let Some(one) = self.workers.get_mut(worker.index())
+            && !one.known
+            && let Some((pool, _)) = median
+        {
+            one.learned.begin_with(pool);
+        }
+    }
+
+    /// What has not been renewed for a half-life goes half way back. Returns whether anything did.
+    pub fn fade(&mut self, now: Millis, half_life: Millis) -> bool {
+        let mut any = false;
+        for one in &mut self.workers {
+            if one.learned.seen() > 0 && now.saturating_sub(one.renewed) >= half_life {
+                one.learned.fade(0.5);
+                one.renewed = now;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// A worker's cost and its error.
+    #[must_use]
+    pub fn state(&self, worker: WorkerId) -> Option<CostState> {
+        let learned = &self.workers.get(worker.index())?.learned;
+        Some(CostState {
+            cost: learned.cost(),
+            error_ms: learned.error().0,
+            answers: learned.seen(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::{Overrides, load_file};
+
+    use super::*;
+
+    fn costs(known: &[Option<f64>]) -> Costs {
+        let workers = (0..known.len()).map(|at| format!("http://w{at}:1")).collect();
+        let overrides = Overrides {
+            workers,
+            ..Overrides::default()
+        };
+        let mut config = load_file(None, std::collections::BTreeMap::new(), overrides).unwrap();
+        for (worker, alpha) in config.workers.iter_mut().zip(known) {
+            worker.cost_is_known = alpha.is_some();
+            worker.cost = PrefillCost::linear(alpha.unwrap_or(9.0), 5.0);
+        }
+        Costs::new(&config.workers)
+    }
+
+    fn alpha(costs: &Costs, slot: u32) -> f64 {
+        costs.state(WorkerId(slot)).unwrap().cost.alpha_ms_per_token
+    }
+
+    fn teach(costs: &mut Costs, slot: u32, alpha: f64, answers: u64) {
+        for i in 0..answers {
+            let u = 100 + i * 37 % 900;
+            let took = Millis(5.0 + alpha * u as f64);
+            costs.observe(
+                Millis(i as f64),
+                WorkerId(slot),
+                (Tokens(u), Tokens(0)),
+                Sample::Clean(took),
+            );
+        }
+    }
+
+    #[test]
+    fn a_worker_of_which_nothing_is_known_begins_as_the_others_are() {
+        let costs = costs(&[Some(0.1), None, Some(0.3), Some(0.2)]);
+        assert_eq!(alpha(&costs, 1), 0.2);
+        assert_eq!(alpha(&costs, 0), 0.1);
+    }
+
+    #[test]
+    fn a_worker_that_comes_late_begins_with_what_the_others_learned() {
+        let mut costs = costs(&[None, None, Some(0.5)]);
+        teach(&mut costs, 0, 0.05, 100);
+        costs.introduce(WorkerId(1));
+        let begun = costs
+            .state(WorkerId(1))
+            .unwrap()
+            .cost
+            .prefill(Tokens(550), Tokens(0));
+        assert!((begun.0 / 32.5 - 1.0).abs() < 0.25, "{begun}");
+        // One that was measured is not made to forget it, and one that has answered knows better.
+        costs.introduce(WorkerId(2));
+        assert_eq!(alpha(&costs, 2), 0.5);
+        teach(&mut costs, 1, 0.4, 100);
+        costs.introduce(WorkerId(1));
+        assert!(alpha(&costs, 1) > 0.3);
+    }
+
+    #[test]
+    fn workers_that_differ_by_noise_are_equal_and_one_that_is_slow_is_not() {
+        let mut costs = costs(&[None, None, None, None]);
+        for (slot, alpha) in [(0, 0.100), (1, 0.103), (2, 0.5)] {
+            teach(&mut costs, slot, alpha, 100);
+        }
+        let published: Vec<f64> = costs
+            .published()
+            .iter()
+            .map(|cost| cost.alpha_ms_per_token)
+            .collect();
+        assert_eq!(published[0], published[1]);
+        assert!((published[2] / published[0] - 5.0).abs() < 0.6, "{published:?}");
+        assert_eq!(published[3], published[0], "nobody knows it yet");
+    }
+
+    #[test]
+    fn a_worker_that_is_silent_is_believed_less_and_less() {
+        let mut costs = costs(&[Some(0.1), Some(0.1)]);
+        teach(&mut costs, 0, 0.9, 200);
+        assert!(!costs.fade(Millis(1000.0), Millis(60_000.0)));
+        assert!(costs.fade(Millis(61_000.0), Millis(60_000.0)));
+        let faded = alpha(&costs, 0);
+        assert!((faded - 0.5).abs() < 0.03, "{faded}");
+        assert_eq!(alpha(&costs, 1), 0.1, "it never learned anything");
+        assert!(!costs.fade(Millis(61_001.0), Millis(60_000.0)));
+    }
+}

@@ -1,0 +1,245 @@
+//! The loop's state in words and numbers: what is in force, why, and how far off each estimate is.
+
+use policy::estimate::{Class, HabitTable, Habits, Stage};
+use policy::slo::{ControllerState, TailRule};
+use policy::units::Millis;
+use serde::Serialize;
+
+use super::CostState;
+use crate::app::App;
+use crate::fleet::hints::Told;
+
+/// Everything about objectives and what follows from them: `GET /admin/v1/slo`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SloState {
+    /// What has to be met, and by which share of turns.
+    pub objective: ObjectiveState,
+    /// How much of the free tail workers may drop first.
+    pub tail: TailState,
+    /// The arms that were compared.
+    pub controller: ControllerState,
+    /// What it comes to on each worker.
+    pub workers: Vec<WorkerState>,
+    /// What conversations are expected to do, over all traffic.
+    pub habits: ClassState,
+    /// The same by class, for those that need no key to tell.
+    pub classes: Vec<ClassState>,
+    /// Conversations remembered.
+    pub conversations: usize,
+    /// Lessons lost to a full queue.
+    pub lessons_dropped: u64,
+}
+
+/// The objective, and how it is met.
+#[derive(Clone, Debug, Serialize)]
+pub struct ObjectiveState {
+    /// Share of turns that has to meet it.
+    pub share: f64,
+    /// Each source of objectives.
+    pub classes: Vec<ObjectiveClass>,
+}
+
+/// One source of objectives.
+#[derive(Clone, Debug, Serialize)]
+pub struct ObjectiveClass {
+    /// `default`, `header`, or a configured name.
+    pub class: String,
+    /// Time to first token to be met, where it is one.
+    pub ttft_ms: Option<f64>,
+    /// Turns that met it since the start.
+    pub met: u64,
+    /// Turns that did not.
+    pub missed: u64,
+}
+
+/// How much of the free tail is given away, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct TailState {
+    /// Whether it is learned.
+    pub adaptive: bool,
+    /// What is in force.
+    #[serde(flatten)]
+    pub rule: TailRule,
+    /// Why, in a sentence.
+    pub why: String,
+}
+
+/// What it comes to on a worker.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerState {
+    /// Its name.
+    pub name: String,
+    /// What its prefill is believed to cost.
+    #[serde(flatten)]
+    pub cost: Option<CostState>,
+    /// ρ.
+    pub utilisation: f64,
+    /// Predicted wait.
+    pub wait_ms: f64,
+    /// Share of the tail that the load gate lets through.
+    pub gate: f64,
+    /// ξ_w: uncached tokens that fit in the configured objective.
+    pub xi_tokens: f64,
+    /// Tokens that a conversation without history may lose.
+    pub tail_tokens: u64,
+    /// What the worker was told, if it takes hints.
+    pub told: Option<Told>,
+}
+
+/// What a class is expected to do, each with its error.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassState {
+    /// The class; `None` for all traffic.
+    #[serde(flatten)]
+    pub class: Option<Class>,
+    /// Turns whose outcome was seen, decayed.
+    pub turns: f64,
+    /// Q̂, and its mean absolute error.
+    pub next_prompt_tokens: (u64, f64),
+    /// An answer's length, and its mean absolute error.
+    pub response_tokens: (u64, f64),
+    /// Gap between an answer and the next turn, and its mean absolute error.
+    pub gap_ms: (f64, f64),
+    /// Share of turns that another follows, and its standard error.
+    pub return_share: (f64, f64),
+    /// Hazard of return just after an answer, per second.
+    pub hazard_per_s: f64,
+    /// Mean error of the belief that a conversation is over, when the truth came out.
+    pub over_error: f64,
+}
+
+impl ClassState {
+    /// The state of a class.
+    #[must_use]
+    pub fn of(class: Option<Class>, habits: &Habits) -> Self {
+        let (next, next_error) = habits.next_prompt();
+        let (response, response_error) = habits.response();
+        let (gap, gap_error) = habits.gap();
+        Self {
+            class,
+            turns: habits.turns(),
+            next_prompt_tokens: (next.0, next_error),
+            response_tokens: (response.0, response_error),
+            gap_ms: (gap.0, gap_error.0),
+            return_share: habits.return_share(),
+            hazard_per_s: habits.hazard(Millis::ZERO) * 1e3,
+            over_error: habits.over_error(),
+        }
+    }
+
+    /// Those classes that need no key to tell and have been seen: a fixed handful.
+    #[must_use]
+    pub fn keyless(habits: &HabitTable) -> Vec<Self> {
+        let class = |(stage, tools)| Class {
+            stage,
+            tools,
+            key: None,
+            finish: None,
+        };
+        Stage::ALL
+            .into_iter()
+            .flat_map(|stage| [(stage, false), (stage, true)])
+            .map(class)
+            .filter_map(|class| habits.own(class).map(|habits| Self::of(Some(class), habits)))
+            .collect()
+    }
+}
+
+/// The state of the loop now.
+#[must_use]
+pub fn explain(app: &App) -> SloState {
+    let controller = app.feedback.controller.lock().state();
+    let rule = app.feedback.rule();
+    let (habits, classes, conversations) = {
+        let conversations = app.feedback.conversations.lock();
+        let habits = &conversations.habits;
+        let all = ClassState::of(None, habits.all());
+        (all, ClassState::keyless(habits), conversations.len())
+    };
+    SloState {
+        objective: objective(app),
+        tail: TailState {
+            adaptive: app.config.learning.xi,
+            rule,
+            why: why(app.config.learning.xi, rule, &controller),
+        },
+        controller,
+        workers: workers(app, rule),
+        habits,
+        classes,
+        conversations,
+        lessons_dropped: app.feedback.dropped(),
+    }
+}
+
+fn objective(app: &App) -> ObjectiveState {
+    let objective = &app.config.objective;
+    let class = |class: &str, ttft_ms| {
+        let (met, missed) = app.metrics.slo_turns(class);
+        ObjectiveClass {
+            class: class.to_owned(),
+            ttft_ms,
+            met,
+            missed,
+        }
+    };
+    let fixed = [class("default", Some(objective.ttft.0)), class("header", None)];
+    let named = objective
+        .classes
+        .iter()
+        .map(|named| class(&named.name, Some(named.ttft.0)));
+    ObjectiveState {
+        share: objective.share,
+        classes: fixed.into_iter().chain(named).collect(),
+    }
+}
+
+fn workers(app: &App, rule: TailRule) -> Vec<WorkerState> {
+    let now = app.clock.now();
+    let next_prompt = app.next_prompt();
+    let objective = app.config.objective.ttft;
+    let state = |worker: &std::sync::Arc<crate::fleet::Worker>| {
+        let (cost, wait, utilisation) =
+            worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
+        let xi = policy::slo::xi_tokens(&cost, objective, Millis::ZERO, policy::units::Tokens::ZERO);
+        WorkerState {
+            name: worker.name().to_owned(),
+            cost: app.feedback.costs.lock().state(worker.id),
+            utilisation,
+            wait_ms: wait.0,
+            gate: rule.gate(utilisation),
+            xi_tokens: xi.min(1e9),
+            tail_tokens: rule.tail(xi, next_prompt, utilisation).0,
+            told: worker.hints.told(),
+        }
+    };
+    app.fleet.workers().iter().map(state).collect()
+}
+
+/// Why the rule is what it is.
+fn why(adaptive: bool, rule: TailRule, state: &ControllerState) -> String {
+    if !adaptive {
+        return "learning.xi is off: the whole free tail goes first while the load is low".to_owned();
+    }
+    let Some(arm) = state.arms.get(state.current) else {
+        return String::new();
+    };
+    let gate = if rule.gated {
+        "behind the load gate, as it is not known to save work"
+    } else {
+        "at any load, as it saves work"
+    };
+    format!(
+        "after {:.0} turns at a utilisation of {:.2}, giving away {:.2} of the free tail is expected to exceed the \
+         objective by {:.1} ms a turn at {:.1} ms of prefill; {} of {} arms cost no more than the {:+.1} % of work that \
+         this load affords; it is given {gate}",
+        state.turns,
+        state.utilisation,
+        arm.scale,
+        arm.tel_ms,
+        arm.work_ms,
+        state.arms.iter().filter(|arm| arm.affordable).count(),
+        state.arms.len(),
+        state.allowance * 100.0,
+    )
+}

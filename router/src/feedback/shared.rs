@@ -1,0 +1,129 @@
+//! Beginnings that many conversations share: system prompts and tools, found by counting.
+//!
+//! Every conversation's first prompt counts once for each of its leading keys. The longest beginning that enough
+//! conversations began with is *shared*: it outlives any one of them, so what becomes of one of them says nothing about
+//! it, and where marks fell on it all the same the worker is told to take them off.
+//!
+//! The counts are a table of bounded size, least recently begun out; a beginning that nobody uses any more is forgotten.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use lru::LruCache;
+use policy::ids::{PrefixHash, WorkerId};
+use policy::units::Millis;
+
+/// Leading keys of a prompt that are counted: some hundred kilobytes of text.
+const MAX_KEYS: usize = 256;
+/// Keys whose count is remembered.
+const COUNTS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
+/// Protected beginnings that are remembered, by worker.
+const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
+/// Counts of how conversations begin.
+#[derive(Debug)]
+pub struct SharedPrefixes {
+    from: Option<NonZeroU32>,
+    counts: LruCache<PrefixHash, u32>,
+    protected: LruCache<(WorkerId, PrefixHash), Millis>,
+}
+
+impl SharedPrefixes {
+    /// Nothing counted; a beginning is shared from so many conversations on, or never.
+    #[must_use]
+    pub fn new(from: Option<NonZeroU32>) -> Self {
+        Self {
+            from,
+            counts: LruCache::new(COUNTS),
+            protected: LruCache::new(PROTECTED),
+        }
+    }
+
+    /// A conversation begins with this prompt.
+    pub fn begins(&mut self, keys: &[PrefixHash]) {
+        if self.from.is_none() {
+            return;
+        }
+        // From the end, so that of one prompt the first keys are forgotten last.
+        for &key in keys[..keys.len().min(MAX_KEYS)].iter().rev() {
+            let count = self.counts.get_or_insert_mut(key, || 0);
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// How many leading keys of a prompt are shared.
+    #[must_use]
+    pub fn shared(&self, keys: &[PrefixHash]) -> usize {
+        let Some(from) = self.from else { return 0 };
+        let many = |key: &PrefixHash| self.counts.peek(key).is_some_and(|&count| count >= from.get());
+        // Counts only fall along a chain, so this could be a search; beginnings are short.
+        keys.iter().take(MAX_KEYS).take_while(|key| many(key)).count()
+    }
+
+    /// Whether the beginning that ends with this key is due to be protected on a worker. If so it counts as protected.
+    pub fn is_due(&mut self, now: Millis, worker: WorkerId, last: PrefixHash, again_after: Millis) -> bool {
+        let key = (worker, last);
+        let fresh = |&at: &Millis| now.saturating_sub(at) < again_after;
+        if self.protected.get(&key).is_some_and(fresh) {
+            return false;
+        }
+        self.protected.put(key, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(text: &str) -> Vec<PrefixHash> {
+        let mut hash = 7u64;
+        text.bytes()
+            .map(|byte| {
+                hash = hash.wrapping_mul(31).wrapping_add(byte.into());
+                PrefixHash(hash)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_enough_conversations_begin_with_is_shared() {
+        let mut shared = SharedPrefixes::new(NonZeroU32::new(3));
+        for prompt in ["sysA", "sysB", "sysB"] {
+            shared.begins(&keys(prompt));
+        }
+        assert_eq!(shared.shared(&keys("sysC")), 3);
+        assert_eq!(shared.shared(&keys("sysB")), 3);
+        shared.begins(&keys("sysB"));
+        assert_eq!(shared.shared(&keys("sysBye")), 4);
+        assert_eq!(shared.shared(&keys("other")), 0);
+    }
+
+    #[test]
+    fn never_is_never_and_the_table_is_bounded() {
+        let mut never = SharedPrefixes::new(None);
+        let mut shared = SharedPrefixes::new(NonZeroU32::new(2));
+        for i in 0..70_000u64 {
+            never.begins(&[PrefixHash(i)]);
+            shared.begins(&[PrefixHash(i), PrefixHash(u64::MAX)]);
+        }
+        assert_eq!((never.counts.len(), never.shared(&[PrefixHash(1)])), (0, 0));
+        assert_eq!(shared.counts.len(), COUNTS.get());
+        assert_eq!(shared.shared(&[PrefixHash(u64::MAX)]), 1);
+    }
+
+    #[test]
+    fn a_beginning_is_protected_now_and_then_on_each_worker() {
+        let mut shared = SharedPrefixes::new(NonZeroU32::new(2));
+        let mut due =
+            |now, worker| shared.is_due(Millis(now), WorkerId(worker), PrefixHash(1), Millis(100.0));
+        let seen = [
+            due(0.0, 0),
+            due(10.0, 0),
+            due(10.0, 1),
+            due(99.0, 0),
+            due(100.0, 0),
+            due(101.0, 0),
+        ];
+        assert_eq!(seen, [true, false, true, false, true, false]);
+    }
+}

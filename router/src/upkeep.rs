@@ -1,0 +1,42 @@
+//! What runs beside the requests, for as long as the router does: probes, control calls, learning, snapshots.
+//!
+//! These tasks know the [`App`] and everything below it; nothing below knows them. Each is one loop, and none holds a
+//! request up.
+
+pub mod health;
+pub mod hints;
+mod introduce;
+mod learner;
+pub mod queues;
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use crate::app::App;
+use crate::evidence::follow::follow;
+
+/// Starts it all. Ends when the set is dropped.
+#[must_use]
+pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    if let Some(snapshot) = &app.config.index.snapshot {
+        tasks.spawn(crate::snapshot::keep(Arc::clone(app), snapshot.clone()));
+    }
+    if let Some(lessons) = app.feedback.lessons() {
+        tasks.spawn(learner::learn(Arc::clone(app), lessons));
+    }
+    for worker in app.fleet.workers().iter() {
+        tasks.spawn(health::watch(Arc::clone(app), Arc::clone(worker)));
+        if worker.spec.kv_events != config::KvEvents::Off {
+            tasks.spawn(follow(Arc::clone(app), Arc::clone(worker)));
+        }
+        if let Some(interval) = app.config.health.queue_interval {
+            tasks.spawn(queues::watch(Arc::clone(app), Arc::clone(worker), interval));
+        }
+        if app.config.hints.enabled {
+            tasks.spawn(hints::deliver(Arc::clone(app), Arc::clone(worker)));
+        }
+    }
+    tasks
+}

@@ -1,0 +1,45 @@
+//! Probes a worker, and acts on what they show.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::MissedTickBehavior;
+use tracing::debug;
+
+use super::introduce::introduce;
+use crate::app::App;
+use crate::control;
+use crate::fleet::Worker;
+
+/// Probes one worker for as long as the task lives.
+pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
+    let settings = &app.config.health;
+    let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut bytes_seen = 0;
+    loop {
+        ticks.tick().await;
+        let outcome = control::call(&app, &worker, Method::GET, &settings.path, None).await;
+        let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
+        let healthy = match outcome {
+            Ok(_) => true,
+            Err(error) if sending && error.is_timeout() => {
+                debug!(
+                    worker = worker.name(),
+                    "probe timed out while answers were coming in: busy, not dead"
+                );
+                continue;
+            }
+            Err(error) => {
+                debug!(worker = worker.name(), %error, "probe failed");
+                false
+            }
+        };
+        if healthy && !worker.is_ready() {
+            // Ask before it is given work: what it serves and what it understands decide what it is sent.
+            introduce(&app, &worker).await;
+        }
+        app.note_health(&worker, healthy);
+    }
+}

@@ -1,0 +1,225 @@
+//! Applies lessons as they come, and looks now and then at what silence teaches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use policy::ids::WorkerId;
+use policy::slo::ServedTurn;
+use policy::units::{Millis, Tokens};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use crate::app::App;
+use crate::feedback::{Lesson, Silent, Turned};
+use crate::fleet::Worker;
+use crate::fleet::hints::Kind;
+
+/// Between two looks at silent conversations, fading costs and objectives.
+const SWEEP: Duration = Duration::from_millis(500);
+/// Lessons that are applied before others have their turn.
+const BATCH: usize = 64;
+
+/// Learns for as long as the task lives.
+pub(super) async fn learn(app: Arc<App>, mut lessons: mpsc::Receiver<Lesson>) {
+    let mut sweeps = tokio::time::interval(SWEEP);
+    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        tokio::select! {
+            count = lessons.recv_many(&mut batch, BATCH) => {
+                if count == 0 {
+                    return;
+                }
+                for lesson in batch.drain(..) {
+                    apply(&app, &lesson);
+                }
+                publish_costs(&app);
+                tokio::task::yield_now().await;
+            }
+            _ = sweeps.tick() => sweep(&app),
+        }
+    }
+}
+
+fn apply(app: &App, lesson: &Lesson) {
+    let workers = app.fleet.workers();
+    let Some(worker) = workers.get(lesson.worker.index()) else {
+        return;
+    };
+    learn_cost(app, worker, lesson);
+    let Some((key, name)) = &lesson.conversation else {
+        return;
+    };
+    let (keys, shared_tokens) = shared(app, lesson);
+    let history = app.feedback.conversations.lock().turned(&Turned {
+        key: *key,
+        name,
+        worker: lesson.worker,
+        class: lesson.class,
+        finish: lesson.finish,
+        arrived: lesson.arrived,
+        ended: lesson.ended,
+        prompt: lesson.prompt,
+        response: lesson.response,
+        last: lesson.last,
+        keys: lesson.chain.hashes(),
+        shared: (keys, shared_tokens),
+    });
+    if app.config.learning.xi {
+        let rule = {
+            let mut controller = app.feedback.controller.lock();
+            controller.served(&served(lesson, *key, history));
+            controller.rule()
+        };
+        app.feedback.publish(rule);
+    }
+    if !(app.config.hints.enabled && app.config.hints.out_of_band) {
+        return;
+    }
+    if let Some(left) = lesson.left.and_then(|left| workers.get(left.index())) {
+        give_up(app, left, lesson, keys, Kind::Moved { keep: shared_tokens });
+    }
+    // Where requests carry no hints, the same is said beside them.
+    let total = lesson.prompt + lesson.response;
+    if !app.config.hints.in_request && lesson.evict_first > Tokens::ZERO && worker.hears_hints() {
+        let keep = total.saturating_sub(lesson.evict_first);
+        worker.hints.push(Arc::clone(name), Kind::Trim { keep });
+    }
+    if lesson.last {
+        give_up(app, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
+    }
+    protect(app, worker, lesson, keys, shared_tokens);
+}
+
+fn served(lesson: &Lesson, key: u64, history: Tokens) -> ServedTurn {
+    ServedTurn {
+        worker: lesson.worker,
+        conversation: key,
+        prompt: lesson.prompt,
+        history,
+        length: lesson.prompt + lesson.response,
+        cost: lesson.cost,
+        wait: lesson.wait,
+        objective: lesson.objective,
+        next_prompt: lesson.next_prompt,
+        utilisation: lesson.utilisation,
+    }
+}
+
+/// An answer that tells what its prefill took, of a prompt whose cached part is known.
+fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
+    let (Some(sample), Some(cached)) = (lesson.prefill, lesson.cached) else {
+        app.metrics.cost_sample(worker.name(), "none");
+        return;
+    };
+    app.metrics.cost_sample(worker.name(), sample.source());
+    if !app.config.learning.costs {
+        return;
+    }
+    let sizes = (lesson.prompt.saturating_sub(cached), cached);
+    app.feedback
+        .costs
+        .lock()
+        .observe(lesson.ended, worker.id, sizes, sample);
+}
+
+/// A worker is met: it begins with what is known of its pool.
+pub(super) fn introduce(app: &App, worker: WorkerId) {
+    app.feedback.costs.lock().introduce(worker);
+    publish_costs(app);
+}
+
+fn publish_costs(app: &App) {
+    if app.config.learning.costs {
+        let published = app.feedback.costs.lock().published();
+        for (worker, cost) in app.fleet.workers().iter().zip(published) {
+            worker.set_cost(cost);
+        }
+    }
+}
+
+/// How much of a prompt's beginning many conversations share: keys, and tokens.
+fn shared(app: &App, lesson: &Lesson) -> (usize, Tokens) {
+    let keys = lesson.chain.hashes();
+    let mut shared = app.feedback.shared.lock();
+    if lesson.class.stage == policy::estimate::Stage::First {
+        shared.begins(keys);
+    }
+    let count = shared.shared(keys);
+    let units = lesson.chain.span(count) as f64;
+    (count, Tokens((units * lesson.tokens_per_unit).round() as u64))
+}
+
+/// A worker may drop what it holds of a conversation past what others share; its mirror does as it will.
+fn give_up(app: &App, worker: &Worker, lesson: &Lesson, shared: usize, kind: Kind) {
+    let Some((_, name)) = &lesson.conversation else {
+        return;
+    };
+    if !worker.hears_hints() {
+        return;
+    }
+    worker.hints.push(Arc::clone(name), kind);
+    let own = lesson.chain.hashes().get(shared..).unwrap_or_default();
+    app.knowledge
+        .update(worker.id, |residency| residency.released(worker.id, own));
+}
+
+/// A beginning that many share is worth more than what any of them says about its own end.
+fn protect(app: &App, worker: &Worker, lesson: &Lesson, keys: usize, tokens: Tokens) {
+    let (Some((_, name)), Some(&last)) = (
+        &lesson.conversation,
+        keys.checked_sub(1).and_then(|at| lesson.chain.hashes().get(at)),
+    ) else {
+        return;
+    };
+    if tokens.0 < u64::from(worker.spec.block_size) || !worker.hears_hints() {
+        return;
+    }
+    let again_after = Millis(app.config.hints.ttl.0 / 2.0);
+    let due = app
+        .feedback
+        .shared
+        .lock()
+        .is_due(lesson.ended, worker.id, last, again_after);
+    if due {
+        worker
+            .hints
+            .push(Arc::clone(name), Kind::Protect { keep: tokens });
+        app.knowledge.update(worker.id, |residency| {
+            residency.protected(worker.id, &lesson.chain.hashes()[..keys]);
+        });
+    }
+}
+
+fn sweep(app: &App) {
+    let now = app.clock.now();
+    let workers = app.fleet.workers();
+    let of = |id: WorkerId| workers.get(id.index());
+    let silent = app.feedback.conversations.lock().sweep(now);
+    if app.config.hints.enabled && app.config.hints.out_of_band {
+        for conversation in silent {
+            if let Some(worker) = of(conversation.worker).filter(|worker| worker.hears_hints()) {
+                say_ended(app, worker, &conversation);
+            }
+        }
+    }
+    if app.config.learning.costs && app.feedback.costs.lock().fade(now, app.config.learning.fade) {
+        publish_costs(app);
+    }
+    if app.config.hints.enabled {
+        for worker in workers
+            .iter()
+            .filter(|worker| worker.is_ready() && worker.takes_objective())
+        {
+            worker.hints.objective(app.objective_for(worker));
+        }
+    }
+}
+
+fn say_ended(app: &App, worker: &Worker, silent: &Silent) {
+    let kind = Kind::Ended { keep: silent.shared };
+    worker.hints.push(Arc::clone(&silent.name), kind);
+    app.knowledge.update(worker.id, |residency| {
+        residency.given_up(worker.id, &silent.tips, silent.shared);
+    });
+}

@@ -1,0 +1,214 @@
+//! What workers are told beside and within their requests, and what they make of it.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use config::{PolicyName, Priority};
+use policy::estimate::{Class, Finish};
+use policy::units::{Millis, Tokens};
+use serde_json::{Value, json};
+use sim_engine::{EngineConfig, Order};
+use tailroute_e2e::client::CHAT;
+use tailroute_e2e::fleet::{COST, Fleet, quick};
+use tailroute_e2e::talk::{Conversation, ask, words};
+use tailroute_e2e::wait::within;
+
+async fn delivered(fleet: &Fleet, kind: &str, count: f64) {
+    let labels = [("kind", kind), ("delivered", "true")];
+    within(async {
+        while fleet.metrics().await.sum("tailroute_hints_total", &labels) < count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_conversation_that_its_client_ends_may_go_first_all_of_it() {
+    for in_request in [true, false] {
+        let fleet = Fleet::start(vec![quick()], |config| config.hints.in_request = in_request).await;
+        let engine = &fleet.engines[0];
+        let mut talk = Conversation::new(&words(1, 600));
+        fleet.turn(&mut talk, &[], &words(10, 50)).await;
+        fleet
+            .turn(&mut talk, &[("x-session-end", "1")], &words(11, 50))
+            .await;
+        delivered(&fleet, "ended", 1.0).await;
+        let stats = engine.stats();
+        assert_eq!(
+            stats.cache_evict_first_tokens, stats.cache_used_tokens,
+            "nothing that it holds is worth keeping"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_not_believed_to_come_back_may_go_first() {
+    let fleet = Fleet::start(vec![quick()], |config| config.hints.in_request = false).await;
+    let feedback = &fleet.router.app().feedback;
+    // Turns like these come back within milliseconds or not at all.
+    for finish in [Finish::Length, Finish::Stop] {
+        let class = Class {
+            finish: Some(finish),
+            ..Class::default()
+        };
+        for turn in 0..600 {
+            let habits = &mut feedback.conversations.lock().habits;
+            match turn % 2 {
+                0 => habits.returned(class, Millis(1.0), Tokens(200)),
+                _ => habits.ended(class),
+            }
+        }
+    }
+    let mut talk = Conversation::new(&words(1, 600));
+    fleet.turn(&mut talk, &[], &words(10, 50)).await;
+    delivered(&fleet, "ended", 1.0).await;
+    let stats = fleet.engines[0].stats();
+    assert_eq!(stats.cache_evict_first_tokens, stats.cache_used_tokens);
+    // It comes back all the same: what is used again is no longer dead weight.
+    let turned = fleet.turn(&mut talk, &[], &words(11, 50)).await;
+    assert!(turned.cached >= 600, "{turned:?}");
+}
+
+#[tokio::test]
+async fn a_beginning_that_many_share_outlives_each_of_them() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.hints.in_request = false;
+        config.hints.protect_from = NonZeroU32::new(3);
+    })
+    .await;
+    let engine = &fleet.engines[0];
+    let system = words(1, 800);
+    for number in 0..4 {
+        let mut talk = Conversation::new(&system);
+        let ends: &[(&str, &str)] = &[("x-session-end", "true")];
+        fleet.turn(&mut talk, ends, &words(10 + number, 300)).await;
+        delivered(&fleet, "ended", number as f64 + 1.0).await;
+    }
+    delivered(&fleet, "protect", 1.0).await;
+    let stats = engine.stats();
+    let kept = stats.cache_used_tokens - stats.cache_evict_first_tokens;
+    assert!((700..=900).contains(&kept), "{stats:?}");
+    assert!(stats.cache_evict_first_tokens >= 4 * 250, "{stats:?}");
+    assert_eq!(stats.memory.hints_stale + stats.memory.hints_rejected, 0);
+}
+
+#[tokio::test]
+async fn hints_come_one_message_after_the_other_with_epochs_and_a_time_to_live() {
+    let fleet = Fleet::start(vec![quick(); 2], |config| {
+        config.routing.policy = PolicyName::RoundRobin;
+        config.hints.ttl = Millis(5000.0);
+    })
+    .await;
+    let mut talk = Conversation::new(&words(1, 300));
+    for turn in 0..6 {
+        fleet
+            .turn(&mut talk, &[("x-session-id", "rover")], &words(turn, 40))
+            .await;
+        delivered(&fleet, "moved", turn as f64).await;
+    }
+    for engine in &fleet.engines {
+        let hints: Vec<Value> = engine
+            .captured()
+            .iter()
+            .filter(|request| request.uri.path() == "/v1/tailroute/hints")
+            .flat_map(|request| {
+                let body: Value = serde_json::from_slice(&request.body).unwrap();
+                body["hints"].as_array().unwrap().clone()
+            })
+            .collect();
+        assert!(!hints.is_empty());
+        assert!(
+            hints
+                .iter()
+                .all(|hint| hint["session_id"] == "rover" && hint["ttl_ms"] == 5000.0)
+        );
+        let epochs: Vec<u64> = hints.iter().map(|hint| hint["epoch"].as_u64().unwrap()).collect();
+        assert!(epochs.windows(2).all(|pair| pair[0] < pair[1]), "{epochs:?}");
+        assert_eq!(engine.stats().memory.hints_stale, 0);
+    }
+}
+
+fn priorities(fleet: &Fleet) -> Vec<Option<i64>> {
+    let priority = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["priority"].as_i64();
+    let all = fleet.engines[0].captured();
+    let chats = all.iter().filter(|request| request.uri.path() == CHAT);
+    chats.map(|request| priority(&request.body)).collect()
+}
+
+#[tokio::test]
+async fn a_priority_is_spliced_in_and_a_clients_own_stays() {
+    for (priority, sign) in [
+        (Priority::LowestFirst, 1),
+        (Priority::HighestFirst, -1),
+        (Priority::Off, 0),
+    ] {
+        let engine = EngineConfig {
+            strict: true,
+            ..quick()
+        };
+        let fleet = Fleet::start(vec![engine], |config| {
+            config.workers[0].priority = priority;
+            config.learning.costs = false;
+        })
+        .await;
+        let (short, long) = (ask(&words(1, 100), json!({})), ask(&words(2, 5000), json!({})));
+        let own = ask(&words(3, 100), json!({ "priority": 7 }));
+        for body in [&short, &long, &own] {
+            assert_eq!(fleet.chat(&[], body).await.status, 200);
+        }
+        let sent = priorities(&fleet);
+        assert_eq!(sent[2], Some(7));
+        if sign == 0 {
+            assert_eq!(sent[..2], [None, None]);
+            continue;
+        }
+        // Three times some 490 ms more prefill, and the milliseconds between the two.
+        let apart = sign * (sent[1].unwrap() - sent[0].unwrap());
+        assert!((1300..1300 + 4000).contains(&apart), "{sent:?}");
+        let all = fleet.engines[0].captured();
+        let chats: Vec<_> = all.iter().filter(|request| request.uri.path() == CHAT).collect();
+        let body = String::from_utf8(chats[1].body.to_vec()).unwrap();
+        let (rest, added) = body.rsplit_once(',').unwrap();
+        assert_eq!(added, format!("\"priority\":{}}}", sent[1].unwrap()));
+        assert_eq!(
+            format!("{rest}}}"),
+            long.to_string(),
+            "the rest is as the client wrote it"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_turn_overtakes_a_long_one_that_waits() {
+    let engine = EngineConfig {
+        time_scale: 1.0,
+        prefill: COST,
+        order: Order::Priority,
+        default_output_tokens: 1,
+        ..quick()
+    };
+    let fleet = Fleet::start(vec![engine], |config| {
+        config.workers[0].priority = Priority::LowestFirst;
+    })
+    .await;
+    let fleet = Arc::new(fleet);
+    let send = |seed: u64, tokens: usize| {
+        let fleet = Arc::clone(&fleet);
+        tokio::spawn(async move {
+            fleet
+                .chat(&[], &ask(&words(seed, tokens), json!({})))
+                .await
+                .status
+        })
+    };
+    let first = send(1, 8000);
+    within(fleet.engines[0].stats_when(|stats| stats.running == 1)).await;
+    let long = send(2, 6000);
+    within(fleet.engines[0].stats_when(|stats| stats.waiting == 1)).await;
+    let short = send(3, 50);
+    assert_eq!(within(short).await.unwrap(), 200);
+    assert!(!long.is_finished(), "it was there before, and is not due before");
+    assert_eq!(within(long).await.unwrap(), 200);
+    assert_eq!(first.await.unwrap(), 200);
+}
