@@ -25,7 +25,12 @@ test-long: setup ## what `make test` leaves out: ten million random operations o
 	$(CARGO) test --release --locked -p tailroute-policy --test index_twin -- --ignored
 	$(CARGO) test --release --locked -p tailroute --test sim_cache -- --ignored
 
-lint: setup ## formatting, and clippy with warnings as errors
+# Crates that are built on their own: what they take from here must not leave their lock files behind.
+APART := tests/bench-index tests/fuzz tests/index-model tests/index-model/loom
+
+lint: setup ## formatting, clippy with warnings as errors, and the lock files of crates outside the workspace
+	@for crate in $(APART); do \
+	    $(CARGO) update --quiet --workspace --locked --manifest-path $$crate/Cargo.toml || exit 1; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 

@@ -23,7 +23,9 @@ pub(crate) const SHAPES: [Shape; 10] = [
         "the same in content parts, members sorted, pretty-printed",
         sorted_parts,
     ),
-    ("the same in 200 messages", |bytes| chat(bytes, bytes / 200, code)),
+    ("the same in up to 200 messages", |bytes| {
+        chat(bytes, (bytes / 200).max(256), code)
+    }),
     ("tool calls: JSON in strings (9 B)", tool_calls),
     ("an agent: 40 KB of tools, then tool calls", agent),
     ("French, all but ASCII escaped (\\u00e9 in each 45 B)", |bytes| {
