@@ -34,7 +34,7 @@
 //! | `"content": null`, `""`, absent | nothing | an assistant message with tool calls matches however it is echoed |
 //! | two text parts `"a"`, `"b"` | `Text("a") Text("b")` | differs from one part `"ab"`: templates may join parts with more than nothing |
 //! | `{"type":"image_url","image_url":{"url":U}}` | `Image(digest(U))` | [`MediaDigest`] of the URL or data URL |
-//! | other media (audio, video, files) | `Media(digest(…))` | the same |
+//! | other media (audio, video, files), an image without a URL | `Media(digest(part))` | of the whole part: it may be named by an id |
 //! | `"name": "bob"` | `Name("bob")` | |
 //! | tool call | `ToolArguments(arguments) ToolName(name) ToolId(id)` | arguments are a string in the API: its text; JSON where a client sends it as such |
 //! | `"function_call"` | `ToolArguments(arguments) ToolName(name)` | the older form of a call |

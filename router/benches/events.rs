@@ -21,6 +21,7 @@ use policy::units::Tokens;
 use serde_json::{Value, json};
 use tailroute::evidence::wire::decode;
 use tailroute::knowledge::{Counted, Knowledge};
+use tailroute::path::admit::Endpoint;
 use tailroute::path::fingerprint::Fingerprint;
 use tailroute::path::parse::parse;
 
@@ -101,7 +102,7 @@ fn served(knowledge: &Knowledge) -> Fingerprint {
         .map(|at| json!({"role": if at % 2 == 0 { "user" } else { "assistant" }, "content": "word ".repeat(200)}))
         .collect();
     let body = json!({"messages": messages, "model": "m"}).to_string();
-    let prompt = parse(body.as_bytes()).unwrap().fingerprint;
+    let prompt = parse(Endpoint::Chat, body.as_bytes()).unwrap().fingerprint;
     let blocks: Vec<u64> = (0..500).map(|block| hash(PROMPTS + 1, block)).collect();
     for slot in (0..WORKERS as u32).step_by(4) {
         let event = json!({"type": "BlockStored", "block_hashes": blocks, "parent_block_hash": null, "token_ids": [1],

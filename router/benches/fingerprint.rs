@@ -14,6 +14,7 @@ mod shapes;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use tailroute::path::admit::Endpoint;
 use tailroute::path::parse::parse;
 
 fn bench(c: &mut Criterion) {
@@ -23,7 +24,10 @@ fn bench(c: &mut Criterion) {
             let body = shapes::of_size(write, bytes);
             group.throughput(Throughput::Bytes(body.len() as u64));
             group.bench_function(name, |b| {
-                b.iter(|| parse(black_box(body.as_bytes())).unwrap().fingerprint.chain.len());
+                b.iter(|| {
+                    let read = parse(Endpoint::Chat, black_box(body.as_bytes())).unwrap();
+                    read.fingerprint.chain.len()
+                });
             });
         }
         group.finish();

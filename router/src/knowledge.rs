@@ -7,6 +7,7 @@
 //! What happened is applied by one at a time, in a few microseconds. Lookups take read locks that writers hold for no
 //! longer than that. No lock is held across an await.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -132,6 +133,11 @@ pub struct Match {
     pub scale: Scale,
 }
 
+thread_local! {
+    /// Reused from request to request, so that looking one up allocates only the answer.
+    static REACH: RefCell<Reach> = RefCell::default();
+}
+
 impl Knowledge {
     /// Nothing learned, for workers of these capacities and block sizes.
     #[must_use]
@@ -160,21 +166,26 @@ impl Knowledge {
             Extent::Tokens(_) => Scale::exact(),
             Extent::Bytes(_) => self.places.scale(chain, self.models.of(model)),
         };
-        let mut reach = Reach::new();
-        self.index.lookup(chain.hashes(), &mut reach);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
         let mut found = Match {
             prompt: Tokens(scale.tokens(units)),
-            ..Match::default()
+            resident: Vec::with_capacity(workers),
+            sources: Vec::with_capacity(workers),
+            mirrored: Vec::with_capacity(workers),
+            indexed: Vec::with_capacity(workers),
+            scale: Scale::default(),
         };
-        for worker in (0..workers as u32).map(WorkerId) {
-            let mirrored = reach.of(worker) as usize;
-            let (tokens, source) = self.resident(worker, chain, mirrored, &scale, found.prompt.0);
-            found.resident.push(tokens);
-            found.sources.push(source);
-            found.mirrored.push(mirrored);
-            found.indexed.push(self.held(worker));
-        }
+        REACH.with_borrow_mut(|reach| {
+            self.index.lookup(chain.hashes(), reach);
+            for worker in (0..workers as u32).map(WorkerId) {
+                let mirrored = reach.of(worker) as usize;
+                let (tokens, source) = self.resident(worker, chain, mirrored, &scale, found.prompt.0);
+                found.resident.push(tokens);
+                found.sources.push(source);
+                found.mirrored.push(mirrored);
+                found.indexed.push(self.held(worker));
+            }
+        });
         found.scale = scale;
         found
     }

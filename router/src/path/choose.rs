@@ -80,7 +80,7 @@ impl Turn {
         body: &[u8],
         arrived: Millis,
     ) -> Result<Self, ApiError> {
-        let parsed = parse::parse(body)?;
+        let parsed = parse::parse(endpoint, body)?;
         if let Some(model) = &parsed.model
             && app.fleet.surely_lacks(model)
         {

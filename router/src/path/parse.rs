@@ -10,9 +10,14 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 
+use super::admit::Endpoint;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
 use crate::error::ApiError;
+
+mod namespace;
+
+use namespace::Namespace;
 
 /// What the router needs to know of a request's body.
 #[derive(Debug)]
@@ -23,8 +28,6 @@ pub struct Parsed<'a> {
     pub stream: bool,
     /// The conversation's name, if the client gives one in the body.
     pub session: Option<Cow<'a, str>>,
-    /// Separates tenants' caches: part of the fingerprint.
-    pub cache_salt: Option<Cow<'a, str>>,
     /// Whether it may call tools.
     pub has_tools: bool,
     /// The prompt's keys.
@@ -36,16 +39,17 @@ thread_local! {
     static DRAFT: RefCell<Draft> = RefCell::default();
 }
 
-/// Reads a request body.
+/// Reads the body of a request to this endpoint, which says whether `messages` or `prompt` is the prompt: an engine passes
+/// over the other one, and so does this.
 ///
 /// # Errors
 /// [`ApiError::MalformedJson`] if the body is not JSON, with the place.
-pub fn parse(body: &[u8]) -> Result<Parsed<'_>, ApiError> {
+pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Parsed<'_>, ApiError> {
     let refuse = |error: Malformed| ApiError::MalformedJson(error.describe(body));
     check_utf8(body).map_err(refuse)?;
     DRAFT.with_borrow_mut(|draft| {
         draft.clear();
-        members(body, draft).map_err(refuse)
+        members(endpoint, body, draft).map_err(refuse)
     })
 }
 
@@ -62,27 +66,27 @@ fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
     })
 }
 
-fn members<'a>(body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malformed> {
-    let (mut model, mut stream, mut cache_salt) = (None, false, None);
+fn members<'a>(endpoint: Endpoint, body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malformed> {
+    let (mut model, mut stream, mut namespace) = (None, false, Namespace::default());
     let mut has_tools = false;
     let (mut session, mut cache_key) = (None, None);
     let mut scanner = Scanner::new(body);
     scanner.object(|scanner, key| {
         match key {
-            b"messages" => draft.messages(scanner)?,
+            b"messages" if endpoint == Endpoint::Chat => draft.messages(scanner)?,
             b"tools" => {
                 has_tools = scanner.peek() == Some(b'[');
                 draft.tools(scanner)?;
             }
-            b"prompt" => draft.prompt(scanner)?,
+            b"prompt" if endpoint == Endpoint::Completions => draft.prompt(scanner)?,
             b"model" => model = text(scanner)?,
             b"stream" => stream = scanner.skip()? == b"true",
             b"session_id" => session = text(scanner)?.filter(|name| !name.is_empty()),
             b"prompt_cache_key" => cache_key = text(scanner)?.filter(|name| !name.is_empty()),
-            b"cache_salt" => cache_salt = text(scanner)?,
-            _ => {
-                scanner.skip()?;
-            }
+            _ => match Namespace::place(key) {
+                Some(place) => namespace.take(place, scanner)?,
+                None => scanner.skip().map(drop)?,
+            },
         }
         Ok(())
     })?;
@@ -92,12 +96,11 @@ fn members<'a>(body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malforme
             what: "more follows the JSON value",
         });
     }
-    let fingerprint = draft.finish(model.as_deref().unwrap_or_default(), cache_salt.as_deref());
+    let fingerprint = draft.finish(model.as_deref().unwrap_or_default(), namespace.salt().as_deref());
     Ok(Parsed {
         model,
         stream,
         session: session.or(cache_key),
-        cache_salt,
         has_tools,
         fingerprint,
     })
@@ -118,6 +121,10 @@ mod tests {
 
     use super::super::fingerprint::Extent;
     use super::*;
+
+    fn parse(body: &[u8]) -> Result<Parsed<'_>, ApiError> {
+        super::parse(Endpoint::Chat, body)
+    }
 
     #[test]
     fn it_finds_the_fields_wherever_they_stand() {
@@ -169,7 +176,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse(&body);
+            let _ = super::parse(Endpoint::Chat, &body);
+            let _ = super::parse(Endpoint::Completions, &body);
         }
     }
 }

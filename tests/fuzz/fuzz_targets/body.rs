@@ -2,11 +2,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use tailroute::path::admit::Endpoint;
 use tailroute::path::json::Scanner;
 use tailroute::path::parse::parse;
 
 fuzz_target!(|body: &[u8]| {
-    let read = parse(body);
+    check(Endpoint::Chat, body);
+    check(Endpoint::Completions, body);
+});
+
+fn check(endpoint: Endpoint, body: &[u8]) {
+    let read = parse(endpoint, body);
     let Ok(text) = std::str::from_utf8(body) else {
         assert!(read.is_err());
         return;
@@ -23,6 +29,6 @@ fuzz_target!(|body: &[u8]| {
     let mut spelled = Vec::new();
     let copied = Scanner::new(body).compact(&mut |bytes: &[u8]| spelled.extend_from_slice(bytes));
     assert_eq!(copied, Ok(()));
-    let again = parse(&spelled).map_err(|error| error.to_string());
+    let again = parse(endpoint, &spelled).map_err(|error| error.to_string());
     assert_eq!(again.as_ref().map(|again| &again.fingerprint.chain), Ok(keys));
-});
+}

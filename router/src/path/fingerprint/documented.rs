@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::super::admit::Endpoint;
 use super::super::parse::parse;
 
 const PAGE: &str = include_str!("../../../../docs/fingerprints.md");
@@ -14,8 +15,13 @@ fn blocks(kind: &str) -> Vec<Vec<&'static str>> {
         .collect()
 }
 
+/// Of a line: a chat's body, or a completion's after its path.
 fn fingerprint(body: &str) -> (Vec<policy::ids::PrefixHash>, Vec<u64>) {
-    let chain = parse(body.as_bytes()).unwrap().fingerprint.chain;
+    let (endpoint, body) = match body.strip_prefix("/v1/completions ") {
+        Some(body) => (Endpoint::Completions, body),
+        None => (Endpoint::Chat, body),
+    };
+    let chain = parse(endpoint, body.as_bytes()).unwrap().fingerprint.chain;
     assert!(!chain.is_empty(), "{body}");
     (chain.hashes().to_vec(), chain.ends().to_vec())
 }
@@ -47,7 +53,7 @@ fn documented_bodies_that_are_different_share_no_last_key() {
 #[test]
 fn documented_batches_have_no_fingerprint() {
     assert!(
-        parse(br#"{"prompt":["a","b"]}"#)
+        parse(Endpoint::Completions, br#"{"prompt":["a","b"]}"#)
             .unwrap()
             .fingerprint
             .chain

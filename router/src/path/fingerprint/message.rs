@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use policy::fingerprint::{Field, MediaHasher, Pieces};
+use policy::fingerprint::{Field, MediaDigest, MediaHasher, Pieces};
 
 use super::Hashed;
 use crate::path::json::{Malformed, Quoted, Scanner};
@@ -72,20 +72,19 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
             _ => scanner.skip().map(drop),
         }),
         "image_url" | "input_image" => {
-            let mut hasher = MediaHasher::new();
+            let (mut whole, mut digest) = (scanner.clone(), None);
             scanner.object(|scanner, key| match key {
-                b"image_url" => image(scanner, &mut hasher),
+                b"image_url" => image(scanner, &mut digest),
                 _ => scanner.skip().map(drop),
             })?;
-            pieces.media(Field::Image, hasher.digest());
+            match digest {
+                Some(digest) => pieces.media(Field::Image, digest),
+                // Named in another way: by a `file_id`, or by the `uuid` of an image that the engine has kept.
+                None => medium(&mut whole, pieces)?,
+            }
             Ok(())
         }
-        "input_audio" | "audio_url" | "video_url" | "file" | "input_file" => {
-            let mut hasher = MediaHasher::new();
-            scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
-            pieces.media(Field::Media, hasher.digest());
-            Ok(())
-        }
+        "input_audio" | "audio_url" | "video_url" | "file" | "input_file" => medium(scanner, pieces),
         _ => {
             pieces.field(Field::Other);
             scanner.compact(&mut Hashed(pieces))
@@ -93,18 +92,42 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
     }
 }
 
-/// An image's URL or data: a string, or an object that has it as `url`.
-fn image(scanner: &mut Scanner<'_>, hasher: &mut MediaHasher) -> Result<(), Malformed> {
+/// A medium by its whole part.
+fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    let mut hasher = MediaHasher::new();
+    scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
+    pieces.media(Field::Media, hasher.digest());
+    Ok(())
+}
+
+/// The digest of an image's URL or data: a string, or an object that has it as `url`. None of an empty one: it says as
+/// little as `null`.
+fn image(scanner: &mut Scanner<'_>, digest: &mut Option<MediaDigest>) -> Result<(), Malformed> {
+    *digest = None;
     if scanner.peek() == Some(b'"') {
-        return scanner.string(&mut |bytes: &[u8]| hasher.push(bytes));
+        *digest = url(scanner)?;
+        return Ok(());
     }
     scanner.object(|scanner, key| {
-        if key == b"url" && scanner.peek() == Some(b'"') {
-            scanner.string(&mut |bytes: &[u8]| hasher.push(bytes))
+        if key == b"url" {
+            *digest = url(scanner)?;
+            Ok(())
         } else {
             scanner.skip().map(drop)
         }
     })
+}
+
+fn url(scanner: &mut Scanner<'_>) -> Result<Option<MediaDigest>, Malformed> {
+    if scanner.peek() != Some(b'"') {
+        return scanner.skip().map(|_| None);
+    }
+    let (mut hasher, mut is_empty) = (MediaHasher::new(), true);
+    scanner.string(&mut |bytes: &[u8]| {
+        is_empty &= bytes.is_empty();
+        hasher.push(bytes);
+    })?;
+    Ok((!is_empty).then(|| hasher.digest()))
 }
 
 /// A call: its function, then its id.

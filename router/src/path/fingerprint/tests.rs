@@ -1,12 +1,20 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::admit::Endpoint;
 use super::super::parse::parse;
 use super::super::watch::Watch;
 use super::*;
 
+/// Of a chat, or of a completion if the body begins with its `prompt`.
 fn of_text(body: &str) -> Fingerprint {
-    parse(body.as_bytes()).unwrap().fingerprint
+    let is_completion = body.starts_with("{\"prompt\"");
+    let endpoint = if is_completion {
+        Endpoint::Completions
+    } else {
+        Endpoint::Chat
+    };
+    parse(endpoint, body.as_bytes()).unwrap().fingerprint
 }
 
 fn of(body: &Value) -> Fingerprint {
@@ -115,10 +123,10 @@ fn a_whole_reply_is_found_in_the_next_turn() {
 #[test]
 fn a_text_prompt_goes_on_through_its_completion() {
     let prompt = "a".repeat(1000);
-    let this = of(&json!({"model":"m","prompt":prompt}));
+    let this = of(&json!({"prompt":prompt}));
     let mut reply = this.reply.unwrap();
     reply.push("b".repeat(500).as_bytes());
-    let next = of(&json!({"model":"m","prompt":format!("{prompt}{}", "b".repeat(500))}));
+    let next = of(&json!({"prompt":format!("{prompt}{}", "b".repeat(500))}));
     // Keys that are complete agree; this turn's short last chunk is not part of the next one's chain.
     assert_eq!(reply.chain().hashes()[0], next.chain.hashes()[3]);
 }
@@ -180,6 +188,91 @@ fn media_are_told_apart_by_their_content_and_unknown_parts_by_their_json() {
     for kind in ["input_audio", "novel"] {
         assert_ne!(part(kind, 1), part(kind, 2), "{kind}");
     }
+}
+
+#[test]
+fn images_that_are_not_named_by_a_url_are_told_apart_by_their_part() {
+    let part = |part: Value| {
+        of(&json!({"messages":[{"role":"user","content":[part]}]}))
+            .chain
+            .last()
+    };
+    let parts = [
+        json!({"type":"input_image","file_id":"a"}),
+        json!({"type":"input_image","file_id":"b"}),
+        json!({"type":"image_url","image_url":null,"uuid":"a"}),
+        json!({"type":"image_url","image_url":null,"uuid":"b"}),
+        json!({"type":"image_url","image_url":{"url":null},"uuid":"c"}),
+        json!({"type":"image_url","image_url":{"url":""},"uuid":"d"}),
+        json!({"type":"image_url","image_url":{},"uuid":"e"}),
+        json!({"type":"image_url","image_url":{"url":"a"}}),
+        json!({"type":"input_audio","file_id":"a"}),
+        json!({"type":"video_url","video_url":null,"uuid":"a"}),
+        json!({"type":"video_url","video_url":null,"uuid":"b"}),
+        json!({"type":"file","file":{"file_id":"a"}}),
+        json!({"type":"file","file":{"file_id":"b"}}),
+    ];
+    let keys: std::collections::HashSet<_> = parts.iter().cloned().map(part).collect();
+    assert_eq!(keys.len(), parts.len());
+    let twice = |urls| {
+        chain(&format!(
+            r#"{{"messages":[{{"content":[{{"type":"image_url",{urls}}}]}}]}}"#
+        ))
+    };
+    assert_eq!(
+        twice(r#""image_url":"a","image_url":"b""#),
+        twice(r#""image_url":"b""#),
+        "where a member is given twice, the last one counts"
+    );
+}
+
+#[test]
+fn the_endpoint_says_whether_messages_or_prompt_is_the_prompt() {
+    let read = |endpoint, messages: &str, prompt: &str| {
+        let body =
+            json!({"model":"m","messages":[{"role":"user","content":messages}],"prompt":prompt}).to_string();
+        parse(endpoint, body.as_bytes()).unwrap().fingerprint.chain
+    };
+    for (endpoint, by_messages) in [(Endpoint::Chat, true), (Endpoint::Completions, false)] {
+        let one = read(endpoint, "a", "a");
+        assert_eq!(one != read(endpoint, "b", "a"), by_messages);
+        assert_eq!(one != read(endpoint, "a", "b"), !by_messages);
+    }
+    let other = parse(
+        Endpoint::Completions,
+        br#"{"messages":[{"role":"user","content":"x"}]}"#,
+    )
+    .unwrap();
+    assert!(other.fingerprint.chain.is_empty() && other.fingerprint.reply.is_none());
+}
+
+#[test]
+fn namespaces_of_an_engine_s_cache_never_share_a_key() {
+    let last = |members: &str| {
+        chain(&format!(
+            r#"{{"messages":[{{"role":"user","content":"x"}}]{members}}}"#
+        ))
+        .last()
+    };
+    let different = [
+        "",
+        r#","cache_salt":"a""#,
+        r#","extra_key":"a""#,
+        r#","extra_key":"b""#,
+        r#","extra_key":"""#,
+        r#","extra_key":["a"]"#,
+        r#","extra_key":"[\"a\"]""#,
+        r#","lora_path":"a""#,
+        r#","lora_name":"a""#,
+        r#","cache_salt":"a","extra_key":"a""#,
+    ];
+    let keys: std::collections::HashSet<_> = different.map(last).into();
+    assert_eq!(keys.len(), different.len());
+    assert_eq!(last(r#","extra_key":null,"lora_path":null"#), last(""));
+    assert_eq!(
+        last(r#","extra_key":[ "\u0061" ]"#),
+        last(r#","extra_key":["a"]"#)
+    );
 }
 
 #[test]

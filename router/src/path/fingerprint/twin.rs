@@ -7,6 +7,7 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64Mcg;
 
+use super::super::admit::Endpoint;
 use super::super::parse::parse;
 use super::*;
 
@@ -21,7 +22,10 @@ enum Json {
 #[derive(Clone, Debug)]
 enum Part {
     Text(String),
+    /// By its URL, which says something.
     Image(String),
+    /// By another name.
+    Kept(String),
     Audio(Json),
     Novel(Json),
 }
@@ -48,6 +52,7 @@ enum Item {
 struct Chat {
     model: String,
     salt: Option<String>,
+    extra_key: Option<String>,
     tools: Vec<Json>,
     messages: Vec<(String, Vec<Item>)>,
 }
@@ -79,7 +84,8 @@ fn value() -> impl Strategy<Value = Json> {
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         text().prop_map(Part::Text),
-        text().prop_map(Part::Image),
+        text().prop_map(|url| Part::Image(if url.is_empty() { "u".into() } else { url })),
+        text().prop_map(Part::Kept),
         value().prop_map(Part::Audio),
         value().prop_map(Part::Novel),
     ]
@@ -126,12 +132,14 @@ fn chat() -> impl Strategy<Value = Chat> {
     (
         text(),
         prop::option::of(text()),
+        prop::option::of(text()),
         prop::collection::vec(value(), 0..3),
         messages,
     )
-        .prop_map(|(model, salt, tools, messages)| Chat {
+        .prop_map(|(model, salt, extra_key, tools, messages)| Chat {
             model,
             salt,
+            extra_key,
             tools,
             messages,
         })
@@ -170,6 +178,7 @@ fn tell_item(twin: &mut ChainBuilder, item: &Item) {
         Item::Parts(parts) => parts.iter().for_each(|part| match part {
             Part::Text(text) => tell(twin, Field::Text, &spelled(text)),
             Part::Image(url) => twin.media(Field::Image, MediaDigest::of(spelled(url).as_bytes())),
+            Part::Kept(uuid) => twin.media(Field::Media, MediaDigest::of(compact(&kept(uuid)).as_bytes())),
             Part::Audio(json) => twin.media(Field::Media, MediaDigest::of(compact(&audio(json)).as_bytes())),
             Part::Novel(json) => tell(twin, Field::Other, &compact(&novel(json))),
         }),
@@ -191,8 +200,24 @@ fn tell_item(twin: &mut ChainBuilder, item: &Item) {
     }
 }
 
+/// What the root is told of the cache's namespace.
+fn namespace(chat: &Chat) -> Option<String> {
+    let given = [("0", &chat.salt), ("1", &chat.extra_key)];
+    match given {
+        [(_, Some(salt)), (_, None)] if !salt.starts_with('\0') => Some(salt.clone()),
+        [(_, None), (_, None)] => None,
+        _ => {
+            let written = given.map(|(place, value)| match value {
+                Some(value) => format!("\0{place}t{}:{value}", value.len()),
+                None => String::new(),
+            });
+            Some(written.concat())
+        }
+    }
+}
+
 fn twin(chat: &Chat) -> ChainBuilder {
-    let mut twin = ChainBuilder::new(&chat.model, chat.salt.as_deref());
+    let mut twin = ChainBuilder::new(&chat.model, namespace(chat).as_deref());
     if !chat.tools.is_empty() {
         twin.begin_message("tools");
     }
@@ -220,6 +245,14 @@ fn audio(json: &Json) -> Json {
     object(&[
         ("type", Json::Text("input_audio".into())),
         ("input_audio", json.clone()),
+    ])
+}
+
+fn kept(uuid: &str) -> Json {
+    object(&[
+        ("image_url", Json::Bare("null")),
+        ("uuid", Json::Text(uuid.into())),
+        ("type", Json::Text("image_url".into())),
     ])
 }
 
@@ -335,6 +368,7 @@ impl Writer {
                 let image = self.shuffled(vec![("url", url), ("detail", "\"low\"".into())]);
                 named(self, "image_url", "image_url", image)
             }
+            Part::Kept(uuid) => self.json(&kept(uuid)),
             Part::Audio(json) => self.json(&audio(json)),
             Part::Novel(json) => self.json(&novel(json)),
         }
@@ -394,6 +428,9 @@ impl Writer {
         if let Some(salt) = &chat.salt {
             members.push(("cache_salt", self.string(salt)));
         }
+        if let Some(extra_key) = &chat.extra_key {
+            members.push(("extra_key", self.string(extra_key)));
+        }
         self.shuffled(members)
     }
 }
@@ -403,7 +440,7 @@ proptest! {
     fn a_fingerprint_is_of_what_is_said_and_not_of_how_it_is_written(chat in chat(), seed in any::<u64>()) {
         let body = Writer(Pcg64Mcg::seed_from_u64(seed)).chat(&chat);
         prop_assert!(serde_json::from_str::<serde::de::IgnoredAny>(&body).is_ok(), "the test writes JSON: {}", body);
-        let read = parse(body.as_bytes()).unwrap().fingerprint;
+        let read = parse(Endpoint::Chat, body.as_bytes()).unwrap().fingerprint;
         let twin = twin(&chat);
         prop_assert_eq!(read.chain.hashes(), twin.chain().hashes(), "{}", body);
         prop_assert_eq!(read.chain.ends(), twin.chain().ends());

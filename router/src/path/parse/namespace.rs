@@ -1,0 +1,137 @@
+//! The members of a body that divide an engine's cache: prompts of two namespaces never share a block.
+//!
+//! vLLM divides it by `cache_salt`; SGLang by `cache_salt`, `extra_key` and the adapter that a request names. The root of
+//! a fingerprint has room for one salt, so what is given is written as one. A lone `cache_salt` stays as it is. Anything
+//! else is a list of marked, length-prefixed values that begins with NUL, and so is a salt that itself begins with NUL:
+//! no namespace can imitate another.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::{Malformed, Scanner, text};
+
+/// The members, in the order of [`Namespace`]'s values.
+const MEMBERS: [&[u8]; 4] = [b"cache_salt", b"extra_key", b"lora_path", b"lora_name"];
+
+/// What begins a list of values.
+const LIST: char = '\0';
+
+/// What a body gives of them. Absent and `null` are the same, to engines too; an empty text is a value.
+#[derive(Debug, Default)]
+pub(super) struct Namespace<'a>([Option<Value<'a>>; MEMBERS.len()]);
+
+#[derive(Debug)]
+enum Value<'a> {
+    Text(Cow<'a, str>),
+    /// Anything else (SGLang takes lists), without insignificant white space.
+    Json(String),
+}
+
+impl<'a> Namespace<'a> {
+    /// Whether this member is one of them, and which.
+    pub(super) fn place(key: &[u8]) -> Option<usize> {
+        MEMBERS.iter().position(|member| *member == key)
+    }
+
+    /// Takes in the value of the member with this place.
+    pub(super) fn take(&mut self, place: usize, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+        let value = match scanner.peek() {
+            Some(b'n') => scanner.skip().map(|_| None)?,
+            Some(b'"') => text(scanner)?.map(Value::Text),
+            _ => {
+                let mut json = Vec::new();
+                scanner.compact(&mut |bytes: &[u8]| json.extend_from_slice(bytes))?;
+                Some(Value::Json(String::from_utf8_lossy(&json).into_owned()))
+            }
+        };
+        if let Some(slot) = self.0.get_mut(place) {
+            *slot = value;
+        }
+        Ok(())
+    }
+
+    /// All of it as one salt; `None` if nothing was given.
+    pub(super) fn salt(&self) -> Option<Cow<'_, str>> {
+        match &self.0 {
+            [None, None, None, None] => return None,
+            [Some(Value::Text(salt)), None, None, None] if !salt.starts_with(LIST) => {
+                return Some(Cow::Borrowed(salt));
+            }
+            _ => {}
+        }
+        let mut list = String::new();
+        for (place, value) in self.0.iter().enumerate() {
+            let (kind, value) = match value {
+                None => continue,
+                Some(Value::Text(text)) => ('t', &**text),
+                Some(Value::Json(json)) => ('j', &**json),
+            };
+            // Writing to a string cannot fail.
+            let _ = write!(list, "{LIST}{place}{kind}{}:{value}", value.len());
+        }
+        Some(Cow::Owned(list))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn salt(values: &[Option<Value<'_>>; 4]) -> Option<String> {
+        let values = values.each_ref().map(|value| {
+            value.as_ref().map(|value| match value {
+                Value::Text(text) => Value::Text(Cow::Owned(text.clone().into_owned())),
+                Value::Json(json) => Value::Json(json.clone()),
+            })
+        });
+        Namespace(values).salt().map(Cow::into_owned)
+    }
+
+    fn texts(values: [Option<&str>; 4]) -> Option<String> {
+        salt(&values.map(|value| value.map(|text| Value::Text(text.into()))))
+    }
+
+    #[test]
+    fn a_lone_salt_is_the_root_s_salt_and_nothing_has_none() {
+        assert_eq!(texts([None; 4]), None);
+        assert_eq!(
+            texts([Some("tenant"), None, None, None]).as_deref(),
+            Some("tenant")
+        );
+        assert_eq!(texts([Some(""), None, None, None]).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn no_salt_imitates_another_namespace() {
+        let list = texts([None, Some("a"), None, None]);
+        let tricks = [
+            [None, Some("a"), None, None],
+            [Some("a"), None, None, None],
+            [list.as_deref(), None, None, None],
+            [None, None, Some("a"), None],
+            [None, None, None, Some("a")],
+            [Some("a"), Some(""), None, None],
+            [Some(""), Some("a"), None, None],
+            [None, list.as_deref(), None, None],
+        ];
+        let salts: HashSet<_> = tricks.iter().map(|trick| texts(*trick)).collect();
+        assert_eq!(salts.len(), tricks.len());
+        let json = salt(&[None, Some(Value::Json("a".into())), None, None]);
+        assert_ne!(json, list);
+    }
+
+    proptest! {
+        #[test]
+        fn two_namespaces_have_one_salt_only_if_they_are_one(
+            one in prop::array::uniform4(prop::option::of("[\\x000-3t:a]{0,4}")),
+            other in prop::array::uniform4(prop::option::of("[\\x000-3t:a]{0,4}")),
+        ) {
+            let of = |values: &[Option<String>; 4]| texts(values.each_ref().map(Option::as_deref));
+            prop_assert_eq!(of(&one) == of(&other), one == other);
+        }
+    }
+}
