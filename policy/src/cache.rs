@@ -35,7 +35,8 @@
 //! [`prefix`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them, for the
 //! LRU family; [`blocks`] is the same for policies that rank what they hold.
 //!
-//! None of them scans its conversations on a turn's path. Every policy here is driven beside a naive twin that does
+//! None of them scans its conversations on a turn's path, but for a `flop-aware` whose weight is tuned: once per tuning
+//! window it copies and reorders what it holds, O(n), amortised over the window's turns ([`flop_aware`]). Every policy here is driven beside a naive twin that does
 //! nothing else, by a property test.
 
 pub mod belady;
@@ -136,7 +137,10 @@ impl CacheConfig {
     #[must_use]
     pub fn budget(&self, length: Tokens, next: Tokens) -> u64 {
         // ⌈n − ξ⌉ = n − ⌊ξ⌋ for whole n; the cast is the floor, and saturates.
-        let exact = (length.0 + next.0).saturating_sub(self.xi_tokens as u64);
+        let exact = length
+            .0
+            .saturating_add(next.0)
+            .saturating_sub(self.xi_tokens as u64);
         round_up(exact, u64::from(self.block_tokens.max(1)))
     }
 }

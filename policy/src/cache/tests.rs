@@ -266,6 +266,12 @@ fn free_tokens_go_before_anybody_loses_useful_ones() {
 }
 
 #[test]
+fn budgets_of_lengths_past_all_measure_saturate() {
+    let config = CacheConfig::new(Tokens(1));
+    assert_eq!(config.budget(Tokens(u64::MAX), Tokens(1)), u64::MAX);
+}
+
+#[test]
 fn names_read_back_and_others_are_answered_with_the_list() {
     for spec in specs() {
         assert_eq!(spec.to_string().parse::<PolicySpec>(), Ok(spec));

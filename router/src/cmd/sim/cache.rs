@@ -9,7 +9,7 @@ use policy::cost::PrefillCost;
 use policy::simulate::future::futures;
 use policy::simulate::shared::{SharedCache, foresight};
 use policy::simulate::single::{Measure, SingleCache, SingleReport};
-use policy::trace::Turn;
+use policy::trace::{MAX_TOKENS_PER_FIELD, Turn};
 use policy::units::{Millis, Tokens};
 
 use super::args::{Input, Output, non_negative, positive};
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_parser = non_negative)]
     slo_ms: Option<f64>,
     /// Expected tokens of a next prompt.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=MAX_TOKENS_PER_FIELD))]
     next_prompt_tokens: u64,
     /// α: ms per uncached token. The default is a 7B model on one A100.
     #[arg(long, default_value = "0.1027", value_parser = positive)]

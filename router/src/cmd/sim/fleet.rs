@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, default_value = "0.95", value_parser = super::positive)]
     share: f64,
     /// Expected tokens of a next prompt, before any were seen.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=policy::trace::MAX_TOKENS_PER_FIELD))]
     next_prompt_tokens: u64,
     #[command(flatten)]
     pace: PaceArgs,
