@@ -282,7 +282,7 @@ pub struct Hints {
 #[serde(default, deny_unknown_fields)]
 pub struct Index {
     /// Memory that it may take, in bytes. Beyond it the least recently used prefixes are forgotten.
-    #[schemars(range(min = 1_048_576))]
+    #[schemars(range(min = 4_194_304))]
     pub max_bytes: u64,
     /// File in which what was learned outlives a restart of the router. Empty: nothing does.
     pub snapshot_path: String,

@@ -92,3 +92,37 @@ proptest! {
 fn short_prompts_of_many_workers_stay_within_the_budget() {
     assert!(drive(1, 4, 3000, 0.001) > 0);
 }
+
+/// Fresh prompts of `keys` keys each, more than fit. Returns the most bytes after any store, the keys held
+/// at the end, and the most held at any time.
+fn fill(max_bytes: u64, keys: usize) -> (u64, u64, u64) {
+    let mut index = Index::new(IndexLimits { max_bytes });
+    let mut rng = SmallRng::seed_from_u64(keys as u64);
+    let (mut most, mut best) = (0, 0);
+    for _ in 0..3 * max_bytes / 2 / (200 + 24 * keys as u64) {
+        let prompt: Vec<_> = (0..keys).map(|_| PrefixHash(rng.random())).collect();
+        assert_eq!(index.store(WorkerId(0), &prompt), Ok(keys as u64));
+        let stats = index.stats();
+        most = most.max(stats.bytes);
+        best = best.max(stats.keys);
+    }
+    assert_eq!(index.broken(), None);
+    (most, index.stats().keys, best)
+}
+
+#[test]
+fn no_budget_dies_of_a_table_that_doubles() {
+    for keys in [1, 4, 16] {
+        for budget in [4_200_000, 4_900_000, 5_650_000, 6_600_000, 8_000_000] {
+            let (most, held, best) = fill(budget, keys);
+            let case = format!("{keys} keys a prompt, {budget} bytes: {most} bytes, {held} of {best} keys");
+            assert!(most <= budget / 100 * 105, "{case}");
+            assert!(held >= best / 10 * 6, "{case}");
+            // What a prompt takes: a record, a block, its keys in the locator, and its share of the tables of heads.
+            assert!(
+                held * (360 + 28 * keys as u64) >= budget * keys as u64 * 6 / 10,
+                "{case}"
+            );
+        }
+    }
+}

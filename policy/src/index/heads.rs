@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, SMALLEST_HEADS_LOG2, fence, spin_loop};
 
 const LEVELS: usize = 22;
+/// Entries that one step of a write may add, and one more.
+const A_STEP: usize = 4;
 
 struct Slot {
     key: AtomicU64,
@@ -116,14 +118,25 @@ impl Heads {
         slot.run.store(u64::from(run), Ordering::Release);
         if new {
             self.used.store(self.len() + 1, Ordering::Relaxed);
-            if self.len() as usize * 2 > self.table().len() {
+            if self.len() as usize * 8 > self.table().len() * 7 {
                 self.grow();
             }
         }
     }
 
+    /// Whether the table is half full, or nearly: then it should grow if its owner can afford [`Self::next_bytes`]. Only
+    /// far beyond that does it grow unasked, so that it is never full.
+    pub(super) fn crowded(&self) -> bool {
+        (self.len() as usize + A_STEP) * 2 > self.table().len()
+    }
+
+    /// Bytes of the next larger table. Those outgrown stay.
+    pub(super) fn next_bytes(&self) -> u64 {
+        2 * size_of_val::<[Slot]>(self.table()) as u64
+    }
+
     /// Fills the next larger table while readers go on in this one, then switches.
-    fn grow(&self) {
+    pub(super) fn grow(&self) {
         let level = self.level.load(Ordering::Relaxed);
         if level as usize + 1 >= LEVELS {
             return;

@@ -85,8 +85,11 @@ impl Pool {
         self.shared.words.line(run)
     }
 
+    /// Bytes of the chunks and of the lists of them and of free records. They only grow.
     pub(super) fn bytes(&self) -> u64 {
-        self.chunks.len() as u64 * self.chunk_bytes()
+        let lists = self.chunks.capacity() * size_of::<Chunk>()
+            + (self.free.capacity() + self.free_runs.capacity()) * size_of::<u32>();
+        self.chunks.len() as u64 * self.chunk_bytes() + lists as u64
     }
 
     pub(super) fn chunk_bytes(&self) -> u64 {

@@ -37,6 +37,10 @@ impl Writer {
     /// The worker came to hold some of a run.
     pub(super) fn join(&mut self, worker: u32, run: u32) {
         let crowded = self.change_list(worker, |state| {
+            if state.list.len() == state.list.capacity() {
+                // Twice the size at once could be a twentieth of the budget.
+                state.list.reserve_exact(state.list.len() / 8 + 16);
+            }
             state.list.push(run);
             state.runs += 1;
             state.list.len() > 2 * state.runs as usize + 16
@@ -67,7 +71,7 @@ impl Writer {
             state.list.sort_unstable();
             state.list.dedup();
             state.list.retain(holds);
-            state.list.shrink_to(state.list.len() * 2 + 16);
+            state.list.shrink_to(state.list.len() + state.list.len() / 4 + 16);
         });
     }
 

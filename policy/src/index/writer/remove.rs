@@ -61,7 +61,7 @@ impl Writer {
             self.lower(worker.0, run, 0);
             self.settle(run);
         }
-        self.debt.merges.append(&mut self.mergeable);
+        self.debt.merges.append(&mut std::mem::take(&mut self.mergeable));
         before
     }
 

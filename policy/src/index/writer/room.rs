@@ -3,16 +3,25 @@
 use super::trim::Removal;
 use super::{PIECE, Writer};
 
+/// The part of the budget that what can shrink may always take, locator and lists.
+const LEAST_SHARE: u64 = 32;
+
 impl Writer {
     /// Every byte the index has from the allocator.
     pub(super) fn bytes(&self) -> u64 {
-        let heads = self.shared.roots.bytes() + self.shared.branches.bytes();
-        self.pool.bytes() + self.locator.bytes() + heads + self.members_bytes() + self.debt.bytes()
+        let members = self.members_bytes() + (self.mergeable.capacity() * size_of::<u32>()) as u64;
+        self.lasting_bytes() + self.locator.bytes() + members + self.debt.bytes()
+    }
+
+    /// Bytes that readers may look at, and that therefore are never given back.
+    fn lasting_bytes(&self) -> u64 {
+        self.pool.bytes() + self.shared.roots.bytes() + self.shared.branches.bytes()
     }
 
     /// Cleans, grows and evicts until an operation may start within the budget; never evicts `protected`, the run it is
     /// about to continue. `false` if nothing is left to evict.
     pub(super) fn make_room(&mut self, protected: u32) -> bool {
+        self.make_room_in_heads(protected);
         while !self.pool.ready() {
             // What the locator will need for the keys of one more chunk is kept free for it.
             let more = self.pool.chunk_bytes() * 2 + self.locator.bytes() / 8;
@@ -21,7 +30,10 @@ impl Writer {
                 return false;
             }
         }
-        while self.bytes() > self.limits.max_bytes {
+        // Evicting for the sake of what never shrinks would evict everything: some is always left for the rest.
+        let max = self.limits.max_bytes;
+        let limit = max.max(self.lasting_bytes() + max / LEAST_SHARE);
+        while self.bytes() > limit {
             if !self.pay_everything() && !self.evict(protected) {
                 return false;
             }
@@ -29,8 +41,31 @@ impl Writer {
         true
     }
 
+    /// A table of heads that is half full doubles, and the memory of it is never given back. So it does so only within
+    /// the budget; where it cannot, the number of runs has reached its bound, and one goes for each that comes.
+    fn make_room_in_heads(&mut self, protected: u32) {
+        while self.heads_need_room() {
+            if !self.pay_everything() && !self.evict(protected) {
+                return;
+            }
+        }
+    }
+
+    /// Lets crowded tables of heads grow if the budget allows; whether one is crowded still.
+    fn heads_need_room(&mut self) -> bool {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let crowded = [&shared.roots, &shared.branches].map(|heads| {
+            if heads.crowded() && self.bytes() + heads.next_bytes() <= self.limits.max_bytes {
+                heads.grow();
+            }
+            heads.crowded()
+        });
+        crowded.contains(&true)
+    }
+
     /// Room for an operation that only takes away but may have to split.
     pub(super) fn prepare(&mut self) {
+        self.heads_need_room();
         while !self.pool.ready() {
             let may_grow = self.bytes() + self.pool.chunk_bytes() <= self.limits.max_bytes;
             if !self.pool.make_room(may_grow) {

@@ -137,7 +137,10 @@ fn runs_are_found_while_their_table_is_replaced_by_a_larger_one() {
         (1..=2).for_each(|key| heads.set(key, key as u32));
         let heads = Arc::new(heads);
         let writer = Arc::clone(&heads);
-        let thread = thread::spawn(move || writer.set(3, 3));
+        let thread = thread::spawn(move || {
+            writer.set(3, 3);
+            writer.grow();
+        });
         let third = heads.find(3);
         assert!(third.is_none() || third == Some(3));
         assert_eq!(heads.find(2), Some(2));
