@@ -38,6 +38,15 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Events that are applied before requests may look again.
 const AT_ONCE: usize = 64;
 
+/// When a batch was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// After all that was applied before it: what it says of the cache is newer than the mirror.
+    Since,
+    /// Nobody knows how long ago: the mirror, restored from a snapshot or taught by answers, may be newer.
+    Before,
+}
+
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
@@ -129,25 +138,25 @@ impl Stream<'_> {
         let behind = number.saturating_sub(self.sequence.next());
         self.app.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
-            Verdict::Apply => self.apply(&payload)?,
+            Verdict::Apply => self.apply(&payload, Made::Since)?,
             Verdict::Duplicate => self.app.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
                 debug!(worker = name, from, number, "cache events missing");
                 self.app.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
-                    self.apply(&payload)?;
+                    self.apply(&payload, Made::Since)?;
                 } else if self.sequence.next() <= number {
                     // Not to be had any more: from here on, and nothing from before.
                     self.lost(number);
-                    self.apply(&payload)?;
+                    self.apply(&payload, Made::Since)?;
                 }
             }
             Verdict::Restarted => {
                 self.restarted();
                 self.catch_up().await?;
                 if number == self.sequence.next() {
-                    self.apply(&payload)?;
+                    self.apply(&payload, Made::Since)?;
                 }
             }
         }
@@ -156,14 +165,14 @@ impl Stream<'_> {
     }
 
     /// Applies the next batch.
-    fn apply(&mut self, payload: &[u8]) -> Result<(), StreamError> {
+    fn apply(&mut self, payload: &[u8], made: Made) -> Result<(), StreamError> {
         let mut events = Vec::new();
         let read = wire::decode(payload, |event| events.push(event));
         self.sequence.applied(xxh3_64(payload));
         match read {
             Ok(batch) => {
                 if self.is_own(batch)? {
-                    self.take(&events);
+                    self.take(&events, made);
                 }
                 if let Some(at_s) = batch.at_s {
                     self.app.metrics.kv_lag(self.worker.name(), at_s);
@@ -193,10 +202,10 @@ impl Stream<'_> {
         }
     }
 
-    fn take(&self, events: &[Event]) {
+    fn take(&self, events: &[Event], made: Made) {
         let (knowledge, worker) = (&self.app.knowledge, self.worker.id);
         self.app.metrics.kv_events(self.worker.name(), events);
-        if events.contains(&Event::Cleared) {
+        if made == Made::Since && events.contains(&Event::Cleared) {
             knowledge.forget(worker);
         }
         for some in events.chunks(AT_ONCE) {

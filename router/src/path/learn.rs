@@ -353,7 +353,8 @@ impl Flight {
         Record {
             conversation: self.session.as_ref().map(|session| session.key),
             class: std::mem::take(&mut self.model),
-            prompt: std::mem::take(&mut self.prompt),
+            // Not taken: what the turn teaches comes after.
+            prompt: self.prompt.clone(),
             units,
             reply: self.reply.as_ref().map(|reply| reply.chain().clone()),
             tokens: counted.unwrap_or(estimated),

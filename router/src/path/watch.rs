@@ -14,6 +14,8 @@ use super::sse;
 
 /// Longest whole answer that is read for its usage; a longer one still passes, unread.
 const MAX_WHOLE_BYTES: usize = 8 << 20;
+/// Most tokens that a worker is believed to have counted. Far beyond any model, and sums of such counts are safe.
+const MAX_TOKENS: u64 = 1 << 32;
 
 /// Token counts, as the worker reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,10 +158,8 @@ impl Watch {
                 Some(_) => Finish::Other,
             };
             let delta = choice.delta.or(choice.message).unwrap_or_default();
+            let other = delta.is_more_than_content();
             let text = delta.content.or(choice.text);
-            // vLLM says `"tool_calls": []` in whole answers that call none.
-            let calls = delta.tool_calls.is_some_and(|calls| !calls.is_empty());
-            let other = calls || delta.reasoning_content.is_some();
             self.plain_reply &= choice.index == 0 && !other;
             if let Some(text) = text.filter(|text| !text.is_empty()) {
                 token = true;
@@ -219,10 +219,24 @@ struct Choice<'a> {
 struct Delta<'a> {
     #[serde(borrow, default)]
     content: Option<Cow<'a, str>>,
+    /// vLLM's name for what older versions and SGLang call `reasoning_content`; some send both.
+    #[serde(default)]
+    reasoning: Option<IgnoredAny>,
     #[serde(default)]
     reasoning_content: Option<IgnoredAny>,
     #[serde(default)]
     tool_calls: Option<Vec<IgnoredAny>>,
+    #[serde(default)]
+    function_call: Option<IgnoredAny>,
+}
+
+impl Delta<'_> {
+    /// Whether it holds tokens that are not the reply's text: the next prompt does not repeat them, or not here.
+    fn is_more_than_content(&self) -> bool {
+        // vLLM says `"tool_calls": []` in whole answers that call none.
+        let calls = self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
+        calls || self.reasoning.is_some() || self.reasoning_content.is_some() || self.function_call.is_some()
+    }
 }
 
 #[derive(Deserialize)]
@@ -243,12 +257,13 @@ struct WireDetails {
 
 impl From<WireUsage> for Usage {
     fn from(wire: WireUsage) -> Self {
+        let details = wire.prompt_tokens_details;
         Self {
-            prompt: wire.prompt_tokens,
-            completion: wire.completion_tokens,
-            cached: wire
-                .prompt_tokens_details
-                .and_then(|details| details.cached_tokens),
+            prompt: wire.prompt_tokens.min(MAX_TOKENS),
+            completion: wire.completion_tokens.min(MAX_TOKENS),
+            cached: details
+                .and_then(|details| details.cached_tokens)
+                .map(|cached| cached.min(MAX_TOKENS)),
         }
     }
 }
@@ -352,6 +367,49 @@ mod tests {
         assert!(seen.first_token && !seen.plain_reply);
         let second = b"data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"x\"}}]}\n\n";
         assert!(!watch("text/event-stream", &[second]).0.plain_reply);
+    }
+
+    #[test]
+    fn reasoning_and_function_calls_are_tokens_and_no_plain_reply_streamed_or_not() {
+        let beside = [
+            r#""reasoning":"hm""#,
+            r#""reasoning_content":"hm""#,
+            r#""reasoning":"hm","reasoning_content":"hm""#,
+            r#""function_call":{"name":"f","arguments":"{}"}"#,
+        ];
+        for field in beside {
+            let delta = format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{{field}}}}}]}}\n\n");
+            let (seen, text) = watch("text/event-stream", &[delta.as_bytes()]);
+            assert!(seen.first_token && !seen.plain_reply, "{field}");
+            assert_eq!((seen.token_events, text.as_str()), (1, ""), "{field}");
+            let whole = format!(r#"{{"choices":[{{"index":0,"message":{{"content":"hi",{field}}}}}]}}"#);
+            let (seen, text) = watch("application/json", &[whole.as_bytes()]);
+            assert!(seen.complete && !seen.plain_reply, "{field}");
+            assert_eq!(text, "hi");
+        }
+        let none = r#""reasoning":null,"reasoning_content":null,"function_call":null,"tool_calls":null"#;
+        let role = format!(r#"data: {{"choices":[{{"index":0,"delta":{{"role":"assistant",{none}}}}}]}}"#);
+        let (seen, _) = watch("text/event-stream", &[role.as_bytes(), b"\n\n"]);
+        assert!(!seen.first_token && seen.plain_reply);
+        let whole = format!(r#"{{"choices":[{{"index":0,"message":{{"content":"hi",{none}}}}}]}}"#);
+        let (seen, _) = watch("application/json", &[whole.as_bytes()]);
+        assert!(seen.plain_reply);
+    }
+
+    #[test]
+    fn counts_that_no_worker_can_mean_are_cut() {
+        let most = u64::MAX;
+        let body = format!(
+            r#"{{"choices":[],"usage":{{"prompt_tokens":{most},"completion_tokens":{most},
+            "prompt_tokens_details":{{"cached_tokens":{most}}}}}}}"#
+        );
+        let (seen, _) = watch("application/json", &[body.as_bytes()]);
+        let usage = Usage {
+            prompt: MAX_TOKENS,
+            completion: MAX_TOKENS,
+            cached: Some(MAX_TOKENS),
+        };
+        assert_eq!(seen.usage, Some(usage));
     }
 
     #[test]

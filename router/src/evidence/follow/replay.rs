@@ -13,7 +13,7 @@ use tracing::warn;
 use xxhash_rust::xxh3::xxh3_64;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
-use super::{Stream, StreamError, parts};
+use super::{Made, Stream, StreamError, parts};
 
 /// For one message of a replay.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -100,6 +100,12 @@ impl Stream<'_> {
     /// Returns whether nothing is left to be asked.
     async fn replay_from(&mut self, dealer: &mut DealerSocket) -> Result<bool, StreamError> {
         let from = self.sequence.resume_from();
+        // A question that begins with the batch applied last repairs a gap. Any other reads a history of any age.
+        let made = if from < self.sequence.next() {
+            Made::Since
+        } else {
+            Made::Before
+        };
         let mut question = ZmqMessage::from(Bytes::new());
         question.push_back(Bytes::copy_from_slice(&from.to_be_bytes()));
         dealer.send(question).await?;
@@ -130,7 +136,7 @@ impl Stream<'_> {
             match self.sequence.replayed(number, xxh3_64(&payload)) {
                 Verdict::Apply => {
                     self.app.metrics.kv_stream(self.worker.name(), "replayed");
-                    self.apply(&payload)?;
+                    self.apply(&payload, made)?;
                 }
                 Verdict::Restarted if number < self.sequence.next() => {
                     again = true;

@@ -143,6 +143,17 @@ async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_
     let mut talks: Vec<Conversation> = (0..6)
         .map(|seed| Conversation::new(&words(seed % 2, 300)))
         .collect();
+    // A clear that is older than all that is written down, and comes again with the replayed history.
+    fleet
+        .turn(&mut Conversation::new(&words(9, 300)), &[], &words(99, 50))
+        .await;
+    fleet.at_rest().await;
+    for engine in &fleet.engines {
+        engine.set_fault(Fault {
+            clear_cache: true,
+            ..Fault::default()
+        });
+    }
     for round in 0..2 {
         for (at, talk) in (0..).zip(&mut talks) {
             fleet.turn(talk, &[], &words(100 * round + at, 50)).await;
@@ -151,6 +162,9 @@ async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_
     }
     fleet = restart(fleet, &path).await;
     all_live(&fleet).await;
+    let page = fleet.metrics().await;
+    let cleared = page.sum("tailroute_kv_events_total", &[("kind", "cleared")]);
+    assert_eq!(cleared, 2.0, "the history tells of it");
     let knowledge = &fleet.router.app().knowledge;
     until("the snapshot is restored", || {
         (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum::<u64>() > 6 * 300

@@ -1,9 +1,9 @@
 //! What workers are told beside and within their requests, and what they make of it.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
-use config::{PolicyName, Priority};
+use config::{Capture, PolicyName, Priority};
 use policy::estimate::{Class, Finish};
 use policy::units::{Millis, Tokens};
 use serde_json::{Value, json};
@@ -72,9 +72,24 @@ async fn a_conversation_that_is_not_believed_to_come_back_may_go_first() {
 
 #[tokio::test]
 async fn a_beginning_that_many_share_outlives_each_of_them() {
+    shared_beginning(None).await;
+}
+
+#[tokio::test]
+async fn a_capture_takes_nothing_from_what_turns_teach() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = Capture {
+        path: folder.path().join("capture.jsonl"),
+        max_bytes: NonZeroUsize::new(1 << 20).unwrap(),
+    };
+    shared_beginning(Some(capture)).await;
+}
+
+async fn shared_beginning(capture: Option<Capture>) {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.hints.in_request = false;
         config.hints.protect_from = NonZeroU32::new(3);
+        config.capture = capture;
     })
     .await;
     let engine = &fleet.engines[0];
