@@ -9,7 +9,7 @@ use policy::ids::WorkerId;
 use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
 use tailroute_e2e::fleet::{Fleet, probe_often, quick, route};
 use tailroute_e2e::talk::{Conversation, words};
-use tailroute_e2e::wait::until;
+use tailroute_e2e::wait::{until, within};
 
 use crate::{agreement, all_live, told};
 
@@ -130,6 +130,18 @@ async fn a_damaged_snapshot_is_ignored_and_replaced() {
     assert!(!written.workers[0].1.is_empty());
 }
 
+/// Tokens that the router believes its two workers to hold.
+fn held(fleet: &Fleet) -> u64 {
+    let knowledge = &fleet.router.app().knowledge;
+    (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum()
+}
+
+/// Clears that the router has heard of.
+async fn cleared(fleet: &Fleet) -> f64 {
+    let page = fleet.metrics().await;
+    page.sum("tailroute_kv_events_total", &[("kind", "cleared")])
+}
+
 #[tokio::test]
 async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_events_after_a_turn() {
     let folder = tempfile::tempdir().unwrap();
@@ -154,22 +166,24 @@ async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_
             ..Fault::default()
         });
     }
+    within(async {
+        while cleared(&fleet).await < 2.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     for round in 0..2 {
         for (at, talk) in (0..).zip(&mut talks) {
             fleet.turn(talk, &[], &words(100 * round + at, 50)).await;
             fleet.at_rest().await;
         }
     }
+    let before = held(&fleet);
+    assert!(before > 600, "{before}");
     fleet = restart(fleet, &path).await;
     all_live(&fleet).await;
-    let page = fleet.metrics().await;
-    let cleared = page.sum("tailroute_kv_events_total", &[("kind", "cleared")]);
-    assert_eq!(cleared, 2.0, "the history tells of it");
-    let knowledge = &fleet.router.app().knowledge;
-    until("the snapshot is restored", || {
-        (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum::<u64>() > 6 * 300
-    })
-    .await;
+    assert_eq!(cleared(&fleet).await, 2.0, "the history tells of it");
+    until("the snapshot is restored", || held(&fleet) * 10 >= before * 9).await;
     let mut by_events = Vec::new();
     for round in 2..4 {
         let before = told(&fleet.metrics().await);
