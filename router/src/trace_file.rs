@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
+use policy::simulate::generate::BadWorkload;
 use policy::trace::{Format, Reader, TraceError, Turn};
 use thiserror::Error;
 
@@ -37,6 +38,15 @@ pub enum TraceFileError {
         #[source]
         source: io::Error,
     },
+    /// There is nothing to run.
+    #[error("{name}: the trace has no turns")]
+    NoTurns {
+        /// The trace, as named on a command line.
+        name: String,
+    },
+    /// A generator cannot be built.
+    #[error("this workload cannot be generated")]
+    Generator(#[from] BadWorkload),
     /// A line is not a turn of this trace.
     #[error("{}: {fault}", path.display())]
     Line {

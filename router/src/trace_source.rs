@@ -1,7 +1,7 @@
 //! Where turns come from: a file, or a generator by seed.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use policy::simulate::agentic::Agentic;
@@ -28,9 +28,13 @@ impl FromStr for TraceSource {
     type Err = BadWorkload;
 
     fn from_str(text: &str) -> Result<Self, BadWorkload> {
-        if let Some(seed) = text.strip_prefix("gen:agentic:") {
-            let seed = seed.parse().map_err(|_| BadWorkload::Form(text.to_owned()))?;
-            return Ok(Self::Agentic(seed));
+        if let Some(rest) = text.strip_prefix("gen:agentic")
+            && (rest.is_empty() || rest.starts_with(':'))
+        {
+            let seed = rest.strip_prefix(':').and_then(|seed| seed.parse().ok());
+            return seed
+                .map(Self::Agentic)
+                .ok_or_else(|| BadWorkload::Agentic(text.to_owned()));
         }
         if text.starts_with("gen:") {
             return text.parse().map(Self::Generated);
@@ -44,6 +48,14 @@ impl FromStr for TraceSource {
 /// Turns in order, until the end or the first error.
 pub type Turns = Box<dyn Iterator<Item = Result<Turn, TraceFileError>>>;
 
+/// A trace at its start.
+pub struct OpenTrace {
+    /// What is to come.
+    pub turns: Turns,
+    /// Tokens per block, where it names blocks.
+    pub block_tokens: Option<u32>,
+}
+
 /// A trace in memory.
 #[derive(Debug)]
 pub struct Trace {
@@ -56,13 +68,13 @@ pub struct Trace {
 }
 
 impl TraceSource {
-    /// Reads it: the first `limit` turns, or as many as [`TraceSource::turns`] gives without a limit.
+    /// Reads it: the first `limit` turns, or as many as [`TraceSource::open`] gives without a limit.
     ///
     /// # Errors
-    /// What is wrong with the file, by line and field.
+    /// What is wrong with the file, by line and field; that there are no turns.
     pub fn read(&self, limit: Option<usize>) -> Result<Trace, TraceFileError> {
         let Self::File(path) = self else {
-            let turns = self.turns(limit)?.collect::<Result<_, _>>()?;
+            let turns = self.open(limit)?.turns.collect::<Result<_, _>>()?;
             return Ok(Trace {
                 turns,
                 block_tokens: None,
@@ -71,7 +83,10 @@ impl TraceSource {
         };
         let mut file = TraceFile::open(path, Format::Auto)?;
         let limited = file.by_ref().take(limit.unwrap_or(usize::MAX));
-        let turns = limited.collect::<Result<_, _>>()?;
+        let turns: Vec<Turn> = limited.collect::<Result<_, _>>()?;
+        if turns.is_empty() {
+            return Err(no_turns(path));
+        }
         let reader = file.reader();
         let class = |at: usize| {
             reader
@@ -86,35 +101,31 @@ impl TraceSource {
         })
     }
 
-    /// Tokens per block, where the trace has blocks. Reads a file up to its first turn.
+    /// The first `limit` turns; all of a file, and [`GENERATED_TURNS`] of a generator, when there is no limit. A file is
+    /// opened once and read up to its first turn, so that a pipe does as well.
     ///
     /// # Errors
-    /// When a file cannot be read so far.
-    pub fn block_size(&self) -> Result<Option<u32>, TraceFileError> {
-        let Self::File(path) = self else { return Ok(None) };
-        let mut file = TraceFile::open(path, Format::Auto)?;
-        file.next().transpose()?;
-        Ok(file.reader().meta().block_size)
-    }
-
-    /// The first `limit` turns; all of a file, and [`GENERATED_TURNS`] of a generator, when there is no limit.
-    ///
-    /// # Errors
-    /// When a file cannot be opened. What is wrong inside it comes with the turn.
-    pub fn turns(&self, limit: Option<usize>) -> Result<Turns, TraceFileError> {
-        match self {
+    /// When a file cannot be opened, its first turn cannot be read or it has none; when a generator cannot be built.
+    /// What is wrong with a later line comes with its turn.
+    pub fn open(&self, limit: Option<usize>) -> Result<OpenTrace, TraceFileError> {
+        let generated = limit.unwrap_or(GENERATED_TURNS);
+        let (turns, block_tokens): (Turns, _) = match self {
             Self::File(path) => {
-                let file = TraceFile::open(path, Format::Auto)?;
-                Ok(Box::new(file.take(limit.unwrap_or(usize::MAX))))
+                let mut file = TraceFile::open(path, Format::Auto)?;
+                let first = file.next().ok_or_else(|| no_turns(path))??;
+                let block_tokens = file.reader().meta().block_size;
+                let turns = std::iter::once(Ok(first)).chain(file);
+                (Box::new(turns.take(limit.unwrap_or(usize::MAX))), block_tokens)
             }
-            Self::Agentic(seed) => {
-                let turns = Agentic::new(*seed).take(limit.unwrap_or(GENERATED_TURNS));
-                Ok(Box::new(turns.map(Ok)))
-            }
-            Self::Generated(workload) => {
-                let generator = Generator::new(workload).into_iter().flatten();
-                Ok(Box::new(generator.take(limit.unwrap_or(GENERATED_TURNS)).map(Ok)))
-            }
-        }
+            Self::Agentic(seed) => (Box::new(Agentic::new(*seed).take(generated).map(Ok)), None),
+            Self::Generated(workload) => (Box::new(Generator::new(workload)?.take(generated).map(Ok)), None),
+        };
+        Ok(OpenTrace { turns, block_tokens })
+    }
+}
+
+fn no_turns(path: &Path) -> TraceFileError {
+    TraceFileError::NoTurns {
+        name: path.display().to_string(),
     }
 }

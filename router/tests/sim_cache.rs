@@ -1,16 +1,11 @@
 //! `tailroute sim cache` against exact instances: through the binary, its files and its JSON.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test's helpers fail by panicking, and say what they skip"
-)]
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 
 #[path = "sim_cache/traces.rs"]
 mod traces;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -103,18 +98,9 @@ fn small_instances_come_out_token_by_token() {
     }
 }
 
-/// A published experiment's file: under `variable`, else beside the workspace.
-fn published(variable: &str, folder: &str, name: &str) -> Option<PathBuf> {
-    let fallback = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../shared")
-        .join(folder);
-    let path = std::env::var_os(variable)
-        .map_or(fallback, PathBuf::from)
-        .join(name);
-    if !path.exists() {
-        println!("skipped: no {}", path.display());
-    }
-    path.exists().then_some(path)
+/// Expected results of a token-by-token reference computation; see the fixtures' README.
+fn reference() -> Value {
+    serde_json::from_str(include_str!("fixtures/cache_reference.json")).unwrap()
 }
 
 fn ours(theirs: &str) -> String {
@@ -126,37 +112,23 @@ fn ours(theirs: &str) -> String {
 
 #[test]
 fn the_published_small_vectors_come_out_token_by_token() {
-    let Some(path) = published("TAILROUTE_VECTORS", "vectors", "cache.json") else {
-        return;
-    };
-    let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    for instance in vectors["small"].as_array().unwrap() {
+    for instance in reference()["small"].as_array().unwrap() {
         check_instance(instance, ["C", "xi", "Qhat"], ours);
     }
 }
 
 #[test]
 fn the_published_headline_comes_out_to_a_hundredth_of_a_millisecond() {
-    let Some(path) = published("TAILROUTE_VECTORS", "vectors", "cache.json") else {
-        return;
-    };
-    let vectors: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    for row in vectors["headline"].as_array().unwrap() {
-        let name = format!("{}.jsonl.gz", row["trace"].as_str().unwrap());
-        let Some(trace) = published("TAILROUTE_TRACES", "traces", &name) else {
-            return;
-        };
+    let trace = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/synth_wildchat_table_s1.jsonl.gz"
+    );
+    let reference = reference();
+    for row in reference["headline"].as_array().unwrap() {
+        assert_eq!(row["trace"], "synth_wildchat_table_s1");
         let [capacity, xi, q] = ["C", "xi_tokens", "Qhat"].map(|key| row[key].to_string());
         let policy = ours(row["policy"].as_str().unwrap());
-        let mut arguments = vec![
-            "sim",
-            "cache",
-            "--trace",
-            trace.to_str().unwrap(),
-            "--turns",
-            "2000",
-            "--json",
-        ];
+        let mut arguments = vec!["sim", "cache", "--trace", trace, "--turns", "2000", "--json"];
         arguments.extend(["--alpha", "0.1027", "--beta", "23.07", "--slo-ms", "200"]);
         arguments.extend([
             "--capacity-tokens",
@@ -215,6 +187,77 @@ fn bad_traces_fail_with_line_and_reason_and_bad_usage_is_two() {
         Some(2)
     );
     assert_eq!(run(&["--trace", "/nowhere/at/all"]).status.code(), Some(1));
+}
+
+#[test]
+fn an_odd_generator_is_refused_with_the_parameter_to_blame() {
+    let common = [
+        "sim",
+        "cache",
+        "--capacity-tokens",
+        "10",
+        "--xi-ms",
+        "1",
+        "--trace",
+    ];
+    for (trace, reason) in [
+        (
+            "gen:wildchat:1:rate_shape=1e-310",
+            "`rate_shape` must be a number from 1e-9",
+        ),
+        (
+            "gen:wildchat:1:mean_turns=1e308",
+            "`mean_turns` must be a number from 1e0",
+        ),
+        (
+            "gen:wildchat:1:max_prompt=1e300,prompt_mean=1e300,max_context=1e300",
+            "`prompt_mean`",
+        ),
+        ("gen:wildchat:1:speed=1", "there are births_per_s"),
+        ("gen:mars:1", "wildchat, sharegpt and agentic"),
+        ("gen:agentic", "gen:agentic:SEED"),
+        ("gen:agentic:1:gap_s=1", "takes no parameters"),
+    ] {
+        let output = tailroute(&[&common[..], &[trace]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && said.contains(reason),
+            "{trace}: {said}"
+        );
+    }
+}
+
+/// What a policy gains over another in per cent, by figure, as the mean of seeds 1 to 5.
+fn gains(base: &str, other: &str, figures: &[&str]) -> Vec<f64> {
+    let mut sums = vec![0.0; figures.len()];
+    for seed in 1..=5 {
+        let trace = format!("gen:wildchat:{seed}");
+        let policies = format!("{base},{other}");
+        let mut arguments = vec![
+            "sim",
+            "cache",
+            "--json",
+            "--capacity-tokens",
+            "10000",
+            "--xi-ms",
+            "150",
+        ];
+        arguments.extend(["--trace", &trace, "--policies", &policies]);
+        let pair = reports(&arguments);
+        for (sum, figure) in sums.iter_mut().zip(figures) {
+            let [base, other] = [0, 1].map(|at: usize| pair[at][figure].as_f64().unwrap());
+            *sum += 20.0 * (1.0 - other / base);
+        }
+    }
+    sums
+}
+
+#[test]
+fn the_published_gains_hold_on_generated_conversations() {
+    let tail = gains("lru", "t-lru", &["p90_ms", "p95_ms"]);
+    assert!(tail.iter().all(|gain| *gain >= 15.0), "{tail:?}");
+    let expected = gains("t-lru", "et-lru", &["tel_ms", "mean_ms"]);
+    assert!(expected[0] >= 3.0 && expected[1] >= 0.0, "{expected:?}");
 }
 
 #[test]

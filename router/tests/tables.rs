@@ -1,4 +1,4 @@
-//! `tailroute tables --routing` through the binary: what it prints, draws and refuses.
+//! `tailroute tables` through the binary: what it prints, draws and refuses.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 
@@ -81,6 +81,51 @@ fn what_cannot_be_run_is_refused() {
     assert_eq!(code(&["--paper", "--svg", "x.svg"]), Some(2));
     assert_eq!(code(&["--routing", "--seeds", "0"]), Some(2));
     assert_eq!(code(&["--routing", "--trace", "nowhere.jsonl"]), Some(1));
+    assert_eq!(code(&["--routing", "--turns", "0"]), Some(2));
+    assert_eq!(code(&["--paper", "--turns", "0"]), Some(2));
+    std::fs::write(folder.path().join("empty.jsonl"), "").unwrap();
+    let empty = tables(folder.path(), &["--routing", "--trace", "empty.jsonl"]);
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("empty.jsonl: the trace has no turns"));
     let listed = tables(folder.path(), &["--paper", "--seeds", "4,5"]);
     assert!(String::from_utf8_lossy(&listed.stderr).contains("a number of seeds, not a list"));
+}
+
+#[test]
+fn the_papers_tables_are_printed_and_written_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = [
+        "--paper", "--seeds", "1", "--turns", "200", "--json", "--out", "tables",
+    ];
+    let output = tables(folder.path(), &few);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["extent"], serde_json::json!({"seeds": 1, "turns": 200}));
+    let numbers: Vec<_> = report["tables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| &t["number"])
+        .collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    for table in report["tables"].as_array().unwrap() {
+        let (rows, columns) = (table["rows"].as_array().unwrap(), &table["columns"]);
+        assert_eq!(rows.len(), 6);
+        for row in rows {
+            assert_eq!(row.as_array().unwrap().len(), columns.as_array().unwrap().len());
+            assert!(
+                row.as_array().unwrap().iter().all(|cell| cell["ours"].is_f64()),
+                "{row}"
+            );
+        }
+    }
+    let written = |name: &str| std::fs::read_to_string(folder.path().join("tables").join(name)).unwrap();
+    let json: Value = serde_json::from_str(&written("tables.json")).unwrap();
+    assert_eq!(json, report);
+    assert!(written("tables.md").contains("## Table 6."));
+    assert!(written("ttft.svg").starts_with("<svg"));
 }

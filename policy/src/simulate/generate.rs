@@ -87,9 +87,17 @@ impl PartialOrd for Pending {
 }
 
 impl Generator {
-    /// A stream, or nothing when a parameter is not positive and finite.
-    #[must_use]
-    pub fn new(workload: &Workload) -> Option<Self> {
+    /// A stream.
+    ///
+    /// # Errors
+    /// [`BadWorkload::Value`] when a parameter is out of its range.
+    pub fn new(workload: &Workload) -> Result<Self, BadWorkload> {
+        workload.parameters.check()?;
+        Self::within_ranges(workload).ok_or_else(|| BadWorkload::Form(format!("{workload:?}")))
+    }
+
+    /// `None` only for what [`Parameters::check`] refuses.
+    fn within_ranges(workload: &Workload) -> Option<Self> {
         let parameters = workload.parameters;
         let mut rng = Pcg64::seed_from_u64(workload.seed);
         let birth = Exp::new(parameters.births_per_s).ok()?;
@@ -165,10 +173,9 @@ impl Iterator for Generator {
             if pending.turn > 0 && total as f64 > self.parameters.max_context {
                 continue;
             }
-            if Bernoulli::new(pending.rate / (pending.rate + 1.0))
-                .ok()?
-                .sample(&mut self.rng)
-            {
+            // A share, whatever the rate: an error cannot be, and would end the conversation rather than the stream.
+            let goes_on = Bernoulli::new(pending.rate / (pending.rate + 1.0));
+            if goes_on.is_ok_and(|goes_on| goes_on.sample(&mut self.rng)) {
                 // 1/(λᵢ+μ), with μ from the gap at the mean rate.
                 let mean_s = self.parameters.gap_s * self.parameters.mean_turns / (pending.rate + 1.0);
                 let wait: f64 = Exp1.sample(&mut self.rng);
@@ -222,6 +229,38 @@ mod tests {
             assert_eq!((turn.turn, turn.history_tokens), (*next, *said));
             (*next, *said) = (turn.turn + 1, turn.total_tokens());
         }
+    }
+
+    /// Every corner of the ranges streams: no end, no wrap, no time that is no number.
+    #[test]
+    fn the_ends_of_the_ranges_still_give_endless_streams() {
+        let corners = [
+            "rate_shape=1e-9",
+            "rate_shape=1e-9,mean_turns=1e12",
+            "mean_turns=1e12,gap_s=1e12,births_per_s=1e-9",
+            "mean_turns=1.0000000000000002,births_per_s=1e12,gap_s=1e-9",
+            "max_prompt=4294967296,prompt_mean=4294967296,max_response=4294967296,response_mean=4294967296,max_context=4294967296",
+            "prompt_sigma=1e12,response_sigma=1e12",
+            "prompt_sigma=1e-9,response_sigma=1e-9,max_prompt=1,max_response=1,max_context=1",
+        ];
+        for corner in corners {
+            let turns = turns(&format!("gen:wildchat:1:{corner}"), 2000);
+            assert_eq!(turns.len(), 2000, "{corner}");
+            for turn in &turns {
+                assert!(
+                    turn.ts_s.is_finite() && turn.total_tokens().0 <= 3 << 32,
+                    "{turn:?}"
+                );
+            }
+        }
+        let mut workload: Workload = "gen:wildchat:1".parse().unwrap();
+        workload.parameters.rate_shape = 1e-310;
+        assert!(
+            Generator::new(&workload)
+                .unwrap_err()
+                .to_string()
+                .contains("`rate_shape`")
+        );
     }
 
     #[test]

@@ -145,11 +145,25 @@ impl Tally {
         }
     }
 
+    /// Of nothing, nothing was resident.
+    fn hit_ratio(&self) -> f64 {
+        if self.sum_input == 0 {
+            return 0.0;
+        }
+        1.0 - self.sum_uncached as f64 / self.sum_input as f64
+    }
+
     pub(super) fn report(self, measure: &Measure) -> SingleReport {
+        let hit_ratio = self.hit_ratio();
         let turns = self.ttft_ms.len();
         let xi = measure.xi.0;
-        let tel_ms = self.ttft_ms.iter().map(|ttft| (ttft - xi).max(0.0)).sum();
-        let mean_ms = self.ttft_ms.iter().sum::<f64>() / turns.max(1) as f64;
+        // An empty `sum` of floats is −0.
+        let tel_ms = self
+            .ttft_ms
+            .iter()
+            .map(|ttft| (ttft - xi).max(0.0))
+            .fold(0.0, |sum, tel| sum + tel);
+        let mean_ms = self.ttft_ms.iter().fold(0.0, |sum, ttft| sum + ttft) / turns.max(1) as f64;
         let sorted = Sorted::new(self.ttft_ms);
         SingleReport {
             policy: self.name,
@@ -162,8 +176,27 @@ impl Tally {
             p95_ms: sorted.percentile(95.0),
             p99_ms: sorted.percentile(99.0),
             slo_violations: sorted.above(measure.slo.0) as u64,
-            hit_ratio: 1.0 - self.sum_uncached as f64 / self.sum_input.max(1) as f64,
+            hit_ratio,
             uncached: measure.per_turn.then_some(self.uncached),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_served_is_no_hit_and_no_negative_zero() {
+        let measure = Measure {
+            cost: PrefillCost::linear(0.1, 20.0),
+            xi: Millis(100.0),
+            slo: Millis(100.0),
+            per_turn: false,
+        };
+        let config = CacheConfig::new(Tokens(10));
+        let report = SingleCache::new(&PolicySpec::Lru, config, measure).report();
+        assert_eq!((report.turns, report.hit_ratio), (0, 0.0));
+        assert!(report.tel_ms.is_sign_positive() && report.mean_ms.is_sign_positive());
     }
 }

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
 use super::error::TraceFault;
-use super::line::{FieldRule, Kind, bounded, parse};
+use super::line::{FieldRule, Kind, bounded, parse, since_origin};
 use super::{ClassId, Turn};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
@@ -22,6 +22,9 @@ struct Line {
     output_length: u64,
     #[serde(rename = "type")]
     kind: Option<String>,
+    /// Only checked: the number follows from the parents.
+    #[serde(rename = "turn")]
+    _turn: Option<u32>,
     hash_ids: Option<Vec<u64>>,
 }
 
@@ -59,6 +62,7 @@ impl Bailian {
     /// The turn, and the class that it names.
     pub(super) fn line(&mut self, text: &str) -> Result<(Turn, Option<String>), TraceFault> {
         let line: Line = parse(text, FIELDS, true)?;
+        let timestamp = since_origin("timestamp", line.timestamp)?;
         let input = bounded("input_length", line.input_length)?;
         let output = bounded("output_length", line.output_length)?;
         if self.chats.contains_key(&line.chat_id) {
@@ -89,7 +93,7 @@ impl Bailian {
         };
         self.chats.insert(line.chat_id, chat);
         let turn = Turn {
-            ts_s: line.timestamp,
+            ts_s: timestamp,
             conversation: ConversationId(conversation),
             turn,
             prompt_tokens: Tokens(input - history),

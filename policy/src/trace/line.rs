@@ -124,7 +124,7 @@ fn diagnose(text: &str, rules: &[FieldRule], extras: bool, otherwise: &str) -> T
     };
     for FieldRule(name, kind, required) in rules {
         match object.get(*name) {
-            Some(value) if !kind.accepts(value) => {
+            Some(value) if !kind.accepts(value) || (*required && value.is_null()) => {
                 let shown = shorten(&value.to_string());
                 return TraceFault::field(*name, format!("{} expected, not {shown}", kind.wanted()));
             }
@@ -139,7 +139,14 @@ fn diagnose(text: &str, rules: &[FieldRule], extras: bool, otherwise: &str) -> T
     {
         return TraceFault::field(shorten(name), "unknown");
     }
-    TraceFault::Syntax(otherwise.to_owned())
+    // serde's words; the map above kept the last of the two.
+    let twice = otherwise
+        .strip_prefix("duplicate field `")
+        .and_then(|rest| rest.split_once('`'));
+    match twice {
+        Some((name, _)) => TraceFault::field(shorten(name), "given twice"),
+        None => TraceFault::Syntax(otherwise.to_owned()),
+    }
 }
 
 /// A value from a stranger's file, cut to what fits into a message.
@@ -161,7 +168,9 @@ struct MetaBody {
     capture: bool,
 }
 
+/// Strict where the body is not: a turn that names `meta` first must not be taken for a meta line and dropped.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct MetaLine {
     meta: MetaBody,
 }
@@ -188,6 +197,17 @@ pub(super) fn parse_meta(text: &str) -> Option<Result<(Meta, bool), TraceFault>>
         )),
         Err(error) => Err(TraceFault::field("meta", error.to_string())),
     })
+}
+
+/// Refuses times before the trace's origin, in the format's own unit.
+pub(super) fn since_origin(field: &str, time: f64) -> Result<f64, TraceFault> {
+    if time.is_finite() && time >= 0.0 {
+        return Ok(time);
+    }
+    Err(TraceFault::field(
+        field,
+        format!("a time from 0 on expected, not {time}"),
+    ))
 }
 
 /// Refuses sizes that no prompt has.

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 
 use super::error::TraceFault;
-use super::line::{FieldRule, Kind, bounded, parse};
+use super::line::{FieldRule, Kind, bounded, parse, since_origin};
 use super::{ClassId, Turn};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
@@ -62,6 +62,7 @@ impl Mooncake {
     pub(super) fn line(&mut self, text: &str) -> Result<Turn, TraceFault> {
         // Published variants add fields of their own, so extras are welcome here.
         let line: Line = parse(text, FIELDS, true)?;
+        let timestamp = since_origin("timestamp", line.timestamp)?;
         let input = bounded("input_length", line.input_length)?;
         let output = bounded("output_length", line.output_length)?;
         let full = ((input / u64::from(BLOCK_SIZE)) as usize).min(line.hash_ids.len());
@@ -81,7 +82,7 @@ impl Mooncake {
             self.open.entry(line.hash_ids[full - 1]).or_default().push(open);
         }
         Ok(Turn {
-            ts_s: line.timestamp / 1e3,
+            ts_s: timestamp / 1e3,
             conversation: ConversationId(conversation),
             turn,
             prompt_tokens: Tokens(input - history),

@@ -75,6 +75,33 @@ fn unknown_and_missing_fields_are_named() {
 }
 
 #[test]
+fn a_turn_that_names_meta_first_is_not_taken_for_a_meta_line() {
+    let both = turn_text(5.0, 1, 0, 1, 0, 1, "").replacen('{', r#"{"meta":{"bs":4},"#, 1);
+    assert!(refusal(&[&both]).starts_with("line 1: field `meta`: unknown field `ts`"));
+    // What a trace says of itself is open.
+    let mut reader = Reader::new(Format::Auto);
+    assert_eq!(reader.line(r#"{"meta":{"bs":4,"seed":1}}"#).unwrap(), None);
+}
+
+#[test]
+fn refusals_speak_the_formats_own_names_and_units() {
+    let mooncake = r#"{"timestamp":-5,"input_length":1,"output_length":1,"hash_ids":[1]}"#;
+    let before = "line 1: field `timestamp`: a time from 0 on expected, not -5";
+    assert_eq!(refusal(&[mooncake]), before);
+    let bailian = r#"{"chat_id":1,"timestamp":-5,"input_length":1,"output_length":1}"#;
+    assert_eq!(refusal(&[bailian]), before);
+    let null = mooncake.replace("[1]", "null");
+    assert_eq!(
+        refusal(&[&null]),
+        "line 1: field `hash_ids`: a list of whole numbers that are not negative expected, not null"
+    );
+    let twice = turn_text(0.0, 1, 0, 1, 0, 1, r#","ts":1"#);
+    assert_eq!(refusal(&[&twice]), "line 1: field `ts`: given twice");
+    let turn = bailian.replace("-5", "5").replace('}', r#","turn":"x"}"#);
+    assert!(refusal(&[&turn]).starts_with("line 1: field `turn`: a whole number from 0"));
+}
+
+#[test]
 fn a_capture_may_carry_more_fields() {
     let mut reader = Reader::new(Format::Auto);
     reader.line(r#"{"meta":{"capture":true}}"#).unwrap();

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use anyhow::Context as _;
+use clap::builder::RangedU64ValueParser;
+use policy::simulate::generate::BadWorkload;
 use serde::Serialize;
 
 use self::experiment::{Baseline, Cell, Column, Extent, Figure, QueueRow, Setting};
@@ -35,7 +37,7 @@ pub struct Args {
     #[arg(long)]
     seeds: Option<Seeds>,
     /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator.
-    #[arg(long)]
+    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
     /// gen:agentic:SEED, which is also what is played without a trace.
@@ -146,15 +148,20 @@ fn paper(args: &Args) -> anyhow::Result<ExitCode> {
         seeds,
         turns: args.turns.unwrap_or(2000),
     };
-    let table = |table: &experiment::PaperTable| Table {
-        number: table.number,
-        title: table.title,
-        workload: table.setting,
-        columns: table.columns.clone(),
-        rows: experiment::cells(table, &CAPACITIES, extent),
+    let table = |table: &experiment::PaperTable| {
+        Ok(Table {
+            number: table.number,
+            title: table.title,
+            workload: table.setting,
+            columns: table.columns.clone(),
+            rows: experiment::cells(table, &CAPACITIES, extent)?,
+        })
     };
-    let tables = paper::tables().iter().map(table).collect();
-    let queueing = experiment::queueing(&UTILISATIONS, extent);
+    let tables = paper::tables()
+        .iter()
+        .map(table)
+        .collect::<Result<_, BadWorkload>>()?;
+    let queueing = experiment::queueing(&UTILISATIONS, extent)?;
     let report = Report {
         extent,
         capacities: CAPACITIES,

@@ -326,3 +326,55 @@ fn a_truncated_file_is_refused_where_it_ends_and_never_shortened() {
     let said = complaint(&[&bytes[..], b"more"].concat());
     assert!(said.contains("cannot be read to its end"), "{said}");
 }
+
+#[test]
+fn a_trace_without_turns_is_no_experiment() {
+    let mut nothing = GzEncoder::new(Vec::new(), Compression::fast());
+    nothing.write_all(b"").unwrap();
+    for bytes in [
+        &b""[..],
+        b"\n\n",
+        &nothing.finish().unwrap(),
+        b"{\"meta\":{\"bs\":4}}\n",
+    ] {
+        let said = complaint(bytes);
+        assert!(said.contains("the trace has no turns"), "{said}");
+    }
+    let turns = |turns| {
+        let common = [
+            "sim",
+            "cache",
+            "--trace",
+            "gen:wildchat:1",
+            "--capacity-tokens",
+            "10",
+            "--xi-ms",
+            "1",
+        ];
+        tailroute(&[&common[..], &["--turns", turns]].concat())
+            .status
+            .code()
+    };
+    assert_eq!((turns("0"), turns("1")), (Some(2), Some(0)));
+}
+
+/// A pipe can be read once: block size and turns come from one pass.
+#[test]
+fn blocks_are_shared_from_a_pipe_too() {
+    let command = format!(
+        "printf '%s\\n' '{}' | '{}' sim cache --shared --json --xi-ms 1 --capacity-tokens 10000 --trace /dev/stdin",
+        GOOD[2].1,
+        env!("CARGO_BIN_EXE_tailroute")
+    );
+    let output = Command::new("sh").arg("-c").arg(command).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&report[0]["turns"], &report[0]["sum_uncached"]),
+        (&1.into(), &1024.into())
+    );
+}

@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::trace::MAX_TOKENS_PER_FIELD;
+
 /// The model's parameters; see the module's table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
@@ -29,6 +31,31 @@ pub struct Parameters {
     pub max_response: f64,
     /// Longest conversation.
     pub max_context: f64,
+}
+
+/// Least and most of rates, gaps and shapes: beyond, distributions lose their meaning before they lose their digits.
+const ANY: (f64, f64) = (1e-9, 1e12);
+
+/// Least and most of a length in tokens: that of a trace's fields, which keeps every sum inside 64 bits.
+const LENGTH: (f64, f64) = (1.0, MAX_TOKENS_PER_FIELD as f64);
+
+/// Every parameter with the least and the most that it may be.
+const RANGES: &[(&str, f64, f64)] = &[
+    ("births_per_s", ANY.0, ANY.1),
+    ("gap_s", ANY.0, ANY.1),
+    ("mean_turns", 1.0, ANY.1),
+    ("rate_shape", ANY.0, ANY.1),
+    ("prompt_mean", LENGTH.0, LENGTH.1),
+    ("prompt_sigma", ANY.0, ANY.1),
+    ("response_mean", LENGTH.0, LENGTH.1),
+    ("response_sigma", ANY.0, ANY.1),
+    ("max_prompt", LENGTH.0, LENGTH.1),
+    ("max_response", LENGTH.0, LENGTH.1),
+    ("max_context", LENGTH.0, LENGTH.1),
+];
+
+fn keys() -> String {
+    RANGES.iter().map(|range| range.0).collect::<Vec<_>>().join(", ")
 }
 
 impl Parameters {
@@ -62,6 +89,23 @@ impl Parameters {
         max_context: 47_000.0,
     };
 
+    /// Whether every parameter is within its [range](RANGES).
+    ///
+    /// # Errors
+    /// [`BadWorkload::Value`] naming the first that is not.
+    pub fn check(mut self) -> Result<(), BadWorkload> {
+        for &(key, least, most) in RANGES {
+            // A NaN is in no range.
+            if !self
+                .field(key)
+                .is_some_and(|value| (least..=most).contains(value))
+            {
+                return Err(BadWorkload::Value { key, least, most });
+            }
+        }
+        Ok(())
+    }
+
     fn field(&mut self, key: &str) -> Option<&mut f64> {
         Some(match key {
             "births_per_s" => &mut self.births_per_s,
@@ -92,24 +136,29 @@ pub struct Workload {
 }
 
 /// Why a workload's name was refused.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Error, PartialEq)]
 pub enum BadWorkload {
     /// Not of the form `gen:NAME:SEED[:key=value,…]`.
     #[error("`{0}` is not gen:NAME:SEED or gen:NAME:SEED:key=value,…")]
     Form(String),
+    /// Not of the form `gen:agentic:SEED`.
+    #[error("`{0}` is not gen:agentic:SEED, which takes no parameters")]
+    Agentic(String),
     /// No such workload.
-    #[error("no generated workload `{0}`; there are wildchat and sharegpt")]
+    #[error("no generated workload `{0}`; there are wildchat, sharegpt and agentic")]
     Name(String),
     /// No such parameter.
-    #[error("no parameter `{0}`")]
+    #[error("no parameter `{0}`; there are {keys}", keys = keys())]
     Key(String),
     /// A value out of range.
-    #[error("`{key}` must be a positive number{more}")]
+    #[error("`{key}` must be a number from {least:e} to {most:e}")]
     Value {
         /// The parameter.
-        key: String,
-        /// What else holds for it.
-        more: &'static str,
+        key: &'static str,
+        /// The least that it may be.
+        least: f64,
+        /// The most that it may be.
+        most: f64,
     },
 }
 
@@ -130,18 +179,10 @@ impl FromStr for Workload {
             let field = parameters
                 .field(key)
                 .ok_or_else(|| BadWorkload::Key(key.to_owned()))?;
-            let refused = |more| BadWorkload::Value {
-                key: key.to_owned(),
-                more,
-            };
-            *field = value.parse().map_err(|_| refused(""))?;
-            if !(field.is_finite() && *field > 0.0) {
-                return Err(refused(""));
-            }
-            if key == "mean_turns" && *field < 1.0 {
-                return Err(refused(" from 1 on"));
-            }
+            // What is no number is refused as one outside the range.
+            *field = value.parse().unwrap_or(f64::NAN);
         }
+        parameters.check()?;
         Ok(Self {
             name,
             seed,
@@ -159,8 +200,31 @@ mod tests {
         let refused = |text: &str| text.parse::<Workload>().unwrap_err().to_string();
         assert!(refused("gen:wildchat").contains("is not gen:NAME:SEED"));
         assert!(refused("gen:mars:1").contains("no generated workload `mars`"));
-        assert!(refused("gen:wildchat:1:speed=3").contains("no parameter `speed`"));
-        assert!(refused("gen:wildchat:1:gap_s=-3").contains("`gap_s` must be a positive number"));
-        assert!(refused("gen:wildchat:1:mean_turns=0.5").contains("from 1 on"));
+        assert!(
+            refused("gen:wildchat:1:speed=3")
+                .contains("no parameter `speed`; there are births_per_s, gap_s,")
+        );
+        assert_eq!(
+            refused("gen:wildchat:1:gap_s=-3"),
+            "`gap_s` must be a number from 1e-9 to 1e12"
+        );
+        for value in ["0.5", "1e13", "1e308", "nan", "inf", "many"] {
+            assert!(
+                refused(&format!("gen:wildchat:1:mean_turns={value}"))
+                    .starts_with("`mean_turns` must be a number from 1e0"),
+                "{value}"
+            );
+        }
+        assert!(refused("gen:wildchat:1:rate_shape=1e-310").contains("`rate_shape`"));
+        assert!(refused("gen:wildchat:1:prompt_mean=9,max_prompt=1e300").contains("`max_prompt`"));
+    }
+
+    #[test]
+    fn every_parameter_has_a_range_and_every_range_a_parameter() {
+        let mut parameters = Parameters::WILDCHAT;
+        for (key, ..) in RANGES {
+            assert!(parameters.field(key).is_some(), "{key}");
+        }
+        assert_eq!(size_of::<Parameters>(), RANGES.len() * size_of::<f64>());
     }
 }

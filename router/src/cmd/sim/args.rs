@@ -1,5 +1,6 @@
 //! What the experiments' command lines have in common.
 
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use crate::trace_source::TraceSource;
@@ -8,11 +9,11 @@ use crate::trace_source::TraceSource;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
     /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
-    /// gen:sharegpt:SEED[:key=value,…], or gen:agentic:SEED.
+    /// gen:sharegpt:SEED[:key=value,…], or gen:agentic:SEED. A wrong key lists them all; docs/traces.md explains them.
     #[arg(long)]
     pub(crate) trace: TraceSource,
     /// Turns to run: all of a file, 2000 of a generator unless given.
-    #[arg(long)]
+    #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) turns: Option<usize>,
 }
 

@@ -13,6 +13,7 @@ use policy::trace::{MAX_TOKENS_PER_FIELD, Turn};
 use policy::units::{Millis, Tokens};
 
 use super::args::{Input, Output, non_negative, positive};
+use crate::trace_source::OpenTrace;
 
 /// One cache under several policies: TTFT percentiles, tail excess latency, violations
 #[derive(Debug, clap::Args)]
@@ -133,17 +134,13 @@ impl Cache {
 }
 
 /// The caches, empty; `whole` is the trace where somebody must be told the future.
-fn caches(args: &Args, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
+fn caches(args: &Args, block_tokens: Option<u32>, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
     let (config, measure) = args.measure();
     if !args.shared {
         let private = |spec| Cache::Private(SingleCache::new(spec, config, measure));
         return Ok(args.policies.iter().map(private).collect());
     }
-    let block_tokens = args
-        .input
-        .trace
-        .block_size()?
-        .context("the trace has no blocks to share")?;
+    let block_tokens = block_tokens.context("the trace has no blocks to share")?;
     let config = CacheConfig {
         block_tokens,
         ..config
@@ -161,7 +158,7 @@ fn caches(args: &Args, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
 
 /// All policies in one pass: a trace streams through unless somebody must be told the future.
 fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
-    let turns = args.input.trace.turns(args.input.turns)?;
+    let OpenTrace { turns, block_tokens } = args.input.trace.open(args.input.turns)?;
     if args.policies.iter().any(PolicySpec::needs_future) {
         // Blocks are of no use to private histories, and most of a trace's memory.
         let strip = |turn: Turn| {
@@ -172,7 +169,7 @@ fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
             }
         };
         let turns = turns.map(|turn| turn.map(strip)).collect::<Result<Vec<_>, _>>()?;
-        let mut caches = caches(args, &turns)?;
+        let mut caches = caches(args, block_tokens, &turns)?;
         let told: Vec<_> = turns
             .iter()
             .map(|turn| (turn.conversation, turn.prompt_tokens))
@@ -182,7 +179,7 @@ fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
         }
         Ok(caches.into_iter().map(Cache::report).collect())
     } else {
-        let mut caches = caches(args, &[])?;
+        let mut caches = caches(args, block_tokens, &[])?;
         for turn in turns {
             let turn = turn?;
             caches

@@ -3,7 +3,7 @@
 use policy::cache::{CacheConfig, Future, PolicySpec};
 use policy::cost::PrefillCost;
 use policy::simulate::future::futures;
-use policy::simulate::generate::{Generator, Parameters, Workload};
+use policy::simulate::generate::{BadWorkload, Generator, Parameters, Workload};
 use policy::simulate::single::{Measure, SingleCache, SingleReport};
 use policy::simulate::stats::{Sorted, mean_and_spread};
 use policy::trace::Turn;
@@ -111,17 +111,13 @@ pub(super) struct Extent {
 }
 
 /// One seed's turns, with their future.
-pub(super) fn turns(setting: Setting, seed: u64, count: usize) -> Vec<(Turn, Future)> {
-    let turns: Vec<Turn> = Generator::new(&setting.workload(seed))
-        .into_iter()
-        .flatten()
-        .take(count)
-        .collect();
+pub(super) fn turns(setting: Setting, seed: u64, count: usize) -> Result<Vec<(Turn, Future)>, BadWorkload> {
+    let turns: Vec<Turn> = Generator::new(&setting.workload(seed))?.take(count).collect();
     let told: Vec<_> = turns
         .iter()
         .map(|turn| (turn.conversation, turn.prompt_tokens))
         .collect();
-    turns.into_iter().zip(futures(&told)).collect()
+    Ok(turns.into_iter().zip(futures(&told)).collect())
 }
 
 fn cache(setting: Setting, spec: &PolicySpec, capacity: u64, xi_ms: f64) -> SingleCache {
@@ -155,10 +151,14 @@ pub(super) fn report(
 }
 
 /// A table's cells, rows by capacity.
-pub(super) fn cells(table: &PaperTable, capacities: &[u64], extent: Extent) -> Vec<Vec<Cell>> {
+pub(super) fn cells(
+    table: &PaperTable,
+    capacities: &[u64],
+    extent: Extent,
+) -> Result<Vec<Vec<Cell>>, BadWorkload> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(table.setting, seed, extent.turns))
-        .collect();
+        .collect::<Result<_, _>>()?;
     let row = |(capacity, printed): (&u64, &&[f64])| {
         let mut samples = vec![Vec::new(); table.columns.len()];
         for trace in &traces {
@@ -185,7 +185,7 @@ pub(super) fn cells(table: &PaperTable, capacities: &[u64], extent: Extent) -> V
         };
         samples.into_iter().zip(printed.iter()).map(cell).collect()
     };
-    capacities.iter().zip(&table.printed).map(row).collect()
+    Ok(capacities.iter().zip(&table.printed).map(row).collect())
 }
 
 fn improvement(base: f64, tail: f64) -> f64 {
@@ -209,10 +209,10 @@ pub(super) struct QueueRow {
 }
 
 /// The queueing table: WildChat, C = 10,000, ξ_s = 150 ms, time scaled until LRU keeps the server busy so much.
-pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Vec<QueueRow> {
+pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Result<Vec<QueueRow>, BadWorkload> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
-        .collect();
+        .collect::<Result<_, _>>()?;
     let prefills: Vec<[Vec<f64>; 2]> = traces
         .iter()
         .map(|trace| {
@@ -244,7 +244,7 @@ pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Vec<QueueRow> {
             t_lru_utilisation,
         }
     };
-    utilisations.iter().map(row).collect()
+    Ok(utilisations.iter().map(row).collect())
 }
 
 /// Times to first token of prefills served one at a time in order of arrival.
@@ -274,7 +274,8 @@ mod tests {
                 seeds: 2,
                 turns: 2000,
             },
-        );
+        )
+        .unwrap();
         assert!(
             rows[0].p95_change < -5.0 && rows[1].p95_change > rows[0].p95_change,
             "{rows:?}"

@@ -43,7 +43,7 @@ const COLOURS: [RGBColor; 8] = [
 pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
-        .collect();
+        .collect::<Result<_, _>>()?;
     let curve = |policy: &'static str| {
         let spec = policy.parse()?;
         let mut percentiles: [Vec<f64>; 4] = Default::default();
