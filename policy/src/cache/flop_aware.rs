@@ -25,7 +25,7 @@ pub(super) mod tuning;
 use self::tuning::{Tunable, Tuning};
 use super::ranked::Ranked;
 use super::returns::Returns;
-use super::{CacheConfig, CachePolicy, Served};
+use super::{CacheConfig, CachePolicy, Served, round_up};
 use crate::ids::ConversationId;
 use crate::units::{Millis, Tokens};
 
@@ -156,8 +156,8 @@ pub struct FlopAware {
 #[derive(Clone, Debug)]
 struct Held {
     ranked: Ranked,
-    /// By slot.
-    worths: Vec<Worth>,
+    /// By slot: tokens before the state, and what it is worth.
+    states: Vec<(Tokens, Worth)>,
     config: CacheConfig,
     utility: Utility,
 }
@@ -168,7 +168,7 @@ impl FlopAware {
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
         let held = Held {
             ranked: Ranked::new(&config),
-            worths: Vec::new(),
+            states: Vec::new(),
             config,
             utility: Utility::new(options),
         };
@@ -186,23 +186,26 @@ impl FlopAware {
 impl Held {
     /// Tokens before a conversation's state.
     fn state(&self, conversation: ConversationId) -> Tokens {
-        let size = self.ranked.lengths.resident(conversation);
-        size.saturating_sub(self.utility.state_tokens())
+        let slot = self.ranked.lengths.slot(conversation);
+        slot.map_or(Tokens::ZERO, |slot| self.states[slot as usize].0)
     }
 
     /// Says whether anything was evicted.
     fn serve(&mut self, turn: &Served) -> bool {
         self.utility.learn(turn);
-        let size = turn.length + self.utility.state_tokens();
+        // States are saved at the ends of blocks, and take whole blocks themselves.
+        let block = u64::from(self.config.block_tokens.max(1));
+        let end = Tokens(turn.length.0 - turn.length.0 % block);
+        let size = end + Tokens(round_up(self.utility.state_tokens().0, block));
         let worth = self.utility.of(turn.length);
         let slot = self
             .ranked
             .touch(turn.conversation, size, self.utility.score(worth));
         if let Some(slot) = slot {
-            if self.worths.len() <= slot as usize {
-                self.worths.resize(slot as usize + 1, Worth::default());
+            if self.states.len() <= slot as usize {
+                self.states.resize(slot as usize + 1, <_>::default());
             }
-            self.worths[slot as usize] = worth;
+            self.states[slot as usize] = (end, worth);
         }
         let fits = self.ranked.lengths.fits();
         while !self.ranked.lengths.fits() {
@@ -221,7 +224,7 @@ impl Tunable for Held {
 
     fn reweigh(&mut self, weight: f64) {
         self.utility.set_weight(weight);
-        let score = |slot| self.utility.score(self.worths[slot as usize]);
+        let score = |slot| self.utility.score(self.states[slot as usize].1);
         self.ranked.rerank(score);
     }
 

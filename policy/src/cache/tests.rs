@@ -193,10 +193,9 @@ proptest! {
     #[test]
     fn flop_aware_eviction_does_what_its_naive_twin_does(
         raw in traces(), config in configs(), state in 1u32..20, weight in proptest::option::of(0.0..3.0f64),
-        windows in (1usize..6, 6usize..20), pace in 0.0..9.0f64,
+        windows in (1usize..6, 6usize..20), pace in 0.0..9.0f64, block_tokens in prop_oneof![Just(1u32), Just(16)],
     ) {
-        // States stand where they were saved: blocks are of no concern.
-        let config = CacheConfig { block_tokens: 1, ..config };
+        let config = CacheConfig { block_tokens, ..config };
         let options = FlopAwareOptions { state_tokens: f64::from(state), attention: 0.1, weight, windows };
         let (mut real, mut naive) = (flop_aware::FlopAware::new(config, options), NaiveFlops::new(config, options));
         for (served, _) in with_future(&raw) {
@@ -263,6 +262,20 @@ fn free_tokens_go_before_anybody_loses_useful_ones() {
     served.iter().for_each(|turn| cache.served(turn));
     let held: Vec<_> = cache.dump().iter().map(|(id, tokens)| (id.0, tokens.0)).collect();
     assert_eq!(held, [(1, 60), (2, 90), (3, 100)]);
+}
+
+#[test]
+fn a_hybrid_state_lies_at_the_end_of_the_last_full_block() {
+    let config = CacheConfig {
+        block_tokens: 16,
+        ..CacheConfig::new(Tokens(2000))
+    };
+    let mut cache = flop_aware::FlopAware::new(config, FlopAwareOptions::default());
+    let (turn, _) = with_future(&[(1, 60, 40)])[0];
+    cache.served(&turn);
+    assert_eq!(cache.resident(turn.conversation), Tokens(96));
+    // The state's 1,000 tokens take 63 blocks.
+    assert_eq!(cache.used(), Tokens(96 + 1008));
 }
 
 #[test]

@@ -13,14 +13,22 @@
 //! | `end-aware` | that, or nothing after the last turn |
 //! | `length-aware` | that with the true next prompt, or nothing after the last turn |
 //!
+//! Under optional caching, the default, a turn's blocks compete with everybody's, its own free tail last, and a conversation
+//! worth nothing goes at once, but for what others hang below. *Forced*, which only this family has here, makes room for the
+//! turn first; a conversation worth nothing goes when the next turn is served. Without sharing both are what
+//! [`crate::cache::marked`] does with private conversations, turn by turn.
+//!
 //! Others rank blocks against each other, or lay them over tiers, which a chain's mark cannot say: they run in a tree of
 //! their own, [`crate::cache::blocks`]. The hindsight policies must be told who uses each block next.
 //!
 //! A trace names the blocks of prompts. An answer's blocks get their names when the next prompt repeats them, so they
 //! are not resident before: hits are lower than an engine's by the last answer of each history.
 
+mod marked;
+
 use std::sync::Arc;
 
+use self::marked::MarkedBlocks;
 use super::single::{Measure, SingleReport, Tally, served};
 use crate::cache::blocks::foresight::Foresight;
 use crate::cache::blocks::{self, BlockPolicy};
@@ -28,13 +36,12 @@ use crate::cache::end_aware::TelSafeUntilEnd;
 use crate::cache::length_aware::TelSafeExactly;
 use crate::cache::lru::KeepAll;
 use crate::cache::marked::{Rule as _, Worth};
-use crate::cache::prefix::{Keep, Piece, PrefixCache};
 use crate::cache::t_lru::TelSafe;
 use crate::cache::threshold_lru::LongEnough;
 use crate::cache::{CacheConfig, Future, PolicySpec, Served};
 use crate::ids::PrefixHash;
 use crate::trace::Turn;
-use crate::units::{Millis, Tokens};
+use crate::units::Millis;
 
 /// A shared cache on its way through a trace.
 pub struct SharedCache {
@@ -47,12 +54,13 @@ pub struct SharedCache {
 
 /// Evicted in the order of releases and marks, or by rank.
 enum Blocks {
-    Marked(PrefixCache),
+    Marked(MarkedBlocks),
     Ranked(Box<dyn BlockPolicy>),
 }
 
 impl SharedCache {
-    /// An empty cache; its blocks are the configuration's. `None` for a hindsight policy without foresight.
+    /// An empty cache; its blocks are the configuration's. `None` for a hindsight policy without foresight, and under
+    /// forced caching for all but the policies that mark.
     #[must_use]
     pub fn new(
         spec: &PolicySpec,
@@ -69,7 +77,9 @@ impl SharedCache {
                 | PolicySpec::LengthAware
         );
         let cache = if marked {
-            Blocks::Marked(PrefixCache::new(config.capacity))
+            Blocks::Marked(MarkedBlocks::new(&config))
+        } else if config.forced {
+            return None;
         } else {
             Blocks::Ranked(blocks::build(spec, config, foresight)?)
         };
@@ -88,9 +98,11 @@ impl SharedCache {
         let input = turn.input_tokens();
         let chain = chain(turn, block);
         let served = served(turn, future);
-        let keep = keep(&self.spec, &self.config, &served);
         let (cached, loading) = match &mut self.cache {
-            Blocks::Marked(cache) => (serve_marked(cache, &chain, block, keep), Millis::ZERO),
+            Blocks::Marked(cache) => {
+                let worth = worth(&self.spec, &self.config, &served);
+                (cache.serve(&chain, worth), Millis::ZERO)
+            }
             Blocks::Ranked(cache) => {
                 let (cached, loading) = (cache.cached(&chain), cache.load_time(&chain));
                 cache.served(&chain, &served);
@@ -130,118 +142,16 @@ fn chain(turn: &Turn, block: u32) -> Vec<PrefixHash> {
     ids.map(|id| PrefixHash(*id)).collect()
 }
 
-/// What the engines' cache is told of a finished turn.
-fn keep(spec: &PolicySpec, config: &CacheConfig, turn: &Served) -> Keep {
-    let worth = match spec {
+/// What a finished turn's chain is worth to a policy that marks.
+fn worth(spec: &PolicySpec, config: &CacheConfig, turn: &Served) -> Worth {
+    match spec {
         PolicySpec::ThresholdLru(threshold) => LongEnough(*threshold).worth(config, turn),
         PolicySpec::TLru => TelSafe.worth(config, turn),
         PolicySpec::EndAware => TelSafeUntilEnd.worth(config, turn),
         PolicySpec::LengthAware => TelSafeExactly.worth(config, turn),
         _ => KeepAll.worth(config, turn),
-    };
-    match worth {
-        Worth::All => Keep::All,
-        Worth::First(budget) => Keep::First(budget),
-        Worth::Nothing => Keep::First(Tokens::ZERO),
     }
-}
-
-/// One turn in the engines' own cache. Returns the tokens that were resident.
-fn serve_marked(cache: &mut PrefixCache, chain: &[PrefixHash], block: u32, keep: Keep) -> Tokens {
-    let pieces = chain.iter().map(|&hash| Piece { hash, tokens: block });
-    let lease = cache.acquire(&pieces.collect::<Vec<_>>(), &mut Vec::new());
-    let cached = lease.hit_tokens();
-    cache.release(lease, keep, &mut Vec::new());
-    cached
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cost::PrefillCost;
-    use crate::ids::ConversationId;
-    use crate::trace::ClassId;
-
-    fn turn(conversation: u64, blocks: &[u64]) -> Turn {
-        Turn {
-            ts_s: 0.0,
-            conversation: ConversationId(conversation),
-            turn: 0,
-            prompt_tokens: Tokens(10 * blocks.len() as u64),
-            history_tokens: Tokens::ZERO,
-            response_tokens: Tokens::ZERO,
-            blocks: Some(blocks.to_vec()),
-            class: ClassId::DEFAULT,
-        }
-    }
-
-    fn measure(xi_ms: f64) -> Measure {
-        Measure {
-            cost: PrefillCost::linear(1.0, 0.0),
-            xi: Millis(xi_ms),
-            slo: Millis(xi_ms),
-            per_turn: true,
-        }
-    }
-
-    fn uncached(spec: PolicySpec, xi_tokens: f64, turns: &[Turn]) -> Vec<u64> {
-        let config = CacheConfig {
-            block_tokens: 10,
-            xi_tokens,
-            ..CacheConfig::new(Tokens(60))
-        };
-        let foresight = Arc::new(foresight(turns, 10));
-        let mut cache = SharedCache::new(&spec, config, measure(xi_tokens), Some(&foresight)).unwrap();
-        turns
-            .iter()
-            .for_each(|turn| _ = cache.turn(turn, Future::Unknown));
-        cache.report().uncached.unwrap()
-    }
-
-    #[test]
-    fn conversations_share_their_common_blocks() {
-        let turns = [turn(1, &[1, 2, 3]), turn(2, &[1, 2, 4]), turn(3, &[1, 5])];
-        assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 10, 10]);
-    }
-
-    #[test]
-    fn t_lru_gives_up_free_tails_first_and_is_lru_without_a_threshold() {
-        let turns = [
-            turn(1, &[1, 2, 3]),
-            turn(2, &[4, 5, 6]),
-            turn(3, &[7]),
-            turn(1, &[1, 2, 3]),
-            turn(2, &[4, 5, 6]),
-        ];
-        // LRU: block 7 costs block 3, whose return costs block 6, and so on.
-        let lru = uncached(PolicySpec::Lru, 0.0, &turns);
-        assert_eq!(uncached(PolicySpec::TLru, 0.0, &turns), lru);
-        // With 10 tokens free the last block of each conversation goes first: all stay within the threshold.
-        let tail = uncached(PolicySpec::TLru, 10.0, &turns);
-        assert!(tail[3..].iter().all(|uncached| *uncached <= 10), "{tail:?}");
-        let without_foresight = SharedCache::new(
-            &PolicySpec::Belady,
-            CacheConfig::new(Tokens(1)),
-            measure(0.0),
-            None,
-        );
-        assert!(without_foresight.is_none());
-    }
-
-    #[test]
-    fn hindsight_keeps_what_is_asked_for_soonest_whoever_asks() {
-        // Room for six blocks: [1, 2, 3] and [4, 5] are asked for again, [6, 7] is not; LRU would give up [1, 2, 3].
-        let turns = [
-            turn(1, &[1, 2, 3]),
-            turn(2, &[4, 5]),
-            turn(3, &[6, 7]),
-            turn(4, &[1, 2, 3]),
-            turn(5, &[4, 5]),
-        ];
-        assert_eq!(uncached(PolicySpec::Belady, 0.0, &turns), [30, 20, 20, 0, 0]);
-        assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 20, 20, 10, 10]);
-        // A threshold of 20 makes two blocks of each free: they go for nobody's harm.
-        let tail = uncached(PolicySpec::ToBelady, 20.0, &turns);
-        assert!(tail[3..].iter().all(|uncached| *uncached <= 20), "{tail:?}");
-    }
-}
+mod tests;

@@ -158,8 +158,10 @@ impl NaiveFlops {
         self.utility.learn(turn);
         self.all.retain(|c| c.0 != turn.conversation);
         let worth = self.utility.of(turn.length);
-        self.all.push((turn.conversation, turn.length.0, worth));
-        let state = self.utility.state_tokens().0;
+        let unit = u64::from(self.config.block_tokens);
+        self.all
+            .push((turn.conversation, turn.length.0 / unit * unit, worth));
+        let state = self.utility.state_tokens().0.div_ceil(unit) * unit;
         let mut evicted = false;
         while self.all.iter().map(|c| c.1 + state).sum::<u64>() > self.config.capacity.0 {
             let others = self

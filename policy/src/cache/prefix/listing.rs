@@ -7,6 +7,13 @@ use super::{Entry, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 
 impl PrefixCache {
+    /// Whether the piece is resident and nothing hangs below it.
+    #[must_use]
+    pub fn is_leaf(&self, hash: PrefixHash) -> bool {
+        let slot = self.by_hash.get(&hash);
+        slot.is_some_and(|&slot| self.nodes.is_leaf(slot))
+    }
+
     /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<PrefixHash> {

@@ -215,6 +215,10 @@ impl Nodes {
         }
     }
 
+    pub(super) fn is_leaf(&self, slot: u32) -> bool {
+        self.get(slot).first_child == NONE
+    }
+
     /// A node and all below it, parents before children.
     pub(super) fn subtree(&self, top: u32) -> Vec<u32> {
         let mut found = vec![top];

@@ -50,11 +50,12 @@ pub struct Args {
     /// Tokens per block: residency comes in whole blocks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: u32,
-    /// The conversation just served must stay whole.
+    /// The conversation just served must stay whole. With --shared only for lru, threshold-lru, t-lru, end-aware and
+    /// length-aware.
     #[arg(long)]
     forced: bool,
     /// One cache of the trace's hash blocks, shared between conversations, instead of private histories.
-    #[arg(long, conflicts_with_all = ["forced", "block_tokens"])]
+    #[arg(long, conflicts_with = "block_tokens")]
     shared: bool,
     /// Report every turn's uncached tokens.
     #[arg(long)]
@@ -151,7 +152,10 @@ fn caches(args: &Args, block_tokens: Option<u32>, whole: &[Turn]) -> anyhow::Res
         let cache = SharedCache::new(spec, config, measure, foresight.as_ref());
         cache
             .map(|cache| Cache::Shared(Box::new(cache)))
-            .with_context(|| format!("{spec} has no form on shared blocks"))
+            .with_context(|| {
+                let forced = if args.forced { "forced " } else { "" };
+                format!("{spec} has no {forced}form on shared blocks")
+            })
     };
     args.policies.iter().map(shared).collect()
 }
