@@ -1,9 +1,9 @@
 //! What lives where: the index, and one mirror per worker that keeps it true.
 //!
-//! A worker does not say what it evicts (unless it publishes events). So each worker has a *mirror*: a cache of its real
-//! capacity, under its real policy, to which everything is done that was done to the worker. What the mirror evicts
-//! leaves the index. A mirror of the true capacity was within 1-2 % of exact in experiments; one four times too small
-//! cost up to 44 %.
+//! A worker does not say what it evicts (unless it publishes events). So each worker has a *mirror*: a cache of its
+//! real capacity, least recently used first but for what the worker was told to drop before that, to which everything
+//! is done that was done to the worker. What the mirror evicts leaves the index. A mirror of the true capacity was
+//! within 1-2 % of exact in experiments; one four times too small cost up to 44 %.
 //!
 //! A request in flight counts as resident where it was sent: it is, or soon will be, and the next turn of the same
 //! burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
