@@ -19,5 +19,4 @@ pub mod fit;
 pub mod grid;
 pub mod probe;
 pub mod report;
-pub mod sse;
 pub mod worker;

@@ -15,8 +15,6 @@ use rand_pcg::Pcg64;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::sse::Events;
-
 /// Tokens asked for: the first may be an invisible one.
 const RESPONSE_TOKENS: u32 = 4;
 
@@ -199,14 +197,14 @@ impl Prober {
         }
         let mut body = response.into_body();
         let mut reading = Reading::default();
-        let mut events = Events::default();
+        let mut events = sse::Events::default();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| ProbeError::Connection(error.into()))?;
             let Some(bytes) = frame.data_ref() else { continue };
             let at = sent.elapsed();
-            if !events.push(bytes, |data| reading.event(data, at)) {
-                return Err(ProbeError::Malformed("an endless line".to_owned()));
-            }
+            events
+                .push(bytes, |data| reading.event(data, at))
+                .map_err(|error| ProbeError::Malformed(error.to_string()))?;
         }
         reading.finish()
     }

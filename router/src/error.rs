@@ -153,15 +153,6 @@ impl ApiError {
         }
         response
     }
-
-    /// The error as an event of a stream that had already begun, for clients that read `data:` lines.
-    #[must_use]
-    pub fn sse_event(&self) -> Bytes {
-        let mut event = b"data: ".to_vec();
-        event.extend_from_slice(&self.json());
-        event.extend_from_slice(b"\n\n");
-        Bytes::from(event)
-    }
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ pub mod forward;
 pub mod headers;
 pub mod json;
 pub mod learn;
+pub mod mend;
 pub mod models;
 pub mod objective;
 pub mod parse;
 pub mod session;
 pub mod splice;
-pub mod sse;
 pub mod tap;
 pub mod watch;
 

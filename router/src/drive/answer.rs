@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::sse::Splitter;
-
 /// What the engine counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -21,7 +19,7 @@ pub struct Usage {
 /// An answer as it comes in. Times are what the caller says they are, from one origin.
 #[derive(Debug, Default)]
 pub struct Answer {
-    splitter: Splitter,
+    events: sse::Events,
     /// The text so far.
     pub text: String,
     /// When the first piece of content came.
@@ -90,11 +88,11 @@ struct Details {
 impl Answer {
     /// Takes bytes of the stream that arrived at `at`.
     pub fn push(&mut self, bytes: &[u8], at: Duration) {
-        let mut splitter = std::mem::take(&mut self.splitter);
-        if splitter.push(bytes, |event| self.event(event, at)).is_err() {
+        let mut events = std::mem::take(&mut self.events);
+        if events.push(bytes, |event| self.event(event, at)).is_err() {
             self.fault = Some(Fault::NotAChunk);
         }
-        self.splitter = splitter;
+        self.events = events;
     }
 
     /// Whether the stream came to its end and nothing was wrong with it.

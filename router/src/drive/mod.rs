@@ -29,7 +29,6 @@ pub mod client;
 pub mod plan;
 pub mod report;
 pub mod run;
-pub mod sse;
 pub mod stats;
 pub mod target;
 pub mod text;

@@ -1,8 +1,8 @@
 //! The answer on its way to the client: each chunk leaves as it came, and is looked at in passing.
 //!
 //! Dropping the body, as happens when the client leaves, drops the connection to the worker with it. A stream that
-//! breaks off must not look complete: an event stream is given a last event that says what happened, and then the
-//! connection is cut instead of being ended.
+//! breaks off must not look complete: an event stream is given a last event that says what happened ([`mend`], wherever
+//! it broke off), and then the connection is cut instead of being ended.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep};
 use tracing::warn;
 
 use super::learn::{Flight, Outcome};
+use super::mend;
 use super::watch::Watch;
 use crate::body::BodyError;
 use crate::error::ApiError;
@@ -100,12 +101,11 @@ impl Tap {
             warn!(worker = flight.worker().name(), %error, "the answer broke off");
             flight.end(Outcome::Broken, Some(self.watch.seen()), false);
         }
-        if self.watch.is_stream() {
-            self.failing = Failing::Said(error);
-            Poll::Ready(Some(Ok(Frame::data(told.sse_event()))))
-        } else {
-            Poll::Ready(Some(Err(error)))
-        }
+        let Some(standing) = self.watch.standing() else {
+            return Poll::Ready(Some(Err(error)));
+        };
+        self.failing = Failing::Said(error);
+        Poll::Ready(Some(Ok(Frame::data(mend::last_words(standing, &told.json())))))
     }
 }
 

@@ -10,8 +10,6 @@ use policy::units::Millis;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::sse;
-
 /// Longest whole answer that is read for its usage; a longer one still passes, unread.
 const MAX_WHOLE_BYTES: usize = 8 << 20;
 /// Most tokens that a worker is believed to have counted. Far beyond any model, and sums of such counts are safe.
@@ -100,6 +98,15 @@ impl Watch {
     #[must_use]
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Stream(_))
+    }
+
+    /// Where the event stream stands; `None` if it is none.
+    #[must_use]
+    pub fn standing(&self) -> Option<sse::Standing<'_>> {
+        match &self.form {
+            Form::Stream(lines) => Some(lines.standing()),
+            _ => None,
+        }
     }
 
     /// Takes the next chunk; reply text in it is handed to `reply`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::client::{self, CHAT, code_of, events};
 use tailroute_e2e::fleet::{Fleet, quick, route, stuck_in_decode, stuck_in_prefill};
 use tailroute_e2e::raw::{Wire, request};
 use tailroute_e2e::talk::ask;
@@ -122,6 +122,59 @@ async fn at_the_limit_what_is_left_is_cut_and_counted() {
     }
     until("nothing in flight", || app.in_flight() == 0).await;
     within(fleet.engines[0].stats_when(|stats| stats.aborted.decode == 3)).await;
+}
+
+/// A stream as engines send it, with characters of one to four bytes, raw and escaped.
+const STREAM: &str = concat!(
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}],\"usage\":null}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" é漢🙂\\ud83d\\ude42\"},\"logprobs\":-1.5e-3}]}\n\n",
+    "data: [DONE]\n\n",
+);
+
+/// What a client reads of a cut stream: JSON, all of it, and last that the router is leaving.
+fn says_draining(body: &[u8], cut: usize) {
+    let events = events(body);
+    let last = events.last().unwrap();
+    assert_eq!(code_of(last), "draining", "cut at {cut}");
+    for event in &events {
+        assert!(
+            event.is_object() || *event == json!("[DONE]"),
+            "cut at {cut}: {event}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |config| {
+        config.limits.drain_timeout = Duration::from_millis(50);
+    })
+    .await;
+    let body = ask("hello", json!({ "stream": true })).to_string();
+    let mut open = Vec::new();
+    for cut in 1..=STREAM.len() {
+        let request = client::open(router.address, "POST", CHAT, &[], body.clone());
+        let respond = async {
+            let mut exchange = upstream.next().await;
+            exchange.begin_events().await;
+            exchange.chunk(&STREAM.as_bytes()[..cut]).await;
+            exchange
+        };
+        let (answer, exchange) = tokio::join!(request, respond);
+        let mut answer = answer.unwrap();
+        // What came before the cut has left, whatever it is a piece of.
+        let seen = answer.bytes(cut).await;
+        assert_eq!(seen, &STREAM.as_bytes()[..cut]);
+        open.push((answer, exchange, seen));
+    }
+    assert_eq!(within(router.drain()).await, STREAM.len());
+    for (cut, (answer, _exchange, mut seen)) in (1..).zip(open) {
+        let rest = answer.whole().await;
+        assert!(!rest.clean, "what was cut must not look complete");
+        seen.extend_from_slice(&rest.body);
+        says_draining(&seen, cut);
+    }
 }
 
 #[tokio::test]
