@@ -35,6 +35,29 @@ pub struct Hold {
     first_new: Option<PrefixHash>,
 }
 
+/// What followed a prompt, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'a> {
+    /// The prompt's key that it goes on from; `None`: from the prompt's beginning. Where chunks never restart, a prompt's
+    /// last, short key is not it: the text goes on within that chunk, so keys of the prompt past this one are forgotten.
+    pub parent: Option<PrefixHash>,
+    /// Its keys.
+    pub chain: &'a Chain,
+    /// Where the parent ends, in the chain's unit.
+    pub before: u64,
+    /// The last key ends within a chunk in which the next turn goes on, under another key.
+    pub open: bool,
+}
+
+impl Reply<'_> {
+    /// The key of the open chunk, after the one that the next turn repeats.
+    fn open_end(&self) -> Option<(PrefixHash, PrefixHash)> {
+        let keys = self.chain.hashes();
+        let (&end, before) = keys.split_last().filter(|_| self.open)?;
+        Some((before.last().copied().or(self.parent)?, end))
+    }
+}
+
 impl Residency {
     /// Nothing known, for workers of these capacities, in the order of their slots.
     #[must_use]
@@ -76,6 +99,7 @@ impl Residency {
     pub fn sent(&mut self, worker: WorkerId, chain: &Chain, tokens: impl Fn(u64) -> u64) -> Option<Hold> {
         let pieces = pieces(chain, 0, tokens);
         let mirror = self.mirrors.get_mut(worker.index())?;
+        mirror.goes_on(chain.hashes(), &mut self.changes);
         let lease = mirror.cache.acquire(&pieces, &mut self.changes);
         let first_new = (lease.hits() < lease.len()).then(|| chain.hashes()[lease.hits()]);
         let held = &chain.hashes()[..lease.len()];
@@ -88,11 +112,11 @@ impl Residency {
     }
 
     /// The answer ended. The worker also holds the `reply` that followed the prompt, and may drop the last
-    /// `evict_first` tokens of the whole before anything else.
+    /// `evict_first` tokens of the whole, which is `total` tokens long, before anything else.
     pub fn settle(
         &mut self,
         mut hold: Hold,
-        reply: Option<(Option<PrefixHash>, &Chain, u64)>,
+        reply: Option<Reply<'_>>,
         tokens: impl Fn(u64) -> u64,
         evict_first: Tokens,
         total: Tokens,
@@ -101,10 +125,16 @@ impl Residency {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
-        if let Some((parent, chain, before)) = reply {
-            let pieces = pieces(chain, before, tokens);
+        let mut open = None;
+        if let Some(reply) = reply {
+            let keys = reply.chain.hashes();
+            let pieces = pieces(reply.chain, reply.before, tokens);
+            mirror
+                .cache
+                .rewind(&mut hold.lease, reply.parent, &mut self.changes);
             let added = mirror.cache.extend(&mut hold.lease, &pieces, &mut self.changes);
-            self.apply(worker, parent, &chain.hashes()[..added]);
+            open = reply.open_end().filter(|_| added == keys.len());
+            self.apply(worker, reply.parent, &keys[..added]);
         }
         let keep = if evict_first == Tokens::ZERO {
             Keep::All
@@ -113,6 +143,9 @@ impl Residency {
         };
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.cache.release(hold.lease, keep, &mut self.changes);
+            if let Some((parent, end)) = open {
+                mirror.ends_open(parent, end);
+            }
         }
         self.apply(worker, None, &[]);
     }
@@ -204,6 +237,9 @@ impl Residency {
             match change {
                 Change::Removed { hash } => {
                     self.index.remove(worker, hash);
+                    if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+                        mirror.left(hash);
+                    }
                 }
                 Change::Cleared => {
                     self.index.forget(worker);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use policy::evidence::{Resident, WorkerEvidence};
 use policy::fingerprint::Chain;
-use policy::ids::WorkerId;
+use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{IndexLimits, IndexReader, IndexStats, Reach};
 use policy::residency::{Report, Residency};
 use policy::units::Tokens;
@@ -25,12 +25,14 @@ mod kept;
 mod models;
 mod places;
 mod scale;
+mod tails;
 mod told;
 
 use conversations::Conversations;
-use models::Models;
+use models::{Models, Ratio};
 use places::Places;
 pub use scale::Scale;
+use tails::{Tail, Tails};
 use told::Told;
 
 /// What the router has learned.
@@ -43,6 +45,7 @@ pub struct Knowledge {
     told: Vec<Told>,
     models: Models,
     places: Places,
+    tails: Tails,
     conversations: Conversations,
 }
 
@@ -85,8 +88,8 @@ pub struct Counted<'a> {
     pub since: u64,
     /// Its prompt's keys.
     pub prompt: &'a Chain,
-    /// Its reply's keys, if the next turn can repeat it.
-    pub reply: Option<&'a Chain>,
+    /// Its reply's keys after the prompt's key that they go on from, if the next turn can repeat it.
+    pub reply: Option<(Option<PrefixHash>, &'a Chain)>,
     /// Tokens of the prompt that were found in the worker's cache, if it says.
     pub cached: Option<u64>,
     /// Tokens of the prompt.
@@ -133,9 +136,41 @@ pub struct Match {
     pub scale: Scale,
 }
 
+/// Reused from request to request, so that looking one up allocates only the answer.
+#[derive(Default)]
+struct Scratch {
+    reach: Reach,
+    /// The turn that the prompt goes on from within a chunk: keys that both have, and its last one.
+    ended: Vec<PrefixHash>,
+    to_end: Reach,
+}
+
 thread_local! {
-    /// Reused from request to request, so that looking one up allocates only the answer.
-    static REACH: RefCell<Reach> = RefCell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// What is asked of one worker.
+struct Asked<'a> {
+    chain: &'a Chain,
+    scale: &'a Scale,
+    tail: Option<Tail>,
+    /// See [`Scratch::ended`].
+    ended: &'a [PrefixHash],
+    /// Leading keys that the mirror holds.
+    mirrored: usize,
+    /// Whether it holds the end of the turn before as well.
+    mirrored_to_end: bool,
+    /// Tokens of the prompt.
+    prompt: u64,
+}
+
+impl Asked<'_> {
+    /// If a match of so many keys reaches the chunk in which the turn before ended: that turn's last key, and the tokens
+    /// that are held if that is.
+    fn past(&self, keys: usize) -> Option<(Option<PrefixHash>, u64)> {
+        let tail = self.tail.filter(|tail| tail.keys == keys)?;
+        Some((tail.end, tail.tokens.saturating_sub(1)))
+    }
 }
 
 impl Knowledge {
@@ -154,6 +189,7 @@ impl Knowledge {
             told: workers.iter().map(|worker| Told::new(worker.1)).collect(),
             models: Models::new(initial_ratio),
             places: Places::default(),
+            tails: Tails::default(),
             conversations: Conversations::default(),
         }
     }
@@ -162,9 +198,9 @@ impl Knowledge {
     #[must_use]
     pub fn look_up(&self, model: &str, fingerprint: &Fingerprint, workers: usize) -> Match {
         let chain = &fingerprint.chain;
-        let scale = match fingerprint.extent {
-            Extent::Tokens(_) => Scale::exact(),
-            Extent::Bytes(_) => self.places.scale(chain, self.models.of(model)),
+        let (scale, tail) = match fingerprint.extent {
+            Extent::Tokens(_) => (Scale::exact(), None),
+            Extent::Bytes(_) => self.scale(chain, self.models.of(model)),
         };
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
         let mut found = Match {
@@ -175,11 +211,26 @@ impl Knowledge {
             indexed: Vec::with_capacity(workers),
             scale: Scale::default(),
         };
-        REACH.with_borrow_mut(|reach| {
+        SCRATCH.with_borrow_mut(|Scratch { reach, ended, to_end }| {
             self.index.lookup(chain.hashes(), reach);
+            ended.clear();
+            if let Some((tail, end)) = tail.and_then(|tail| Some((tail, tail.end?))) {
+                ended.extend_from_slice(&chain.hashes()[..tail.keys]);
+                ended.push(end);
+                self.index.lookup(ended, to_end);
+            }
             for worker in (0..workers as u32).map(WorkerId) {
                 let mirrored = reach.of(worker) as usize;
-                let (tokens, source) = self.resident(worker, chain, mirrored, &scale, found.prompt.0);
+                let asked = Asked {
+                    chain,
+                    scale: &scale,
+                    tail,
+                    ended,
+                    mirrored,
+                    mirrored_to_end: !ended.is_empty() && to_end.of(worker) as usize == ended.len(),
+                    prompt: found.prompt.0,
+                };
+                let (tokens, source) = self.resident(worker, &asked);
                 found.resident.push(tokens);
                 found.sources.push(source);
                 found.mirrored.push(mirrored);
@@ -190,16 +241,22 @@ impl Knowledge {
         found
     }
 
+    /// From bytes of a prompt to tokens, and where the turn ended that it goes on from within a chunk.
+    fn scale(&self, chain: &Chain, ratio: Ratio) -> (Scale, Option<Tail>) {
+        let scale = self.places.scale(chain, ratio);
+        match self.tails.of(chain) {
+            Some(tail) => (scale.with(chain, &tail), Some(tail)),
+            None => (scale, None),
+        }
+    }
+
     /// How many of a prompt's leading tokens a worker would not compute: whole blocks, and never the last token.
-    fn resident(
-        &self,
-        worker: WorkerId,
-        chain: &Chain,
-        mirrored: usize,
-        scale: &Scale,
-        prompt: u64,
-    ) -> (Tokens, Source) {
-        let mirror = scale.held(chain.span(mirrored));
+    fn resident(&self, worker: WorkerId, asked: &Asked<'_>) -> (Tokens, Source) {
+        let &Asked { chain, mirrored, .. } = asked;
+        let mirror = match asked.past(mirrored) {
+            Some((end, held)) if end.is_none() || asked.mirrored_to_end => held,
+            _ => asked.scale.held(chain.span(mirrored)),
+        };
         let believed = Source::Mirror { edge: mirrored };
         let Some(told) = self.told.get(worker.index()) else {
             return (Tokens(mirror), believed);
@@ -212,11 +269,20 @@ impl Knowledge {
             }) if mirrored > known => (mirror, believed),
             Some(Resident { tokens, known, whole }) => {
                 let edge = whole.then_some(known);
-                (tokens.0, Source::Events { edge })
+                let past = edge.and_then(|known| asked.past(known));
+                let past = past.map_or(0, |(end, held)| match told.resident(asked.ended).0 {
+                    _ if end.is_none() => held,
+                    Some(Resident {
+                        known, whole: true, ..
+                    }) if known == asked.ended.len() => held,
+                    Some(further) => further.tokens.0,
+                    None => 0,
+                });
+                (past.max(tokens.0), Source::Events { edge })
             }
             None => (mirror, believed),
         };
-        let whole_blocks = tokens.min(prompt.saturating_sub(1)) / block * block;
+        let whole_blocks = tokens.min(asked.prompt.saturating_sub(1)) / block * block;
         (Tokens(whole_blocks), source)
     }
 
@@ -224,16 +290,17 @@ impl Knowledge {
     pub fn turn_over(&self, turn: &Counted<'_>) {
         let ratio = self.models.of(turn.model);
         self.places.counted(turn, ratio);
+        self.tails.counted(turn);
         let (Some(told), Some(session)) = (self.told.get(turn.worker.index()), turn.session) else {
             return;
         };
         if !told.is_live() {
             return;
         }
-        let mut all = turn.prompt.clone();
-        if let Some(reply) = turn.reply {
-            all.extend_from(reply);
-        }
+        let all = turn.reply.map_or_else(
+            || turn.prompt.clone(),
+            |(parent, reply)| turn.prompt.with_reply(parent, reply),
+        );
         let scale = self.places.scale(&all, ratio);
         told.turn_over(turn, session, &all, &scale);
     }
@@ -380,5 +447,10 @@ impl Knowledge {
     #[must_use]
     pub fn conversation(&self, chain: &Chain) -> Option<u64> {
         self.conversations.of(chain)
+    }
+
+    /// A prompt was answered; the reply goes on from its key `parent`.
+    pub fn answered(&self, prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain) {
+        self.conversations.answered(prompt, parent, reply);
     }
 }

@@ -180,6 +180,28 @@ impl PrefixCache {
         lease.held.len() - before
     }
 
+    /// Lets go of what a lease holds past its piece `to` (`None`: of everything) and drops what no other lease holds of
+    /// that, with all below: the sequence goes on from there with other pieces. Does nothing if `to` is not held.
+    pub fn rewind(&mut self, lease: &mut Lease, to: Option<PrefixHash>, changes: &mut Vec<Change>) {
+        let held = |hash: PrefixHash| {
+            let slot = self.by_hash.get(&hash)?;
+            Some(1 + lease.held.iter().rposition(|held| held == slot)?)
+        };
+        let Some(keep) = to.map_or(Some(0), held).filter(|_| lease.epoch == self.epoch) else {
+            return;
+        };
+        while lease.held.len() > keep
+            && let Some(slot) = lease.held.pop()
+        {
+            let (hash, tokens) = (self.nodes.get(slot).hash, u64::from(self.nodes.get(slot).tokens));
+            if self.nodes.unpin(slot, false) {
+                self.pinned -= tokens;
+                self.remove(hash, changes);
+            }
+        }
+        self.debug_check();
+    }
+
     /// Gives a sequence's blocks back, deepest first. Blocks that no other lease holds go to the evict-first band
     /// (past `keep`) or to the fresh end of the LRU band.
     pub fn release(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {

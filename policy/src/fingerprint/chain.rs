@@ -47,6 +47,27 @@ impl Chain {
         }
     }
 
+    /// How many leading keys the next turn repeats if the reply goes on from `parent` (`None`: from the beginning). A plain
+    /// prompt's last, short key is not among them. All, if `parent` is no key of this chain.
+    #[must_use]
+    pub fn keys_before_reply(&self, parent: Option<PrefixHash>) -> usize {
+        parent.map_or(0, |parent| {
+            let at = self.hashes.iter().rposition(|&key| key == parent);
+            at.map_or(self.len(), |at| at + 1)
+        })
+    }
+
+    /// The chain of a whole turn: this prompt's, and `reply`'s that goes on from `parent`.
+    #[must_use]
+    pub fn with_reply(&self, parent: Option<PrefixHash>, reply: &Self) -> Self {
+        let keys = self.keys_before_reply(parent);
+        let mut all = Self::with_room(keys + reply.len());
+        all.hashes.extend_from_slice(&self.hashes[..keys]);
+        all.ends.extend_from_slice(&self.ends[..keys]);
+        all.extend_from(reply);
+        all
+    }
+
     /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -8,8 +8,14 @@
 //! others. Wrong beliefs end after about as many surprises as a random sequence has records (the logarithm of the
 //! conversations held), instead of one surprise per conversation.
 //!
+//! A plain prompt is one text whose chunks never restart, so a turn almost never ends with one. What it ends with is an
+//! *open* piece, which stands for the tokens that the worker holds past the last full chunk. The next turn repeats those
+//! tokens within a fuller chunk, under another key; then the open piece goes, or they would count twice.
+//!
 //! An answer that found nothing at all needs a second one of its kind: some requests (log probabilities of the prompt)
 //! skip the cache. Until then it is a suspicion, which a hit on something older refutes.
+
+use rustc_hash::FxHashMap;
 
 use crate::cache::prefix::{Change, PrefixCache};
 use crate::ids::PrefixHash;
@@ -31,6 +37,8 @@ pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
     /// What was last given back before this release may be gone.
     suspicion: Option<u64>,
+    /// The newest open piece after a piece. No more entries than pieces.
+    open: FxHashMap<PrefixHash, PrefixHash>,
 }
 
 impl Mirror {
@@ -38,7 +46,35 @@ impl Mirror {
         Self {
             cache: PrefixCache::new(capacity),
             suspicion: None,
+            open: FxHashMap::default(),
         }
+    }
+
+    /// A turn ended within a chunk: `end`, after `parent`, is what is held of it.
+    pub(super) fn ends_open(&mut self, parent: PrefixHash, end: PrefixHash) {
+        self.open.insert(parent, end);
+    }
+
+    /// A prompt of these keys is about to be held. If it goes on within a chunk that was left open, what stood for that
+    /// goes.
+    pub(super) fn goes_on(&mut self, keys: &[PrefixHash], changes: &mut Vec<Change>) {
+        if self.open.is_empty() {
+            return;
+        }
+        let held = self.cache.resident(keys);
+        if let (Some(parent), Some(next)) = (held.checked_sub(1).map(|at| keys[at]), keys.get(held))
+            && let Some(end) = self
+                .open
+                .remove(&parent)
+                .filter(|end| end != next && self.cache.is_leaf(*end))
+        {
+            self.cache.remove(end, changes);
+        }
+    }
+
+    /// A piece left the cache.
+    pub(super) fn left(&mut self, hash: PrefixHash) {
+        self.open.remove(&hash);
     }
 
     /// Takes a report of a prompt that is still held; returns how many keys are believed there no longer.
@@ -61,6 +97,7 @@ impl Mirror {
 
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
+        self.open.clear();
         self.cache.clear(changes);
     }
 }

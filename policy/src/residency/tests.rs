@@ -83,7 +83,12 @@ fn the_reply_is_found_by_the_next_turn() {
     let total = Tokens(reply.bytes());
     residency.settle(
         hold,
-        Some((reply.parent(), reply.chain(), before)),
+        Some(Reply {
+            parent: reply.parent(),
+            chain: reply.chain(),
+            before,
+            open: false,
+        }),
         |end| end,
         Tokens::ZERO,
         total,
@@ -93,6 +98,78 @@ fn the_reply_is_found_by_the_next_turn() {
     next.extend_from(reply.chain());
     assert_eq!(depth(&residency, W0, &next) as usize, next.len());
     assert_eq!(residency.tokens_on(W0), total);
+}
+
+/// A plain prompt, and the builder for what follows it.
+fn plain(text: &[u8]) -> (Chain, ChainBuilder) {
+    let mut builder = ChainBuilder::new("m", None);
+    builder.begin_prompt();
+    builder.push(text);
+    let reply = builder.reply();
+    builder.end_message();
+    (builder.into_chain(), reply)
+}
+
+#[test]
+fn a_growing_plain_prompt_is_held_whole_at_every_turn_and_nothing_of_it_twice() {
+    let mut residency = residency(1 << 16);
+    let mut text = vec![b'q'; 400];
+    let mut held = 0;
+    for turn in 0..6_u8 {
+        let (chain, mut reply) = plain(&text);
+        let full = chain.keys_before_reply(reply.parent());
+        assert_eq!(full, chain.len() - 1);
+        assert_eq!(depth(&residency, W0, &chain) as usize, held, "turn {turn}");
+        let said = vec![b'a' + turn; 300];
+        reply.push(&said);
+        reply.end_message();
+        let hold = residency.sent(W0, &chain, |end| end).unwrap();
+        let total = Tokens(reply.bytes());
+        let follows = Reply {
+            parent: reply.parent(),
+            chain: reply.chain(),
+            before: chain.span(full),
+            open: true,
+        };
+        residency.settle(hold, Some(follows), |end| end, Tokens::ZERO, total);
+        let all = chain.with_reply(reply.parent(), reply.chain());
+        assert_eq!(depth(&residency, W0, &all) as usize, all.len());
+        assert_eq!(residency.tokens_on(W0), total, "the open ends have left");
+        held = all.len() - 1;
+        text.extend(said);
+        text.extend([b'A' + turn; 130]);
+    }
+}
+
+#[test]
+fn two_turns_of_one_plain_prompt_at_once_end_where_each_of_them_ends() {
+    let mut residency = residency(1 << 16);
+    let (chain, reply) = plain(&[b'q'; 400]);
+    let holds: Vec<Hold> = (0..2)
+        .map(|_| residency.sent(W0, &chain, |end| end).unwrap())
+        .collect();
+    let full = chain.keys_before_reply(reply.parent());
+    for (said, hold) in [b'a', b'b'].into_iter().zip(holds) {
+        let mut reply = reply.clone();
+        reply.push(&[said; 300]);
+        reply.end_message();
+        let follows = Reply {
+            parent: reply.parent(),
+            chain: reply.chain(),
+            before: chain.span(full),
+            open: true,
+        };
+        let total = Tokens(reply.bytes());
+        residency.settle(hold, Some(follows), |end| end, Tokens::ZERO, total);
+        let all = chain.with_reply(reply.parent(), reply.chain());
+        assert_eq!(depth(&residency, W0, &all) as usize, all.len());
+    }
+    assert_eq!(
+        depth(&residency, W0, &chain) as usize,
+        full,
+        "the short end has left"
+    );
+    assert_eq!(residency.tokens_on(W0), Tokens(256 + 2 * (702 - 256)));
 }
 
 #[test]

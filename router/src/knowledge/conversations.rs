@@ -7,6 +7,8 @@ use parking_lot::{Mutex, RwLock};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 
+use super::tails::last_full;
+
 /// Conversations that are remembered.
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
@@ -14,7 +16,7 @@ const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 #[derive(Debug)]
 pub(super) struct Conversations {
     last_worker: RwLock<LruCache<u64, WorkerId>>,
-    /// The last key of each conversation's last prompt.
+    /// What each conversation's next prompt will repeat: the last key of its last prompt, or of that one's reply.
     prompts: Mutex<LruCache<PrefixHash, u64>>,
 }
 
@@ -51,6 +53,23 @@ impl Conversations {
         Some(conversation)
     }
 
+    /// A prompt was answered. A plain prompt's last key is not repeated by the next one, which goes on within that chunk:
+    /// from now on its conversation is known by the last full key of the reply. A shorter reply leaves only keys of the
+    /// prompt, which other conversations may begin with too, unless this prompt went on from a reply itself.
+    pub(super) fn answered(&self, prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain) {
+        let Some(last) = prompt.last().filter(|_| parent != prompt.last()) else {
+            return;
+        };
+        let said = last_full(prompt, parent, reply).map(|at| reply.hashes()[at]);
+        let mut prompts = self.prompts.lock();
+        // A conversation has the name of the prompt that began it.
+        if let Some(&conversation) = prompts.peek(&last)
+            && let Some(key) = said.or(parent.filter(|_| conversation != last.0))
+        {
+            prompts.put(key, conversation);
+        }
+    }
+
     /// Each conversation's last worker's slot, the least recently used first.
     pub(super) fn last_workers(&self) -> Vec<(u64, u32)> {
         let last_worker = self.last_worker.read();
@@ -82,5 +101,60 @@ impl Conversations {
         if !prompts.contains(&key) {
             prompts.put(key, session);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::fingerprint::ChainBuilder;
+
+    use super::*;
+
+    /// A plain prompt is asked and answered; the conversation that it belongs to.
+    fn turn(known: &Conversations, text: &mut Vec<u8>, said: &[u8]) -> u64 {
+        let mut builder = ChainBuilder::new("m", None);
+        builder.begin_prompt();
+        builder.push(text);
+        let mut reply = builder.reply();
+        builder.end_message();
+        let prompt = builder.into_chain();
+        let conversation = known.of(&prompt).unwrap();
+        reply.push(said);
+        reply.end_message();
+        known.answered(&prompt, reply.parent(), reply.chain());
+        text.extend(said);
+        conversation
+    }
+
+    #[test]
+    fn a_text_that_grows_is_one_conversation_whatever_its_replies_lengths() {
+        for first in [100, 700] {
+            let known = Conversations::default();
+            let mut text = vec![b'q'; first];
+            let begun = turn(&known, &mut text, &[b'r'; 300]);
+            for (turns, length) in [10, 290, 3, 40, 500].into_iter().enumerate() {
+                text.extend([b'a' + turns as u8; 200]);
+                let said = vec![b'r'; length];
+                assert_eq!(
+                    turn(&known, &mut text, &said),
+                    begun,
+                    "{first} bytes, turn {turns}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn plain_prompts_that_begin_alike_are_conversations_of_their_own() {
+        let known = Conversations::default();
+        let mut seen = Vec::new();
+        for end in 0..3 {
+            let mut text = vec![b'q'; 700];
+            text.push(b'a' + end);
+            seen.push(turn(&known, &mut text, &[b'r'; 20]));
+            seen.push(turn(&known, &mut vec![b'q', b'a' + end], &[b'r'; 400]));
+        }
+        let distinct: std::collections::BTreeSet<u64> = seen.iter().copied().collect();
+        assert_eq!(distinct.len(), seen.len());
     }
 }

@@ -73,7 +73,7 @@ impl Places {
                 }
             }
         }
-        if let Some(last) = turn.reply.and_then(Chain::last) {
+        if let Some(last) = turn.reply.and_then(|(_, reply)| reply.last()) {
             let total = turn.prompt_tokens + turn.reply_tokens;
             // Another branch may have gone on from the same reply.
             if !matches!(places.peek(&last), Some(Place::Counted(_))) {

@@ -8,6 +8,7 @@ use policy::ids::PrefixHash;
 
 use super::models::Ratio;
 use super::places::Place;
+use super::tails::Tail;
 
 /// A message's end.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +98,30 @@ impl Scale {
             ratio: ratio.ratio,
             exact: false,
         }
+    }
+
+    /// The same, for a prompt that goes on from where a turn ended within a chunk.
+    pub(super) fn with(mut self, chain: &Chain, tail: &Tail) -> Self {
+        let full = chain.span(tail.keys);
+        self.pins
+            .retain(|pin| pin.bytes > tail.bytes && pin.tokens > tail.tokens);
+        let mut pins = Vec::with_capacity(2 + self.pins.len());
+        if tail.at > 0 && full > 0 && tail.at < tail.tokens && full < tail.bytes {
+            pins.push(Pin {
+                bytes: full,
+                tokens: tail.at,
+                held: tail.at,
+                counted: true,
+            });
+        }
+        pins.push(Pin {
+            bytes: tail.bytes,
+            tokens: tail.tokens,
+            held: tail.tokens.saturating_sub(1),
+            counted: true,
+        });
+        pins.append(&mut self.pins);
+        Self { pins, ..self }
     }
 
     /// Of a prompt and its reply, whose tokens were counted, from its `units` on.

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use policy::cost::PrefillCost;
-use policy::fingerprint::{Chain, ChainBuilder};
+use policy::fingerprint::{CHUNK_BYTES, Chain, ChainBuilder};
 use policy::ids::WorkerId;
-use policy::residency::Hold;
+use policy::residency::{Hold, Reply};
 use policy::units::{Millis, Tokens};
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
@@ -235,8 +235,13 @@ impl Flight {
         } else {
             Tokens::ZERO
         };
+        let reply = reply.map(|reply| Reply {
+            parent: reply.parent(),
+            chain: reply.chain(),
+            before: self.prompt.span(self.prompt.keys_before_reply(reply.parent())),
+            open: reply.parent() != self.prompt.last() && !reply.bytes().is_multiple_of(CHUNK_BYTES as u64),
+        });
         self.app.knowledge.update(worker, |residency| {
-            let reply = reply.map(|reply| (reply.parent(), reply.chain(), prompt));
             residency.settle(hold, reply, |end| scale.tokens(end), evict_first, total);
         });
     }
@@ -331,7 +336,7 @@ impl Flight {
                 .map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
             since: self.blocks_told.unwrap_or(u64::MAX),
             prompt: &self.prompt,
-            reply: self.reply.as_ref().map(ChainBuilder::chain),
+            reply: self.reply.as_ref().map(|reply| (reply.parent(), reply.chain())),
             cached: usage.cached,
             prompt_tokens: usage.prompt,
             reply_tokens: usage.completion,
@@ -396,6 +401,10 @@ impl Drop for Flight {
         if let Some(hold) = self.hold.take() {
             // A prompt that produced a token was computed; one that did not may not have been.
             if computed {
+                if let Some(reply) = &self.reply {
+                    let knowledge = &self.app.knowledge;
+                    knowledge.answered(&self.prompt, reply.parent(), reply.chain());
+                }
                 self.settle(hold, usage);
             } else {
                 self.app

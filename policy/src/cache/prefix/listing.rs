@@ -31,17 +31,10 @@ impl PrefixCache {
     pub fn entries(&self) -> Vec<Entry> {
         let bands = [Band::EvictFirst, Band::Lru];
         let mut slots: Vec<u32> = bands.iter().flat_map(|&band| self.nodes.in_band(band)).collect();
-        let depth = |slot: u32| {
-            let parents = std::iter::successors(Some(slot), |&at| {
-                Some(self.nodes.get(at).parent).filter(|&parent| parent != NONE)
-            });
-            parents.count()
-        };
-        let mut pinned: Vec<(usize, PrefixHash, u32)> = self
-            .by_hash
+        let depths = self.pinned_depths();
+        let mut pinned: Vec<(usize, PrefixHash, u32)> = depths
             .iter()
-            .filter(|(_, slot)| self.nodes.get(**slot).pins > 0)
-            .map(|(&hash, &slot)| (usize::MAX - depth(slot), hash, slot))
+            .map(|(&slot, &depth)| (usize::MAX - depth, self.nodes.get(slot).hash, slot))
             .collect();
         pinned.sort_unstable_by_key(|&(rank, hash, _)| (rank, hash.0));
         slots.extend(pinned.into_iter().map(|(.., slot)| slot));
@@ -58,6 +51,30 @@ impl PrefixCache {
             }
         };
         slots.iter().map(entry).collect()
+    }
+
+    /// How many pieces lead to each pinned one, itself included. Each is walked over once: what leads to a pinned piece is
+    /// pinned too.
+    fn pinned_depths(&self) -> FxHashMap<u32, usize> {
+        let mut depths: FxHashMap<u32, usize> = FxHashMap::default();
+        let mut path = Vec::new();
+        for &slot in self
+            .by_hash
+            .values()
+            .filter(|&&slot| self.nodes.get(slot).pins > 0)
+        {
+            let mut at = slot;
+            while at != NONE && !depths.contains_key(&at) {
+                path.push(at);
+                at = self.nodes.get(at).parent;
+            }
+            let mut depth = depths.get(&at).copied().unwrap_or(0);
+            while let Some(slot) = path.pop() {
+                depth += 1;
+                depths.insert(slot, depth);
+            }
+        }
+        depths
     }
 
     /// What must hold after every operation; `Err` names what does not.

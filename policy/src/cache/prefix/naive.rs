@@ -173,6 +173,31 @@ impl NaiveCache {
         }
     }
 
+    pub(super) fn rewind(&mut self, lease: &mut NaiveLease, to: Option<PrefixHash>) {
+        if lease.epoch != self.epoch || to.is_some_and(|to| !lease.held.contains(&to)) {
+            return;
+        }
+        while lease.held.last().copied() != to {
+            let Some(hash) = lease.held.pop() else { return };
+            let node = self.nodes.get_mut(&hash).unwrap();
+            node.pins -= 1;
+            if node.pins == 0 {
+                self.remove(hash);
+            }
+        }
+    }
+
+    /// What leases hold, deepest first, each with its parent.
+    pub(super) fn held(&self) -> Vec<(PrefixHash, Option<PrefixHash>)> {
+        let depth =
+            |hash: PrefixHash| std::iter::successors(Some(hash), |hash| self.nodes[hash].parent).count();
+        let mut held: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins > 0).collect();
+        held.sort_by_key(|&(&hash, _)| (std::cmp::Reverse(depth(hash)), hash));
+        held.into_iter()
+            .map(|(&hash, node)| (hash, node.parent))
+            .collect()
+    }
+
     pub(super) fn mark(&mut self, hash: PrefixHash) {
         if let Some(node) = self.nodes.get_mut(&hash).filter(|node| node.pins == 0) {
             node.marked = true;

@@ -237,10 +237,22 @@ fn weights_are_tokens_and_budgets_round_up_to_pieces() {
     assert_eq!((f.cache.used(), f.order()), (Tokens(40), vec![2, 1]));
 }
 
+#[test]
+fn a_long_chain_that_is_held_is_listed_deepest_first_in_one_walk() {
+    let mut f = Fixture::new(1 << 20);
+    let names: Vec<u64> = (1..50_000).collect();
+    let held = f.cache.acquire(&chain(&names), &mut f.changes);
+    // A walk to the root for each of them would take minutes here.
+    let listed: Vec<PrefixHash> = f.cache.entries().iter().map(|entry| entry.piece.hash).collect();
+    assert!(listed.iter().eq(hashes(&names).iter().rev()));
+    f.cache.release(held, Keep::All, &mut f.changes);
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Acquire(Vec<u8>),
     Extend(usize, u8),
+    Rewind(usize, usize),
     Release(usize, Option<u64>),
     Insert(Vec<u8>, Option<u64>),
     Mark(Vec<u64>),
@@ -268,6 +280,7 @@ fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => steps().prop_map(Op::Acquire),
         2 => (0..8usize, 0..3u8).prop_map(|(lease, step)| Op::Extend(lease, step)),
+        1 => (0..8usize, 0..6usize).prop_map(|(lease, to)| Op::Rewind(lease, to)),
         4 => (0..8usize, keep()).prop_map(|(lease, keep)| Op::Release(lease, keep)),
         4 => (steps(), keep()).prop_map(|(steps, keep)| Op::Insert(steps, keep)),
         2 => prop::collection::vec(1..60u64, 0..6).prop_map(Op::Mark),
@@ -300,6 +313,19 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
                 real.extend(lease, grown, log),
                 twin.extend(theirs, grown, &mut twin_log)
             );
+        }
+        Op::Rewind(at, to) if !live.is_empty() => {
+            let at = at % live.len();
+            let (lease, theirs, steps) = &mut live[at];
+            let to = to.min(steps.len());
+            let piece = path(steps)[..to].last().map(|piece| piece.hash);
+            real.rewind(lease, piece, log);
+            twin.rewind(theirs, piece);
+            // A lease that was cut holds less than its steps, and is never extended again.
+            if lease.len() == to && !lease.is_cut() {
+                steps.truncate(to);
+            }
+            return;
         }
         Op::Release(at, keep) if !live.is_empty() => {
             let (lease, theirs, _) = live.swap_remove(at % live.len());
@@ -335,7 +361,7 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             twin.clear();
             return;
         }
-        Op::Extend(..) | Op::Release(..) => {}
+        Op::Extend(..) | Op::Rewind(..) | Op::Release(..) => {}
     }
     assert_eq!(log[before..], twin_log, "the same changes in the same order");
 }
@@ -353,6 +379,14 @@ proptest! {
             prop_assert_eq!(real.used().0, twin.used());
             prop_assert_eq!(real.pinned().0, twin.pinned());
             prop_assert_eq!(real.evict_first().0, twin.evict_first());
+            let entries = real.entries();
+            let parent = |entry: &Entry| entry.parent.map(|at| entries[at as usize].piece.hash);
+            let (free, held) = entries.split_at(twin.eviction_order().len());
+            prop_assert_eq!(free.iter().map(|entry| entry.piece.hash).collect::<Vec<_>>(), twin.eviction_order());
+            prop_assert_eq!(
+                held.iter().map(|entry| (entry.piece.hash, parent(entry))).collect::<Vec<_>>(),
+                twin.held()
+            );
         }
         // Replaying the changes on an empty set gives what is resident.
         let mut set = std::collections::BTreeSet::new();

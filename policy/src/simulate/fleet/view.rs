@@ -12,7 +12,7 @@ use crate::cache::prefix::Change;
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, Reach};
-use crate::residency::{Hold, Residency};
+use crate::residency::{Hold, Reply, Residency};
 use crate::units::{Millis, Tokens};
 
 /// Where beliefs come from. Whatever the view, what is in flight to a worker counts as resident there.
@@ -181,7 +181,12 @@ impl Beliefs {
     ) {
         match (self, hold) {
             (Self::Mirror(residency), Some(hold)) => {
-                let reply = (!reply.is_empty()).then(|| (chain.last(), reply, chain.span(chain.len())));
+                let reply = (!reply.is_empty()).then(|| Reply {
+                    parent: chain.last(),
+                    chain: reply,
+                    before: chain.span(chain.len()),
+                    open: false,
+                });
                 residency.settle(hold, reply, |end| end, evict_first, total);
             }
             (Self::Exact(in_flight), _) => in_flight.remove(worker, chain),

@@ -8,6 +8,7 @@
 )]
 
 mod agreement;
+mod completions;
 mod lease;
 mod loss;
 mod ranks;

@@ -1,0 +1,161 @@
+//! How far into a chunk a growing text is held.
+//!
+//! A plain prompt's chunks never restart, so a turn almost never ends with one: what a worker holds goes on for up to a
+//! chunk past the last key that the next turn repeats, which is the last full one. Where that key lies within the reply,
+//! whoever repeats it goes on from that very turn. So three things of the turn are remembered by that key: where it is in
+//! tokens, which is well known between the two counts of the turn; where the turn ended, and that was counted; and the
+//! turn's last, short key, which tells who holds the rest.
+//!
+//! Where the reply is shorter than that, other prompts may share the key and go on otherwise: then the match ends with
+//! it, which is too little by a block or two.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::RwLock;
+use policy::fingerprint::{CHUNK_BYTES, Chain};
+use policy::ids::PrefixHash;
+
+use super::Counted;
+
+/// Texts that are remembered.
+const TAILS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+/// Keys of a prompt that are tried, the last ones first: all that a turn may well add.
+const TRIED: usize = 256;
+
+/// Where the turn ended that a prompt goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tail {
+    /// Leading keys of the prompt up to the one that both have.
+    pub(super) keys: usize,
+    /// Tokens up to that key's end.
+    pub(super) at: u64,
+    /// The turn's key after that one, if it did not end with it.
+    pub(super) end: Option<PrefixHash>,
+    /// Where the turn ended.
+    pub(super) bytes: u64,
+    /// Tokens that it was counted to be.
+    pub(super) tokens: u64,
+}
+
+/// The ends of the plain prompts served last, by the last full key of their replies.
+#[derive(Debug)]
+pub(super) struct Tails(RwLock<LruCache<PrefixHash, Tail>>);
+
+impl Default for Tails {
+    fn default() -> Self {
+        Self(RwLock::new(LruCache::new(TAILS)))
+    }
+}
+
+/// Of a plain prompt's reply, the last key whose chunk is full: nobody but who repeats the reply has it. The place of
+/// that key in the reply; `None` for a reply to messages, and for one that fills no chunk.
+pub(super) fn last_full(prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain) -> Option<usize> {
+    // A reply to messages goes on from the prompt's last key.
+    let ends = Some(reply.ends()).filter(|_| parent != prompt.last())?;
+    // A plain prompt's chunks are full wherever they end at a multiple.
+    ends.iter()
+        .rposition(|end| end.is_multiple_of(CHUNK_BYTES as u64))
+}
+
+impl Tails {
+    /// A worker counted a turn.
+    pub(super) fn counted(&self, turn: &Counted<'_>) {
+        let Some((parent, reply)) = turn.reply else { return };
+        let Some(at) = last_full(turn.prompt, parent, reply) else {
+            return;
+        };
+        let prompt = (turn.prompt.span(turn.prompt.len()), turn.prompt_tokens);
+        let bytes = reply.span(reply.len());
+        let said =
+            reply.ends()[at].saturating_sub(prompt.0) as f64 / bytes.saturating_sub(prompt.0).max(1) as f64;
+        let tail = Tail {
+            keys: 0,
+            at: prompt.1 + (turn.reply_tokens as f64 * said).round() as u64,
+            end: reply.hashes().get(at + 1).copied(),
+            bytes,
+            tokens: turn.prompt_tokens + turn.reply_tokens,
+        };
+        self.0.write().put(reply.hashes()[at], tail);
+    }
+
+    /// Where the turn ended that this prompt goes on from, if that is known.
+    pub(super) fn of(&self, prompt: &Chain) -> Option<Tail> {
+        let tails = self.0.read();
+        if tails.is_empty() {
+            return None;
+        }
+        let keys = prompt.hashes().iter().enumerate().rev().take(TRIED);
+        let (at, tail) = keys
+            .into_iter()
+            .find_map(|(at, key)| Some((at, tails.peek(key)?)))?;
+        let keys = at + 1;
+        (tail.bytes <= prompt.span(prompt.len())).then_some(Tail { keys, ..*tail })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::fingerprint::ChainBuilder;
+    use policy::ids::WorkerId;
+
+    use super::*;
+
+    fn plain(text: &[u8]) -> (Chain, ChainBuilder) {
+        let mut builder = ChainBuilder::new("m", None);
+        builder.begin_prompt();
+        builder.push(text);
+        let reply = builder.reply();
+        builder.end_message();
+        (builder.into_chain(), reply)
+    }
+
+    /// Serves the text with this reply, at four bytes per token.
+    fn serve(tails: &Tails, text: &[u8], said: &[u8]) -> Chain {
+        let (prompt, mut reply) = plain(text);
+        reply.push(said);
+        reply.end_message();
+        tails.counted(&Counted {
+            model: "m",
+            worker: WorkerId(0),
+            session: None,
+            since: 0,
+            prompt: &prompt,
+            reply: Some((reply.parent(), reply.chain())),
+            cached: None,
+            prompt_tokens: prompt.span(prompt.len()) / 4,
+            reply_tokens: said.len() as u64 / 4,
+        });
+        reply.chain().clone()
+    }
+
+    #[test]
+    fn who_goes_on_from_a_reply_finds_its_end() {
+        let tails = Tails::default();
+        let mut text = vec![b'q'; 398];
+        let reply = serve(&tails, &text, &[b'r'; 400]);
+        text.extend([b'r'; 400]);
+        text.extend([b's'; 500]);
+        let found = tails.of(&plain(&text).0).unwrap();
+        let expected = Tail {
+            keys: 3,
+            at: 192,
+            end: reply.last(),
+            bytes: 800,
+            tokens: 200,
+        };
+        assert_eq!(found, expected);
+        assert_eq!(tails.of(&plain(&[b'q'; 900]).0), None);
+        let cut = plain(&text[..780]).0;
+        assert_eq!(tails.of(&cut), None, "it does not repeat the whole reply");
+    }
+
+    #[test]
+    fn a_reply_within_a_chunk_is_found_by_nobody() {
+        let tails = Tails::default();
+        let mut text = vec![b'q'; 300];
+        serve(&tails, &text, &[b'r'; 40]);
+        text.extend([b'r'; 400]);
+        assert_eq!(tails.of(&plain(&text).0), None);
+    }
+}
