@@ -45,6 +45,8 @@ pub enum Event {
         hashes: Vec<u64>,
         /// The tier.
         medium: Medium,
+        /// The group of layers that they belong to.
+        group: u32,
     },
     /// Blocks left a tier.
     Removed {

@@ -22,7 +22,8 @@
 //!
 //! ## The canonical form
 //!
-//! A message is its role, then its fields in the order of the request, each opened by a two-byte mark (`0xFF` and the
+//! A message is its role, then its fields in the order of the request, but reasoning before all others and calls after
+//! them, each opened by a two-byte mark (`0xFF` and the
 //! field's [`Field`] code; UTF-8 never holds `0xFF`, so no text can imitate a mark). Text stands in its shortest JSON
 //! spelling ([`spell`]), so that a request's bytes can be hashed where they lie. The caller holds to these rules, which
 //! `docs/fingerprints.md` explains by examples:
@@ -32,9 +33,11 @@
 //! | `"content": "hi"` | `Text("hi")` | the same as `"content": [{"type":"text","text":"hi"}]` |
 //! | `"content": "h\u0069"` | `Text("hi")` | how a string is escaped does not matter, nor white space between tokens |
 //! | `"content": null`, `""`, absent | nothing | an assistant message with tool calls matches however it is echoed |
+//! | `{"type":"refusal","refusal":"no"}` | `Text("no")` | engines render it as text |
 //! | two text parts `"a"`, `"b"` | `Text("a") Text("b")` | differs from one part `"ab"`: templates may join parts with more than nothing |
 //! | `{"type":"image_url","image_url":{"url":U}}` | `Image(digest(U))` | [`MediaDigest`] of the URL or data URL |
 //! | other media (audio, video, files), an image without a URL | `Media(digest(part))` | of the whole part: it may be named by an id |
+//! | media with a `uuid` | `Image` or `Media`, digest of kind and uuid | vLLM takes it for the medium's name and does not look at the rest |
 //! | `"name": "bob"` | `Name("bob")` | |
 //! | tool call | `ToolArguments(arguments) ToolName(name) ToolId(id)` | arguments are a string in the API: its text; JSON where a client sends it as such |
 //! | `"function_call"` | `ToolArguments(arguments) ToolName(name)` | the older form of a call |
@@ -42,7 +45,8 @@
 //! | `"tools"` of the request | a message of role `tools` before all others, one `Tools` field per tool | JSON without insignificant white space, strings in their shortest spelling, keys in the order given |
 //! | role `system`, role `developer` | role as written | they are different prompts: some templates render them differently |
 //! | fields the template never sees (`temperature`, `user`, `metadata`, …) | nothing | |
-//! | reasoning text of an assistant | nothing | templates drop the reasoning of earlier turns, and so do clients |
+//! | `"reasoning"`, `"reasoning_content"` | `Reasoning(text)`, before all other fields | only a client that sends it back repeats the whole reply; of two, the first that says anything counts |
+//! | content before or after `tool_calls` | the calls last | templates take them by name; a reply's text may go on after a call has begun |
 //!
 //! ```
 //! use policy::fingerprint::{ChainBuilder, Field};
@@ -100,5 +104,5 @@ mod tests;
 pub use chain::Chain;
 pub use media::{MediaDigest, MediaHasher};
 pub use spelling::{spell, spelled};
-pub use text::{CHUNK_BYTES, ChainBuilder, Cutter, Digests, Field, Links, Pieces, Sink};
+pub use text::{CHUNK_BYTES, ChainBuilder, Cutter, Digests, Field, Links, Mark, Pieces, Sink};
 pub use token::{push_token_blocks, token_root};

@@ -14,6 +14,7 @@ pub mod mend;
 pub mod models;
 pub mod objective;
 pub mod parse;
+pub mod reply;
 pub mod session;
 pub mod splice;
 pub mod tap;

@@ -113,8 +113,10 @@ impl WorkerEvidence {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Stored(stored) => self.store(stored),
-            Event::Copied { hashes, medium } => self.blocks.copied(hashes, *medium),
-            Event::Removed { group, .. } if *group != self.group.unwrap_or(0) => {}
+            // Another group's blocks: the same hashes, where they are of the same tokens.
+            Event::Copied { group, .. } | Event::Removed { group, .. }
+                if *group != self.group.unwrap_or(0) => {}
+            Event::Copied { hashes, medium, .. } => self.blocks.copied(hashes, *medium),
             Event::Removed { hashes, medium, .. } => {
                 for &hash in hashes {
                     self.blocks.remove(hash, *medium);

@@ -224,7 +224,7 @@ fn a_key_depends_on_every_bit_of_its_piece_and_of_the_key_before() {
 
 /// The form written out: chunk by chunk over a message's canonical bytes. What the builder does incrementally.
 fn naive(messages: &[(String, String)]) -> Vec<u64> {
-    let mut link = super::chain::root(b"tailroute text 2", "m", None);
+    let mut link = super::chain::root(b"tailroute text 3", "m", None);
     let mut links = Vec::new();
     for (role, text) in messages {
         let mut bytes = vec![0xFF, 0x01];

@@ -17,7 +17,7 @@ const MARK: u8 = 0xFF;
 const MARK_MESSAGE: u8 = 0x01;
 const MARK_PROMPT: u8 = 0x02;
 
-const DOMAIN: &[u8] = b"tailroute text 2";
+const DOMAIN: &[u8] = b"tailroute text 3";
 
 /// What a piece of a message is. The codes are part of the canonical form: two routers that share an index must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +41,8 @@ pub enum Field {
     Tools = 0x17,
     /// A content part of a kind unknown to the caller, as compact JSON.
     Other = 0x18,
+    /// An assistant's reasoning, where the client sends it back.
+    Reasoning = 0x19,
 }
 
 /// Where a [`Cutter`]'s pieces go.
@@ -72,6 +74,13 @@ pub type ChainBuilder = Cutter<Links>;
 
 /// The pieces of a prompt, hashed, but not yet a chain: clients name the model after the messages.
 pub type Pieces = Cutter<Digests>;
+
+/// A place between two messages; see [`Pieces::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pieces: usize,
+    bytes: u64,
+}
 
 /// Pieces become keys at once.
 #[derive(Clone, Debug)]
@@ -320,6 +329,22 @@ impl Pieces {
     #[must_use]
     pub fn new() -> Self {
         Self::onto(Digests::default())
+    }
+
+    /// Where the next message begins; an open one is ended.
+    pub fn mark(&mut self) -> Mark {
+        self.end_message();
+        Mark {
+            pieces: self.sink.0.len(),
+            bytes: self.bytes,
+        }
+    }
+
+    /// Takes back what came since the mark: its fields turned out to stand in another order than the form's.
+    pub fn rewind(&mut self, to: Mark) {
+        self.reset();
+        self.bytes = to.bytes;
+        self.sink.0.truncate(to.pieces);
     }
 
     /// Drops the pieces and keeps their memory, unless it is more than `kept` pieces take.

@@ -140,6 +140,7 @@ impl Fields {
                 Event::Copied {
                     hashes: hashes()?,
                     medium: self.medium,
+                    group: self.group,
                 }
             }
             Kind::Stored => Event::Stored(Stored {

@@ -19,6 +19,7 @@ use super::admit::Endpoint;
 use super::choose::{Choice, Turn};
 use super::fingerprint::Extent;
 use super::objective::Goal;
+use super::reply::{self, Piece};
 use super::session::Session;
 use super::watch::{Seen, Usage};
 use crate::app::{App, Place};
@@ -91,6 +92,8 @@ pub struct Flight {
     prompt: Chain,
     /// Blocks that the worker had told of when the attempt went out; `None` if it tells of none.
     blocks_told: Option<u64>,
+    /// The reply as it passes, and what became of it: its keys, if the next turn can repeat it.
+    passing: Option<reply::Reply>,
     reply: Option<ChainBuilder>,
     /// The turn's place in the capture.
     slip: Option<Slip>,
@@ -150,7 +153,8 @@ impl Flight {
             mirrored: choice.matched.mirrored.get(slot).copied().unwrap_or(0),
             prompt: chain.clone(),
             blocks_told: app.knowledge.stored(worker.id),
-            reply: turn.fingerprint.reply.clone(),
+            passing: turn.fingerprint.reply.clone().map(reply::Reply::new),
+            reply: None,
             slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
             ttft: Millis::ZERO,
             started: false,
@@ -195,19 +199,20 @@ impl Flight {
         }
     }
 
-    /// Reply text passed.
-    pub fn reply_text(&mut self, text: &str) {
-        if let Some(reply) = &mut self.reply {
-            reply.push_text(text);
+    /// A piece of the reply passed.
+    pub fn reply(&mut self, piece: Piece<'_>) {
+        if let Some(passing) = &mut self.passing {
+            passing.push(piece);
         }
     }
 
-    /// The attempt ended; what is not said here counts as the client having left.
-    pub fn end(mut self, outcome: Outcome, seen: Option<Seen>, plain_reply: bool) {
+    /// The attempt ended; what is not said here counts as the client having left. Only a reply that is `complete` can be
+    /// found again.
+    pub fn end(mut self, outcome: Outcome, seen: Option<Seen>, complete: bool) {
         self.outcome = outcome;
         self.seen = seen;
-        if !plain_reply {
-            self.reply = None;
+        if !complete {
+            self.passing = None;
         }
     }
 
@@ -224,9 +229,10 @@ impl Flight {
         let worker = self.worker().id;
         let reply = self.reply.as_ref();
         let end = reply.map_or(prompt, ChainBuilder::bytes);
-        // What the worker counted is exact; else the reply goes on at the prompt's rate.
-        let counted =
-            usage.map(|usage| Scale::after(prompt, usage.prompt, end, usage.prompt + usage.completion));
+        // What the worker counted is exact, if it counted one reply; else the reply goes on at the prompt's rate.
+        let counted = usage
+            .filter(|_| !self.is_several())
+            .map(|usage| Scale::after(prompt, usage.prompt, end, usage.prompt + usage.completion));
         let scale = counted.as_ref().unwrap_or(&self.scale);
         let total = Tokens(scale.tokens(end));
         let hints = &self.app.config.hints;
@@ -244,6 +250,11 @@ impl Flight {
         self.app.knowledge.update(worker, |residency| {
             residency.settle(hold, reply, |end| scale.tokens(end), evict_first, total);
         });
+    }
+
+    /// Whether what the worker counted is of several replies.
+    fn is_several(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.several)
     }
 
     /// Leaves what the turn taught for the task that learns.
@@ -336,7 +347,11 @@ impl Flight {
                 .map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
             since: self.blocks_told.unwrap_or(u64::MAX),
             prompt: &self.prompt,
-            reply: self.reply.as_ref().map(|reply| (reply.parent(), reply.chain())),
+            reply: self
+                .reply
+                .as_ref()
+                .filter(|_| !self.is_several())
+                .map(|reply| (reply.parent(), reply.chain())),
             cached: usage.cached,
             prompt_tokens: usage.prompt,
             reply_tokens: usage.completion,
@@ -389,9 +404,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let Some(reply) = &mut self.reply {
-            reply.end_message();
-        }
+        self.reply = self.passing.take().and_then(reply::Reply::finish);
         let seen = self.seen.unwrap_or_default();
         let usage = seen.usage;
         if let Some(usage) = usage {

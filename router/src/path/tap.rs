@@ -75,7 +75,7 @@ impl Tap {
     fn passed(&mut self, data: &Bytes) {
         let Some(flight) = &mut self.flight else { return };
         flight.worker().saw_bytes(data.len());
-        self.watch.push(data, |text| flight.reply_text(text));
+        self.watch.push(data, |piece| flight.reply(piece));
         if self.watch.first_token && self.outcome == Outcome::Ok {
             flight.first_token(self.watch.is_stream());
         }
@@ -85,14 +85,10 @@ impl Tap {
         let Some(mut flight) = self.flight.take() else {
             return;
         };
-        self.watch.end(|text| flight.reply_text(text));
+        self.watch.end(|piece| flight.reply(piece));
         let complete = self.watch.complete || self.outcome != Outcome::Ok;
         let outcome = if complete { self.outcome } else { Outcome::Broken };
-        flight.end(
-            outcome,
-            Some(self.watch.seen()),
-            self.watch.plain_reply && complete,
-        );
+        flight.end(outcome, Some(self.watch.seen()), complete);
     }
 
     /// The stream broke: say so where there is a way to, then cut it.

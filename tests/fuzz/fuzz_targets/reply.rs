@@ -1,14 +1,19 @@
-//! Any answer of a worker, in any chunks: what is read of it does not depend on how it was split.
+//! Any answer of a worker, in any chunks: what is read and hashed of it does not depend on how it was split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailroute::path::watch::Watch;
+use policy::fingerprint::{Chain, ChainBuilder, Field};
+use tailroute::path::reply::Reply;
+use tailroute::path::watch::{Seen, Watch};
 
-fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (String, bool, bool, bool, u64) {
-    let (mut watch, mut text) = (Watch::new(Some(kind), false), String::new());
-    chunks.for_each(|chunk| watch.push(chunk, |said| text.push_str(said)));
-    watch.end(|said| text.push_str(said));
-    (text, watch.first_token, watch.complete, watch.plain_reply, watch.token_events)
+fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, Seen, bool, bool, u64) {
+    let mut prompt = ChainBuilder::new("model", None).reply();
+    prompt.field(Field::Text);
+    let (mut watch, mut reply) = (Watch::new(Some(kind), false), Reply::new(prompt));
+    chunks.for_each(|chunk| watch.push(chunk, |piece| reply.push(piece)));
+    watch.end(|piece| reply.push(piece));
+    let chain = reply.finish().map(ChainBuilder::into_chain);
+    (chain, watch.seen(), watch.first_token, watch.complete, watch.token_events)
 }
 
 fuzz_target!(|input: (u8, bool, &[u8])| {

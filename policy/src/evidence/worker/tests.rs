@@ -284,7 +284,11 @@ fn a_block_counts_in_any_tier_until_it_has_left_the_last() {
     for medium in [Medium::Host, Medium::Disk, Medium::External] {
         // Unknown blocks stay so, and the order says nothing.
         let hashes = vec![15, 77, 12, 14];
-        evidence.apply(&Event::Copied { hashes, medium });
+        evidence.apply(&Event::Copied {
+            hashes,
+            medium,
+            group: 0,
+        });
     }
     for hash in [15, 14, 13] {
         evidence.apply(&removed(hash));
@@ -303,4 +307,21 @@ fn a_block_counts_in_any_tier_until_it_has_left_the_last() {
     }
     assert_eq!(tokens(&evidence, &[1, 2]), Some(64));
     assert_eq!(evidence.blocks(), 4);
+}
+
+#[test]
+fn a_copy_of_another_groups_blocks_is_none_of_the_followed_group() {
+    for (group, kept) in [(0, Some(80)), (1, Some(64))] {
+        let mut evidence = WorkerEvidence::default();
+        evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));
+        evidence.turn_over(turn(9, &[1, 2], 0));
+        // Blocks of the same tokens have the same hash in each group.
+        evidence.apply(&Event::Copied {
+            hashes: vec![15],
+            medium: Medium::Host,
+            group,
+        });
+        evidence.apply(&removed(15));
+        assert_eq!(tokens(&evidence, &[1, 2]), kept, "group {group}");
+    }
 }

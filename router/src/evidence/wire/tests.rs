@@ -154,6 +154,26 @@ fn every_tier_has_its_name_and_blocks_without_tokens_are_copies() {
 }
 
 #[test]
+fn copies_and_removals_say_of_which_group_they_are() {
+    for (group, expected) in [(json!(null), 0), (json!(2), 2)] {
+        let copied = json!({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [],
+            "block_size": 1, "medium": "CPU", "group_idx": group});
+        let array = json!(["BlockStored", [1], null, [], 1, null, "CPU", null, null, group]);
+        let removed =
+            json!({"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "group_idx": group});
+        let found = events(&pack(&json!([0.0, [copied, array, removed]]))).unwrap().0;
+        let groups: Vec<u32> = found
+            .iter()
+            .filter_map(|event| match event {
+                Event::Copied { group, .. } | Event::Removed { group, .. } => Some(*group),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(groups, [expected; 3]);
+    }
+}
+
+#[test]
 fn a_batch_says_when_it_was_made_and_of_which_rank() {
     let read = |batch: Value| decode(&pack(&batch), |_| ()).unwrap();
     let batch = |at_s, rank| Batch { at_s, rank };

@@ -5,41 +5,102 @@
 
 use std::borrow::Cow;
 
-use policy::fingerprint::{Field, MediaDigest, MediaHasher, Pieces};
+use policy::fingerprint::{Field, Mark, MediaDigest, MediaHasher, Pieces};
 
 use super::Hashed;
 use crate::path::json::{Malformed, Quoted, Scanner};
 
-/// One message: its role, then its other fields in the order of the request.
+/// One message: its role, then its other fields by [`rank`], and in the order of the request where that leaves a choice.
 pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     scanner.peek();
-    let start = scanner.clone();
-    let mut begun = false;
+    let (start, mark) = (scanner.clone(), pieces.mark());
+    let (mut begun, mut in_order) = (false, true);
+    let mut fields = Fields::default();
     scanner.object(|scanner, key| {
-        if !begun {
-            if key == b"role" {
-                begun = true;
-                let role = text(scanner)?;
-                pieces.begin_message(&role);
-                return Ok(());
-            }
-            if matches!(
-                key,
-                b"content" | b"name" | b"tool_calls" | b"tool_call_id" | b"function_call"
-            ) {
-                begun = true;
-                pieces.begin_message(&ahead(&start, b"role"));
-            }
+        if key == b"role" && !begun {
+            begun = true;
+            let role = text(scanner)?;
+            pieces.begin_message(&role);
+            return Ok(());
         }
+        let rank = rank(key).filter(|_| scanner.peek() != Some(b'n'));
+        in_order &= rank.is_none_or(|rank| rank >= fields.reached);
+        match rank {
+            Some(rank) if in_order => {
+                if !std::mem::replace(&mut begun, true) {
+                    pieces.begin_message(&ahead(&start, b"role"));
+                }
+                fields.take(rank, key, scanner, pieces)
+            }
+            _ => scanner.skip().map(drop),
+        }
+    })?;
+    if in_order {
+        Ok(())
+    } else {
+        again(&start, mark, pieces)
+    }
+}
+
+/// A message whose members stand in another order: taken in once more, rank by rank.
+#[cold]
+fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Malformed> {
+    pieces.rewind(mark);
+    pieces.begin_message(&ahead(start, b"role"));
+    let mut fields = Fields::default();
+    for wanted in 0..=LAST {
+        start.clone().object(|scanner, key| match rank(key) {
+            Some(rank) if rank == wanted => fields.take(rank, key, scanner, pieces),
+            _ => scanner.skip().map(drop),
+        })?;
+    }
+    Ok(())
+}
+
+const LAST: u8 = 2;
+
+/// Where a member's field stands in the canonical form; `None` if it has none.
+fn rank(key: &[u8]) -> Option<u8> {
+    match key {
+        b"reasoning" | b"reasoning_content" => Some(0),
+        b"content" | b"name" | b"tool_call_id" => Some(1),
+        b"tool_calls" | b"function_call" => Some(LAST),
+        _ => None,
+    }
+}
+
+/// A message's fields, as far as they were taken in.
+#[derive(Default)]
+struct Fields {
+    reached: u8,
+    reasoned: bool,
+}
+
+impl Fields {
+    fn take(
+        &mut self,
+        rank: u8,
+        key: &[u8],
+        scanner: &mut Scanner<'_>,
+        pieces: &mut Pieces,
+    ) -> Result<(), Malformed> {
+        self.reached = rank;
         match key {
             b"content" => content(scanner, pieces),
             b"name" => field(scanner, pieces, Field::Name),
             b"tool_calls" => scanner.array(|scanner| tool_call(scanner, pieces)),
             b"tool_call_id" => field(scanner, pieces, Field::ToolId),
             b"function_call" => function(scanner, pieces),
-            _ => scanner.skip().map(drop),
+            // Some clients send it under both its names.
+            _ if self.reasoned => scanner.skip().map(drop),
+            _ => {
+                let before = pieces.bytes();
+                field(scanner, pieces, Field::Reasoning)?;
+                self.reasoned = pieces.bytes() > before;
+                Ok(())
+            }
         }
-    })
+    }
 }
 
 /// `tools`: a message of its own.
@@ -71,25 +132,64 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
             b"text" => field(scanner, pieces, Field::Text),
             _ => scanner.skip().map(drop),
         }),
+        "refusal" => scanner.object(|scanner, key| match key {
+            b"refusal" => field(scanner, pieces, Field::Text),
+            _ => scanner.skip().map(drop),
+        }),
         "image_url" | "input_image" => {
-            let (mut whole, mut digest) = (scanner.clone(), None);
+            let (mut whole, mut digest, mut uuid) = (scanner.clone(), None, None);
             scanner.object(|scanner, key| match key {
                 b"image_url" => image(scanner, &mut digest),
+                b"uuid" => hold(scanner, &mut uuid),
                 _ => scanner.skip().map(drop),
             })?;
-            match digest {
+            match named(uuid, "image")?.or(digest) {
                 Some(digest) => pieces.media(Field::Image, digest),
-                // Named in another way: by a `file_id`, or by the `uuid` of an image that the engine has kept.
+                // Named in another way: by a `file_id`.
                 None => medium(&mut whole, pieces)?,
             }
             Ok(())
         }
-        "input_audio" | "audio_url" | "video_url" | "file" | "input_file" => medium(scanner, pieces),
+        "input_audio" | "audio_url" => named_medium(scanner, pieces, "audio"),
+        "video_url" => named_medium(scanner, pieces, "video"),
+        "file" | "input_file" => named_medium(scanner, pieces, "file"),
         _ => {
             pieces.field(Field::Other);
             scanner.compact(&mut Hashed(pieces))
         }
     }
+}
+
+/// A medium by its `uuid` if it has one, else by its whole part.
+fn named_medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces, kind: &str) -> Result<(), Malformed> {
+    match named(scanner.ahead(b"uuid"), kind)? {
+        Some(digest) => {
+            pieces.media(Field::Media, digest);
+            scanner.skip().map(drop)
+        }
+        None => medium(scanner, pieces),
+    }
+}
+
+/// The digest of a medium's `uuid`. vLLM names what it caches of a medium by it and looks at nothing else, so neither does
+/// this: a URL that is signed anew, or left out once the engine has the medium, is the same medium.
+fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, Malformed> {
+    let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
+        return Ok(None);
+    };
+    let mut hasher = MediaHasher::new();
+    // No URL begins with this byte.
+    hasher.push(&[0xFF]);
+    hasher.push(kind.as_bytes());
+    hasher.push(&[0xFF]);
+    let mut out = |bytes: &[u8]| hasher.push(bytes);
+    if scanner.peek() == Some(b'"') {
+        scanner.string(&mut out)?;
+    } else {
+        // `5` is `"5"` to vLLM.
+        scanner.compact(&mut out)?;
+    }
+    Ok(Some(hasher.digest()))
 }
 
 /// A medium by its whole part.

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::super::admit::Endpoint;
 use super::super::parse::parse;
+use super::super::reply::Reply;
 use super::super::watch::Watch;
 use super::*;
 
@@ -46,78 +47,37 @@ fn the_next_turn_begins_with_this_turn_and_its_reply() {
     assert!(next.chain.len() > known.len());
 }
 
-/// A streamed answer's bytes, in deltas of these texts; every other one with all but ASCII escaped.
-fn stream(deltas: &[&str]) -> Vec<u8> {
-    let mut stream = String::from(
-        "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
-    );
-    for (at, delta) in deltas.iter().enumerate() {
-        let mut event = json!({"choices":[{"index":0,"delta":{"content":delta}}]}).to_string();
-        if at % 2 == 0 {
-            event = event
-                .replace('é', "\\u00e9")
-                .replace('🙂', "\\ud83d\\ude42")
-                .replace('/', "\\/");
-        }
-        stream += &format!("data: {event}\r\n\r\n");
-    }
-    (stream + "data: [DONE]\n\n").into_bytes()
-}
-
 #[test]
 fn a_streamed_reply_is_found_in_the_next_turn_however_the_stream_is_split() {
-    let long = "x".repeat(300);
-    let deltas = ["h", "é\n\"", " 漢🙂", "\\", "\0/", "\t", &long, "é/🙂."];
-    let said = deltas.concat();
     let question = json!({"role":"user","content":"go on?"});
+    let call = |arguments| json!({"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":arguments}}]});
+    let deltas = [
+        json!({"role":"assistant","content":""}),
+        json!({"content":"h\n\"é 漢🙂"}),
+        call("{\"a\":"),
+        json!({"content":"/\0 so"}),
+        call(" \"é\"}"),
+    ];
+    let event = |delta| format!("data: {}\r\n\r\n", json!({"choices":[{"index":0,"delta":delta}]}));
+    let stream: String = deltas.into_iter().map(event).collect::<String>() + "data: [DONE]\n\n";
+    let said = json!({"role":"assistant","content":"h\n\"é 漢🙂/\0 so",
+        "tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": \"é\"}"}}]});
+    let next = of(&json!({"model":"m","messages":[question, said, question]})).chain;
     let this = json!({"model":"m","messages":[question]}).to_string();
-    let next =
-        of(&json!({"model":"m","messages":[question, {"role":"assistant","content":said}, question]})).chain;
-    let stream = stream(&deltas);
-    let replied = |chunks: &[&[u8]]| {
+    for size in 1..=stream.len() {
         let turn = of_text(&this);
-        let (mut reply, mut watch) = (turn.reply.unwrap(), Watch::new(Some("text/event-stream"), false));
-        chunks
-            .iter()
-            .for_each(|chunk| watch.push(chunk, |text| reply.push_text(text)));
-        watch.end(|text| reply.push_text(text));
-        assert!(watch.complete && watch.plain_reply);
-        reply.end_message();
-        let mut known = turn.chain;
-        known.extend_from(reply.chain());
-        (known.hashes().to_vec(), known.ends().to_vec())
-    };
-    let known = replied(&[&stream]);
-    assert_eq!(
-        (&*known.0, &*known.1),
-        (&next.hashes()[..known.0.len()], &next.ends()[..known.0.len()])
-    );
-    assert_eq!(known.0.len() + 1, next.len());
-    for cut in 0..=stream.len() {
-        assert_eq!(replied(&[&stream[..cut], &stream[cut..]]), known, "cut at {cut}");
-    }
-    for size in 1..stream.len() {
-        assert_eq!(
-            replied(&stream.chunks(size).collect::<Vec<_>>()),
-            known,
-            "chunks of {size}"
+        let (mut reply, mut watch) = (
+            Reply::new(turn.reply.unwrap()),
+            Watch::new(Some("text/event-stream"), false),
         );
+        for chunk in stream.as_bytes().chunks(size) {
+            watch.push(chunk, |piece| reply.push(piece));
+        }
+        let mut known = turn.chain;
+        known.extend_from(reply.finish().unwrap().chain());
+        assert_eq!(known.hashes(), &next.hashes()[..2], "chunks of {size}");
+        assert_eq!((known.ends(), next.len()), (&next.ends()[..2], 3));
     }
-}
-
-#[test]
-fn a_whole_reply_is_found_in_the_next_turn() {
-    let said = "h\u{e9}\n\"quoted\" / 🙂";
-    let question = json!({"role":"user","content":"go on?"});
-    let turn = of(&json!({"model":"m","messages":[question]}));
-    let mut reply = turn.reply.unwrap();
-    let mut watch = Watch::new(Some("application/json"), false);
-    let answer = json!({"choices":[{"index":0,"message":{"role":"assistant","content":said}}]}).to_string();
-    watch.push(answer.as_bytes(), |text| reply.push_text(text));
-    watch.end(|text| reply.push_text(text));
-    reply.end_message();
-    let next = of(&json!({"model":"m","messages":[question, {"role":"assistant","content":said}]})).chain;
-    assert_eq!(reply.chain().last(), next.last());
 }
 
 #[test]
@@ -172,6 +132,40 @@ fn null_content_is_the_same_as_none() {
 }
 
 #[test]
+fn members_of_a_message_count_in_the_order_of_the_form() {
+    let of = |members: &str| chain(&format!(r#"{{"messages":[{{{members}}}]}}"#)).last();
+    let (calls, text) = (
+        r#""tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]"#,
+        r#""content":"x""#,
+    );
+    let (role, hm) = (r#""role":"assistant""#, r#""reasoning":"hm""#);
+    let expected = of(&format!("{role},{hm},{text},{calls}"));
+    for members in [
+        format!("{role},{text},{hm},{calls}"),
+        format!("{calls},{text},{role},{hm}"),
+        format!("{hm},{calls},{role},{text}"),
+        format!(r#""reasoning_content":"",{text},{role},{calls},{hm},"reasoning_content":"hm""#),
+        format!(r#"{role},{hm},"reasoning_content":"hm",{text},{calls}"#),
+    ] {
+        assert_eq!(of(&members), expected, "{members}");
+    }
+    for members in [
+        format!("{role},{text},{calls}"),
+        format!("{role},{hm},{calls}"),
+        format!("{role},{hm},{text}"),
+        format!(r#"{role},{hm},"name":"x",{calls}"#),
+    ] {
+        assert_ne!(of(&members), expected, "{members}");
+    }
+}
+
+#[test]
+fn a_refusal_is_text() {
+    let refusal = json!({"type":"refusal","refusal":"no"});
+    assert_eq!(part(&refusal), part(&json!({"type":"text","text":"no"})));
+}
+
+#[test]
 fn media_are_told_apart_by_their_content_and_unknown_parts_by_their_json() {
     let image = |url: &str| {
         of(&json!({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":url}}]}]}))
@@ -190,29 +184,60 @@ fn media_are_told_apart_by_their_content_and_unknown_parts_by_their_json() {
     }
 }
 
+fn part(part: &Value) -> Option<policy::ids::PrefixHash> {
+    of(&json!({"messages":[{"role":"user","content":[part]}]}))
+        .chain
+        .last()
+}
+
+#[test]
+fn a_medium_is_its_uuid_whatever_else_is_said_of_it() {
+    let same = [
+        vec![
+            json!({"type":"image_url","image_url":null,"uuid":"a"}),
+            json!({"uuid":"a","type":"image_url","image_url":{"url":"https://example.com/1?signed=1"}}),
+            json!({"type":"image_url","image_url":"https://example.com/1?signed=2","uuid":"a"}),
+            json!({"type":"input_image","uuid":"a"}),
+        ],
+        vec![
+            json!({"type":"input_audio","input_audio":{"data":"UklG"},"uuid":"a"}),
+            json!({"type":"audio_url","audio_url":null,"uuid":"a"}),
+        ],
+        vec![
+            json!({"type":"video_url","video_url":{"url":"x"},"uuid":"5"}),
+            json!({"type":"video_url","video_url":null,"uuid":5}),
+        ],
+        vec![
+            json!({"type":"image_url","image_url":{"url":"a"},"uuid":null}),
+            json!({"type":"image_url","image_url":{"url":"a"}}),
+        ],
+        vec![json!({"type":"image_url","image_url":{"url":"a"},"uuid":"b"})],
+        vec![json!({"type":"video_url","uuid":"a"})],
+        vec![json!({"type":"file","uuid":"a"})],
+    ];
+    let mut keys = std::collections::HashSet::new();
+    for parts in &same {
+        parts
+            .iter()
+            .for_each(|one| assert_eq!(part(one), part(&parts[0]), "{one}"));
+        assert!(keys.insert(part(&parts[0])), "{parts:?}");
+    }
+}
+
 #[test]
 fn images_that_are_not_named_by_a_url_are_told_apart_by_their_part() {
-    let part = |part: Value| {
-        of(&json!({"messages":[{"role":"user","content":[part]}]}))
-            .chain
-            .last()
-    };
     let parts = [
         json!({"type":"input_image","file_id":"a"}),
         json!({"type":"input_image","file_id":"b"}),
-        json!({"type":"image_url","image_url":null,"uuid":"a"}),
-        json!({"type":"image_url","image_url":null,"uuid":"b"}),
-        json!({"type":"image_url","image_url":{"url":null},"uuid":"c"}),
-        json!({"type":"image_url","image_url":{"url":""},"uuid":"d"}),
-        json!({"type":"image_url","image_url":{},"uuid":"e"}),
+        json!({"type":"image_url","image_url":{"url":null}}),
+        json!({"type":"image_url","image_url":{"url":""}}),
+        json!({"type":"image_url","image_url":{}}),
         json!({"type":"image_url","image_url":{"url":"a"}}),
         json!({"type":"input_audio","file_id":"a"}),
-        json!({"type":"video_url","video_url":null,"uuid":"a"}),
-        json!({"type":"video_url","video_url":null,"uuid":"b"}),
         json!({"type":"file","file":{"file_id":"a"}}),
         json!({"type":"file","file":{"file_id":"b"}}),
     ];
-    let keys: std::collections::HashSet<_> = parts.iter().cloned().map(part).collect();
+    let keys: std::collections::HashSet<_> = parts.iter().map(part).collect();
     assert_eq!(keys.len(), parts.len());
     let twice = |urls| {
         chain(&format!(

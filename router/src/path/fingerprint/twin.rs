@@ -24,8 +24,10 @@ enum Part {
     Text(String),
     /// By its URL, which says something.
     Image(String),
+    /// By its uuid; perhaps with a URL.
+    Kept(String, Option<String>),
     /// By another name.
-    Kept(String),
+    File(String),
     Audio(Json),
     Novel(Json),
 }
@@ -46,6 +48,8 @@ enum Item {
     Name(String),
     AnswerTo(String),
     Calls(Vec<Call>),
+    /// Said before all else, wherever it is written.
+    Reasoning(String),
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +89,8 @@ fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         text().prop_map(Part::Text),
         text().prop_map(|url| Part::Image(if url.is_empty() { "u".into() } else { url })),
-        text().prop_map(Part::Kept),
+        (text(), prop::option::of(text())).prop_map(|(uuid, url)| Part::Kept(uuid, url)),
+        text().prop_map(Part::File),
         value().prop_map(Part::Audio),
         value().prop_map(Part::Novel),
     ]
@@ -109,7 +114,7 @@ fn message() -> impl Strategy<Value = (String, Vec<Item>)> {
         text().prop_map(Item::Content),
         prop::collection::vec(part(), 0..3).prop_map(Item::Parts),
     ];
-    let rest = prop::sample::subsequence(vec![0, 1, 2], 0..=3);
+    let rest = prop::sample::subsequence(vec![0, 1, 2, 3], 0..=4);
     let role = prop_oneof![
         prop::sample::select(vec!["user", "assistant", "tool"]).prop_map(String::from),
         text()
@@ -120,7 +125,8 @@ fn message() -> impl Strategy<Value = (String, Vec<Item>)> {
             items.extend(rest.into_iter().map(|kind| match kind {
                 0 => Item::Name(id.clone()),
                 1 => Item::AnswerTo(id.clone()),
-                _ => Item::Calls(calls.clone()),
+                2 => Item::Calls(calls.clone()),
+                _ => Item::Reasoning(id.clone()),
             }));
             (role, items)
         },
@@ -171,6 +177,14 @@ fn tell(twin: &mut ChainBuilder, field: Field, canonical: &str) {
     twin.push(canonical.as_bytes());
 }
 
+fn rank_of(item: &Item) -> u8 {
+    match item {
+        Item::Reasoning(_) => 0,
+        Item::Calls(_) => 2,
+        _ => 1,
+    }
+}
+
 fn tell_item(twin: &mut ChainBuilder, item: &Item) {
     match item {
         Item::Null => {}
@@ -178,12 +192,17 @@ fn tell_item(twin: &mut ChainBuilder, item: &Item) {
         Item::Parts(parts) => parts.iter().for_each(|part| match part {
             Part::Text(text) => tell(twin, Field::Text, &spelled(text)),
             Part::Image(url) => twin.media(Field::Image, MediaDigest::of(spelled(url).as_bytes())),
-            Part::Kept(uuid) => twin.media(Field::Media, MediaDigest::of(compact(&kept(uuid)).as_bytes())),
+            Part::Kept(uuid, _) => {
+                let named = [b"\xFFimage\xFF", spelled(uuid).as_bytes()].concat();
+                twin.media(Field::Image, MediaDigest::of(&named));
+            }
+            Part::File(id) => twin.media(Field::Media, MediaDigest::of(compact(&file(id)).as_bytes())),
             Part::Audio(json) => twin.media(Field::Media, MediaDigest::of(compact(&audio(json)).as_bytes())),
             Part::Novel(json) => tell(twin, Field::Other, &compact(&novel(json))),
         }),
         Item::Name(name) => tell(twin, Field::Name, &spelled(name)),
         Item::AnswerTo(id) => tell(twin, Field::ToolId, &spelled(id)),
+        Item::Reasoning(text) => tell(twin, Field::Reasoning, &spelled(text)),
         Item::Calls(calls) => calls.iter().for_each(|call| {
             let arguments = match &call.arguments {
                 Ok(text) => spelled(text),
@@ -226,7 +245,10 @@ fn twin(chat: &Chat) -> ChainBuilder {
         .for_each(|tool| tell(&mut twin, Field::Tools, &compact(tool)));
     for (role, items) in &chat.messages {
         twin.begin_message(role);
-        items.iter().for_each(|item| tell_item(&mut twin, item));
+        for rank in [0, 1, 2] {
+            let ranked = items.iter().filter(|item| rank_of(item) == rank);
+            ranked.for_each(|item| tell_item(&mut twin, item));
+        }
     }
     twin.end_message();
     twin
@@ -248,10 +270,10 @@ fn audio(json: &Json) -> Json {
     ])
 }
 
-fn kept(uuid: &str) -> Json {
+fn file(id: &str) -> Json {
     object(&[
         ("image_url", Json::Bare("null")),
-        ("uuid", Json::Text(uuid.into())),
+        ("file_id", Json::Text(id.into())),
         ("type", Json::Text("image_url".into())),
     ])
 }
@@ -368,7 +390,12 @@ impl Writer {
                 let image = self.shuffled(vec![("url", url), ("detail", "\"low\"".into())]);
                 named(self, "image_url", "image_url", image)
             }
-            Part::Kept(uuid) => self.json(&kept(uuid)),
+            Part::Kept(uuid, url) => {
+                let url = url.as_ref().map_or("null".to_owned(), |url| self.string(url));
+                let (kind, uuid) = (self.string("image_url"), self.string(uuid));
+                self.shuffled(vec![("type", kind), ("uuid", uuid), ("image_url", url)])
+            }
+            Part::File(id) => self.json(&file(id)),
             Part::Audio(json) => self.json(&audio(json)),
             Part::Novel(json) => self.json(&novel(json)),
         }
@@ -390,6 +417,13 @@ impl Writer {
 
     fn message(&mut self, role: &str, items: &[Item]) -> String {
         let mut members = Vec::new();
+        // What has a place of its own may be written anywhere.
+        let mut items: Vec<&Item> = items.iter().collect();
+        if self.chance() {
+            items.sort_by_key(|item| rank_of(item) == 1);
+        } else if self.chance() {
+            items.sort_by_key(|item| rank_of(item) != 1);
+        }
         for item in items {
             members.push(match item {
                 Item::Null => ("content", "null".to_owned()),
@@ -400,6 +434,10 @@ impl Writer {
                 }
                 Item::Name(name) => ("name", self.string(name)),
                 Item::AnswerTo(id) => ("tool_call_id", self.string(id)),
+                Item::Reasoning(text) => {
+                    let name = ["reasoning", "reasoning_content"][self.0.random_range(0..2)];
+                    (name, self.string(text))
+                }
                 Item::Calls(calls) => {
                     let calls = calls.iter().map(|call| self.call(call)).collect();
                     ("tool_calls", self.list(calls))

@@ -1,0 +1,187 @@
+use super::*;
+
+/// What was read of an answer, and its pieces, written down.
+fn watch(content_type: &str, chunks: &[&[u8]]) -> (Watch, String) {
+    let mut watch = Watch::new(Some(content_type), false);
+    let mut said = String::new();
+    let mut take = |piece: Piece<'_>| match piece {
+        Piece::Text(text) => said.push_str(text),
+        Piece::Reasoning(text) => said += &format!("<{text}>"),
+        Piece::Call {
+            index,
+            id,
+            name,
+            arguments,
+        } => said += &format!("[{index:?} {id} {name} {arguments}]"),
+        Piece::Unrepeated => said.push('?'),
+    };
+    for chunk in chunks {
+        watch.push(chunk, &mut take);
+    }
+    watch.end(&mut take);
+    (watch, said)
+}
+
+const STREAM: &str = concat!(
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"h\\u00e9\"}}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" 漢🙂\"},\"finish_reason\":null}]}\n\n",
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,",
+    "\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n",
+    "data: [DONE]\n\n",
+);
+
+#[test]
+fn a_stream_is_read_alike_however_it_is_split() {
+    for size in 1..STREAM.len() {
+        let chunks: Vec<&[u8]> = STREAM.as_bytes().chunks(size).collect();
+        let (watch, text) = watch("text/event-stream; charset=utf-8", &chunks);
+        assert_eq!(text, "hé 漢🙂", "chunks of {size}");
+        assert!(watch.first_token && watch.complete);
+        assert_eq!(watch.token_events, 2);
+        assert_eq!(
+            watch.usage,
+            Some(Usage {
+                prompt: 9,
+                completion: 2,
+                cached: Some(8)
+            })
+        );
+    }
+}
+
+#[test]
+fn the_end_and_the_engines_times_are_read_wherever_they_stand() {
+    let (seen, _) = watch("text/event-stream", &[STREAM.as_bytes()]);
+    assert_eq!((seen.seen().finish, seen.seen().prefill), (Finish::Stop, None));
+    let body =
+        br#"{"choices":[{"index":0,"message":{"content":"","tool_calls":[{}]},"finish_reason":"tool_calls"}],
+        "metrics":{"time_to_first_token_ms":75.5,"queue_time_ms":25.0,"other":null}}"#;
+    let seen = watch("application/json", &[body]).0.seen();
+    assert_eq!(
+        (seen.finish, seen.prefill),
+        (Finish::ToolCalls, Some(Millis(50.5)))
+    );
+    let odd = br#"data: {"choices":[],"metrics":{"time_to_first_token_ms":1.0,"queue_time_ms":2.0}}"#;
+    assert_eq!(watch("text/event-stream", &[odd, b"\n\n"]).0.seen().prefill, None);
+}
+
+#[test]
+fn the_role_is_not_a_token() {
+    let end = STREAM.find("\n\n").unwrap() + 2;
+    let (watch, _) = watch("text/event-stream", &[&STREAM.as_bytes()[..end]]);
+    assert!(!watch.first_token);
+}
+
+#[test]
+fn a_stream_that_stops_without_saying_so_is_not_complete() {
+    let cut = STREAM.find("data: [DONE]").unwrap();
+    assert!(
+        !watch("text/event-stream", &[&STREAM.as_bytes()[..cut]])
+            .0
+            .complete
+    );
+}
+
+#[test]
+fn a_whole_answer_gives_its_usage_at_the_end() {
+    let body =
+        br#"{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],
+        "usage":{"prompt_tokens":3,"completion_tokens":1,"prompt_tokens_details":null}}"#;
+    let (watch, text) = watch("application/json", &[&body[..20], &body[20..]]);
+    assert_eq!(text, "hi");
+    assert!(watch.complete);
+    assert_eq!(
+        watch.usage,
+        Some(Usage {
+            prompt: 3,
+            completion: 1,
+            cached: None
+        })
+    );
+}
+
+#[test]
+fn calls_reasoning_and_the_rest_are_tokens_streamed_or_not() {
+    let beside = [
+        (
+            r#""tool_calls":[{"index":1,"id":"a","function":{"name":"f","arguments":"{\"x\""}}]"#,
+            "[Some(1) a f {\"x\"]",
+        ),
+        (
+            r#""tool_calls":[{"function":{"name":"f"}},{"function":{"name":"g"}}]"#,
+            "[Some(0)  f ][Some(1)  g ]",
+        ),
+        (r#""tool_calls":[{}]"#, "[Some(0)   ]"),
+        (r#""function_call":{"name":"f","arguments":"{}"}"#, "[None  f {}]"),
+        (r#""reasoning":"hm""#, "<hm>"),
+        (r#""reasoning_content":"hm""#, "<hm>"),
+        (r#""reasoning":"hm","reasoning_content":"hm""#, "<hm>"),
+        (
+            r#""reasoning_content":"hm","reasoning":"","content":"hi""#,
+            "<hm>hi",
+        ),
+        (r#""refusal":"no""#, "?"),
+        (r#""content":["a"]"#, "?"),
+    ];
+    for (field, expected) in beside {
+        let delta = format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{{field}}}}}]}}\n\n");
+        let (seen, said) = watch("text/event-stream", &[delta.as_bytes()]);
+        assert_eq!((seen.first_token, seen.token_events), (true, 1), "{field}");
+        assert_eq!(said, expected, "{field}");
+        let whole = format!(r#"{{"choices":[{{"index":0,"message":{{{field}}}}}]}}"#);
+        let (seen, said) = watch("application/json", &[whole.as_bytes()]);
+        assert!(seen.complete);
+        assert_eq!(said, expected, "{field}");
+    }
+}
+
+#[test]
+fn what_says_nothing_is_no_token() {
+    let none =
+        r#""reasoning":null,"reasoning_content":"","function_call":null,"tool_calls":null,"refusal":null"#;
+    for none in [none, r#""tool_calls":[],"content":[],"audio":null"#] {
+        let delta = format!(r#"data: {{"choices":[{{"index":0,"delta":{{"role":"assistant",{none}}}}}]}}"#);
+        let (seen, said) = watch("text/event-stream", &[delta.as_bytes(), b"\n\n"]);
+        assert!(!seen.first_token && said.is_empty(), "{none}");
+    }
+}
+
+#[test]
+fn of_several_choices_the_first_is_handed_on() {
+    let both =
+        b"data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"b\"},\"finish_reason\":\"length\"},\
+        {\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
+    let (seen, said) = watch("text/event-stream", &[both]);
+    assert_eq!((said.as_str(), seen.seen().finish), ("a", Finish::Stop));
+    assert!(seen.seen().several);
+    let second = b"data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"b\"}}]}\n\n";
+    assert!(watch("text/event-stream", &[second]).0.first_token);
+}
+
+#[test]
+fn counts_that_no_worker_can_mean_are_cut() {
+    let most = u64::MAX;
+    let body = format!(
+        r#"{{"choices":[],"usage":{{"prompt_tokens":{most},"completion_tokens":{most},
+        "prompt_tokens_details":{{"cached_tokens":{most}}}}}}}"#
+    );
+    let (seen, _) = watch("application/json", &[body.as_bytes()]);
+    let usage = Usage {
+        prompt: MAX_TOKENS,
+        completion: MAX_TOKENS,
+        cached: Some(MAX_TOKENS),
+    };
+    assert_eq!(seen.usage, Some(usage));
+}
+
+#[test]
+fn garbage_and_compressed_answers_pass_unread() {
+    let (garbage, text) = watch("text/event-stream", &[b"data: {nope\n\n\xff\xfe\n"]);
+    assert_eq!((garbage.first_token, text.as_str()), (false, "?"));
+    let mut encoded = Watch::new(Some("application/json"), true);
+    encoded.push(b"\x1f\x8b", |_| {});
+    encoded.end(|_| {});
+    assert!(encoded.first_token && encoded.complete && encoded.usage.is_none());
+}
