@@ -1,7 +1,7 @@
 //! What engines say of their own queues: asked on a timer, held against the books.
 //!
 //! vLLM and SGLang publish how many requests wait and how many run in `/metrics`; SGLang's `/v1/loads` also counts the
-//! uncached tokens that wait. The rule by which such a figure corrects the predicted wait is
+//! uncached tokens that wait. A worker that is one rank of an endpoint goes by that rank's figures. The rule by which such a figure corrects the predicted wait is
 //! [`policy::estimate::PendingWork::reconcile`]'s. An engine that publishes neither is asked less and less often.
 
 mod exposition;
@@ -85,22 +85,23 @@ async fn ask(app: &App, worker: &Worker) -> Option<Counts> {
     let page = control::call(app, worker, Method::GET, "/metrics", None)
         .await
         .ok()?;
-    let (mut counts, is_sglang) = read(&page)?;
+    let rank = worker.spec.rank;
+    let (mut counts, is_sglang) = read(&page, rank)?;
     if is_sglang && let Ok(loads) = control::call(app, worker, Method::GET, "/v1/loads", None).await {
-        counts.waiting_tokens = waiting_tokens(&loads);
+        counts.waiting_tokens = waiting_tokens(&loads, rank);
     }
     Some(counts)
 }
 
-/// The counts of a metrics page, and whether it is SGLang's. `None` if it has none.
-fn read(page: &[u8]) -> Option<(Counts, bool)> {
+/// The counts of a metrics page, all ranks' or one's, and whether it is SGLang's. `None` if it has none.
+fn read(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
     let page = std::str::from_utf8(page).ok()?;
     let families = [
         ("vllm:num_requests_waiting", "vllm:num_requests_running", false),
         ("sglang:num_queue_reqs", "sglang:num_running_reqs", true),
     ];
     families.into_iter().find_map(|(waiting, running, is_sglang)| {
-        let [waiting, running] = exposition::sums(page, [waiting, running]);
+        let [waiting, running] = exposition::figures(page, [waiting, running], rank);
         let counts = Counts {
             waiting: waiting? as u32,
             running: running.unwrap_or(0.0) as u32,
@@ -110,55 +111,80 @@ fn read(page: &[u8]) -> Option<(Counts, bool)> {
     })
 }
 
-/// `num_waiting_uncached_tokens` of `/v1/loads`, summed over what the answer lists.
-fn waiting_tokens(answer: &[u8]) -> Option<Tokens> {
-    fn sum(value: &Value) -> Option<u64> {
+/// `num_waiting_uncached_tokens` of `/v1/loads`, of one rank or summed over what the answer lists.
+fn waiting_tokens(answer: &[u8], rank: Option<u32>) -> Option<Tokens> {
+    fn sum(value: &Value, rank: Option<u32>) -> Option<u64> {
+        let all = |parts: &mut dyn Iterator<Item = &Value>| {
+            parts
+                .filter_map(|part| sum(part, rank))
+                .reduce(u64::saturating_add)
+        };
         match value {
             Value::Object(fields) => match fields.get("num_waiting_uncached_tokens") {
-                Some(count) => count.as_u64(),
-                None => fields.values().filter_map(sum).reduce(u64::saturating_add),
+                Some(count) => {
+                    let of = fields.get("dp_rank").and_then(Value::as_u64);
+                    let asked = rank.is_none_or(|rank| of == Some(u64::from(rank)));
+                    count.as_u64().filter(|_| asked)
+                }
+                None => all(&mut fields.values()),
             },
-            Value::Array(items) => items.iter().filter_map(sum).reduce(u64::saturating_add),
+            Value::Array(items) => all(&mut items.iter()),
             _ => None,
         }
     }
-    sum(&serde_json::from_slice(answer).ok()?).map(Tokens)
+    sum(&serde_json::from_slice(answer).ok()?, rank).map(Tokens)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn vllm_and_sglang_say_it_under_their_own_names() {
-        let vllm = "# HELP vllm:num_requests_running Number\n# TYPE vllm:num_requests_running gauge\n\
-            vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\n\
-            vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 1.0\n\
-            vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 2.0\n\
-            vllm:num_requests_waiting_by_reason{engine=\"0\"} 9.0\n";
-        let counts = |waiting, running| Counts {
+    /// As vLLM 0.32 writes it with `--data-parallel-size 2`: of the page only what is about requests.
+    const VLLM: &str = include_str!("queues/vllm.prom");
+    /// As SGLang 0.5.23 writes it with `--dp-size 2 --tp-size 4 --enable-dp-attention`, metrics of all schedulers, and
+    /// priorities.
+    const SGLANG: &str = include_str!("queues/sglang.prom");
+
+    fn counts(waiting: u32, running: u32) -> Counts {
+        Counts {
             waiting,
             running,
             waiting_tokens: None,
-        };
-        assert_eq!(read(vllm.as_bytes()), Some((counts(2, 4), false)));
-        let sglang = "sglang:num_queue_reqs{tp_rank=\"0\"} 5\nsglang:num_running_reqs{tp_rank=\"0\"} 7\n";
-        assert_eq!(read(sglang.as_bytes()), Some((counts(5, 7), true)));
-        assert_eq!(read(b"process_cpu_seconds_total 1\n"), None);
-        assert_eq!(read(b"\xff\xfe"), None);
+        }
+    }
+
+    #[test]
+    fn vllm_and_sglang_say_it_under_their_own_names() {
+        assert_eq!(read(VLLM.as_bytes(), None), Some((counts(9, 12), false)));
+        assert_eq!(read(SGLANG.as_bytes(), None), Some((counts(5, 11), true)));
+        assert_eq!(read(b"process_cpu_seconds_total 1\n", None), None);
+        assert_eq!(read(b"\xff\xfe", None), None);
+    }
+
+    #[test]
+    fn a_rank_goes_by_its_own_figures() {
+        assert_eq!(read(VLLM.as_bytes(), Some(0)), Some((counts(2, 8), false)));
+        assert_eq!(read(VLLM.as_bytes(), Some(1)), Some((counts(7, 4), false)));
+        assert_eq!(read(SGLANG.as_bytes(), Some(0)), Some((counts(5, 7), true)));
+        assert_eq!(read(SGLANG.as_bytes(), Some(1)), Some((counts(0, 4), true)));
+        assert_eq!(read(VLLM.as_bytes(), Some(2)), None);
+        // An engine that tells one figure of all its ranks tells nothing of any.
+        assert_eq!(read(b"vllm:num_requests_waiting 9\n", Some(0)), None);
     }
 
     #[test]
     fn sglangs_loads_are_found_however_they_are_nested() {
-        let tokens = |text: &str| waiting_tokens(text.as_bytes());
+        let tokens = |text: &str, rank| waiting_tokens(text.as_bytes(), rank);
+        let both = r#"{"dp_rank_count":2,"loads":[{"dp_rank":0,"num_waiting_uncached_tokens":70},
+            {"dp_rank":1,"num_waiting_uncached_tokens":5}],"aggregate":{"total_waiting_reqs":3}}"#;
+        assert_eq!(tokens(both, None), Some(Tokens(75)));
+        assert_eq!(tokens(both, Some(1)), Some(Tokens(5)));
+        assert_eq!(tokens(both, Some(2)), None);
         assert_eq!(
-            tokens(
-                r#"{"loads":[{"dp_rank":0,"num_waiting_uncached_tokens":70},{"num_waiting_uncached_tokens":5}]}"#
-            ),
-            Some(Tokens(75))
+            tokens(r#"{"num_waiting_uncached_tokens":3}"#, None),
+            Some(Tokens(3))
         );
-        assert_eq!(tokens(r#"{"num_waiting_uncached_tokens":3}"#), Some(Tokens(3)));
-        assert_eq!(tokens(r#"{"loads":[]}"#), None);
-        assert_eq!(tokens("nonsense"), None);
+        assert_eq!(tokens(r#"{"loads":[]}"#, None), None);
+        assert_eq!(tokens("nonsense", None), None);
     }
 }

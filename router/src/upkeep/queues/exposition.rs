@@ -1,26 +1,40 @@
-//! Sums out of a page in Prometheus's text format: `name{labels} value [timestamp]`.
+//! Figures out of a page in Prometheus's text format: `name{labels} value [timestamp]`.
 //!
 //! Only what is asked for is read; a line that is something else is passed over, since the page is another program's.
+//!
+//! An endpoint with data-parallel ranks tells its figures once for each of them: vLLM labels them `engine`, SGLang
+//! `dp_rank`. Within a rank SGLang may tell them again for every process (`tp_rank`, `pp_rank`, where
+//! `--enable-metrics-for-all-schedulers` is set) and for every priority beside the sum of all: these are parts or
+//! repetitions of the same queue, and the largest of them is its length.
 
-/// For each name, the sum over its samples; `None` where there is none.
-pub(super) fn sums<const N: usize>(page: &str, names: [&str; N]) -> [Option<f64>; N] {
-    let mut sums = [None; N];
+/// Labels that tell ranks apart.
+const RANK_LABELS: [&str; 2] = ["engine", "dp_rank"];
+
+/// For each name its figure: of one rank, or all ranks' sum. `None` where the page does not tell.
+pub(super) fn figures<const N: usize>(page: &str, names: [&str; N], rank: Option<u32>) -> [Option<f64>; N] {
+    let mut found: [Vec<(Option<u32>, f64)>; N] = std::array::from_fn(|_| Vec::new());
     for line in page.lines() {
-        for (name, sum) in names.iter().zip(&mut sums) {
-            if let Some(value) = line.strip_prefix(name).and_then(value) {
-                *sum = Some(sum.unwrap_or(0.0) + value);
+        for (name, ranks) in names.iter().zip(&mut found) {
+            let Some((of, value)) = line.strip_prefix(name).and_then(sample) else {
+                continue;
+            };
+            match ranks.iter_mut().find(|(known, _)| *known == of) {
+                Some((_, largest)) => *largest = largest.max(value),
+                None => ranks.push((of, value)),
             }
         }
     }
-    sums
+    found.map(|ranks| match rank {
+        None => ranks.iter().map(|(_, value)| *value).reduce(|a, b| a + b),
+        Some(_) => ranks.iter().find(|(of, _)| *of == rank).map(|(_, value)| *value),
+    })
 }
 
-/// The value after a name: nothing but labels, if any, may stand between.
-fn value(rest: &str) -> Option<f64> {
-    let rest = match rest.strip_prefix('{') {
-        // Values of labels may hold braces, but hardly blanks after the last of them.
-        Some(labels) => labels.rsplit_once('}')?.1,
-        None => rest,
+/// Rank and value of what follows a name: nothing but labels, if any, may stand between.
+fn sample(rest: &str) -> Option<(Option<u32>, f64)> {
+    let (rank, rest) = match rest.strip_prefix('{') {
+        Some(labels) => labels_of(labels)?,
+        None => (None, rest),
     };
     let value: f64 = rest
         .strip_prefix(' ')?
@@ -28,7 +42,34 @@ fn value(rest: &str) -> Option<f64> {
         .next()?
         .parse()
         .ok()?;
-    (value.is_finite() && value >= 0.0).then_some(value)
+    (value.is_finite() && value >= 0.0).then_some((rank, value))
+}
+
+/// The rank among labels (`name="value",…}`), and what follows them.
+fn labels_of(mut rest: &str) -> Option<(Option<u32>, &str)> {
+    let mut rank = None;
+    loop {
+        rest = rest.trim_start_matches([',', ' ']);
+        if let Some(after) = rest.strip_prefix('}') {
+            return Some((rank, after));
+        }
+        let (name, value) = rest.split_once("=\"")?;
+        let end = end_of_value(value)?;
+        if RANK_LABELS.contains(&name) {
+            rank = value[..end].parse().ok();
+        }
+        rest = &value[end + 1..];
+    }
+}
+
+/// Where a label's value ends: at the first quote that no backslash escapes.
+fn end_of_value(value: &str) -> Option<usize> {
+    let mut escaped = false;
+    value.bytes().position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })
 }
 
 #[cfg(test)]
@@ -36,8 +77,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_of_one_name_are_summed_and_longer_names_are_others() {
-        let page = "a{x=\"1\"} 2\na{x=\"}{\"} 3.5 1700000000\na 1e1\nab 7\na_bucket{le=\"1\"} 9\n# a 5\na NaN\na -1\na x\n";
-        assert_eq!(sums(page, ["a", "ab", "c"]), [Some(15.5), Some(7.0), None]);
+    fn samples_of_ranks_are_summed_and_longer_names_are_others() {
+        let page = "a{engine=\"0\"} 2\na{engine=\"1\",x=\"}{\\\" \"} 3.5 1700000000\nab 7\na_bucket{le=\"1\"} 9\n# a 5\na NaN\n\
+            a -1\na x\na{engine=\"2\n";
+        assert_eq!(
+            figures(page, ["a", "ab", "c"], None),
+            [Some(5.5), Some(7.0), None]
+        );
+    }
+
+    #[test]
+    fn a_rank_has_its_own_and_what_is_told_of_all_together_is_nobodys() {
+        let page = "a{x=\"engine=\",engine=\"1\"} 3\na{dp_rank=\"12\"} 4\nb 9\n";
+        assert_eq!(figures(page, ["a", "b"], Some(1)), [Some(3.0), None]);
+        assert_eq!(figures(page, ["a", "b"], Some(12)), [Some(4.0), None]);
+        assert_eq!(figures(page, ["a", "b"], Some(2)), [None, None]);
+    }
+
+    #[test]
+    fn processes_and_priorities_of_one_rank_are_one_queue() {
+        let page = "q{tp_rank=\"0\",priority=\"\"} 5\nq{tp_rank=\"0\",priority=\"1\"} 3\nq{tp_rank=\"1\",priority=\"\"} 5\n";
+        assert_eq!(figures(page, ["q"], None), [Some(5.0)]);
+        assert_eq!(figures("q 1e1\nq 1e1\n", ["q"], None), [Some(10.0)]);
     }
 }
