@@ -58,8 +58,12 @@ pub struct CaptureError {
 pub struct Record {
     /// The conversation's key; a turn without one is a conversation of its own.
     pub conversation: Option<u64>,
-    /// Traffic class.
+    /// The class of the objective that it was held to; empty for the configured one.
     pub class: String,
+    /// The model that it asked for.
+    pub model: String,
+    /// Time to first token that it was to meet.
+    pub objective: Millis,
     /// The prompt's keys.
     pub prompt: Chain,
     /// What the keys' ends count, all in all: bytes or tokens of the prompt.

@@ -57,7 +57,8 @@ async fn engines() -> Vec<Engine> {
 
 fn configuration(engines: &[Engine], capture: &Path) -> (String, Config) {
     let mut text = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[capture]\npath = {:?}\n",
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[capture]\npath = {:?}\n\
+         [[objective.classes]]\nname = \"chat\"\nttft_ms = 700\nmodels = [\"sim\"]\n",
         capture.display().to_string()
     );
     for (at, engine) in engines.iter().enumerate() {
@@ -165,7 +166,11 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
     let raw = std::fs::read_to_string(file("capture.jsonl")).unwrap();
     let last: Value = serde_json::from_str(raw.lines().last().unwrap()).unwrap();
     assert!(["w0", "w1"].contains(&last["worker"].as_str().unwrap()));
-    assert_eq!((&last["outcome"], &last["class"]), (&"ok".into(), &"sim".into()));
+    assert_eq!((&last["outcome"], &last["model"]), (&"ok".into(), &"sim".into()));
+    assert_eq!(
+        (&last["class"], &last["objective_ms"]),
+        (&"chat".into(), &700.0.into())
+    );
     assert!(last["ttft_ms"].as_f64().unwrap() > 0.0 && last["cached_tokens"].as_u64().unwrap() > 0);
 
     std::fs::write(file("tailroute.toml"), text).unwrap();
@@ -189,7 +194,18 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
         (&report["turns"], &report["workers"]),
         (&9.into(), &json!(["w0", "w1"]))
     );
-    assert_eq!(report["classes"][0]["class"], "sim");
+    let class = &report["classes"][0];
+    assert_eq!(
+        (&class["class"], &class["objective_ms"]),
+        (&"chat".into(), &700.0.into())
+    );
+    assert_eq!(class["baseline"], {
+        // All turns are of one class, so its figures are everybody's.
+        let mut all = report["baseline"].clone();
+        let keys: Vec<String> = class["baseline"].as_object().unwrap().keys().cloned().collect();
+        all.as_object_mut().unwrap().retain(|key, _| keys.contains(key));
+        all
+    });
     assert!(
         report["baseline"]["hit_ratio"].as_f64().unwrap() > 0.5,
         "{report:#}"

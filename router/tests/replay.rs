@@ -263,6 +263,7 @@ fn the_table_reads_before_and_after() {
 #[test]
 fn the_configuration_brings_workers_objective_and_the_weights_in_force() {
     let config = "[routing]\npolicy = \"least_ttft\"\n[objective]\nttft_ms = 60\n\
+        [[objective.classes]]\nname = \"agent\"\nttft_ms = 20\n\
         [[workers]]\nname = \"a\"\nurl = \"http://10.0.0.1:1\"\nalpha_ms_per_token = 1.0\nbeta_ms = 0.0\n\
         [[workers]]\nname = \"b\"\nurl = \"http://10.0.0.2:1\"\nalpha_ms_per_token = 2.0\nbeta_ms = 0.0\n";
     let folder = folder(&[
@@ -291,6 +292,19 @@ fn the_configuration_brings_workers_objective_and_the_weights_in_force() {
     assert_eq!(
         (&report["objective_ms"], &report["workers"]),
         (&60.0.into(), &serde_json::json!(["a", "b"]))
+    );
+    // Each turn is held to its class's objective: chat's 100 and 20 to 60, agent's 50 and 50 to 20.
+    close(&figures(&report["baseline"])[4..], &[100.0, 110.0 / 330.0, 0.25]);
+    let objectives: Vec<_> = report["classes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|class| &class["objective_ms"])
+        .collect();
+    assert_eq!(objectives, [60.0, 20.0]);
+    close(
+        &figures(&report["classes"][1]["baseline"])[4..],
+        &[60.0, 0.0, 0.0],
     );
     // round_robin: 100 on a, 50 on b, 50 on a, 130 on b.
     close(&figures(&report["proposed"])[..4], &[100.0, 236.0, 255.2, 127.5]);

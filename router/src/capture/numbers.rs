@@ -26,10 +26,10 @@ pub const BLOCK_TOKENS: u32 = 64;
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Keys whose place is remembered, and blocks whose number is: 30 million tokens of distinct text.
 const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
-/// Classes that are told apart; any more are `other`. A trace may have 1,024.
-const CLASSES: usize = 256;
-/// Longest name of a class.
-const CLASS_BYTES: usize = 64;
+/// Models that are told apart; any more are `other`.
+const MODELS: usize = 256;
+/// Longest name of a model.
+const MODEL_BYTES: usize = 64;
 
 /// Stands before the first block.
 const ROOT: u64 = u64::MAX;
@@ -51,9 +51,14 @@ pub struct Line {
     pub response_tokens: u64,
     /// The prompt's full blocks: first number, count, first number, count, …
     pub block_runs: Vec<u64>,
-    /// Traffic class.
+    /// The class of the turn's objective; absent for the configured one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub class: String,
+    /// What it was to meet.
+    pub objective_ms: f64,
+    /// The model that it asked for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub model: String,
     /// The worker that answered.
     pub worker: String,
     /// Time to first token.
@@ -87,7 +92,7 @@ pub struct Numbers {
     ends: LruCache<PrefixHash, u64>,
     /// A block's number, by that of the block before it and the key that covers it.
     blocks: LruCache<(u64, PrefixHash), u64>,
-    classes: Vec<String>,
+    models: Vec<String>,
     next_conversation: u64,
     next_block: u64,
 }
@@ -106,7 +111,7 @@ impl Numbers {
             conversations: LruCache::new(conversations),
             ends: LruCache::new(keys),
             blocks: LruCache::new(keys),
-            classes: Vec::new(),
+            models: Vec::new(),
             next_conversation: 0,
             next_block: 0,
         }
@@ -127,7 +132,9 @@ impl Numbers {
             history_tokens: history,
             response_tokens: response,
             block_runs,
-            class: self.class(&record.class),
+            class: record.class.clone(),
+            objective_ms: round(record.objective.0, 1e3),
+            model: self.model(&record.model),
             worker: record.worker.to_string(),
             ttft_ms: round(record.ttft.0, 1e3),
             predicted_ttft_ms: round(record.predicted_ttft.0, 1e3),
@@ -211,15 +218,15 @@ impl Numbers {
         (number, 0, 0)
     }
 
-    /// The class, unless there are too many: names come from clients.
-    fn class(&mut self, name: &str) -> String {
-        if name.is_empty() || self.classes.iter().any(|known| known == name) {
+    /// The model, unless there are too many: names come from clients.
+    fn model(&mut self, name: &str) -> String {
+        if name.is_empty() || self.models.iter().any(|known| known == name) {
             return name.to_owned();
         }
-        if self.classes.len() >= CLASSES || name.len() > CLASS_BYTES {
+        if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
             return "other".to_owned();
         }
-        self.classes.push(name.to_owned());
+        self.models.push(name.to_owned());
         name.to_owned()
     }
 }

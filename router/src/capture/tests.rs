@@ -35,6 +35,8 @@ fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]
     Record {
         conversation,
         class: String::new(),
+        model: String::new(),
+        objective: Millis(500.0),
         prompt,
         units,
         reply: None,
@@ -154,7 +156,7 @@ fn neither_text_nor_hashes_of_it_are_written() {
     let mut numbers = Numbers::default();
     let chat = Chat(vec![("user", "a secret plan ".repeat(100))]);
     let mut record = chat.record(xxhash_rust::xxh3::xxh3_64(b"alice"), 5);
-    record.class = "llama".to_owned();
+    record.model = "llama".to_owned();
     let line = numbers.line(0.0, &record);
     assert!(ids(&line).iter().all(|id| *id < 100) && line.conv == 0);
     let text = serde_json::to_string(&line).unwrap();
@@ -162,17 +164,17 @@ fn neither_text_nor_hashes_of_it_are_written() {
 }
 
 #[test]
-fn classes_that_clients_invent_end_in_one() {
+fn models_that_clients_invent_end_in_one() {
     let mut numbers = Numbers::default();
-    let mut class = |name: String| {
+    let mut model = |name: String| {
         let mut record = Chat(vec![("user", text(1, 40))]).record(1, 1);
-        record.class = name;
-        numbers.line(0.0, &record).class
+        record.model = name;
+        numbers.line(0.0, &record).model
     };
-    let names: std::collections::BTreeSet<_> = (0..2000).map(|at| class(format!("model-{at}"))).collect();
+    let names: std::collections::BTreeSet<_> = (0..2000).map(|at| model(format!("model-{at}"))).collect();
     assert!(names.len() <= 257 && names.contains("other"));
-    assert_eq!(class("x".repeat(65)), "other");
-    assert_eq!(class("model-3".to_owned()), "model-3");
+    assert_eq!(model("x".repeat(65)), "other");
+    assert_eq!(model("model-3".to_owned()), "model-3");
 }
 
 #[test]

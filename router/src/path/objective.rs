@@ -68,6 +68,15 @@ impl Goal {
 }
 
 impl Origin {
+    /// Its name in a capture, where turns with the configured objective have none.
+    #[must_use]
+    pub fn named(self, objective: &Objective) -> &str {
+        match self {
+            Self::Default => "",
+            other => other.name(objective),
+        }
+    }
+
     /// Its name in metrics.
     #[must_use]
     pub fn name(self, objective: &Objective) -> &str {

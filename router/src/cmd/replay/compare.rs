@@ -54,6 +54,8 @@ pub(super) struct Side {
 #[derive(Debug, Serialize)]
 pub(super) struct ClassReport {
     pub(super) class: String,
+    /// What its turns were to meet.
+    pub(super) objective_ms: f64,
     pub(super) turns: usize,
     pub(super) baseline: Figures,
     pub(super) proposed: Figures,
@@ -177,28 +179,33 @@ pub(super) fn report(
     changes: &[[TurnRecord; 2]],
     kept: &[Kept; 2],
 ) -> Report {
-    let objective_ms = fleet.target.ttft.0;
-    let mut all: [Vec<TurnRecord>; 2] = Default::default();
-    let mut by_class: BTreeMap<u16, [Vec<TurnRecord>; 2]> = BTreeMap::new();
+    let mut all: [Vec<(TurnRecord, f64)>; 2] = Default::default();
+    let mut by_class: BTreeMap<u16, [Vec<(TurnRecord, f64)>; 2]> = BTreeMap::new();
+    let objective = |class| fleet.objective(&class_name(trace, class)).0;
+    let objectives: Vec<f64> = (0..trace.classes.len() as u16).map(objective).collect();
     let (mut moved, mut better, mut worse) = (0, 0, 0);
     for pair in pairs(played) {
         let class = trace.turns.get(pair[0].turn as usize).map(|turn| turn.class.0);
-        let of_class = by_class.entry(class.unwrap_or_default()).or_default();
+        let class = class.unwrap_or_default();
+        let objective = objectives.get(usize::from(class)).copied();
+        let of_class = by_class.entry(class).or_default();
         for (at, record) in pair.into_iter().enumerate() {
-            all[at].push(record);
-            of_class[at].push(record);
+            let turn = (record, objective.unwrap_or(fleet.target.ttft.0));
+            all[at].push(turn);
+            of_class[at].push(turn);
         }
         moved += usize::from(pair[0].worker != pair[1].worker);
         better += usize::from(change_ms(&pair) < 0.0);
         worse += usize::from(change_ms(&pair) > 0.0);
     }
-    let figures = |records: &[Vec<TurnRecord>; 2]| [0, 1].map(|at| Figures::of(&records[at], objective_ms));
+    let figures = |turns: &[Vec<(TurnRecord, f64)>; 2]| turns.each_ref().map(|turns| Figures::of(turns));
     let [baseline, proposed] = figures(&all);
-    let class = |(class, records): (u16, [Vec<TurnRecord>; 2])| {
-        let [baseline, proposed] = figures(&records);
+    let class = |(class, turns): (u16, [Vec<(TurnRecord, f64)>; 2])| {
+        let [baseline, proposed] = figures(&turns);
         ClassReport {
             class: class_name(trace, class),
-            turns: records[0].len(),
+            objective_ms: objective(class),
+            turns: turns[0].len(),
             baseline,
             proposed,
         }
@@ -208,7 +215,7 @@ pub(super) fn report(
         turns: all[0].len(),
         unserved: played[0].report.unserved.max(played[1].report.unserved),
         workers: fleet.names.clone(),
-        objective_ms,
+        objective_ms: fleet.target.ttft.0,
         baseline: played[0].side(baseline),
         proposed: played[1].side(proposed),
         moved,

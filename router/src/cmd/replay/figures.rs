@@ -15,7 +15,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
     /// Mean.
     pub(super) mean_ms: f64,
-    /// Σ max(TTFT − objective, 0).
+    /// Σ max(TTFT − objective, 0), each turn by its own class's.
     pub(super) tel_ms: f64,
     /// Share of prompt tokens that were resident.
     pub(super) hit_ratio: f64,
@@ -24,20 +24,22 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn of(records: &[TurnRecord], objective_ms: f64) -> Self {
-        let n = records.len().max(1) as f64;
-        let ttft = || records.iter().map(|record| record.ttft_ms);
+    /// Of turns, each with its objective in ms.
+    pub(super) fn of(turns: &[(TurnRecord, f64)]) -> Self {
+        let n = turns.len().max(1) as f64;
+        let ttft = || turns.iter().map(|(record, _)| record.ttft_ms);
         let sorted = Sorted::new(ttft().collect());
-        let cached: u64 = records.iter().map(|record| record.cached.0).sum();
-        let uncached: u64 = records.iter().map(|record| record.uncached.0).sum();
+        let cached: u64 = turns.iter().map(|(record, _)| record.cached.0).sum();
+        let uncached: u64 = turns.iter().map(|(record, _)| record.uncached.0).sum();
+        let late = |(record, objective): &(TurnRecord, f64)| (record.ttft_ms - objective).max(0.0);
         Self {
             p50_ms: sorted.percentile(50.0),
             p95_ms: sorted.percentile(95.0),
             p99_ms: sorted.percentile(99.0),
             mean_ms: ttft().sum::<f64>() / n,
-            tel_ms: ttft().map(|ttft| (ttft - objective_ms).max(0.0)).sum(),
+            tel_ms: turns.iter().map(late).sum(),
             hit_ratio: cached as f64 / (cached + uncached).max(1) as f64,
-            slo_share: 1.0 - sorted.above(objective_ms) as f64 / n,
+            slo_share: 1.0 - turns.iter().filter(|turn| late(turn) > 0.0).count() as f64 / n,
         }
     }
 

@@ -47,12 +47,14 @@ pub(super) struct Fleet {
     pub(super) names: Vec<String>,
     /// Settings in force.
     pub(super) routing: Routing,
-    /// The objective.
+    /// The objective of turns without a class of their own.
     pub(super) target: Target,
     /// The first one's cost, for what is the same for all.
     pub(super) cost: PrefillCost,
     workers: Workers,
     asked_block_tokens: Option<u32>,
+    /// Classes with an objective of their own.
+    classes: Vec<config::Class>,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,12 @@ impl FleetArgs {
             routing: config.routing,
             workers: Workers::Configured(config.workers),
             asked_block_tokens: self.block_tokens,
+            // A time on the command line is for all.
+            classes: if self.xi_ms.is_some() {
+                Vec::new()
+            } else {
+                config.objective.classes
+            },
         })
     }
 
@@ -106,11 +114,18 @@ impl FleetArgs {
                 blocks: self.capacity_blocks,
             },
             asked_block_tokens: self.block_tokens,
+            classes: Vec::new(),
         }
     }
 }
 
 impl Fleet {
+    /// What turns of a class were to meet.
+    pub(super) fn objective(&self, class: &str) -> Millis {
+        let own = self.classes.iter().find(|known| known.name == class);
+        own.map_or(self.target.ttft, |class| class.ttft)
+    }
+
     /// Tokens per block of a capture that names blocks of `named` tokens.
     pub(super) fn block_tokens(&self, named: Option<u32>) -> u32 {
         let configured = match &self.workers {

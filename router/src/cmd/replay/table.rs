@@ -38,7 +38,11 @@ pub(super) fn text(report: &Report) -> String {
     );
     if report.classes.len() > 1 || report.classes.iter().any(|class| class.class != "default") {
         for class in &report.classes {
-            let _ = write!(out, "\n\nclass {}, {} turns", class.class, class.turns);
+            let _ = write!(
+                out,
+                "\n\nclass {}, {} turns, objective {} ms",
+                class.class, class.turns, class.objective_ms
+            );
             figures(&mut out, "  ", &class.baseline, &class.proposed);
         }
     }
