@@ -1,0 +1,85 @@
+# What the comparisons have in common; sourced by them. Starts routers, each in front of its own simulated engines.
+#
+# Environment: SCALE (how much faster the engines' clock runs, 4), CAPACITY_BLOCKS of 64 tokens per engine (16000), ALPHA
+# (0.05 ms per token), BETA (20 ms), PORT (first port, 18100).
+turns=${TURNS:-500} scale=${SCALE:-4} alpha=${ALPHA:-0.05} beta=${BETA:-20}
+capacity=${CAPACITY_BLOCKS:-16000} block=64 port=${PORT:-18100} workers=4
+bin=target/release
+command -v python3 >/dev/null || { echo "the report needs python3" >&2; exit 1; }
+folder=$(mktemp -d)
+pids=()
+targets=() engines=()
+quiet() {
+  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+  wait 2>/dev/null || true
+  pids=() targets=() engines=()
+}
+trap 'quiet; rm -rf "$folder"' EXIT
+
+wall() { awk -v ms="$1" -v scale="$scale" 'BEGIN { printf "%.9f", ms / scale }'; }
+
+# Of the first TURNS turns: the seconds that they span, milliseconds of prefill in them if nothing were cached, and when
+# the share $2 of them has arrived, in seconds after the first. head closes the pipe early, which is no failure.
+measure() {
+  { zcat -f "$1" 2>/dev/null || true; } | head -n "$((turns + 1))" |
+    awk -v alpha="$alpha" -v beta="$beta" -v share="${2:-0}" '
+      function field(name) { return match($0, "\"" name "\": *[0-9.]+") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) + 0 : 0 }
+      /"ts"/ { at[n++] = field("ts"); work += beta + alpha * (field("prompt_tokens") + field("history_tokens")) }
+      END { print at[n - 1] - at[0], work, at[int(share * n)] - at[0] }'
+}
+
+# Times the trace's pace at which the engines would be busy for the share $1 of their time if nothing were cached.
+speed_of() {
+  awk -v load="$1" -v workers="$workers" -v scale="$scale" -v span="$span" -v work="$work" \
+    'BEGIN { if (!(work > 0)) exit 1; printf "%.4f", load * workers * scale * span * 1000 / work }' ||
+    { echo "$trace: no turn trace ({\"ts\":…,\"prompt_tokens\":…}); give SPEED" >&2; return 1; }
+}
+
+# Starts the router of policy $1, called $2 (or like its policy), with $3 at the end of its configuration's head, and its
+# engines, under `tail` told what to drop first; under the other rules they run plain LRU, as their routers do.
+start() {
+  local policy=$1 name=${2:-$1} hints=false ready= engine
+  local config=$folder/$name.toml router=$port admin=$((port + 1))
+  port=$((port + 2))
+  if [ "$policy" = tail ]; then hints=true; fi
+  cat >"$config" <<TOML
+[server]
+listen = "127.0.0.1:$router"
+[admin]
+listen = "127.0.0.1:$admin"
+[log]
+level = "warn"
+[routing]
+policy = "$policy"
+utilisation_window_s = $(awk -v scale="$scale" 'BEGIN { print 60 / scale }')
+[objective]
+ttft_ms = $(wall 2000)
+[hints]
+enabled = $hints
+${3:-}
+TOML
+  for engine in $(seq "$workers"); do
+    "$bin/sim-engine" --listen "127.0.0.1:$port" --alpha-ms "$alpha" --beta-ms "$beta" --block-size $block \
+      --capacity-blocks "$capacity" --time-scale "$scale" --tpot-ms 20 >"$folder/engine-$port.log" 2>&1 &
+    pids+=($!)
+    cat >>"$config" <<TOML
+[[workers]]
+name = "engine-$engine"
+url = "http://127.0.0.1:$port"
+alpha_ms_per_token = $(wall "$alpha")
+beta_ms = $(wall "$beta")
+capacity_tokens = $((capacity * block))
+block_size_tokens = $block
+TOML
+    engines+=("$name=http://127.0.0.1:$port")
+    port=$((port + 1))
+  done
+  "$bin/tailroute" serve --config "$config" >"$folder/$name.log" 2>&1 &
+  pids+=($!)
+  targets+=(--target "$name=http://127.0.0.1:$router")
+  for _ in $(seq 100); do
+    if curl -fsS "http://127.0.0.1:$admin/readyz" >/dev/null 2>&1; then ready=yes && break; fi
+    sleep 0.1
+  done
+  [ -n "$ready" ] || { echo "$name did not become ready; its log:" >&2; cat "$folder/$name.log" >&2; return 1; }
+}
