@@ -63,8 +63,10 @@ pub struct Lesson {
     pub prompt: Tokens,
     /// Tokens of its answer.
     pub response: Tokens,
-    /// Prompt tokens that the worker found in its cache, if it said.
-    pub cached: Option<Tokens>,
+    /// Prompt tokens that the worker found in its cache: what it said, else what was predicted.
+    pub cached: Tokens,
+    /// The worker said so.
+    pub cached_is_told: bool,
     /// What its prefill took, if that is known.
     pub prefill: Option<Sample>,
     /// What its prefill was believed to cost per token.

@@ -245,7 +245,7 @@ impl Metrics {
             cost_samples: counter(
                 "tailroute_worker_cost_answers_total",
                 "Answers by whether they told what their prefill took: engine (its own clock), clean (it had the worker \
-                 to itself), none.",
+                 to itself), predicted (one of both, but how much was cached is a prediction), none.",
                 &["worker", "told"],
             )?,
             engine_queue: real(
@@ -487,7 +487,7 @@ impl Metrics {
         self.worker_cost_error
             .with_label_values(name)
             .set(worker.cost_error.0 / 1e3);
-        for told in ["engine", "clean", "none"] {
+        for told in ["engine", "clean", "predicted", "none"] {
             self.cost_samples.with_label_values(&[name[0], told]);
         }
         set(&self.worker_tail, "xi", worker.xi_tokens);

@@ -34,6 +34,7 @@ pub struct Worker {
     dialect: RwLock<Arc<dyn Dialect>>,
     models: ArcSwapOption<Vec<serde_json::Value>>,
     bytes_seen: AtomicU64,
+    tells_cached: AtomicBool,
 }
 
 /// The work that was sent to a worker.
@@ -76,6 +77,7 @@ impl Worker {
             dialect: RwLock::new(dialect::before_probe(spec.dialect)),
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
+            tells_cached: AtomicBool::new(false),
             spec,
         }
     }
@@ -123,7 +125,22 @@ impl Worker {
         let mut health = self.health.lock();
         let changed = health.observe(healthy);
         self.ready.store(health.is_ready(), Ordering::Release);
+        if changed == Some(false) {
+            // It may come back with other settings.
+            self.tells_cached.store(false, Ordering::Relaxed);
+        }
         changed
+    }
+
+    /// How much of a counted prompt was cached, given what its answer says. SGLang, and vLLM for long, leave the figure
+    /// out where it is zero: of a worker that has told one before, silence means that.
+    #[must_use]
+    pub fn cached(&self, said: Option<u64>) -> Option<u64> {
+        if said.is_some() {
+            self.tells_cached.store(true, Ordering::Relaxed);
+            return said;
+        }
+        self.tells_cached.load(Ordering::Relaxed).then_some(0)
     }
 
     /// Bytes of answers that came from it: a worker that sends is alive, whatever its probe says.

@@ -211,6 +211,9 @@ impl Flight {
     pub fn end(mut self, outcome: Outcome, seen: Option<Seen>, complete: bool) {
         self.outcome = outcome;
         self.seen = seen;
+        if let Some(usage) = self.seen.as_mut().and_then(|seen| seen.usage.as_mut()) {
+            usage.cached = self.in_flight.worker().cached(usage.cached);
+        }
         if !complete {
             self.passing = None;
         }
@@ -264,6 +267,7 @@ impl Flight {
         let said = Tokens(self.scale.tokens(said).saturating_sub(self.scale.tokens(units)));
         let counted = seen.usage.filter(|usage| usage.prompt > 0);
         let prompt = counted.map_or(self.estimated, |usage| Tokens(usage.prompt));
+        let told = counted.and_then(|usage| usage.cached).map(Tokens);
         let prefill = seen.prefill.map(Sample::Engine).or(self.alone.map(Sample::Clean));
         self.app.feedback.teach(Lesson {
             worker: self.worker().id,
@@ -279,7 +283,8 @@ impl Flight {
             ended: self.app.clock.now(),
             prompt,
             response: counted.map_or(said, |usage| Tokens(usage.completion)),
-            cached: counted.and_then(|usage| usage.cached).map(Tokens),
+            cached: told.unwrap_or_else(|| self.cached_of(prompt)),
+            cached_is_told: told.is_some(),
             prefill,
             cost: self.cost,
             wait: self.wait,
@@ -290,6 +295,16 @@ impl Flight {
             chain: std::mem::take(&mut self.prompt),
             tokens_per_unit: prompt.as_f64() / units.max(1) as f64,
         });
+    }
+
+    /// What was predicted to be cached of a prompt that turned out to have so many tokens. The mirror counts in tokens
+    /// of the estimate.
+    fn cached_of(&self, prompt: Tokens) -> Tokens {
+        let share = match self.source {
+            Source::Mirror { .. } => prompt.as_f64() / self.estimated.as_f64().max(1.0),
+            _ => 1.0,
+        };
+        Tokens((self.predicted_cached.as_f64() * share).round() as u64).min(prompt)
     }
 
     fn learn_usage(&self, usage: Usage) {
@@ -372,7 +387,9 @@ impl Flight {
             .map(|usage| [usage.prompt, usage.completion]);
         Record {
             conversation: self.session.as_ref().map(|session| session.key),
-            class: std::mem::take(&mut self.model),
+            class: self.goal.origin.named(&self.app.config.objective).to_owned(),
+            objective: self.goal.ttft,
+            model: std::mem::take(&mut self.model),
             // Not taken: what the turn teaches comes after.
             prompt: self.prompt.clone(),
             units,

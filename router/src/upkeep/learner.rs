@@ -106,17 +106,19 @@ fn served(lesson: &Lesson, key: u64, history: Tokens) -> ServedTurn {
     }
 }
 
-/// An answer that tells what its prefill took, of a prompt whose cached part is known.
+/// An answer that tells what its prefill took.
 fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
-    let (Some(sample), Some(cached)) = (lesson.prefill, lesson.cached) else {
-        app.metrics.cost_sample(worker.name(), "none");
-        return;
+    let told = match lesson.prefill {
+        None => "none",
+        Some(_) if !lesson.cached_is_told => "predicted",
+        Some(sample) => sample.source(),
     };
-    app.metrics.cost_sample(worker.name(), sample.source());
+    app.metrics.cost_sample(worker.name(), told);
+    let Some(sample) = lesson.prefill else { return };
     if !app.config.learning.costs {
         return;
     }
-    let sizes = (lesson.prompt.saturating_sub(cached), cached);
+    let sizes = (lesson.prompt.saturating_sub(lesson.cached), lesson.cached);
     app.feedback
         .costs
         .lock()

@@ -9,8 +9,9 @@ use policy::units::{Millis, Tokens};
 use serde_json::{Value, json};
 use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, quick, stuck_in_prefill};
+use tailroute_e2e::fleet::{Fleet, metrics, quick, route, stuck_in_prefill};
 use tailroute_e2e::talk::{Conversation, ask, words};
+use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::{until, within};
 
 /// An engine ten times as fast as the wall; a token costs it 0.02 ms there.
@@ -80,6 +81,78 @@ async fn a_cost_that_is_wrong_by_two_is_corrected_within_two_hundred_answers_of_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn and_by_the_routers_own_clock_of_one_that_does_not() {
     correct(paced(), true, 0.35).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_pass_as_they_are() {
+    let fleet = Fleet::start(vec![paced()], |config| {
+        config.workers[0].cost = PrefillCost::linear(0.04, 2.0);
+        config.workers[0].cost_is_known = true;
+        // Nobody tells how many tokens a text is.
+        config.routing.tokens_per_byte = 1.0 / 6.0;
+    })
+    .await;
+    for number in 0..200 {
+        // Every other prompt goes on where the last one ended, so that much of it is cached.
+        let mut text = prompt(number / 2);
+        if number % 2 == 1 {
+            text += &words(7000 + number, 200);
+        }
+        let body = ask(&text, json!({ "stream": true }));
+        let answer = fleet.chat(&[], &body).await;
+        let events = answer.events();
+        assert!(answer.status == 200 && events.last().unwrap() == "[DONE]");
+        assert!(
+            events.iter().all(|event| event["usage"].is_null()),
+            "{}",
+            answer.text()
+        );
+        let all = fleet.engines[0].captured();
+        let sent = all.iter().rfind(|request| request.uri.path() == CHAT).unwrap();
+        assert_eq!(
+            sent.body,
+            body.to_string(),
+            "what the engine reads is what the client wrote"
+        );
+    }
+    learned(&fleet, 150).await;
+    let found = cost(&fleet, 0).alpha_ms_per_token;
+    assert!((found / 0.02 - 1.0).abs() < 0.35, "{found}");
+    let page = fleet.metrics().await;
+    let told = |told| page.sum("tailroute_worker_cost_answers_total", &[("told", told)]);
+    assert!(told("predicted") >= 150.0);
+    assert_eq!(told("engine") + told("clean"), 0.0);
+}
+
+#[tokio::test]
+async fn a_worker_that_has_told_of_cached_tokens_means_none_where_it_is_silent() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |_| {}).await;
+    let details = r#","prompt_tokens_details":{"cached_tokens":16}"#;
+    for (number, told) in [(1, ""), (2, details), (3, "")] {
+        let body = ask(&words(number, 40), json!({})).to_string();
+        let request = client::call(router.address, "POST", CHAT, &[], body);
+        let respond = async {
+            let answer = format!(
+                r#"{{"choices":[{{"index":0,"message":{{"content":"hi"}},"finish_reason":"stop"}}],
+                "usage":{{"prompt_tokens":48,"completion_tokens":1{told}}},
+                "metrics":{{"time_to_first_token_ms":25.0,"queue_time_ms":1.0}}}}"#
+            );
+            upstream.next().await.answer("200 OK", &answer).await;
+        };
+        assert_eq!(tokio::join!(request, respond).0.status, 200);
+    }
+    let costs = &router.app().feedback.costs;
+    until("all answers are learned from", || {
+        costs.lock().state(policy::ids::WorkerId(0)).unwrap().answers == 3
+    })
+    .await;
+    let page = metrics(&router).await;
+    let told = |told| page.sum("tailroute_worker_cost_answers_total", &[("told", told)]);
+    // Before it told for the first time, it may have been one that never does.
+    assert_eq!((told("predicted"), told("engine")), (1.0, 2.0));
+    let cached = page.sum("tailroute_prompt_tokens_total", &[("kind", "reported_cached")]);
+    assert_eq!(cached, 16.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
