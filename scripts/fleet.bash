@@ -4,7 +4,7 @@
 # (0.05 ms per token), BETA (20 ms), PORT (first port, 18100).
 turns=${TURNS:-500} scale=${SCALE:-4} alpha=${ALPHA:-0.05} beta=${BETA:-20}
 capacity=${CAPACITY_BLOCKS:-16000} block=64 port=${PORT:-18100} workers=4
-bin=target/release
+bin=${BIN:-target/release}
 command -v python3 >/dev/null || { echo "the report needs python3" >&2; exit 1; }
 folder=$(mktemp -d)
 pids=()

@@ -87,7 +87,8 @@ pub struct Run {
     pub prompt_tokens: u64,
     /// Of these, from the cache.
     pub cached_tokens: u64,
-    /// `cached_tokens / prompt_tokens`, of the answers that said both.
+    /// `cached_tokens / prompt_tokens`; `None` of an engine that does not say. One that says it of any answer and not of
+    /// another means none there: SGLang and older vLLM leave a zero out.
     pub hit_ratio: Option<f64>,
     /// Tokens of the counted turns' answers.
     pub completion_tokens: u64,
@@ -117,7 +118,7 @@ impl Run {
             ..Self::default()
         };
         let mut met = 0u64;
-        let mut cached_of = 0u64;
+        let mut tells_cached = false;
         for sample in &samples.turns {
             run.held += u64::from(sample.held);
             run.counted += usize::from(sample.counted);
@@ -140,7 +141,7 @@ impl Run {
                         .ttft_ms
                         .is_some_and(|ttft| slo_ttft_ms.is_some_and(|slo| ttft <= slo)),
                 );
-                cached_of += run.add_usage(sample);
+                tells_cached |= run.add_usage(sample);
             }
         }
         let good: Vec<&Sample> = samples
@@ -160,24 +161,20 @@ impl Run {
         run.slo_share = slo_ttft_ms
             .filter(|_| run.counted > 0)
             .map(|_| met as f64 / run.counted as f64);
-        run.hit_ratio = (cached_of > 0).then(|| run.cached_tokens as f64 / cached_of as f64);
+        run.hit_ratio = tells_cached.then(|| run.cached_tokens as f64 / run.prompt_tokens.max(1) as f64);
         run
     }
 
-    /// Adds an answer's counts; returns its prompt's tokens if it said how many of them were cached.
-    fn add_usage(&mut self, sample: &Sample) -> u64 {
+    /// Adds an answer's counts; returns whether it said how many of its prompt's tokens were cached.
+    fn add_usage(&mut self, sample: &Sample) -> bool {
         let Some(usage) = sample.usage else {
             self.without_usage += 1;
-            return 0;
+            return false;
         };
         self.prompt_tokens += usage.prompt_tokens;
         self.completion_tokens += usage.completion_tokens;
         self.cached_tokens += usage.cached_tokens.unwrap_or(0);
-        if usage.cached_tokens.is_some() {
-            usage.prompt_tokens
-        } else {
-            0
-        }
+        usage.cached_tokens.is_some()
     }
 
     /// The figures that are compared, by name; `None` where one was not measured.
@@ -264,6 +261,32 @@ mod tests {
         assert_eq!((summary.p50, summary.mean, summary.max), (2.5, 2.5, 4.0));
         assert!((summary.p95 - 3.85).abs() < 1e-12);
         assert_eq!(Summary::of(Vec::new()), Summary::default());
+    }
+
+    #[test]
+    fn where_some_answers_tell_cached_tokens_silence_means_none() {
+        let silent = |cached_tokens| {
+            let mut sample = sample(1.0, None);
+            sample.usage = sample.usage.map(|usage| Usage {
+                cached_tokens,
+                ..usage
+            });
+            sample
+        };
+        let ratio = |cached: [Option<u64>; 2]| {
+            let turns = cached.map(silent).to_vec();
+            Run::of(
+                &Samples {
+                    turns,
+                    ..Samples::default()
+                },
+                None,
+                None,
+            )
+            .hit_ratio
+        };
+        assert_eq!(ratio([Some(50), None]), Some(0.25));
+        assert_eq!(ratio([None, None]), None);
     }
 
     #[test]
