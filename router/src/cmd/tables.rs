@@ -1,14 +1,18 @@
 //! `tailroute tables`: figures that documents print, from one command each.
 //!
-//! `--routing` compares the routing policies: see `routing`. `--paper` prints the T-LRU paper's tables on generated
+//! `--routing` compares the routing policies: see `routing`. `--tel` holds adaptive ξ against the best fixed one: see `tel`.
+//! `--agents` plays coding agents: see `agents`. `--paper` prints the T-LRU paper's tables on generated
 //! workloads, ours beside the printed figures. The paper's traces are samples that were not published, so agreement means that the same policies on a workload of
 //! the same shape gain about as much in the same places, no more. Where the workloads' shape comes from, and which of
 //! the printed figures took part in that, is told in `policy::simulate::generate`.
 
+mod agents;
 mod experiment;
 mod paper;
 mod plot;
+mod pool;
 mod routing;
+mod tel;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,33 +25,37 @@ use serde::Serialize;
 
 use self::experiment::{Baseline, Cell, Column, Extent, Figure, QueueRow, Setting};
 use self::paper::CAPACITIES;
+use crate::trace_source::TraceSource;
 
 /// Utilisations of the queueing table.
 const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 
-/// The tables of the documents: routing policies compared, or the T-LRU paper's tables beside the printed figures
+/// The tables of the documents: routing policies compared, adaptive ξ, agents, or the T-LRU paper's tables
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute tables --routing --trace mooncake_conv.jsonl.gz --seeds 1,2,3 --svg routing.svg\n  \
+    tailroute tables --tel --trace mooncake_conv.jsonl.gz\n  tailroute tables --agents --seeds 1,2,3\n  \
     tailroute tables --paper\n  tailroute tables --paper --out tables/")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. 1 to 3 for --routing and 1 to 5 for --paper unless given.
+    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. 1 to 5 for --paper and 1 to 3
+    /// for the others unless given.
     #[arg(long)]
     seeds: Option<Seeds>,
-    /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator.
+    /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator; of --tel and --agents
+    /// at most so many of each workload.
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
-    /// gen:agentic:SEED, which is also what is played without a trace.
-    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    /// gen:agentic:SEED, which is also what is played without a trace. With --tel: a trace besides the generated workloads.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     trace: Option<String>,
     /// With --routing: also draw p95 by policy and cell into this file.
-    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents", "tel"])]
     svg: Option<PathBuf>,
     /// Also write tables.md, tables.json and ttft.svg into this folder.
-    #[arg(long, conflicts_with = "routing")]
+    #[arg(long, conflicts_with_all = ["routing", "agents", "tel"])]
     out: Option<PathBuf>,
     /// Print JSON instead of Markdown.
     #[arg(long)]
@@ -61,6 +69,12 @@ struct Which {
     /// Routing policies and weights in twelve cells: 4 and 8 workers, 1,000 and 8,000 blocks, loads 0.5, 0.8 and 1.1.
     #[arg(long)]
     routing: bool,
+    /// Adaptive ξ against the best fixed ξ in hindsight, and after α doubles: five generated workloads, and the trace.
+    #[arg(long)]
+    tel: bool,
+    /// Coding agents' tail against cache_aware's at four loads.
+    #[arg(long)]
+    agents: bool,
     /// Tables 1 to 6 of arXiv 2510.15152, and T-LRU against LRU on a queueing server.
     #[arg(long)]
     paper: bool,
@@ -110,31 +124,53 @@ struct Table {
 /// # Errors
 /// If the tables cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if args.which.routing {
-        routing(&args)
-    } else {
-        paper(&args)
+    match &args.which {
+        Which { routing: true, .. } => routing(&args),
+        Which { tel: true, .. } => tel(&args),
+        Which { agents: true, .. } => agents(&args),
+        _ => paper(&args),
     }
 }
 
+impl Args {
+    fn trace(&self) -> Result<Option<(String, TraceSource)>, BadWorkload> {
+        let named = |name: &String| Ok((name.clone(), name.parse()?));
+        self.trace.as_ref().map(named).transpose()
+    }
+
+    /// The seeds asked for, or 1 to 3.
+    fn seeds(&self) -> Seeds {
+        self.seeds.clone().unwrap_or(Seeds(vec![1, 2, 3]))
+    }
+
+    /// Prints a report as it is asked for.
+    fn print<R: Serialize>(&self, report: &R, markdown: fn(&R) -> String) -> anyhow::Result<ExitCode> {
+        let text = if self.json {
+            serde_json::to_string_pretty(report)?
+        } else {
+            markdown(report)
+        };
+        super::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn tel(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = tel::measure(args.trace()?.as_ref(), args.turns, &args.seeds())?;
+    args.print(&report, tel::markdown)
+}
+
+fn agents(args: &Args) -> anyhow::Result<ExitCode> {
+    args.print(&agents::measure(args.turns, &args.seeds())?, agents::markdown)
+}
+
 fn routing(args: &Args) -> anyhow::Result<ExitCode> {
-    let trace = match &args.trace {
-        Some(name) => Some((name.clone(), name.parse()?)),
-        None => None,
-    };
-    let seeds = args.seeds.clone().unwrap_or(Seeds(vec![1, 2, 3]));
-    let report = routing::measure(trace.as_ref(), args.turns, &seeds)?;
+    let report = routing::measure(args.trace()?.as_ref(), args.turns, &args.seeds())?;
     if let Some(path) = &args.svg {
         let drawn = routing::svg(&report);
         std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let text = if args.json {
-        serde_json::to_string_pretty(&report)?
-    } else {
-        routing::markdown(&report)
-    };
-    super::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    args.print(&report, routing::markdown)
 }
 
 fn paper(args: &Args) -> anyhow::Result<ExitCode> {

@@ -36,7 +36,7 @@ pub(super) struct Sent {
     turn: u32,
     ticket: Option<Ticket>,
     hold: Option<Hold>,
-    evict_first: Tokens,
+    pub(super) evict_first: Tokens,
     /// The worker that the conversation's last turn went to, if another.
     left: Option<usize>,
     sent_at: Millis,
@@ -210,6 +210,7 @@ impl<'a> Brain<'a> {
                 let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
                 self.controller.tail(xi, target.next_prompt, view.utilisation)
             }
+            CacheRule::TLruAt(xi) => slo::evict_first_tail(xi.as_f64(), target.next_prompt, 0.0),
             CacheRule::LengthAware => {
                 let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
                 Tokens(xi.min(1e9) as u64)

@@ -19,7 +19,9 @@ pub enum CacheRule {
     Lru,
     /// What lies past the TEL-safe budget of the objective, at any load.
     TLru,
-    /// The same under the controller of [`crate::slo`] and its load gate.
+    /// What lies past the budget of this ξ in uncached tokens, whatever the objective: what an adaptive ξ is held against.
+    TLruAt(Tokens),
+    /// What lies past the budget of the objective, under the controller of [`crate::slo`] and its load gate.
     Adaptive,
     /// Conversations shorter than this.
     Threshold(Tokens),
@@ -32,7 +34,7 @@ pub enum CacheRule {
 /// A name that no rule has.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is no cache policy of a fleet; there are lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware, length-aware"
+    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], adaptive, threshold-lru[:TOKENS], end-aware, length-aware"
 )]
 pub struct UnknownCacheRule(pub String);
 
@@ -41,6 +43,7 @@ impl fmt::Display for CacheRule {
         match self {
             Self::Lru => f.write_str("lru"),
             Self::TLru => f.write_str("t-lru"),
+            Self::TLruAt(xi) => write!(f, "t-lru:{}", xi.0),
             Self::Adaptive => f.write_str("adaptive"),
             Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
             Self::EndAware => f.write_str("end-aware"),
@@ -60,11 +63,18 @@ impl FromStr for CacheRule {
             "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
             "end-aware" => Ok(Self::EndAware),
             "length-aware" => Ok(Self::LengthAware),
-            other => other
-                .strip_prefix("threshold-lru:")
-                .and_then(|tokens| tokens.parse().ok())
-                .map(|tokens| Self::Threshold(Tokens(tokens)))
-                .ok_or_else(|| UnknownCacheRule(text.to_owned())),
+            _ => with_tokens(text).ok_or_else(|| UnknownCacheRule(text.to_owned())),
         }
+    }
+}
+
+/// A rule that takes a number of tokens.
+fn with_tokens(text: &str) -> Option<CacheRule> {
+    let (name, tokens) = text.split_once(':')?;
+    let tokens = Tokens(tokens.parse().ok()?);
+    match name {
+        "threshold-lru" => Some(CacheRule::Threshold(tokens)),
+        "t-lru" => Some(CacheRule::TLruAt(tokens)),
+        _ => None,
     }
 }

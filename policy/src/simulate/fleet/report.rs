@@ -61,6 +61,8 @@ pub struct TurnRecord {
     pub cached: Tokens,
     /// Prompt tokens that were computed.
     pub uncached: Tokens,
+    /// Tokens at the conversation's end that the worker may drop first from now on.
+    pub evict_first: Tokens,
 }
 
 /// Collects.

@@ -199,6 +199,7 @@ impl<'a> Run<'a> {
                 predicted_ms: flight.sent.predicted_ttft.0,
                 cached: computed.cached,
                 uncached: computed.uncached,
+                evict_first: flight.sent.evict_first,
             };
             self.tally
                 .count(record, turn >= self.warm_up, self.config.per_turn);

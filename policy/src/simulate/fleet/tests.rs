@@ -229,6 +229,7 @@ fn cache_rules_survive_a_round_trip() {
     for name in [
         "lru",
         "t-lru",
+        "t-lru:1200",
         "adaptive",
         "threshold-lru:77",
         "end-aware",

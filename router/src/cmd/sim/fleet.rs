@@ -42,8 +42,8 @@ pub struct Args {
         default_value = "round_robin,cache_aware,least_ttft,tail"
     )]
     policies: Vec<PolicyName>,
-    /// What workers drop first: lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware or length-aware; a list runs
-    /// each. Adaptive for `tail` and lru for the others unless given.
+    /// What workers drop first: lru, t-lru[:TOKENS] (ξ fixed at so many), adaptive, threshold-lru[:TOKENS], end-aware or
+    /// length-aware; a list runs each. Adaptive for `tail` and lru for the others unless given.
     #[arg(long, value_delimiter = ',')]
     cache: Vec<CacheRule>,
     /// ξ: the objective's time to first token, in ms.
