@@ -73,6 +73,11 @@ impl Conversation {
             .push(json!({ "role": "assistant", "content": text }));
     }
 
+    /// A message as it is.
+    pub fn push(&mut self, message: Value) {
+        self.messages.push(message);
+    }
+
     /// Times that the user has spoken.
     #[must_use]
     pub fn turns(&self) -> usize {

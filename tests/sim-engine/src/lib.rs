@@ -27,6 +27,7 @@ mod fault;
 mod http;
 pub mod memory;
 pub mod scheduler;
+pub mod script;
 mod sessions;
 mod stats;
 pub mod text;

@@ -27,6 +27,7 @@ use rustc_hash::FxHashMap;
 pub use self::counters::{Aborts, Counters, Phase, TTFT_BUCKETS_S};
 use crate::config::{EngineConfig, Order};
 use crate::memory::{CacheTerms, FinishedTurn, Memory};
+use crate::script::Script;
 use crate::text;
 use crate::tokens::{BlockHasher, piece_token};
 
@@ -46,6 +47,8 @@ pub struct Submission {
     pub tokens: Option<Arc<[u32]>>,
     /// Decides what is said.
     pub seed: u64,
+    /// Says something else than words.
+    pub script: Option<Arc<Script>>,
     /// How many tokens are said; at least one.
     pub output_tokens: u32,
     /// The reply ends at its limit, not by itself.
@@ -354,12 +357,12 @@ impl Scheduler {
                 continue;
             };
             // Its keys and values exist once the next token was computed from it.
-            let said = text::word(
-                sequence.request.seed,
-                sequence.progress.generated - 1,
-                self.multibyte,
-            );
-            grow(&mut self.memory, sequence, piece_token(said));
+            let (request, last) = (&sequence.request, sequence.progress.generated - 1);
+            let token = match &request.script {
+                Some(script) => script.token(last),
+                None => piece_token(text::word(request.seed, last, self.multibyte)),
+            };
+            grow(&mut self.memory, sequence, token);
             sequence.progress.generated += 1;
             self.counters.generation_tokens += 1;
             if sequence.progress.generated >= sequence.request.output_tokens {

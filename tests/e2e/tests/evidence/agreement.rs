@@ -15,7 +15,7 @@ use crate::{Dice, agreement, all_live, told};
 const CAPACITY_BLOCKS: u64 = 500;
 const TURNS: u64 = 200;
 
-async fn fleet(engines: usize, events: Option<EventStyle>) -> Fleet {
+pub(crate) async fn fleet(engines: usize, events: Option<EventStyle>) -> Fleet {
     let engine = EngineConfig {
         kv_events: Some(KvEventsConfig {
             style: events.unwrap_or_default(),

@@ -7,6 +7,7 @@
     reason = "tests and their helpers"
 )]
 
+mod agents;
 mod agreement;
 mod completions;
 mod lease;

@@ -31,6 +31,7 @@ fn submission(conversation: u32, shared: u32, length: u32, output_tokens: u32) -
         seed: hasher.digest(),
         hasher,
         tokens: Some(Arc::from(tokens)),
+        script: None,
         output_tokens,
         runs_out: true,
         priority: 0,

@@ -119,8 +119,14 @@ async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure>
         return Err(Failure::Cut);
     }
     let config = &shape.shared.config;
-    let mut said = text::words(shape.reply.seed, 0..last.generated, config.multibyte);
-    said.truncate(shape.reply.cut.unwrap_or(usize::MAX));
+    let said = match &shape.reply.script {
+        Some(script) => script.message(last.generated),
+        None => {
+            let mut said = text::words(shape.reply.seed, 0..last.generated, config.multibyte);
+            said.truncate(shape.reply.cut.unwrap_or(usize::MAX));
+            plain(said)
+        }
+    };
     let mut answer = whole_answer(shape, said, shape.usage(&last));
     if let Some(metrics) = shape.metrics(&last) {
         answer["metrics"] = metrics;
@@ -128,16 +134,20 @@ async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure>
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn whole_answer(shape: &Shape, said: String, usage: Value) -> Value {
+/// A message of text.
+fn plain(said: String) -> Value {
+    json!({ "role": "assistant", "content": said, "tool_calls": [] })
+}
+
+fn whole_answer(shape: &Shape, message: Value, usage: Value) -> Value {
     let finish = shape.reply.finish.name();
     let (object, choice) = if shape.chat {
-        let message = json!({ "role": "assistant", "content": said, "tool_calls": [] });
         let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish });
         ("chat.completion", choice)
     } else {
         (
             "text_completion",
-            json!({ "index": 0, "text": said, "logprobs": null, "finish_reason": finish }),
+            json!({ "index": 0, "text": message["content"], "logprobs": null, "finish_reason": finish }),
         )
     };
     json!({
@@ -168,6 +178,7 @@ fn fast(shared: &Arc<Shared>, id: &str, chat: bool, streamed: bool, body_bytes: 
         include_usage: true,
         finish: Finish::Stop,
         cut: None,
+        script: None,
         seed: 0,
         prompt_tokens: body_bytes as u64 / 4,
     };
@@ -190,6 +201,6 @@ fn fast(shared: &Arc<Shared>, id: &str, chat: bool, streamed: bool, body_bytes: 
     let said = text::words(0, 0..generated, shared.config.multibyte);
     json_response(
         StatusCode::OK,
-        &whole_answer(&shape, said, shape.usage(&progress)),
+        &whole_answer(&shape, plain(said), shape.usage(&progress)),
     )
 }

@@ -13,6 +13,7 @@ use super::error::ApiError;
 use crate::config::{Dialect, EngineConfig};
 use crate::memory::CacheTerms;
 use crate::scheduler::Submission;
+use crate::script::{self, Script};
 use crate::text;
 use crate::tokens::{BlockHasher, push_text, special_token};
 
@@ -94,6 +95,8 @@ pub(super) struct Fields {
     messages: Option<Vec<Message>>,
     prompt: Option<Prompt>,
     tools: Option<Value>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     max_tokens: Option<u32>,
@@ -148,6 +151,7 @@ struct Xargs {
 pub(super) enum Finish {
     Stop,
     Length,
+    ToolCalls,
 }
 
 impl Finish {
@@ -155,6 +159,7 @@ impl Finish {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
         }
     }
 }
@@ -167,6 +172,8 @@ pub(super) struct Reply {
     pub(super) finish: Finish,
     /// Bytes of text after which a stop string began.
     pub(super) cut: Option<usize>,
+    /// Calls tools instead of saying words.
+    pub(super) script: Option<Arc<Script>>,
     pub(super) seed: u64,
     pub(super) prompt_tokens: u64,
 }
@@ -213,7 +220,7 @@ impl Fields {
         Ok(tokens)
     }
 
-    /// `<|role|>content<|end|>` for each message, tools first; parts and tool calls as their JSON.
+    /// `<|role|>content<|end|>` for each message, tools first; parts as their JSON, tool calls as they are generated.
     fn template(&self, messages: &[Message], tokens: &mut Vec<u32>) {
         if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_null()) {
             tokens.push(special_token("tools"));
@@ -241,7 +248,7 @@ impl Fields {
                 push_text(id, tokens);
             }
             if let Some(calls) = message.tool_calls.as_ref().filter(|calls| !calls.is_null()) {
-                push_text(&calls.to_string(), tokens);
+                script::render(calls, tokens);
             }
             tokens.push(special_token("<|end|>"));
         }
@@ -283,9 +290,15 @@ impl Fields {
         } else {
             text::stop_at(seed, limit, config.multibyte, stops)
         };
+        let script = self.script(seed, limit, config.multibyte).map(Arc::new);
         let (output_tokens, cut) = stopped.map_or((limit, None), |(tokens, bytes)| (tokens, Some(bytes)));
         // Where nobody names a limit the model ends its answer itself.
         let natural_end = wanted.is_none() && !self.ignore_eos.unwrap_or(false);
+        let (output_tokens, finish) = match &script {
+            Some(script) if script.len() <= limit => (script.len(), Finish::ToolCalls),
+            None if natural_end || cut.is_some() => (output_tokens, Finish::Stop),
+            _ => (limit, Finish::Length),
+        };
         let reply = Reply {
             stream: self.stream.unwrap_or(false),
             include_usage: self
@@ -293,12 +306,9 @@ impl Fields {
                 .as_ref()
                 .and_then(|options| options.include_usage)
                 .unwrap_or(false),
-            finish: if natural_end || cut.is_some() {
-                Finish::Stop
-            } else {
-                Finish::Length
-            },
-            cut,
+            finish,
+            cut: cut.filter(|_| script.is_none()),
+            script: script.clone(),
             seed,
             prompt_tokens,
         };
@@ -308,12 +318,36 @@ impl Fields {
             hasher,
             tokens: config.kv_events.is_some().then(|| Arc::from(tokens)),
             seed,
+            script,
             output_tokens,
             runs_out: reply.finish == Finish::Length,
             priority: self.priority.unwrap_or(0),
             terms: self.terms(config, headers)?,
         };
         Ok((submission, reply))
+    }
+
+    /// Tools are called where they must be: `tool_choice` names a function or is `required`. Then the first two are, or one
+    /// where calls may not be parallel.
+    fn script(&self, seed: u64, limit: u32, multibyte: bool) -> Option<Script> {
+        let named = self.tool_choice.as_ref()?;
+        let names: Vec<&str> = match named["function"]["name"].as_str() {
+            Some(name) => vec![name],
+            None if named == "required" => {
+                let most = if self.parallel_tool_calls == Some(false) {
+                    1
+                } else {
+                    2
+                };
+                let tools = self.tools.as_ref()?.as_array()?.iter();
+                tools
+                    .filter_map(|tool| tool["function"]["name"].as_str())
+                    .take(most)
+                    .collect()
+            }
+            None => return None,
+        };
+        (!names.is_empty()).then(|| Script::new(seed, limit, multibyte, &names))
     }
 
     fn terms(self, config: &EngineConfig, headers: &HeaderMap) -> Result<CacheTerms, ApiError> {

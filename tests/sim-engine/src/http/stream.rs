@@ -147,6 +147,13 @@ impl Writer {
                 "null",
             );
         }
+        if let Some(script) = self.shape.reply.script.clone() {
+            let deltas = script.deltas(self.said..progress.generated);
+            for delta in deltas {
+                self.choice(&mut out, &format!("\"delta\":{delta}"), "null");
+            }
+            self.said = progress.generated;
+        }
         let text = self.new_text(progress.generated);
         if !text.is_empty() {
             // Words hold nothing that JSON escapes.
@@ -163,6 +170,7 @@ impl Writer {
         out
     }
 
+    /// Words said since the last event; none where there is a script, which was said before.
     fn new_text(&mut self, generated: u32) -> String {
         let mut text = text::words(
             self.shape.reply.seed,

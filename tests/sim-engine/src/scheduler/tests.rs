@@ -38,6 +38,7 @@ fn submission(tokens: &[u32], output_tokens: u32) -> Submission {
         hasher,
         tokens: None,
         seed,
+        script: None,
         output_tokens,
         runs_out: true,
         priority: 0,

@@ -1,0 +1,216 @@
+//! Replies that call tools: what is said token by token, and how the template renders it when it comes back.
+//!
+//! A call is generated as `<|call|>name<|arguments|>arguments<|/call|>` after the reply's text, and the template renders
+//! one in a message the same way, so a call that comes back as history becomes the very tokens that were generated. Its id
+//! is in neither: most models' templates leave it out.
+
+use serde_json::{Value, json};
+
+use crate::text;
+use crate::tokens::{piece_token, pieces, push_text, special_token};
+
+const CALL: &str = "<|call|>";
+const ARGUMENTS: &str = "<|arguments|>";
+const END: &str = "<|/call|>";
+
+/// What a token says to the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Said {
+    Text(String),
+    /// A call begins: its name is complete.
+    Call(usize),
+    Arguments(usize, String),
+    /// Nothing yet: part of a name, a mark.
+    Nothing,
+}
+
+/// A reply that calls tools.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    tokens: Vec<u32>,
+    said: Vec<Said>,
+    /// Id and name of each call.
+    calls: Vec<[String; 2]>,
+}
+
+impl Script {
+    /// A reply of about `limit` tokens that the seed stands for: some text, then a call of each of these functions.
+    #[must_use]
+    pub fn new(seed: u64, limit: u32, multibyte: bool, names: &[&str]) -> Self {
+        let mut script = Self::default();
+        let text = limit / 4;
+        for at in 0..text {
+            script.say(text::word(seed, at, multibyte), Said::Text);
+        }
+        let (count, mut from) = (names.len().max(1) as u32, text);
+        for (index, name) in names.iter().enumerate() {
+            script
+                .calls
+                .push([format!("call_{seed:016x}_{index}"), (*name).to_owned()]);
+            script.mark(CALL);
+            script.say(name, |_| Said::Nothing);
+            script.said.pop();
+            script.said.push(Said::Call(index));
+            script.mark(ARGUMENTS);
+            // What it takes besides the words, and one word at the least.
+            let words = ((limit - text) / count).saturating_sub(16).max(1);
+            let arguments = json!({ "text": text::words(seed, from..from + words, multibyte), "n": index });
+            script.say(&arguments.to_string(), |piece| Said::Arguments(index, piece));
+            script.mark(END);
+            from += words;
+        }
+        script
+    }
+
+    fn mark(&mut self, name: &str) {
+        self.tokens.push(special_token(name));
+        self.said.push(Said::Nothing);
+    }
+
+    fn say(&mut self, text: &str, said: impl Fn(String) -> Said) {
+        for piece in pieces(text) {
+            self.tokens.push(piece_token(piece));
+            self.said.push(said(piece.to_owned()));
+        }
+    }
+
+    /// Number of tokens of the whole reply.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The token at `index`; past the end, that of nothing.
+    #[must_use]
+    pub fn token(&self, index: u32) -> u32 {
+        self.tokens.get(index as usize).copied().unwrap_or_default()
+    }
+
+    /// The deltas that these tokens make in a stream.
+    #[must_use]
+    pub fn deltas(&self, tokens: std::ops::Range<u32>) -> Vec<Value> {
+        let mut deltas: Vec<Value> = Vec::new();
+        let (mut text, mut arguments): (String, Option<(usize, String)>) = Default::default();
+        let said = self
+            .said
+            .get(tokens.start as usize..tokens.end.min(self.len()) as usize);
+        for said in said.unwrap_or_default().iter().chain([&Said::Nothing]) {
+            if !text.is_empty() && !matches!(said, Said::Text(_)) {
+                deltas.push(json!({ "content": std::mem::take(&mut text) }));
+            }
+            if !matches!(said, Said::Arguments(..))
+                && let Some((index, more)) = arguments.take()
+            {
+                deltas.push(json!({ "tool_calls": [{ "index": index, "function": { "arguments": more } }] }));
+            }
+            match said {
+                Said::Text(piece) => text += piece,
+                Said::Call(index) => deltas.push(json!({ "tool_calls": [self.call(*index, "", true)] })),
+                Said::Arguments(index, piece) => arguments.get_or_insert((*index, String::new())).1 += piece,
+                Said::Nothing => {}
+            }
+        }
+        deltas
+    }
+
+    /// The message that the first `tokens` tokens make.
+    #[must_use]
+    pub fn message(&self, tokens: u32) -> Value {
+        let (mut content, mut calls) = (String::new(), Vec::new());
+        for said in self.said.iter().take(tokens as usize) {
+            match said {
+                Said::Text(piece) => content += piece,
+                Said::Call(_) => calls.push(String::new()),
+                Said::Arguments(index, piece) => calls[*index] += piece,
+                Said::Nothing => {}
+            }
+        }
+        let calls: Vec<Value> = calls
+            .iter()
+            .enumerate()
+            .map(|(index, arguments)| self.call(index, arguments, false))
+            .collect();
+        let content = if content.is_empty() {
+            Value::Null
+        } else {
+            content.into()
+        };
+        json!({ "role": "assistant", "content": content, "tool_calls": calls })
+    }
+
+    fn call(&self, index: usize, arguments: &str, streamed: bool) -> Value {
+        let [id, name] = &self.calls[index];
+        let mut call =
+            json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        if streamed {
+            call["index"] = index.into();
+        }
+        call
+    }
+}
+
+/// What the template makes of a message's `tool_calls`.
+pub(crate) fn render(calls: &Value, tokens: &mut Vec<u32>) {
+    for call in calls.as_array().into_iter().flatten() {
+        let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
+        tokens.push(special_token(CALL));
+        push_text(name.as_str().unwrap_or_default(), tokens);
+        tokens.push(special_token(ARGUMENTS));
+        match arguments.as_str() {
+            Some(text) => push_text(text, tokens),
+            None => push_text(&arguments.to_string(), tokens),
+        }
+        tokens.push(special_token(END));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_generated_is_what_the_template_renders() {
+        for (limit, names) in [
+            (4, &["f"][..]),
+            (60, &["read_file"]),
+            (200, &["read_file", "edit"]),
+        ] {
+            let script = Script::new(7, limit, true, names);
+            let message = script.message(script.len());
+            assert_eq!(message["tool_calls"].as_array().unwrap().len(), names.len());
+            let mut tokens = Vec::new();
+            push_text(message["content"].as_str().unwrap(), &mut tokens);
+            render(&message["tool_calls"], &mut tokens);
+            assert_eq!(tokens, script.tokens);
+            assert_eq!(script.said.len(), script.tokens.len());
+        }
+    }
+
+    #[test]
+    fn deltas_make_the_message_however_they_are_cut() {
+        let script = Script::new(7, 80, true, &["read_file", "edit"]);
+        for step in [1, 3, 7, 1000] {
+            let (mut content, mut calls) = (String::new(), vec![String::new(); 2]);
+            for from in (0..script.len()).step_by(step) {
+                for delta in script.deltas(from..from + step as u32) {
+                    content += delta["content"].as_str().unwrap_or_default();
+                    for call in delta["tool_calls"].as_array().into_iter().flatten() {
+                        let arguments = call["function"]["arguments"].as_str().unwrap();
+                        calls[call["index"].as_u64().unwrap() as usize] += arguments;
+                    }
+                }
+            }
+            let whole = script.message(script.len());
+            assert_eq!(whole["content"], content);
+            for (at, arguments) in calls.iter().enumerate() {
+                assert_eq!(whole["tool_calls"][at]["function"]["arguments"], *arguments);
+            }
+        }
+    }
+}
