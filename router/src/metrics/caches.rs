@@ -1,0 +1,154 @@
+//! How well it is known what workers' caches hold, and how their streams of cache events do.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use policy::evidence::Event;
+use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec};
+
+use super::registrar::Registrar;
+use super::{Metrics, clamp};
+
+/// Predictions held against reports, and cache events.
+#[derive(Debug)]
+pub(super) struct Caches {
+    prompt_tokens: IntCounterVec,
+    corrected: IntCounterVec,
+    agreement: IntCounterVec,
+    cached_error: HistogramVec,
+    kv_events: IntCounterVec,
+    kv_streams: IntCounterVec,
+    kv_behind: IntGaugeVec,
+    kv_lag: GaugeVec,
+}
+
+impl Caches {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            prompt_tokens: metrics.counter(
+                "tailroute_prompt_tokens_total",
+                "Prompt tokens by worker: all, predicted to be cached, reported to be cached.",
+                &["worker", "kind"],
+            )?,
+            corrected: metrics.counter(
+                "tailroute_mirror_corrections_total",
+                "Answers that showed that something is not in a worker's cache, so that what was used before it is taken to be gone.",
+                &["worker"],
+            )?,
+            agreement: metrics.counter(
+                "tailroute_cached_tokens_agreement_total",
+                "Answers by how the cached tokens that were predicted agree with those reported (exact; block: within \
+                 one; tenth: within 10 %; off) and by what predicted them (events, mirror).",
+                &["worker", "evidence", "agreement"],
+            )?,
+            cached_error: metrics.tokens(
+                "tailroute_cached_tokens_error",
+                "Absolute difference between predicted and reported cached tokens.",
+                &["worker", "evidence"],
+            )?,
+            kv_events: metrics.counter(
+                "tailroute_kv_events_total",
+                "Cache events applied, by kind: stored, copied, removed, cleared.",
+                &["worker", "kind"],
+            )?,
+            kv_streams: metrics.counter(
+                "tailroute_kv_stream_total",
+                "What happened to workers' streams of cache events: batches missing (gap) and brought again (replayed), \
+                 batches that came twice (duplicate), a new process (restart), all forgotten (forget), a batch that \
+                 cannot be read (unreadable), nobody who answers for lost ones (unanswered), a connection lost (lost).",
+                &["worker", "what"],
+            )?,
+            kv_behind: metrics.gauge(
+                "tailroute_kv_stream_behind_batches",
+                "Batches that are known to be missing while they are asked for again.",
+                &["worker"],
+            )?,
+            kv_lag: metrics.real(
+                "tailroute_kv_stream_lag_seconds",
+                "From when the last batch applied was made, by the worker's clock, to when it was applied, by ours.",
+                &["worker"],
+            )?,
+        })
+    }
+}
+
+impl Metrics {
+    /// A prompt's tokens were counted by a worker.
+    pub fn tokens(&self, worker: &str, prompt: u64, predicted_cached: u64, reported_cached: Option<u64>) {
+        let add = |kind, tokens| {
+            self.caches
+                .prompt_tokens
+                .with_label_values(&[worker, kind])
+                .inc_by(tokens)
+        };
+        add("all", prompt);
+        add("predicted_cached", predicted_cached);
+        if let Some(cached) = reported_cached {
+            add("reported_cached", cached);
+        }
+    }
+
+    /// A worker reported how many of a prompt's tokens were cached, of which so many were predicted.
+    pub fn agreement(&self, worker: &str, evidence: &str, predicted: u64, reported: u64, block: u64) {
+        let error = predicted.abs_diff(reported);
+        let agreement = match error {
+            0 => "exact",
+            _ if error <= block => "block",
+            _ if error * 10 <= reported => "tenth",
+            _ => "off",
+        };
+        self.caches
+            .agreement
+            .with_label_values(&[worker, evidence, agreement])
+            .inc();
+        self.caches
+            .cached_error
+            .with_label_values(&[worker, evidence])
+            .observe(error as f64);
+    }
+
+    /// An answer showed that part of what was believed to be in a worker's cache is not there.
+    pub fn mirror_corrected(&self, worker: &str) {
+        self.caches.corrected.with_label_values(&[worker]).inc();
+    }
+
+    /// Cache events of a worker were applied.
+    pub fn kv_events(&self, worker: &str, events: &[Event]) {
+        let mut counts = [("stored", 0), ("copied", 0), ("removed", 0), ("cleared", 0)];
+        for event in events {
+            let kind = match event {
+                Event::Stored(_) => 0,
+                Event::Copied { .. } => 1,
+                Event::Removed { .. } => 2,
+                Event::Cleared => 3,
+            };
+            counts[kind].1 += 1;
+        }
+        for (kind, count) in counts.into_iter().filter(|&(_, count)| count > 0) {
+            self.caches
+                .kv_events
+                .with_label_values(&[worker, kind])
+                .inc_by(count);
+        }
+    }
+
+    /// So many batches of a worker's cache events are known to be missing.
+    pub fn kv_behind(&self, worker: &str, batches: u64) {
+        self.caches
+            .kv_behind
+            .with_label_values(&[worker])
+            .set(clamp(batches));
+    }
+
+    /// A batch that was made at this time, in seconds since 1970, was applied now.
+    pub fn kv_lag(&self, worker: &str, made_s: f64) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let lag = now.map_or(0.0, |now| now.as_secs_f64()) - made_s;
+        // Clocks of two hosts differ by more than most lags.
+        self.caches.kv_lag.with_label_values(&[worker]).set(lag.max(0.0));
+    }
+
+    /// Something happened to a worker's stream of cache events.
+    pub fn kv_stream(&self, worker: &str, what: &str) {
+        self.caches.kv_streams.with_label_values(&[worker, what]).inc();
+    }
+}
