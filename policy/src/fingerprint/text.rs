@@ -45,6 +45,14 @@ pub enum Field {
     Reasoning = 0x19,
 }
 
+impl Field {
+    /// The two bytes that open it, made as one number: two writes of a byte would be waited for by the read of both.
+    #[inline]
+    fn mark(self) -> [u8; 2] {
+        (u16::from(MARK) | u16::from(self as u8) << 8).to_le_bytes()
+    }
+}
+
 /// Where a [`Cutter`]'s pieces go.
 pub trait Sink {
     /// The next piece's digest, and the canonical bytes up to its end.
@@ -160,7 +168,7 @@ impl<S: Sink> Cutter<S> {
             return;
         }
         if let Some(field) = self.pending.take() {
-            self.absorb(&[MARK, field as u8]);
+            self.absorb(&field.mark());
         }
         self.absorb(bytes);
     }
@@ -174,7 +182,7 @@ impl<S: Sink> Cutter<S> {
             return;
         }
         if let Some(field) = self.pending.take() {
-            self.absorb(&[MARK, field as u8]);
+            self.absorb(&field.mark());
         }
         self.buffer[self.fill..self.fill + N].copy_from_slice(window);
         self.fill += length.min(N);

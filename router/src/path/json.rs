@@ -2,7 +2,8 @@
 //!
 //! The router needs a few small fields of a body and a hash over its large strings. So nothing is turned into values:
 //! a [`Scanner`] checks the grammar (RFC 8259) as it goes, and hands on strings as they lie in the body. Strings are most
-//! of a body, and are looked through [64 bytes at a time](block). Nesting costs one bit a level and is bounded.
+//! of a body, and are looked through [64 bytes at a time](block), where a block begins never waiting for what the one before
+//! it holds. Nesting costs one bit a level and is bounded.
 //!
 //! What is handed on is *canonical*: a string in its shortest spelling ([`policy::fingerprint::spell`]), a value without
 //! insignificant white space. Nearly all strings are written that way already, escapes included, so the bytes go on
@@ -169,7 +170,8 @@ impl<'a> Scanner<'a> {
         if self.peek() != Some(b'"') {
             return Err(self.wrong("expected a key in quotes"));
         }
-        let key = self.quoted()?;
+        self.at += 1;
+        let key = self.rest_of_quoted()?;
         self.expect(b':', "expected `:`")?;
         Ok(key)
     }

@@ -19,16 +19,14 @@ pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<
     scanner.object(|scanner, key| {
         if key == b"role" && !begun {
             begun = true;
-            let role = text(scanner)?;
-            pieces.begin_message(&role);
-            return Ok(());
+            return role(scanner, pieces);
         }
         let rank = rank(key).filter(|_| scanner.peek() != Some(b'n'));
         in_order &= rank.is_none_or(|rank| rank >= fields.reached);
         match rank {
             Some(rank) if in_order => {
                 if !std::mem::replace(&mut begun, true) {
-                    pieces.begin_message(&ahead(&start, b"role"));
+                    begin(&start, pieces);
                 }
                 fields.take(rank, key, scanner, pieces)
             }
@@ -46,7 +44,7 @@ pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<
 #[cold]
 fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Malformed> {
     pieces.rewind(mark);
-    pieces.begin_message(&ahead(start, b"role"));
+    begin(start, pieces);
     let mut fields = Fields::default();
     for wanted in 0..=LAST {
         start.clone().object(|scanner, key| match rank(key) {
@@ -103,6 +101,24 @@ impl Fields {
     }
 }
 
+/// Begins the message that stands here, whose role may stand further on. What is wrong with that is found in its place.
+fn begin(start: &Scanner<'_>, pieces: &mut Pieces) {
+    match start.ahead(b"role") {
+        Some(mut scanner) => drop(role(&mut scanner, pieces)),
+        None => pieces.begin_message(""),
+    }
+}
+
+/// Begins a message. Its role is hashed where it lies; anything but a string is none.
+fn role(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    pieces.begin_message("");
+    if scanner.peek() == Some(b'"') {
+        scanner.string(&mut Hashed(pieces))
+    } else {
+        scanner.skip().map(drop)
+    }
+}
+
 /// `tools`: a message of its own.
 pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     let mut begun = false;
@@ -128,19 +144,22 @@ fn content(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malform
 /// A content part: text, a medium, or something unknown.
 fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     match &*ahead(scanner, b"type") {
-        "text" | "input_text" | "output_text" => scanner.object(|scanner, key| match key {
+        b"text" | b"input_text" | b"output_text" => scanner.object(|scanner, key| match key {
             b"text" => field(scanner, pieces, Field::Text),
             _ => scanner.skip().map(drop),
         }),
-        "refusal" => scanner.object(|scanner, key| match key {
+        b"refusal" => scanner.object(|scanner, key| match key {
             b"refusal" => field(scanner, pieces, Field::Text),
             _ => scanner.skip().map(drop),
         }),
-        "image_url" | "input_image" => {
+        b"image_url" | b"input_image" => {
             let (mut whole, mut digest, mut uuid) = (scanner.clone(), None, None);
             scanner.object(|scanner, key| match key {
                 b"image_url" => image(scanner, &mut digest),
-                b"uuid" => hold(scanner, &mut uuid),
+                b"uuid" => {
+                    uuid = Some(scanner.clone());
+                    scanner.skip().map(drop)
+                }
                 _ => scanner.skip().map(drop),
             })?;
             match named(uuid, "image")?.or(digest) {
@@ -150,9 +169,9 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
             }
             Ok(())
         }
-        "input_audio" | "audio_url" => named_medium(scanner, pieces, "audio"),
-        "video_url" => named_medium(scanner, pieces, "video"),
-        "file" | "input_file" => named_medium(scanner, pieces, "file"),
+        b"input_audio" | b"audio_url" => named_medium(scanner, pieces, "audio"),
+        b"video_url" => named_medium(scanner, pieces, "video"),
+        b"file" | b"input_file" => named_medium(scanner, pieces, "file"),
         _ => {
             pieces.field(Field::Other);
             scanner.compact(&mut Hashed(pieces))
@@ -258,15 +277,38 @@ fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malfor
     held(name, pieces, Field::ToolName)
 }
 
-/// Passes over a value that is to be come back to.
-fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Scanner<'a>>) -> Result<(), Malformed> {
-    scanner.peek();
-    *place = Some(scanner.clone());
-    scanner.skip().map(drop)
+/// A value that is to be come back to.
+enum Held<'a> {
+    /// A string without escapes, as it lies.
+    Plain(&'a [u8]),
+    /// Anything else, by where it stands.
+    At(Scanner<'a>),
 }
 
-fn held(place: Option<Scanner<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), Malformed> {
-    place.map_or(Ok(()), |mut scanner| field(&mut scanner, pieces, of))
+/// Passes over such a value.
+fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Held<'a>>) -> Result<(), Malformed> {
+    let is_string = scanner.peek() == Some(b'"');
+    let start = scanner.clone();
+    let plain = if is_string {
+        scanner.quoted()?.plain()
+    } else {
+        scanner.skip()?;
+        None
+    };
+    *place = Some(plain.map_or(Held::At(start), Held::Plain));
+    Ok(())
+}
+
+fn held(place: Option<Held<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), Malformed> {
+    match place {
+        None => Ok(()),
+        Some(Held::Plain(text)) => {
+            pieces.field(of);
+            pieces.push(text);
+            Ok(())
+        }
+        Some(Held::At(mut scanner)) => field(&mut scanner, pieces, of),
+    }
 }
 
 /// A field whose value is a string; anything else leaves no trace.
@@ -278,19 +320,14 @@ fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result
     scanner.string(&mut Hashed(pieces))
 }
 
-/// A string member of the object that begins here, wherever it stands; empty if it has none.
-fn ahead<'a>(start: &Scanner<'a>, name: &[u8]) -> Cow<'a, str> {
-    start
-        .ahead(name)
-        .and_then(|mut scanner| text(&mut scanner).ok())
-        .unwrap_or_default()
-}
-
-/// A string's text; anything else has none.
-fn text<'a>(scanner: &mut Scanner<'a>) -> Result<Cow<'a, str>, Malformed> {
+/// A string member's text of the object that begins here, wherever it stands; empty if it has none.
+fn ahead<'a>(start: &Scanner<'a>, name: &[u8]) -> Cow<'a, [u8]> {
+    let Some(mut scanner) = start.ahead(name) else {
+        return Cow::default();
+    };
     if scanner.peek() == Some(b'"') {
-        scanner.quoted().map(Quoted::text)
+        scanner.quoted().map(Quoted::decoded).unwrap_or_default()
     } else {
-        scanner.skip().map(|_| Cow::default())
+        Cow::default()
     }
 }

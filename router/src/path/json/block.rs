@@ -1,73 +1,73 @@
 //! 64 bytes of a string at once: which of them are quotes, backslashes or control characters, as one bit each.
 //!
-//! The vectors are those that every machine of its kind has (SSE2, NEON), so there is one path and nothing to detect.
+//! Every machine of its kind has vectors of sixteen bytes (SSE2, NEON); most x86 machines have wider ones, which are used
+//! where they are found ([`wider`]). The answer is the same.
 
 use wide::u8x16;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod wider;
 
 /// Bytes of a block.
 pub(super) const BYTES: usize = 64;
 
-/// A block of a string.
-#[derive(Clone, Copy)]
-pub(super) struct Block([u8x16; 4]);
-
-impl Block {
-    #[inline]
-    pub(super) fn load(bytes: &[u8; BYTES]) -> Self {
-        let (lanes, _) = bytes.as_chunks::<16>();
-        Self(std::array::from_fn(|lane| u8x16::from(lanes[lane])))
-    }
-
-    /// Whether it holds neither quote nor backslash nor control character.
-    #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        let [a, b, c, d] = self.0.map(special);
-        (a | b | c | d).to_bitmask() == 0
-    }
-
-    /// One bit for each byte, here and below.
-    #[inline]
-    pub(super) fn quotes(&self) -> u64 {
-        self.bits(|lane| lane.simd_eq(u8x16::splat(b'"')))
-    }
-
-    #[inline]
-    pub(super) fn backslashes(&self) -> u64 {
-        self.bits(|lane| lane.simd_eq(u8x16::splat(b'\\')))
-    }
-
-    #[inline]
-    pub(super) fn has_control(&self) -> bool {
-        let [a, b, c, d] = self.0.map(control);
-        (a | b | c | d).to_bitmask() != 0
-    }
-
-    pub(super) fn controls(&self) -> u64 {
-        self.bits(control)
-    }
-
+/// What stands where in a block that is not plain text: one bit for each byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    pub(super) quotes: u64,
+    pub(super) backslashes: u64,
+    pub(super) controls: u64,
     /// The letters, besides quote and backslash, that a backslash may stand before in the shortest spelling.
-    #[inline]
-    pub(super) fn letters(&self) -> u64 {
-        self.bits(|lane| {
-            let is = |byte| lane.simd_eq(u8x16::splat(byte));
-            // `b` and `f` differ in this one bit.
-            let b_or_f = (lane & u8x16::splat(!0x04)).simd_eq(u8x16::splat(b'b'));
-            is(b'n') | is(b't') | is(b'r') | b_or_f
-        })
-    }
-
-    #[inline]
-    fn bits(&self, lane: impl Fn(u8x16) -> u8x16) -> u64 {
-        let [a, b, c, d] = self.0.map(|bytes| u64::from(lane(bytes).to_bitmask()));
-        a | b << 16 | c << 32 | d << 48
-    }
+    pub(super) letters: u64,
 }
 
-/// The first special byte of sixteen, as its place; 16 or more if there is none.
+/// A block's marks; `None` if it holds neither quote nor backslash nor control character.
 #[inline]
-pub(super) fn first_special(bytes: &[u8; 16]) -> usize {
-    special(u8x16::from(*bytes)).to_bitmask().trailing_zeros() as usize
+pub(super) fn marks(bytes: &[u8; BYTES]) -> Option<Marks> {
+    let (lanes, _) = bytes.as_chunks::<16>();
+    let lanes: [u8x16; 4] = std::array::from_fn(|lane| u8x16::from(lanes[lane]));
+    let [a, b, c, d] = lanes.map(special);
+    if (a | b | c | d).to_bitmask() == 0 {
+        return None;
+    }
+    let bits = |is: fn(u8x16) -> u8x16| {
+        let [a, b, c, d] = lanes.map(|lane| u64::from(is(lane).to_bitmask()));
+        a | b << 16 | c << 32 | d << 48
+    };
+    Some(Marks {
+        quotes: bits(|lane| lane.simd_eq(u8x16::splat(b'"'))),
+        backslashes: bits(|lane| lane.simd_eq(u8x16::splat(b'\\'))),
+        controls: bits(control),
+        letters: bits(letter),
+    })
+}
+
+/// What the first special byte of sixteen is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum First {
+    /// There is none.
+    None,
+    /// A quote, at this place.
+    Quote(usize),
+    /// A backslash or a control character.
+    Other,
+}
+
+/// Looks for it. Which kind it is follows from the same bits, without going back to the byte.
+#[inline]
+pub(super) fn first_special(bytes: &[u8; 16]) -> First {
+    let lanes = u8x16::from(*bytes);
+    let (quotes, special) = (
+        lanes.simd_eq(u8x16::splat(b'"')).to_bitmask(),
+        special(lanes).to_bitmask(),
+    );
+    if special == 0 {
+        First::None
+    } else if special & special.wrapping_neg() & quotes != 0 {
+        First::Quote(quotes.trailing_zeros() as usize)
+    } else {
+        First::Other
+    }
 }
 
 #[inline]
@@ -79,6 +79,14 @@ fn special(bytes: u8x16) -> u8x16 {
 #[inline]
 fn control(bytes: u8x16) -> u8x16 {
     bytes.min(u8x16::splat(0x1F)).simd_eq(bytes)
+}
+
+#[inline]
+fn letter(bytes: u8x16) -> u8x16 {
+    let is = |byte| bytes.simd_eq(u8x16::splat(byte));
+    // `b` and `f` differ in this one bit.
+    let b_or_f = (bytes & u8x16::splat(!0x04)).simd_eq(u8x16::splat(b'b'));
+    is(b'n') | is(b't') | is(b'r') | b_or_f
 }
 
 /// The backslashes that begin an escape, of a block that begins outside one: the first of each run of backslashes, the
@@ -127,17 +135,23 @@ mod tests {
     proptest! {
         #[test]
         fn it_sees_what_looking_at_each_byte_sees(bytes in block()) {
-            let block = Block::load(&bytes);
-            let quotes = naive(&bytes, |byte| byte == b'"');
-            let backslashes = naive(&bytes, |byte| byte == b'\\');
-            let controls = naive(&bytes, |byte| byte < 0x20);
-            prop_assert_eq!((block.quotes(), block.backslashes()), (quotes, backslashes));
-            prop_assert_eq!((block.controls(), block.has_control()), (controls, controls != 0));
-            prop_assert_eq!(block.letters(), naive(&bytes, |byte| b"bfnrt".contains(&byte)));
-            let any = quotes | backslashes | controls;
-            prop_assert_eq!(block.is_plain(), any == 0);
+            let expected = Marks {
+                quotes: naive(&bytes, |byte| byte == b'"'),
+                backslashes: naive(&bytes, |byte| byte == b'\\'),
+                controls: naive(&bytes, |byte| byte < 0x20),
+                letters: naive(&bytes, |byte| b"bfnrt".contains(&byte)),
+            };
+            let any = expected.quotes | expected.backslashes | expected.controls;
+            let expected = (any != 0).then_some(expected);
+            prop_assert_eq!(marks(&bytes), expected);
+            #[cfg(target_arch = "x86_64")]
+            for found in wider::tests::each(&bytes) {
+                prop_assert_eq!(found, expected);
+            }
             let head: &[u8; 16] = bytes.first_chunk().unwrap();
-            prop_assert_eq!(first_special(head).min(16), (any.trailing_zeros() as usize).min(16));
+            let first = head.iter().position(|byte| *byte < 0x20 || b"\"\\".contains(byte));
+            let expected = first.map_or(First::None, |at| if head[at] == b'"' { First::Quote(at) } else { First::Other });
+            prop_assert_eq!(first_special(head), expected);
         }
 
         #[test]

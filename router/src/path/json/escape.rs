@@ -2,6 +2,59 @@
 
 use std::borrow::Cow;
 
+use policy::fingerprint::spell;
+
+use super::block::BYTES;
+
+mod four;
+
+/// Spells the escape whose backslash stands just before `at`, and those by number that follow it at once, as far as the
+/// room goes; moves past them. Returns how many bytes that took.
+///
+/// # Errors
+/// What is wrong with one; `at` is then where.
+pub(super) fn spell_escapes(
+    bytes: &[u8],
+    at: &mut usize,
+    room: &mut [u8; BYTES],
+) -> Result<usize, &'static str> {
+    let (mut next, mut length) = (*at - 1, 0);
+    loop {
+        if let Some(spelled) = four::spelled(&bytes[next..])
+            && let Some(place) = room[length..].first_chunk_mut::<{ four::ROOM }>()
+        {
+            *place = spelled;
+            (next, length) = (next + four::ESCAPES, length + four::SPELLED);
+        } else if let Some(place) = room[length..].first_chunk_mut() {
+            // The common one among other text: a letter of Latin, Greek, Cyrillic, …, in two bytes.
+            if let unit @ 0x80..0x800 = unit(&bytes[next..]) {
+                [place[0], place[1]] = [0xC0 | (unit >> 6) as u8, 0x80 | unit as u8 & 0x3F];
+                (next, length) = (next + 6, length + 2);
+            } else {
+                *at = next + 1;
+                length += spell(escape(bytes, at)?, place);
+                next = *at;
+            }
+        } else {
+            break;
+        }
+        if !bytes[next..].starts_with(b"\\u") {
+            break;
+        }
+    }
+    *at = next;
+    Ok(length)
+}
+
+/// The number that the escape at the front gives; more than any could if it gives none.
+#[inline]
+fn unit(text: &[u8]) -> u32 {
+    match text.first_chunk::<6>() {
+        Some([b'\\', b'u', digits @ ..]) => number(*digits),
+        _ => u32::MAX,
+    }
+}
+
 /// Decodes the escape whose backslash stands just before `at`, and moves past it. A lone surrogate is U+FFFD.
 ///
 /// # Errors
@@ -58,15 +111,22 @@ const DIGITS: [u8; 256] = {
 };
 
 fn hex(bytes: &[u8], at: &mut usize) -> Result<u32, &'static str> {
-    let digits = bytes.get(*at..).and_then(|rest| rest.first_chunk::<4>());
-    let [a, b, c, d] = digits
-        .ok_or("expected four hexadecimal digits")?
-        .map(|digit| u32::from(DIGITS[usize::from(digit)]));
-    if (a | b | c | d) > 0xF {
+    let digits = bytes.get(*at..).and_then(|rest| rest.first_chunk());
+    let value = digits.map_or(u32::MAX, |digits| number(*digits));
+    if value > 0xFFFF {
         return Err("expected four hexadecimal digits");
     }
     *at += 4;
-    Ok(a << 12 | b << 8 | c << 4 | d)
+    Ok(value)
+}
+
+/// What four hexadecimal digits say; more than they could if one is none.
+#[inline]
+fn number(digits: [u8; 4]) -> u32 {
+    let [a, b, c, d] = digits.map(|digit| u32::from(DIGITS[usize::from(digit)]));
+    // What is no digit has high bits, which go where no digit reaches.
+    let wrong = (a | b | c | d) & 0xF0;
+    wrong << 16 | a << 12 | b << 8 | c << 4 | d
 }
 
 /// The text of a string's inside, which must be valid; borrowed where it has no escapes.

@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
-use policy::fingerprint::spell;
-
-use super::block::{BYTES, Block, escapes, first_special};
-use super::escape::{decoded, escape};
+use super::block::{BYTES, First, Marks, escapes, first_special, marks};
+use super::escape::{decoded, spell_escapes};
 use super::{Malformed, Scanner};
 
 /// A string as it lies in the text, without its quotes.
@@ -22,9 +20,17 @@ impl<'a> Quoted<'a> {
         decoded(self.inside)
     }
 
+    /// Its canonical bytes, if they are those that lie there for sure: it has no escapes.
+    #[inline]
+    #[must_use]
+    pub fn plain(self) -> Option<&'a [u8]> {
+        (!self.has_escapes).then_some(self.inside)
+    }
+
     /// What it says, in UTF-8.
     #[inline]
-    pub(super) fn decoded(self) -> Cow<'a, [u8]> {
+    #[must_use]
+    pub fn decoded(self) -> Cow<'a, [u8]> {
         if !self.has_escapes {
             return Cow::Borrowed(self.inside);
         }
@@ -55,6 +61,12 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub fn quoted(&mut self) -> Result<Quoted<'a>, Malformed> {
         self.expect(b'"', "expected a string")?;
+        self.rest_of_quoted()
+    }
+
+    /// The same from behind the opening quote.
+    #[inline]
+    pub(super) fn rest_of_quoted(&mut self) -> Result<Quoted<'a>, Malformed> {
         let start = self.at;
         if let Some(end) = self.short_string() {
             self.at = end + 1;
@@ -69,12 +81,18 @@ impl<'a> Scanner<'a> {
         Ok(Quoted { inside, has_escapes })
     }
 
-    /// Where the string's end is, if it has fewer than sixteen bytes, all plain.
+    /// Where the string's end is, if it has fewer than 32 bytes, all plain: keys, names, ids.
     #[inline]
     fn short_string(&self) -> Option<usize> {
-        let head = self.bytes.get(self.at..)?.first_chunk()?;
-        let end = first_special(head);
-        (end < 16 && head[end] == b'"').then_some(self.at + end)
+        let (heads, _) = self.bytes.get(self.at..)?.as_chunks::<16>();
+        for (number, head) in heads.iter().take(2).enumerate() {
+            match first_special(head) {
+                First::None => {}
+                First::Quote(end) => return Some(self.at + 16 * number + end),
+                First::Other => return None,
+            }
+        }
+        None
     }
 
     /// Passes over the rest of a string, from behind its opening quote. What is canonical and not yet handed on begins
@@ -88,44 +106,64 @@ impl<'a> Scanner<'a> {
         self.long_string(run, out)
     }
 
-    fn long_string(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
+    pub(super) fn long_string(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(done) = super::block::wider::walk_string(self, run, out) {
+            return done;
+        }
+        self.walk_string(run, out, marks)
+    }
+
+    /// Block after block to the string's end. Where the next one begins never waits for what this one holds; only whether
+    /// its first byte is escaped does.
+    #[inline(always)]
+    pub(super) fn walk_string(
+        &mut self,
+        run: &mut usize,
+        out: &mut impl Out,
+        marks: impl Fn(&[u8; BYTES]) -> Option<Marks>,
+    ) -> Result<(), Malformed> {
+        // 1 if the last block ended with a backslash that escapes the first byte of this one.
+        let mut carried = 0;
         loop {
-            let block = self.block();
-            if block.is_plain() {
+            let Some(found) = marks(&self.block()) else {
+                // Plain but for the letter of an escape that begins in the block before.
+                if std::mem::take(&mut carried) != 0 && !b"bfnrt".contains(&self.bytes[self.at]) {
+                    self.respell(1, run, out)?;
+                }
                 self.at += BYTES;
                 continue;
-            }
-            let (quote, backslash) = (block.quotes(), block.backslashes());
-            let escapes = escapes(backslash);
-            let escaped = escapes << 1;
-            let end = (quote & !escaped).trailing_zeros();
+            };
+            let escapes = escapes(found.backslashes & !carried);
+            let escaped = escapes << 1 | carried;
+            let end = (found.quotes & !escaped).trailing_zeros();
             let inside = if end == 64 { u64::MAX } else { (1 << end) - 1 };
-            if block.has_control() && block.controls() & inside != 0 {
-                return Err(self.control(block.controls().trailing_zeros() as usize));
+            if found.controls & inside != 0 {
+                return Err(self.control(found.controls.trailing_zeros() as usize));
             }
-            if escaped & inside != 0 {
-                let longer = escaped & inside & !(quote | backslash | block.letters());
+            let longer = escaped & inside & !(found.quotes | found.backslashes | found.letters);
+            if longer != 0 {
                 self.respell(longer, run, out)?;
             }
             if end < 64 {
                 self.at += end as usize + 1;
                 return Ok(());
             }
-            // An escape that begins with the last byte is left to the next block; one may also reach into it.
-            self.at = (self.at + BYTES - (escapes >> 63) as usize).max(*run);
+            carried = escapes >> 63;
+            self.at += BYTES;
         }
     }
 
     /// The next 64 bytes; what is missing at the end reads as control characters.
     #[inline]
-    fn block(&self) -> Block {
+    fn block(&self) -> [u8; BYTES] {
         let rest = &self.bytes[self.at..];
         if let Some(bytes) = rest.first_chunk() {
-            return Block::load(bytes);
+            return *bytes;
         }
         let mut bytes = [0; BYTES];
         bytes[..rest.len()].copy_from_slice(rest);
-        Block::load(&bytes)
+        bytes
     }
 
     #[cold]
@@ -134,24 +172,30 @@ impl<'a> Scanner<'a> {
         self.wrong("control characters in strings must be escaped")
     }
 
-    /// Writes those escapes of the block anew whose letters are these.
+    /// Writes those escapes of the block anew whose letters are these. What follows them may be taken with them, as far as
+    /// into the blocks to come.
     #[inline]
     fn respell(&mut self, mut letters: u64, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
-        while letters != 0 {
-            let mut at = self.at + letters.trailing_zeros() as usize;
-            letters &= letters - 1;
-            // The second half of a pair was taken with the first.
-            if at > *run {
-                flush(self.bytes, *run, at - 1, out);
-                let character = escape(self.bytes, &mut at).map_err(|what| Malformed { at, what })?;
-                let mut room = [0; 8];
-                let length = spell(character, &mut room);
-                out.short(&room, length);
-                *run = at;
+        loop {
+            letters &= from_bit(run.saturating_sub(self.at));
+            if letters == 0 {
+                return Ok(());
             }
+            let mut at = self.at + letters.trailing_zeros() as usize;
+            flush(self.bytes, *run, at - 1, out);
+            let mut room = [0; BYTES];
+            let length =
+                spell_escapes(self.bytes, &mut at, &mut room).map_err(|what| Malformed { at, what })?;
+            out.short(&room, length);
+            *run = at;
         }
-        Ok(())
     }
+}
+
+/// The bits from this one on; none beyond the last.
+#[inline]
+fn from_bit(bit: usize) -> u64 {
+    if bit < 64 { u64::MAX << bit } else { 0 }
 }
 
 /// Takes canonical bytes.

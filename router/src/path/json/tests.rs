@@ -125,7 +125,50 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A way through a string: a scanner behind the opening quote, where what is not yet handed on begins, where it goes.
+type Walk = fn(&mut Scanner<'_>, &mut usize, &mut Vec<u8>) -> Result<(), Malformed>;
+
+/// What such a walk hands on of the string that the text is, and where it ends.
+fn walked(text: &[u8], walk: Walk) -> Result<(Vec<u8>, usize), Malformed> {
+    let (mut scanner, mut run, mut said) = (Scanner { bytes: text, at: 1 }, 1, Vec::new());
+    walk(&mut scanner, &mut run, &mut said)?;
+    said.extend_from_slice(&text[run.min(scanner.at - 1)..scanner.at - 1]);
+    Ok((said, scanner.at))
+}
+
 proptest! {
+    #[test]
+    fn every_width_of_vector_reads_the_same(pieces in prop::collection::vec((0usize..70, prop::sample::select(vec![
+        "\\u7f13", "\\u5B58", "\\u00e9", "\\u0041", "\\n", "\\\\", "\\\"", "\\/", "\\ud83d\\ude00", "\\ud83d", "x", "é", "\"", "\n", "\\x",
+    ])), 0..12)) {
+        let text: String = pieces.iter().map(|(count, piece)| piece.repeat(*count)).collect();
+        let text = format!("\"{text}\"");
+        let plain: Walk = |scanner, run, out| {
+            scanner.walk_string(run, &mut |bytes: &[u8]| out.extend_from_slice(bytes), super::block::marks)
+        };
+        let widest: Walk = |scanner, run, out| {
+            scanner.long_string(run, &mut |bytes: &[u8]| out.extend_from_slice(bytes))
+        };
+        let found = walked(text.as_bytes(), plain);
+        prop_assert_eq!(&walked(text.as_bytes(), widest), &found);
+        #[cfg(target_arch = "x86_64")]
+        {
+            let narrower: Walk = |scanner, run, out| {
+                let mut out = |bytes: &[u8]| out.extend_from_slice(bytes);
+                let done = super::block::wider::tests::narrower(scanner, run, &mut out);
+                done.unwrap_or_else(|| scanner.walk_string(run, &mut out, super::block::marks))
+            };
+            prop_assert_eq!(&walked(text.as_bytes(), narrower), &found);
+        }
+        if let Ok((said, end)) = found {
+            let theirs: String = serde_json::from_str(&text[..end].replace("\\ud83d\\ude00", "😀").replace("\\ud83d", "\\ufffd")).unwrap();
+            prop_assert_eq!(serde_json::to_string(&theirs).unwrap(), format!("\"{}\"", String::from_utf8(said).unwrap()));
+        } else {
+            let mut stream = serde_json::Deserializer::from_str(&text).into_iter::<serde::de::IgnoredAny>();
+            prop_assert!(!matches!(stream.next(), Some(Ok(_))), "{}", text);
+        }
+    }
+
     #[test]
     fn it_takes_what_serde_takes(value in json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();

@@ -14,7 +14,12 @@ impl<'a> Scanner<'a> {
     pub fn skip(&mut self) -> Result<&'a [u8], Malformed> {
         self.peek();
         let start = self.at;
-        self.value(&mut start.clone(), &mut Nothing)?;
+        if self.bytes.get(start) == Some(&b'"') {
+            self.at += 1;
+            self.rest_of_string(&mut start.clone(), &mut Nothing)?;
+        } else {
+            self.value(&mut start.clone(), &mut Nothing)?;
+        }
         Ok(&self.bytes[start..self.at])
     }
 
