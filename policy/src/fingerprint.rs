@@ -79,7 +79,8 @@
 //! # Token keys
 //!
 //! Where a tokenizer is configured or events carry token ids, [`push_token_blocks`] makes one key per full engine block.
-//! Text keys and token keys of the same model never meet: their roots differ by domain.
+//! Text keys and token keys of the same model never meet: their roots differ by domain. Blocks of sixteen tokens, the
+//! size of most engines, have a hash of their own in H's place, which needs half the instructions.
 //!
 //! # Rejected
 //!

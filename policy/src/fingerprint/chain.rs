@@ -1,5 +1,7 @@
 //! The result: keys, and how many canonical bytes each prefix spans. And how a key comes from the one before it.
 
+use std::num::NonZeroU32;
+
 use rapidhash::v3::{DEFAULT_RAPID_SECRETS, rapidhash_v3_inline};
 
 use crate::ids::PrefixHash;
@@ -109,6 +111,28 @@ impl Chain {
     pub(super) fn push(&mut self, link: u64, end: u64) {
         self.hashes.push(PrefixHash(link));
         self.ends.push(end);
+    }
+
+    /// Appends keys of blocks, of `block_tokens` tokens each, from what each is known by: the first follows `previous`.
+    /// The iterator's length is exact, so that no key asks whether there is room for it.
+    #[inline]
+    pub(super) fn extend_blocks(
+        &mut self,
+        previous: PrefixHash,
+        block_tokens: NonZeroU32,
+        digests: impl ExactSizeIterator<Item = u64>,
+    ) {
+        let (before, tokens, count) = (
+            self.span(self.len()),
+            u64::from(block_tokens.get()),
+            digests.len() as u64,
+        );
+        let mut link = previous.0;
+        self.hashes.extend(digests.map(|digest| {
+            link = fold(link, digest);
+            PrefixHash(link)
+        }));
+        self.ends.extend((1..=count).map(|block| before + block * tokens));
     }
 
     pub(super) fn reserve(&mut self, keys: usize) {
