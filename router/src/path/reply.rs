@@ -138,8 +138,8 @@ impl Reply {
             }
         };
         let call = &mut self.calls[at];
-        // A limit on what comes in is one on what is held.
-        self.held += id.len() + name.len() + arguments.len();
+        let first = |known: &String, said: &str| if known.is_empty() { said.len() } else { 0 };
+        self.held += first(&call.id, id) + first(&call.name, name) + arguments.len();
         let taken = self.held <= MAX_HELD_BYTES && same(&mut call.id, id) && same(&mut call.name, name);
         if taken {
             call.arguments.push_str(arguments);
