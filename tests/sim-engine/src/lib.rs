@@ -4,7 +4,7 @@
 //! without an accelerator, and believing what is measured. So it costs what a prompt costs (queue, uncached tokens,
 //! attention over the history), keeps what an engine keeps (a block cache of a given size, evicted as vLLM evicts), and
 //! says what vLLM says (usage, metrics, cache events), byte shapes included. It computes nothing: replies are words
-//! drawn by seed.
+//! drawn by seed, or calls of tools where `tool_choice` says that there must be some ([`script`]).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sim_engine::StartError> {
