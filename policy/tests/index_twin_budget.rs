@@ -126,3 +126,30 @@ fn no_budget_dies_of_a_table_that_doubles() {
         }
     }
 }
+
+/// Fresh prompts of `keys` keys each, more than fit; the keys held then.
+fn turn_over(index: &mut Index, rng: &mut SmallRng, keys: usize) -> u64 {
+    for _ in 0..2 * TIGHT.max_bytes / (200 + 24 * keys as u64) {
+        let prompt: Vec<_> = (0..keys).map(|_| PrefixHash(rng.random())).collect();
+        assert_eq!(index.store(WorkerId(0), &prompt), Ok(keys as u64));
+        assert!(index.stats().bytes <= TIGHT.max_bytes / 100 * 105);
+    }
+    index.stats().keys
+}
+
+#[test]
+fn what_two_key_prompts_took_for_records_and_heads_long_ones_cannot_have_but_no_turnover_takes_more() {
+    // Readers may look at both at any time, so neither becomes keys again. That is the worst there is: prompts of one
+    // chunk or two and nothing else.
+    let mut rng = SmallRng::seed_from_u64(9);
+    let fresh = turn_over(&mut Index::new(TIGHT), &mut rng, 200);
+    let mut index = Index::new(TIGHT);
+    let short = turn_over(&mut index, &mut rng, 2);
+    for round in 0..2 {
+        let long = turn_over(&mut index, &mut rng, 200);
+        assert!(long * 5 >= fresh, "round {round}: {long} of {fresh}");
+        let again = turn_over(&mut index, &mut rng, 2);
+        assert!(again * 10 >= short * 8, "round {round}: {again} of {short}");
+    }
+    assert_eq!(index.broken(), None);
+}

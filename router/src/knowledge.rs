@@ -29,7 +29,7 @@ mod tails;
 mod told;
 
 use conversations::Conversations;
-use models::{Models, Ratio};
+use models::Models;
 use places::Places;
 pub use scale::Scale;
 use tails::{Tail, Tails};
@@ -119,7 +119,7 @@ pub struct Reported<'a> {
     pub cached: u64,
 }
 
-/// A prompt's length and where it lives.
+/// A prompt's length and where it lives: the caller's own, used again from prompt to prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
     /// Tokens of the prompt, as far as they can be told.
@@ -136,7 +136,7 @@ pub struct Match {
     pub scale: Scale,
 }
 
-/// Reused from request to request, so that looking one up allocates only the answer.
+/// Reused from request to request, so that looking one up allocates nothing.
 #[derive(Default)]
 struct Scratch {
     reach: Reach,
@@ -197,20 +197,22 @@ impl Knowledge {
     /// Looks a prompt up. Writes nothing.
     #[must_use]
     pub fn look_up(&self, model: &str, fingerprint: &Fingerprint, workers: usize) -> Match {
+        let mut found = Match::default();
+        self.look_up_into(model, fingerprint, workers, &mut found);
+        found
+    }
+
+    /// [`Self::look_up`] in place of an earlier answer, whose memory is kept: nothing is allocated where that was as large.
+    pub fn look_up_into(&self, model: &str, fingerprint: &Fingerprint, workers: usize, found: &mut Match) {
         let chain = &fingerprint.chain;
-        let (scale, tail) = match fingerprint.extent {
-            Extent::Tokens(_) => (Scale::exact(), None),
-            Extent::Bytes(_) => self.scale(chain, self.models.of(model)),
-        };
+        let tail = self.scale(fingerprint, model, &mut found.scale);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
-        let mut found = Match {
-            prompt: Tokens(scale.tokens(units)),
-            resident: Vec::with_capacity(workers),
-            sources: Vec::with_capacity(workers),
-            mirrored: Vec::with_capacity(workers),
-            indexed: Vec::with_capacity(workers),
-            scale: Scale::default(),
-        };
+        let prompt = found.scale.tokens(units);
+        found.prompt = Tokens(prompt);
+        found.resident.clear();
+        found.sources.clear();
+        found.mirrored.clear();
+        found.indexed.clear();
         SCRATCH.with_borrow_mut(|Scratch { reach, ended, to_end }| {
             self.index.lookup(chain.hashes(), reach);
             ended.clear();
@@ -223,12 +225,12 @@ impl Knowledge {
                 let mirrored = reach.of(worker) as usize;
                 let asked = Asked {
                     chain,
-                    scale: &scale,
+                    scale: &found.scale,
                     tail,
                     ended,
                     mirrored,
                     mirrored_to_end: !ended.is_empty() && to_end.of(worker) as usize == ended.len(),
-                    prompt: found.prompt.0,
+                    prompt,
                 };
                 let (tokens, source) = self.resident(worker, &asked);
                 found.resident.push(tokens);
@@ -237,17 +239,19 @@ impl Knowledge {
                 found.indexed.push(self.held(worker));
             }
         });
-        found.scale = scale;
-        found
     }
 
-    /// From bytes of a prompt to tokens, and where the turn ended that it goes on from within a chunk.
-    fn scale(&self, chain: &Chain, ratio: Ratio) -> (Scale, Option<Tail>) {
-        let scale = self.places.scale(chain, ratio);
-        match self.tails.of(chain) {
-            Some(tail) => (scale.with(chain, &tail), Some(tail)),
-            None => (scale, None),
+    /// From a prompt's units to tokens, and where the turn ended that it goes on from within a chunk.
+    fn scale(&self, fingerprint: &Fingerprint, model: &str, scale: &mut Scale) -> Option<Tail> {
+        let chain = &fingerprint.chain;
+        if let Extent::Tokens(_) = fingerprint.extent {
+            scale.read_exact();
+            return None;
         }
+        self.places.scale_into(chain, self.models.of(model), scale);
+        let tail = self.tails.of(chain)?;
+        scale.go_on(chain, &tail);
+        Some(tail)
     }
 
     /// How many of a prompt's leading tokens a worker would not compute: whole blocks, and never the last token.

@@ -12,7 +12,7 @@ use std::cell::Cell;
 
 use policy::ids::WorkerId;
 use policy::units::Tokens;
-use tailroute::knowledge::Knowledge;
+use tailroute::knowledge::{Counted, Knowledge, Match};
 use tailroute::path::admit::Endpoint;
 use tailroute::path::parse::parse;
 
@@ -65,8 +65,6 @@ fn body(messages: usize, text: &str) -> String {
 
 /// The chain's keys and their ends.
 const KEPT: u64 = 2;
-/// The answer's four lists, one figure for each worker. The walk itself allocates nothing.
-const MATCH: u64 = 4;
 
 #[test]
 fn reading_a_request_allocates_only_the_keys_that_the_turn_keeps() {
@@ -82,7 +80,7 @@ fn reading_a_request_allocates_only_the_keys_that_the_turn_keeps() {
 }
 
 #[test]
-fn matching_allocates_no_more_for_a_longer_prompt() {
+fn matching_allocates_nothing() {
     let knowledge = Knowledge::new(64 << 20, &[(Tokens(1 << 20), 16); 64], 0.25);
     let text = "a prefix that some workers hold. ".repeat(40);
     let body = body(400, &text);
@@ -94,12 +92,30 @@ fn matching_allocates_no_more_for_a_longer_prompt() {
         });
     }
     let short = parse(Endpoint::Completions, br#"{"prompt":"x"}"#).unwrap();
-    // The first walk of a thread makes the room that the later ones reuse.
-    let _ = knowledge.look_up("m", &parsed.fingerprint, 64);
-    for prompt in [&short.fingerprint, &parsed.fingerprint] {
-        let (spent, _) = allocations_of(|| knowledge.look_up("m", prompt, 64));
-        assert_eq!(spent, MATCH, "{} keys", prompt.chain.len());
+    // A turn that was counted has a place in tokens, which the next one's scale is pinned to.
+    knowledge.turn_over(&Counted {
+        model: "m",
+        worker: WorkerId(0),
+        session: None,
+        since: 0,
+        prompt: &parsed.fingerprint.chain,
+        reply: None,
+        cached: None,
+        prompt_tokens: 99_999,
+        reply_tokens: 1,
+    });
+    // The first walk of a thread makes the room that the later ones use again.
+    let mut found = Match::default();
+    knowledge.look_up_into("m", &parsed.fingerprint, 64, &mut found);
+    assert!(found.prompt > Tokens(1000));
+    for prompt in [&short.fingerprint, &parsed.fingerprint, &parsed.fingerprint] {
+        let (spent, ()) = allocations_of(|| knowledge.look_up_into("m", prompt, 64, &mut found));
+        assert_eq!(spent, 0, "{} keys", prompt.chain.len());
+        let fresh = knowledge.look_up("m", prompt, 64);
+        assert_eq!(
+            (found.prompt, &found.resident, &found.mirrored),
+            (fresh.prompt, &fresh.resident, &fresh.mirrored)
+        );
     }
-    let matched = knowledge.look_up("m", &parsed.fingerprint, 64);
-    assert!(matched.prompt > Tokens(1000));
+    assert!(found.resident.iter().any(|tokens| *tokens > Tokens::ZERO));
 }

@@ -20,8 +20,8 @@ struct Block {
     media: u8,
     /// Resident blocks that name it as their parent.
     children: u32,
-    /// When it came, counted in store events.
-    at: u32,
+    /// When it came, counted in store events. Engines run for weeks: 32 bits would not do.
+    at: u64,
 }
 
 /// The blocks that a worker holds.
@@ -73,7 +73,7 @@ impl Blocks {
                     depth: before,
                     media: medium.bit(),
                     children: self.missing.remove(&hash).unwrap_or(0),
-                    at: at as u32,
+                    at,
                 };
                 self.held.insert(hash, block);
                 if let Some(above) = parent {
@@ -106,7 +106,7 @@ impl Blocks {
     /// The store event that brought a block, if it is held.
     #[must_use]
     pub fn stored_at(&self, hash: u64) -> Option<u64> {
-        self.held.get(&hash).map(|block| block.at.into())
+        self.held.get(&hash).map(|block| block.at)
     }
 
     /// A block left a tier. Returns whether it was the last tier that held it.
@@ -201,6 +201,19 @@ mod tests {
     /// A block's name says where it is: branch 0 is everybody's first half.
     fn name(branch: u64, depth: u64) -> u64 {
         if depth <= 3 { depth } else { branch * 100 + depth }
+    }
+
+    #[test]
+    fn a_block_knows_its_event_however_many_there_were() {
+        let mut blocks = Blocks::default();
+        for at in [7, u64::from(u32::MAX), u64::from(u32::MAX) + 7] {
+            assert_eq!(blocks.store(None, &[at], Medium::Gpu, at), Some((at, 1)));
+        }
+        assert_eq!(
+            blocks.stored_at(u64::from(u32::MAX) + 7),
+            Some(u64::from(u32::MAX) + 7)
+        );
+        assert_eq!(blocks.stored_at(7), Some(7));
     }
 
     proptest! {

@@ -127,7 +127,12 @@ impl Heads {
     /// Whether the table is half full, or nearly: then it should grow if its owner can afford [`Self::next_bytes`]. Only
     /// far beyond that does it grow unasked, so that it is never full.
     pub(super) fn crowded(&self) -> bool {
-        (self.len() as usize + A_STEP) * 2 > self.table().len()
+        self.crowded_by(0)
+    }
+
+    /// Whether the table will be crowded when so many more entries have come.
+    pub(super) fn crowded_by(&self, more: u32) -> bool {
+        (self.len() as usize + more as usize + A_STEP) * 2 > self.table().len()
     }
 
     /// Bytes of the next larger table. Those outgrown stay.

@@ -51,6 +51,12 @@ impl Places {
         Scale::of(chain, ratio, |key| places.peek(&key).copied())
     }
 
+    /// The same in place of a scale that was used before.
+    pub(super) fn scale_into(&self, chain: &Chain, ratio: Ratio, scale: &mut Scale) {
+        let places = self.0.read();
+        scale.read(chain, ratio, |key| places.peek(&key).copied());
+    }
+
     /// A worker counted a turn.
     pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) {
         let mut places = self.0.write();

@@ -55,7 +55,16 @@ impl Scale {
 
     /// Of a chain, some of whose keys have known places.
     pub(super) fn of(chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) -> Self {
-        let mut pins: Vec<Pin> = Vec::new();
+        let mut scale = Self::exact();
+        scale.read(chain, ratio, place);
+        scale
+    }
+
+    /// The same in place of what it was, whose memory it keeps.
+    pub(super) fn read(&mut self, chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) {
+        (self.ratio, self.exact) = (ratio.ratio, false);
+        let pins = &mut self.pins;
+        pins.clear();
         for (at, (&key, &bytes)) in chain.hashes().iter().zip(chain.ends()).enumerate() {
             let Some(place) = Some(key).filter(|_| is_short(chain, at)).and_then(&place) else {
                 continue;
@@ -93,35 +102,35 @@ impl Scale {
                 pins.push(pin);
             }
         }
-        Self {
-            pins,
-            ratio: ratio.ratio,
-            exact: false,
-        }
     }
 
-    /// The same, for a prompt that goes on from where a turn ended within a chunk.
-    pub(super) fn with(mut self, chain: &Chain, tail: &Tail) -> Self {
+    /// Of a chain whose ends are tokens, in place of what it was.
+    pub(super) fn read_exact(&mut self) {
+        self.pins.clear();
+        (self.ratio, self.exact) = (1.0, true);
+    }
+
+    /// Its prompt goes on from where a turn ended within a chunk.
+    pub(super) fn go_on(&mut self, chain: &Chain, tail: &Tail) {
         let full = chain.span(tail.keys);
         self.pins
             .retain(|pin| pin.bytes > tail.bytes && pin.tokens > tail.tokens);
-        let mut pins = Vec::with_capacity(2 + self.pins.len());
-        if tail.at > 0 && full > 0 && tail.at < tail.tokens && full < tail.bytes {
-            pins.push(Pin {
-                bytes: full,
-                tokens: tail.at,
-                held: tail.at,
-                counted: true,
-            });
-        }
-        pins.push(Pin {
+        let end = Pin {
             bytes: tail.bytes,
             tokens: tail.tokens,
             held: tail.tokens.saturating_sub(1),
             counted: true,
-        });
-        pins.append(&mut self.pins);
-        Self { pins, ..self }
+        };
+        self.pins.insert(0, end);
+        if tail.at > 0 && full > 0 && tail.at < tail.tokens && full < tail.bytes {
+            let chunk = Pin {
+                bytes: full,
+                tokens: tail.at,
+                held: tail.at,
+                counted: true,
+            };
+            self.pins.insert(0, chunk);
+        }
     }
 
     /// Of a prompt and its reply, whose tokens were counted, from its `units` on.

@@ -1,5 +1,6 @@
 //! Which worker: fingerprint → match → score → pick.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use http::HeaderMap;
@@ -19,7 +20,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::feedback::Expected;
 use crate::fleet::Worker;
-use crate::knowledge::Match;
+use crate::knowledge::{Match, Scale, Source};
 
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
@@ -52,12 +53,49 @@ pub struct Choice {
     pub worker: Arc<Worker>,
     /// Every term that led to it.
     pub decision: Decision,
-    /// Where the prompt lives, and its length.
-    pub matched: Match,
+    /// The prompt's length, and what was known of it there.
+    pub matched: Matched,
     /// Tokens at the end of the conversation that the worker may drop first.
     pub evict_first: Tokens,
     /// What the worker was like when it was chosen.
     pub view: WorkerView,
+}
+
+/// What a [`Match`] says of the chosen worker.
+#[derive(Debug)]
+pub struct Matched {
+    /// Tokens of the prompt, as far as they can be told.
+    pub prompt: Tokens,
+    /// Where the resident tokens are known from.
+    pub source: Source,
+    /// Leading keys that the mirror holds.
+    pub mirrored: usize,
+    /// Where in tokens the chain's ends are.
+    pub scale: Scale,
+}
+
+impl Matched {
+    fn of(found: &Match, worker: WorkerId) -> Self {
+        let slot = worker.index();
+        let source = found.sources.get(slot).copied();
+        Self {
+            prompt: found.prompt,
+            source: source.unwrap_or(Source::Mirror { edge: 0 }),
+            mirrored: found.mirrored.get(slot).copied().unwrap_or(0),
+            scale: found.scale.clone(),
+        }
+    }
+}
+
+/// What a choice looks at, used again from turn to turn.
+#[derive(Default)]
+struct Desk {
+    found: Match,
+    views: Vec<WorkerView>,
+}
+
+thread_local! {
+    static DESK: RefCell<Desk> = RefCell::default();
 }
 
 impl Choice {
@@ -141,28 +179,26 @@ fn says_last(headers: &HeaderMap) -> bool {
 /// # Errors
 /// If no worker is ready.
 pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
+    DESK.with_borrow_mut(|desk| choose_at(desk, app, turn, tried))
+}
+
+fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
+    let Desk { found, views } = desk;
     let now = app.clock.now();
     let workers = app.fleet.workers();
-    let matched = app
-        .knowledge
-        .look_up(&turn.model, &turn.fingerprint, workers.len());
+    app.knowledge
+        .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
     let model = (!turn.model.is_empty()).then_some(turn.model.as_str());
-    let views: Vec<WorkerView> = workers
-        .iter()
-        .map(|worker| {
-            let indexed = matched
-                .indexed
-                .get(worker.id.index())
-                .copied()
-                .unwrap_or_default();
-            let mut view = worker.view(now, model, indexed);
-            view.ready &= !tried.contains(&worker.id);
-            view
-        })
-        .collect();
+    views.clear();
+    views.extend(workers.iter().map(|worker| {
+        let indexed = found.indexed.get(worker.id.index()).copied();
+        let mut view = worker.view(now, model, indexed.unwrap_or_default());
+        view.ready &= !tried.contains(&worker.id);
+        view
+    }));
     let settings = app.settings.load();
     let snapshot = Snapshot {
-        workers: &views,
+        workers: views,
         settings: &settings,
         sequence: app.next_sequence(),
     };
@@ -173,8 +209,8 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
     let decision = route::decide(
         &snapshot,
         &route::Turn {
-            prompt: matched.prompt,
-            resident: &matched.resident,
+            prompt: found.prompt,
+            resident: &found.resident,
             objective: turn.goal.ttft,
             last_worker,
             conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
@@ -189,7 +225,7 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
 
     let worker = Arc::clone(&workers[decision.chosen]);
     let view = views[decision.chosen].clone();
-    let evict_first = evict_first(app, turn, &worker, &view, matched.prompt);
+    let evict_first = evict_first(app, turn, &worker, &view, found.prompt);
     app.metrics
         .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
     debug!(
@@ -200,9 +236,9 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
         "chosen"
     );
     Ok(Choice {
+        matched: Matched::of(found, worker.id),
         worker,
         decision,
-        matched,
         evict_first,
         view,
     })

@@ -114,7 +114,7 @@ impl Flight {
         let terms = choice.decision.chosen();
         let worker = &choice.worker;
         let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
-        let (scale, slot) = (&choice.matched.scale, worker.id.index());
+        let scale = &choice.matched.scale;
         let chain = &turn.fingerprint.chain;
         let hold = if chain.is_empty() {
             None
@@ -144,13 +144,8 @@ impl Flight {
             utilisation: choice.view.utilisation,
             predicted_ttft: terms.predicted_ttft(),
             predicted_cached: terms.cached,
-            source: choice
-                .matched
-                .sources
-                .get(slot)
-                .copied()
-                .unwrap_or(Source::Mirror { edge: 0 }),
-            mirrored: choice.matched.mirrored.get(slot).copied().unwrap_or(0),
+            source: choice.matched.source,
+            mirrored: choice.matched.mirrored,
             prompt: chain.clone(),
             blocks_told: app.knowledge.stored(worker.id),
             passing: turn.fingerprint.reply.clone().map(reply::Reply::new),

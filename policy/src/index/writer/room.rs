@@ -2,6 +2,7 @@
 
 use super::trim::Removal;
 use super::{PIECE, Writer};
+use crate::index::heads::Heads;
 
 /// The part of the budget that what can shrink may always take, locator and lists.
 const LEAST_SHARE: u64 = 32;
@@ -23,8 +24,8 @@ impl Writer {
     pub(super) fn make_room(&mut self, protected: u32) -> bool {
         self.make_room_in_heads(protected);
         while !self.pool.ready() {
-            // What the locator will need for the keys of one more chunk is kept free for it.
-            let more = self.pool.chunk_bytes() * 2 + self.locator.bytes() / 8;
+            // What the locator and the heads will need for the keys and runs of one more chunk is kept free for them.
+            let more = self.pool.chunk_bytes() * 2 + self.locator.bytes() / 8 + self.heads_reserve();
             let may_grow = self.bytes() + more <= self.limits.max_bytes;
             if !self.pool.make_room(may_grow) && !self.pay_everything() && !self.evict(protected) {
                 return false;
@@ -49,6 +50,18 @@ impl Writer {
                 return;
             }
         }
+    }
+
+    /// Bytes of the tables of heads that one more chunk of records would have grow; of those that would fit, as nothing is
+    /// gained by holding back for one that does not.
+    fn heads_reserve(&self) -> u64 {
+        let runs = self.shared.words.chunk_lines();
+        let free = self.limits.max_bytes.saturating_sub(self.bytes());
+        let growing = [&self.shared.roots, &self.shared.branches]
+            .into_iter()
+            .filter(|heads| heads.crowded_by(runs))
+            .map(Heads::next_bytes);
+        growing.filter(|bytes| *bytes <= free).sum()
     }
 
     /// Lets crowded tables of heads grow if the budget allows; whether one is crowded still.
