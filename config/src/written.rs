@@ -87,8 +87,8 @@ pub struct Worker {
     pub cache_policy: CachePolicy,
     /// How the worker is told which cache it may drop first.
     pub dialect: Dialect,
-    /// Whether requests carry `priority`, earliest `arrival + 3 × predicted prefill` first. Only for an engine that runs
-    /// with priority scheduling: others refuse the field. A client's own `priority` stays.
+    /// Whether requests carry `priority`, earliest `arrival + min(4 × predicted prefill, objective)` first. Only for an
+    /// engine that runs with priority scheduling: others refuse the field. A client's own `priority` stays.
     pub priority: Priority,
     /// Models that it serves. Left out, the worker is asked (`GET /v1/models`).
     pub models: Option<Vec<String>>,

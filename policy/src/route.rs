@@ -11,6 +11,7 @@
 mod cache_aware;
 mod cache_aware_smg;
 mod consistent_hash;
+mod due;
 mod least_loaded;
 mod least_ttft;
 mod power_of_two;
@@ -25,6 +26,7 @@ mod tests;
 
 use serde::Serialize;
 
+pub use due::due;
 pub use settings::{CacheAware, PolicyName, Settings, UnknownPolicy, Weights};
 
 use crate::cost::PrefillCost;

@@ -64,7 +64,7 @@ pub enum Order {
     Fifo,
     /// The shortest predicted prefill first.
     Sjf,
-    /// The earliest `arrival + 3 × predicted prefill` first: short turns overtake, and nobody waits for ever.
+    /// The earliest [`due`](crate::route::due) first: short turns overtake within limits, and nobody waits for ever.
     Edf,
 }
 

@@ -8,7 +8,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use policy::units::Tokens;
+use policy::route;
+use policy::units::{Millis, Tokens};
 use tracing::{debug, warn};
 
 use super::choose::{Choice, Turn};
@@ -167,20 +168,19 @@ fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, choice: &Choice) 
     Bytes::from(spliced)
 }
 
-/// Says how urgent a turn is to an engine that takes priorities: earliest `arrival + 3 × predicted prefill` first, in
-/// milliseconds on everybody's clock, so that the requests of several routers compare. Short turns overtake, and nobody
-/// waits for ever. A client's own priority stays.
+/// Says how urgent a turn is to an engine that takes priorities: when it is [due](policy::route::due), in milliseconds on
+/// everybody's clock, so that the requests of several routers compare. Short turns overtake, and nobody waits for ever. A
+/// client's own priority stays.
 fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
-    /// Prefills by which a turn may be late before it is as urgent as one that takes no time.
-    const PATIENCE: f64 = 3.0;
     let sign = match choice.worker.spec.priority {
         Priority::Off => return body,
         Priority::LowestFirst => 1.0,
         Priority::HighestFirst => -1.0,
     };
     let terms = choice.decision.chosen();
-    let due = app.clock.unix_ms(turn.arrived) + PATIENCE * (terms.marginal_ms + terms.fixed_ms);
-    let value = ((sign * due).round() as i64).to_string();
+    let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
+    let due = route::due(Millis(app.clock.unix_ms(turn.arrived)), prefill, turn.goal.ttft);
+    let value = ((sign * due.0).round() as i64).to_string();
     let Some(spliced) = splice::field(&body, "priority", &value) else {
         return body;
     };

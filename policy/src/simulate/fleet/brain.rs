@@ -44,7 +44,8 @@ pub(super) struct Sent {
     wait: Millis,
     utilisation: f64,
     pub(super) predicted_ttft: Millis,
-    pub(super) predicted_prefill: Millis,
+    /// What an ordered queue is sorted by.
+    pub(super) key: f64,
 }
 
 #[derive(Debug)]
@@ -144,7 +145,8 @@ impl<'a> Brain<'a> {
                 order => {
                     let cached = self.resident[at].min(item.prompt);
                     let prefill = cost.prefill(item.prompt.saturating_sub(cached), cached);
-                    load.ordered.wait(now, order.key(arrived, prefill))
+                    let key = order.key(arrived, prefill, self.config.target.ttft);
+                    load.ordered.wait(now, key)
                 }
             };
             self.views.push(WorkerView {
@@ -175,7 +177,7 @@ impl<'a> Brain<'a> {
         load.in_flight += 1;
         load.utilisation.add(now, prefill);
         let ticket = load.pending.sent(now, prefill);
-        let key = self.config.order.key(arrived, prefill);
+        let key = self.config.order.key(arrived, prefill, self.config.target.ttft);
         load.ordered.sent(now, turn, key, prefill);
         let last = self
             .last_worker
@@ -193,7 +195,7 @@ impl<'a> Brain<'a> {
             wait: Millis(terms.wait_ms),
             utilisation: self.views[worker].utilisation,
             predicted_ttft: terms.predicted_ttft(),
-            predicted_prefill: prefill,
+            key,
         }
     }
 

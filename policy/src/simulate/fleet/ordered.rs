@@ -5,6 +5,7 @@
 //! less than its own, whenever they came. The router that sets the key knows it, so it can keep the same list.
 
 use super::Order;
+use crate::route;
 use crate::units::Millis;
 
 /// What the router knows of one worker's ordered queue.
@@ -18,11 +19,11 @@ pub(super) struct OrderedWork {
 
 impl Order {
     /// What the queue is sorted by; the least is taken first, ties in the order of arrival.
-    pub(super) fn key(self, arrived: Millis, predicted: Millis) -> f64 {
+    pub(super) fn key(self, arrived: Millis, predicted: Millis, objective: Millis) -> f64 {
         match self {
             Self::Fifo => 0.0,
             Self::Sjf => predicted.0,
-            Self::Edf => arrived.0 + 3.0 * predicted.0,
+            Self::Edf => route::due(arrived, predicted, objective).0,
         }
     }
 }

@@ -76,7 +76,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(workload: &'a Workload, config: &'a FleetConfig, observe: &'a mut dyn FnMut(Choice<'_>)) -> Self {
-        let server = |spec: &_| Server::new(*spec, config.decode, config.order);
+        let server = |spec: &_| Server::new(*spec, config.decode);
         let mut run = Self {
             workload,
             config,
@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
         });
         let worker = sent.worker;
         let server = &mut self.servers[worker];
-        server.enqueue(turn, self.arrival[turn as usize], sent.predicted_prefill);
+        server.enqueue(turn, sent.key);
         self.flights[turn as usize] = Some(Flight { sent, lease: None });
         self.start_next(worker);
     }

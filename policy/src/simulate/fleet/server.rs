@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::{Decode, Order, WorkerSpec};
+use super::{Decode, WorkerSpec};
 use crate::cache::prefix::{Change, Keep, Lease, Piece, PrefixCache};
 use crate::fingerprint::Chain;
 use crate::units::{Millis, Tokens};
@@ -61,7 +61,6 @@ pub(super) struct Computed {
 pub(super) struct Server {
     spec: WorkerSpec,
     decode: Decode,
-    order: Order,
     pub(super) cache: PrefixCache,
     queue: BinaryHeap<Queued>,
     running: Option<Running>,
@@ -78,11 +77,10 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(spec: WorkerSpec, decode: Decode, order: Order) -> Self {
+    pub(super) fn new(spec: WorkerSpec, decode: Decode) -> Self {
         Self {
             spec,
             decode,
-            order,
             cache: PrefixCache::new(spec.capacity),
             queue: BinaryHeap::new(),
             running: None,
@@ -97,11 +95,10 @@ impl Server {
         }
     }
 
-    /// A turn joins the queue.
-    pub(super) fn enqueue(&mut self, turn: u32, arrived: Millis, predicted: Millis) {
+    /// A turn joins the queue under a key of [`super::Order`].
+    pub(super) fn enqueue(&mut self, turn: u32, key: f64) {
         let order = self.arrivals;
         self.arrivals += 1;
-        let key = self.order.key(arrived, predicted);
         self.queue.push(Queued { turn, key, order });
     }
 

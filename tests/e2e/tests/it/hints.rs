@@ -164,6 +164,7 @@ async fn a_priority_is_spliced_in_and_a_clients_own_stays() {
         };
         let fleet = Fleet::start(vec![engine], |config| {
             config.workers[0].priority = priority;
+            config.objective.ttft = Millis(10_000.0);
             config.learning.costs = false;
         })
         .await;
@@ -178,9 +179,9 @@ async fn a_priority_is_spliced_in_and_a_clients_own_stays() {
             assert_eq!(sent[..2], [None, None]);
             continue;
         }
-        // Three times some 490 ms more prefill, and the milliseconds between the two.
+        // Four times some 490 ms more prefill, and the milliseconds between the two.
         let apart = sign * (sent[1].unwrap() - sent[0].unwrap());
-        assert!((1300..1300 + 4000).contains(&apart), "{sent:?}");
+        assert!((1800..1800 + 4000).contains(&apart), "{sent:?}");
         let all = fleet.engines[0].captured();
         let chats: Vec<_> = all.iter().filter(|request| request.uri.path() == CHAT).collect();
         let body = String::from_utf8(chats[1].body.to_vec()).unwrap();
@@ -205,6 +206,7 @@ async fn a_short_turn_overtakes_a_long_one_that_waits() {
     };
     let fleet = Fleet::start(vec![engine], |config| {
         config.workers[0].priority = Priority::LowestFirst;
+        config.objective.ttft = Millis(10_000.0);
     })
     .await;
     let fleet = Arc::new(fleet);

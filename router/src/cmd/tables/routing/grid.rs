@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use policy::cost::PrefillCost;
 use policy::route::{PolicyName, Settings};
-use policy::simulate::fleet::{self, CacheRule, FleetConfig, FleetReport, Pace, View, Workload};
+use policy::simulate::fleet::{self, CacheRule, FleetConfig, FleetReport, Order, Pace, View, Workload};
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 
@@ -56,6 +56,8 @@ pub(super) const WEIGHT_CELLS: [usize; 4] = [1, 5, 6, 10];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Contender {
     Tail,
+    /// The same on engines that take a priority.
+    TailPriority,
     TailLru,
     LeastTtft,
     CacheAwareTree,
@@ -64,8 +66,9 @@ pub(super) enum Contender {
 }
 
 impl Contender {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Tail,
+        Self::TailPriority,
         Self::TailLru,
         Self::LeastTtft,
         Self::CacheAwareTree,
@@ -74,7 +77,8 @@ impl Contender {
     ];
 
     /// Those of the plot. The default hides the same rule on LRU, which the table has.
-    pub(super) const DRAWN: [Self; 5] = [
+    pub(super) const DRAWN: [Self; 6] = [
+        Self::TailPriority,
         Self::Tail,
         Self::LeastTtft,
         Self::CacheAwareIndex,
@@ -86,6 +90,7 @@ impl Contender {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tail => "tail",
+            Self::TailPriority => "tail_priority",
             Self::TailLru => "tail_lru",
             Self::LeastTtft => "least_ttft",
             Self::CacheAwareTree => "cache_aware_tree",
@@ -98,6 +103,7 @@ impl Contender {
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Tail => "tail (default)",
+            Self::TailPriority => "tail, engines take priorities",
             Self::TailLru => "tail on LRU",
             Self::LeastTtft => "least_ttft",
             Self::CacheAwareTree => "cache_aware, own tree",
@@ -109,7 +115,7 @@ impl Contender {
     fn setup(self) -> (PolicyName, CacheRule, View) {
         let plain = |policy| (policy, CacheRule::Lru, default_view(policy));
         match self {
-            Self::Tail => (PolicyName::Tail, CacheRule::Adaptive, View::Mirror),
+            Self::Tail | Self::TailPriority => (PolicyName::Tail, CacheRule::Adaptive, View::Mirror),
             Self::TailLru => plain(PolicyName::Tail),
             Self::LeastTtft => plain(PolicyName::LeastTtft),
             Self::CacheAwareTree => plain(PolicyName::CacheAware),
@@ -195,6 +201,9 @@ impl Job {
         };
         config.cache = cache;
         config.view = view;
+        if self.contender == Contender::TailPriority {
+            config.order = Order::Edf;
+        }
         config.target.ttft = OBJECTIVE;
         config.pace = Pace::Load(cell.load);
         config.seed = self.seed;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::grid::{Cell, Contender, VARIANTS, WEIGHT_CELLS};
 use super::{CELLS, Changes, Report, Spread};
 
-/// Three tables: against others, against itself on LRU, and the weights.
+/// Four tables: against others and itself on LRU, on engines that take priorities, in milliseconds, and the weights.
 pub(in super::super) fn markdown(report: &Report) -> String {
     let mut text = preamble(report);
     text += "\n## Change of `tail` (adaptive ξ, the default) in per cent; negative is better\n\n\
@@ -26,16 +26,17 @@ pub(in super::super) fn markdown(report: &Report) -> String {
             text,
             "| {} | {} | {} | {} | {} | {} | {:+.1}, {:+.1}, {:+.1} |",
             name(&cell.cell),
-            spread(&tree.p95),
-            spread(&tree.p99),
-            spread(&index.p95),
-            spread(&index.p99),
-            spread(&least.p95),
-            p95.median,
-            p99.median,
-            mean.median,
+            of_means(&tree.p95),
+            of_means(&tree.p99),
+            of_means(&index.p95),
+            of_means(&index.p99),
+            of_means(&least.p95),
+            p95.means,
+            p99.means,
+            mean.means,
         );
     }
+    text += &priorities(report);
     text += &aims(report);
     text += &absolute(report);
     text += &weights(report);
@@ -51,13 +52,44 @@ fn preamble(report: &Report) -> String {
     };
     format!(
         "{} turns of {}, {} tokens per block, α = 0.05 ms per token, β = 0, prefill only, objective {} ms; seeds {}: \
-         medians, and in brackets the least and the largest.{made_up}\n",
+         changes of the means over them, and in brackets the least and the largest of one.{made_up}\n",
         report.turns,
         report.trace,
         report.block_tokens,
         report.objective_ms,
         seeds.join(", "),
     )
+}
+
+/// The default on engines that take priorities.
+fn priorities(report: &Report) -> String {
+    let mut text = "\n## The same on engines that take priorities, against the others first come first served\n\n\
+                    | W / blocks / load | p95 (tree) | p99 (tree) | p95 against `least_ttft` | p99 against `least_ttft` \
+                    | p95, p99, mean against the default |\n|---|---|---|---|---|---|\n"
+        .to_owned();
+    for cell in &report.cells {
+        let against = |contender: Contender| cell.priority_against.get(contender.name());
+        let (Some(tree), Some(least), Some(tail)) = (
+            against(Contender::CacheAwareTree),
+            against(Contender::LeastTtft),
+            against(Contender::Tail),
+        ) else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {:+.1}, {:+.1}, {:+.1} |",
+            name(&cell.cell),
+            of_means(&tree.p95),
+            of_means(&tree.p99),
+            of_means(&least.p95),
+            of_means(&least.p99),
+            tail.p95.means,
+            tail.p99.means,
+            tail.mean.means,
+        );
+    }
+    text
 }
 
 fn aims(report: &Report) -> String {
@@ -90,7 +122,8 @@ fn absolute(report: &Report) -> String {
 fn weights(report: &Report) -> String {
     let cells: Vec<_> = WEIGHT_CELLS.iter().map(|at| name(&CELLS[*at])).collect();
     let mut text = format!(
-        "\n## Weights, one at a time\n\nChange against the defaults in per cent over {} and the seeds; {} other settings.\n\n\
+        "\n## Weights, one at a time\n\nChange against the defaults in per cent over {} and the seeds: medians, and in brackets the least \
+         and the largest; {} other settings.\n\n\
          | weight | value | p95 | p99 | mean |\n|---|---:|---|---|---|\n",
         cells.join(", "),
         VARIANTS.len(),
@@ -123,5 +156,15 @@ fn spread(spread: &Spread) -> String {
     format!(
         "{:+.1} ({:+.1} … {:+.1})",
         spread.median, spread.least, spread.most
+    )
+}
+
+fn of_means(spread: &Spread) -> String {
+    if spread.least == spread.most {
+        return format!("{:+.1}", spread.means);
+    }
+    format!(
+        "{:+.1} ({:+.1} … {:+.1})",
+        spread.means, spread.least, spread.most
     )
 }

@@ -1,8 +1,10 @@
-//! p95 by policy and cell: a dot plot on a logarithmic axis.
+//! p95 by policy and cell: a dot plot on a logarithmic axis. Below it, what the weights do.
 //!
 //! Every policy has a lane of its own in each row, so that no dot hides another, and the line through it reaches from the
 //! least to the largest seed. Written by hand rather than with a plotting library, so that the colours can follow the
 //! reader's light or dark theme; the grey of the text is readable on both where themes are not followed.
+
+mod weights;
 
 use std::fmt::Write as _;
 
@@ -12,7 +14,7 @@ use super::{CellReport, Report, Spread};
 const WIDTH: f64 = 880.0;
 const LEFT: f64 = 196.0;
 const RIGHT: f64 = 28.0;
-const TOP: f64 = 92.0;
+const TOP: f64 = 104.0;
 const LANE: f64 = 8.5;
 const ROW_GAP: f64 = 12.0;
 /// Extra room above the first row of a fleet, for its name.
@@ -22,7 +24,7 @@ const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#
 .title{font-size:16px;font-weight:600}.group{font-weight:600}.end{text-anchor:end}.middle{text-anchor:middle}\
 .grid{stroke:#767676;stroke-opacity:.25}.rule{stroke:#767676;stroke-opacity:.5}\
 .range{stroke-width:2;stroke-opacity:.55}\
-.tail{fill:#d55e00;stroke:#d55e00}.least_ttft{fill:#2f86c9;stroke:#2f86c9}\
+.tail{fill:#d55e00;stroke:#d55e00}.tail_priority{fill:#7a4fbf;stroke:#7a4fbf}.least_ttft{fill:#2f86c9;stroke:#2f86c9}\
 .cache_aware_index{fill:#0a9b74;stroke:#0a9b74}.cache_aware_tree{fill:#c56a9c;stroke:#c56a9c}\
 .round_robin{fill:#8a8a8a;stroke:#8a8a8a}\
 @media(prefers-color-scheme:light){text{fill:#333}}@media(prefers-color-scheme:dark){text{fill:#ccc}}";
@@ -42,15 +44,19 @@ pub(in super::super) fn svg(report: &Report) -> String {
         row(&mut rows, cell, &axis, y);
         y += LANE * Contender::DRAWN.len() as f64 + ROW_GAP;
     }
-    let height = y + 44.0;
+    let axis_at = y;
+    let mut panel = String::new();
+    let y = weights::draw(&mut panel, report, y + 60.0);
+    let height = y + 36.0;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" role=\"img\">\n<title>95th percentile of time to first token by routing policy and cell\
+         height=\"{height}\" role=\"img\">\n<title>95th percentile of time to first token by routing policy and cell, and what the weights do\
          </title>\n<style>{STYLE}</style>\n"
     );
     head(&mut text, report);
-    axis.draw(&mut text, y);
+    axis.draw(&mut text, axis_at);
     text += &rows;
+    text += &panel;
     text += "</svg>\n";
     text
 }
@@ -64,17 +70,22 @@ fn head(text: &mut String, report: &Report) {
         report.turns,
         escape(&name),
     );
-    let mut x = 16.0;
+    let (mut x, mut y) = (16.0, 52.0);
     for contender in Contender::DRAWN {
-        dot(text, contender, x + 5.0, 55.0);
+        // Letters of the widest usual face are half as wide as they are high, or a little more.
+        let wide = 16.0 + 7.4 * contender.label().len() as f64;
+        if x + wide > WIDTH - RIGHT {
+            (x, y) = (16.0, y + 22.0);
+        }
+        dot(text, contender, x + 5.0, y);
         let _ = writeln!(
             text,
-            "<text x=\"{}\" y=\"59.5\">{}</text>",
+            "<text x=\"{}\" y=\"{}\">{}</text>",
             x + 16.0,
+            y + 4.5,
             contender.label()
         );
-        // Letters of the widest usual face are half as wide as they are high, or a little more.
-        x += 16.0 + 7.4 * contender.label().len() as f64 + 22.0;
+        x += wide + 22.0;
     }
 }
 
