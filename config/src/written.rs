@@ -104,11 +104,23 @@ pub struct Worker {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CachePolicy {
-    /// The least recently used blocks.
+    /// What the worker says when it is asked (`GET /v1/tailroute`, `GET /server_info`); `lru` if it does not.
     #[default]
+    Auto,
+    /// The least recently used blocks, after those that hints have marked.
     Lru,
-    /// The blocks that cannot help a turn meet its objective, then the least recently used.
+    /// The blocks that cannot help a turn meet its objective, whether or not it is told which, then the least recently used.
     TLru,
+    /// The least often used.
+    Lfu,
+    /// Those that were used once, then the least recently used.
+    Slru,
+    /// Those that were stored first.
+    Fifo,
+    /// The most recently used.
+    Mru,
+    /// Those that were stored last.
+    Filo,
 }
 
 /// How hints are carried to a worker.

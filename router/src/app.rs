@@ -256,6 +256,7 @@ impl App {
         Gauges {
             workers: self.fleet.workers().iter().map(worker).collect(),
             index: self.knowledge.index_stats(),
+            losses: self.knowledge.losses(),
             rule,
             controller: self.feedback.controller.lock().state(),
             habits,

@@ -1,8 +1,9 @@
 //! The workers: what is known of each. The tasks that keep it known are in `upkeep`.
 //!
 //! `worker` holds one worker's state; `health` judges from probes whether it may be given work; `hints` queues what it
-//! should be told, and `dialect` is how it is said.
+//! should be told, `dialect` is how it is said, and `cache_policy` what it drops when it is told nothing.
 
+pub mod cache_policy;
 pub mod dialect;
 pub mod health;
 pub mod hints;

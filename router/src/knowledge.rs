@@ -11,16 +11,19 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use policy::cache::prefix::Order;
 use policy::evidence::{Resident, WorkerEvidence};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{IndexLimits, IndexReader, IndexStats, Reach};
-use policy::residency::{Report, Residency};
+use policy::residency::{Refused, Report, Residency};
 use policy::units::Tokens;
+use tracing::warn;
 
 use crate::path::fingerprint::{Extent, Fingerprint};
 
 mod conversations;
+mod emptied;
 mod kept;
 mod models;
 mod places;
@@ -29,6 +32,7 @@ mod tails;
 mod told;
 
 use conversations::Conversations;
+use emptied::Emptied;
 use models::Models;
 use places::Places;
 pub use scale::Scale;
@@ -47,6 +51,9 @@ pub struct Knowledge {
     places: Places,
     tails: Tails,
     conversations: Conversations,
+    /// Lookups that were cut short by a writer that had been stopped.
+    incomplete: AtomicU64,
+    emptied: Emptied,
 }
 
 /// Where a prediction of cached tokens comes from.
@@ -191,6 +198,8 @@ impl Knowledge {
             places: Places::default(),
             tails: Tails::default(),
             conversations: Conversations::default(),
+            incomplete: AtomicU64::new(0),
+            emptied: Emptied::new(workers.len()),
         }
     }
 
@@ -215,6 +224,9 @@ impl Knowledge {
         found.indexed.clear();
         SCRATCH.with_borrow_mut(|Scratch { reach, ended, to_end }| {
             self.index.lookup(chain.hashes(), reach);
+            if !reach.is_complete() {
+                self.incomplete.fetch_add(1, Ordering::Relaxed);
+            }
             ended.clear();
             if let Some((tail, end)) = tail.and_then(|tail| Some((tail, tail.end?))) {
                 ended.extend_from_slice(&chain.hashes()[..tail.keys]);
@@ -406,11 +418,29 @@ impl Knowledge {
     /// Applies what happened on a worker to the picture of what lives where.
     pub fn update<T>(&self, worker: WorkerId, apply: impl FnOnce(&mut Residency) -> T) -> T {
         let mut residency = self.residency.lock();
+        let before = residency.refused().count();
         let result = apply(&mut residency);
+        let refused = residency.refused();
+        // At the first, the second, the fourth: whoever reads the log sees it, and the log stays small.
+        if let Some(error) = refused.last
+            && refused.count().ilog2() != before.checked_ilog2().unwrap_or(u32::MAX)
+        {
+            warn!(
+                worker = worker.0,
+                refused = refused.count(),
+                %error,
+                "the index would not take what a worker holds: lookups say less than is known"
+            );
+        }
         if let Some(held) = self.held.get(worker.index()) {
             held.store(residency.tokens_on(worker).0, Ordering::Relaxed);
         }
         result
+    }
+
+    /// A worker's cache drops what is not marked in this order.
+    pub fn set_order(&self, worker: WorkerId, order: Order) {
+        self.update(worker, |residency| residency.set_order(worker, order));
     }
 
     /// A worker holds nothing any more.
@@ -422,6 +452,13 @@ impl Knowledge {
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {
         self.residency.lock().stats()
+    }
+
+    /// What the index would not take, and lookups that were cut short, ever.
+    #[must_use]
+    pub fn losses(&self) -> (Refused, u64) {
+        let refused = self.residency.lock().refused();
+        (refused, self.incomplete.load(Ordering::Relaxed))
     }
 
     /// Tokens per byte of a model's prompts.

@@ -4,7 +4,8 @@
 //! whole history again: the restart of a small process in front costs the fleet a full cache. So what lives where is
 //! written down on a timer and at the end of a drain, and read when the router starts, beside the requests: nothing
 //! waits for it. The workers' caches move on meanwhile, so an old snapshot is not read, and what a read one says wrongly
-//! is corrected as any wrong belief is, by reports and events.
+//! is corrected as any wrong belief is, by reports and events; a worker whose replayed events tell that its cache was
+//! emptied since then is not restored at all.
 //!
 //! Which blocks of a worker are whose text is not written down. A worker that publishes events is asked for them again,
 //! and one turn binds a conversation's text to its blocks; until then the mirror speaks, whose text is in the snapshot.
@@ -87,7 +88,7 @@ fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
     let workers = app.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| worker.name()).collect();
-    let bytes = encode(&app.knowledge.contents(&names, now_s()));
+    let bytes = encode(&app.knowledge.contents(&names, now_ms()));
     fits(bytes.len())?;
     // Beside the file, so that the renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
@@ -114,7 +115,7 @@ fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
         return Err(SnapshotError::Long(length));
     }
     let contents = decode(&std::fs::read(&settings.path)?)?;
-    let age = now_s().saturating_sub(contents.taken_s);
+    let age = now_ms().saturating_sub(contents.taken_ms) / 1000;
     if age > settings.max_age.as_secs() {
         return Err(SnapshotError::Old(age));
     }
@@ -123,10 +124,10 @@ fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
     Ok(app.knowledge.restore(&contents, &names))
 }
 
-fn now_s() -> u64 {
+fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 /// The error with what caused it, on one line.

@@ -8,7 +8,7 @@
 //!
 //! 1. blank space, never used or given back;
 //! 2. *evict-first*: what a release or a hint said cannot help any more, in the order in which it was said;
-//! 3. least recently used.
+//! 3. least recently used, or another [`Order`] that the engine was started with.
 //!
 //! Within 2 and 3 a conversation is eaten from its end. Both bands are intrusive lists in a slab, every operation is
 //! O(1) per block, and the order needs no clock: a released chain is appended leaf first, and whoever touches a node
@@ -23,10 +23,11 @@
 //! - *Prepending marked blocks to one free list is wrong*: it evicts cached data while blank space remains.
 //!
 //! Rejected: ordering nodes by a `last_access` heap, as radix caches commonly do. It is O(log n) per block, and a tie
-//! between a parent and its child has to be broken by hand.
+//! between a parent and its child has to be broken by hand. The other orders pay that: there is no list for them.
 
 mod lease;
 mod listing;
+mod order;
 mod piece;
 mod slab;
 
@@ -38,6 +39,7 @@ mod tests;
 use rustc_hash::FxHashMap;
 
 pub use self::lease::Lease;
+pub use self::order::Order;
 pub use self::piece::{Change, Entry, Keep, Piece};
 use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
@@ -67,6 +69,18 @@ impl PrefixCache {
             nodes: Nodes::default(),
             epoch: 0,
         }
+    }
+
+    /// The order in which what is not marked goes.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.nodes.order()
+    }
+
+    /// Changes that order: the next piece to go is the first by the new one.
+    pub fn set_order(&mut self, order: Order) {
+        self.nodes.set_order(order);
+        self.debug_check();
     }
 
     /// Room in tokens, used or not.
@@ -295,6 +309,20 @@ impl PrefixCache {
         removed
     }
 
+    /// A worker turned out not to have held this piece when it was asked for it: what hangs below it was not there either,
+    /// and what leases hold of it has been stored since, and used once.
+    pub fn stored_again(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) {
+        let Some(&top) = self.by_hash.get(&hash) else {
+            return;
+        };
+        self.remove(hash, changes);
+        // Nothing is left of it if nobody holds it.
+        if self.by_hash.get(&hash) == Some(&top) {
+            self.nodes.begin_anew(top);
+        }
+        self.debug_check();
+    }
+
     /// The number of the release that gave a resident piece back last, counted from 1 since the last clear; 0 if none
     /// has yet. A piece's is never smaller than that of a piece below it.
     #[must_use]
@@ -320,7 +348,7 @@ impl PrefixCache {
     /// Drops everything, what leases hold too: a worker that restarted. Leases from before hold nothing afterwards.
     pub fn clear(&mut self, changes: &mut Vec<Change>) {
         self.by_hash.clear();
-        self.nodes = Nodes::default();
+        self.nodes = Nodes::ordered(self.nodes.order());
         self.used = 0;
         self.pinned = 0;
         self.epoch += 1;

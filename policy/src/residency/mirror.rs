@@ -8,6 +8,9 @@
 //! others. Wrong beliefs end after about as many surprises as a random sequence has records (the logarithm of the
 //! conversations held), instead of one surprise per conversation.
 //!
+//! That holds where the least recently used goes first. A cache of another [`Order`] may keep what is older, so there a
+//! report speaks of its own prompt alone: what was missing is stored and used anew.
+//!
 //! A plain prompt is one text whose chunks never restart, so a turn almost never ends with one. What it ends with is an
 //! *open* piece, which stands for the tokens that the worker holds past the last full chunk. The next turn repeats those
 //! tokens within a fuller chunk, under another key; then the open piece goes, or they would count twice.
@@ -17,7 +20,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::cache::prefix::{Change, PrefixCache};
+use crate::cache::prefix::{Change, Order, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
@@ -79,6 +82,12 @@ impl Mirror {
 
     /// Takes a report of a prompt that is still held; returns how many keys are believed there no longer.
     pub(super) fn reported(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
+        if self.cache.order() != Order::Lru {
+            if let Some(missing) = report.missing {
+                self.cache.stored_again(missing, changes);
+            }
+            return 0;
+        }
         let release = |key: Option<PrefixHash>| key.and_then(|key| self.cache.last_release(key));
         let Some(missing) = release(report.missing) else {
             let found = release(report.found).filter(|&found| found > 0);

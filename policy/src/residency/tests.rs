@@ -68,6 +68,21 @@ fn an_evict_first_tail_goes_before_older_conversations() {
 }
 
 #[test]
+fn a_mirror_drops_in_its_workers_order_and_a_report_there_speaks_of_its_own_prompt_alone() {
+    let mut residency = residency(2048);
+    residency.set_order(W0, Order::Mru);
+    residency.set_order(WorkerId(7), Order::Mru);
+    let (a, b, c) = (prompt("a", 4), prompt("b", 4), prompt("c", 2));
+    for chain in [&a, &b, &c] {
+        serve(&mut residency, W0, chain, 0);
+    }
+    let depths = |residency: &Residency| [&a, &b, &c].map(|chain| depth(residency, W0, chain));
+    assert_eq!(depths(&residency), [4, 2, 2]);
+    assert_eq!(serve_and_report(&mut residency, &c, 1), 0);
+    assert_eq!(depths(&residency), [4, 2, 2]);
+}
+
+#[test]
 fn the_reply_is_found_by_the_next_turn() {
     let mut residency = residency(4096);
     let mut builder = ChainBuilder::new("m", None);
@@ -356,4 +371,18 @@ fn a_protected_beginning_is_fresh_and_its_mark_is_gone() {
     assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 3, 3]);
     residency.protected(W1, a.hashes());
     assert_eq!(depth(&residency, W1, &a), 0, "nothing is held there");
+}
+
+#[test]
+fn what_the_index_would_not_take_is_counted_by_its_reason() {
+    let mut residency = residency(4096);
+    let (a, b) = (prompt("a", 2), prompt("b", 2));
+    serve(&mut residency, W0, &a, 0);
+    assert_eq!(residency.refused(), Refused::default());
+    // A key of another prompt under a second parent.
+    let twisted = [b.hashes()[0], a.hashes()[1]].map(|hash| Piece { hash, tokens: 1 });
+    residency.restore(W1, &twisted);
+    let refused = residency.refused();
+    assert_eq!((refused.conflicts, refused.count()), (1, 1));
+    assert!(matches!(refused.last, Some(StoreError::Conflict { .. })));
 }

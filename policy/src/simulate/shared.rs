@@ -54,7 +54,7 @@ pub struct SharedCache {
 
 /// Evicted in the order of releases and marks, or by rank.
 enum Blocks {
-    Marked(MarkedBlocks),
+    Marked(Box<MarkedBlocks>),
     Ranked(Box<dyn BlockPolicy>),
 }
 
@@ -77,7 +77,7 @@ impl SharedCache {
                 | PolicySpec::LengthAware
         );
         let cache = if marked {
-            Blocks::Marked(MarkedBlocks::new(&config))
+            Blocks::Marked(Box::new(MarkedBlocks::new(&config)))
         } else if config.forced {
             return None;
         } else {

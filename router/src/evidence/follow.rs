@@ -138,25 +138,25 @@ impl Stream<'_> {
         let behind = number.saturating_sub(self.sequence.next());
         self.app.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
-            Verdict::Apply => self.apply(&payload, Made::Since)?,
+            Verdict::Apply => self.apply(number, &payload, Made::Since)?,
             Verdict::Duplicate => self.app.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
                 debug!(worker = name, from, number, "cache events missing");
                 self.app.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
-                    self.apply(&payload, Made::Since)?;
+                    self.apply(number, &payload, Made::Since)?;
                 } else if self.sequence.next() <= number {
                     // Not to be had any more: from here on, and nothing from before.
                     self.lost(number);
-                    self.apply(&payload, Made::Since)?;
+                    self.apply(number, &payload, Made::Since)?;
                 }
             }
             Verdict::Restarted => {
                 self.restarted();
                 self.catch_up().await?;
                 if number == self.sequence.next() {
-                    self.apply(&payload, Made::Since)?;
+                    self.apply(number, &payload, Made::Since)?;
                 }
             }
         }
@@ -165,7 +165,7 @@ impl Stream<'_> {
     }
 
     /// Applies the next batch.
-    fn apply(&mut self, payload: &[u8], made: Made) -> Result<(), StreamError> {
+    fn apply(&mut self, number: u64, payload: &[u8], made: Made) -> Result<(), StreamError> {
         let mut events = Vec::new();
         let read = wire::decode(payload, |event| events.push(event));
         self.sequence.applied(xxh3_64(payload));
@@ -173,6 +173,10 @@ impl Stream<'_> {
             Ok(batch) => {
                 if self.is_own(batch)? {
                     self.take(&events, made);
+                    // A process begins with an empty cache.
+                    if made == Made::Before && (number == 0 || events.contains(&Event::Cleared)) {
+                        self.emptied(batch);
+                    }
                 }
                 if let Some(at_s) = batch.at_s {
                     self.app.metrics.kv_lag(self.worker.name(), at_s);
@@ -212,6 +216,13 @@ impl Stream<'_> {
             knowledge.evidence(worker, |evidence| {
                 some.iter().for_each(|event| evidence.apply(event))
             });
+        }
+    }
+
+    /// The history tells that the cache was emptied when this batch was made.
+    fn emptied(&self, batch: Batch) {
+        if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
+            self.app.knowledge.emptied(self.worker.id, (at_s * 1e3) as u64);
         }
     }
 

@@ -56,11 +56,14 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
         match choose(&sources, worker.spec.rank) {
             Ok(Some(source)) => return Some(source.clone()),
             Ok(None) => {}
-            Err(ranks) => warn!(
-                worker = worker.name(),
-                ranks,
-                "its url has several data-parallel ranks: set `ranks`; until then its cache events are not used"
-            ),
+            Err(ranks) => {
+                warn!(
+                    worker = worker.name(),
+                    ranks,
+                    "its url has several data-parallel ranks: set `ranks`; until then its cache events are not used"
+                );
+                app.metrics.kv_stream(worker.name(), "ranks");
+            }
         }
     }
     None

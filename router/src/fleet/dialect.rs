@@ -99,6 +99,11 @@ pub trait Dialect: Debug + Send + Sync {
         asked
     }
 
+    /// Whether the worker trims by a rule of its own, whatever it is told.
+    fn trims_by_itself(&self) -> bool {
+        false
+    }
+
     /// How a request carries its hint; `None` if it cannot.
     fn in_request(&self, _hint: &TurnHint) -> Option<Carried> {
         None
@@ -122,23 +127,31 @@ pub trait Dialect: Debug + Send + Sync {
 
 /// Nothing is ever said.
 #[derive(Debug)]
-pub struct Silent;
+pub struct Silent {
+    /// It runs Tail-Optimized LRU all the same, with an objective like the router's.
+    pub trims: bool,
+}
 
 impl Dialect for Silent {
     fn name(&self) -> &'static str {
         "none"
     }
 
-    fn evict_first(&self, _asked: Tokens) -> Tokens {
-        Tokens::ZERO
+    fn evict_first(&self, asked: Tokens) -> Tokens {
+        if self.trims { asked } else { Tokens::ZERO }
+    }
+
+    fn trims_by_itself(&self) -> bool {
+        self.trims
     }
 }
 
 /// What is spoken to a worker that was not asked yet.
 #[must_use]
-pub fn before_probe(written: config::Dialect) -> Arc<dyn Dialect> {
-    match written {
-        config::Dialect::Auto | config::Dialect::None => Arc::new(Silent),
+pub fn before_probe(worker: &config::Worker) -> Arc<dyn Dialect> {
+    let trims = worker.cache_policy == config::CachePolicy::TLru;
+    match worker.dialect {
+        config::Dialect::Auto | config::Dialect::None => Arc::new(Silent { trims }),
         config::Dialect::Tailroute => Arc::new(Tailroute::by_header()),
         config::Dialect::VllmXargs => Arc::new(VllmXargs),
         config::Dialect::KvHints => Arc::new(KvHints),

@@ -74,7 +74,7 @@ impl Worker {
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             ready: AtomicBool::new(false),
-            dialect: RwLock::new(dialect::before_probe(spec.dialect)),
+            dialect: RwLock::new(dialect::before_probe(&spec)),
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
             tells_cached: AtomicBool::new(false),

@@ -13,7 +13,7 @@ const BATCH: usize = 64;
 impl Knowledge {
     /// All that outlives the router. `names` are the workers', by slot.
     #[must_use]
-    pub fn contents(&self, names: &[&str], taken_s: u64) -> Contents {
+    pub fn contents(&self, names: &[&str], taken_ms: u64) -> Contents {
         // One worker at a time, so that requests wait for no more than one.
         let workers = (0..)
             .zip(names)
@@ -25,7 +25,7 @@ impl Knowledge {
             Place::Guessed(tokens) => (key.0, tokens, Kind::Guessed),
         };
         Contents {
-            taken_s,
+            taken_ms,
             workers,
             models: self.models.all(),
             places: self.places.all().into_iter().map(place).collect(),
@@ -61,19 +61,36 @@ impl Knowledge {
         for &(key, session) in &contents.prompts {
             self.conversations.restore_prompt(PrefixHash(key), session);
         }
+        self.emptied.restoring(contents.taken_ms);
         let mut restored = 0;
         for ((_, entries), worker) in contents.workers.iter().zip(slots) {
             let Some(worker) = worker else { continue };
-            restored += entries.len();
             let mut chains = chains(entries).peekable();
             while chains.peek().is_some() {
-                self.update(worker, |residency| {
-                    for chain in chains.by_ref().take(BATCH) {
+                let is_gone = self.update(worker, |residency| {
+                    // Asked under the lock: who empties the mirror after this takes it too.
+                    let is_gone = self.emptied.since(worker, contents.taken_ms);
+                    for chain in chains.by_ref().take(if is_gone { 0 } else { BATCH }) {
                         residency.restore(worker, &chain);
                     }
+                    is_gone
                 });
+                if is_gone {
+                    break;
+                }
+            }
+            if chains.peek().is_none() {
+                restored += entries.len();
             }
         }
         restored
+    }
+
+    /// A worker's history tells that its cache was emptied then, in milliseconds since 1970 by its clock. What a snapshot
+    /// says of an earlier time is not believed any more.
+    pub fn emptied(&self, worker: WorkerId, at_ms: u64) {
+        if self.emptied.worker(worker, at_ms) {
+            self.forget(worker);
+        }
     }
 }

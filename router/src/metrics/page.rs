@@ -4,6 +4,7 @@ use policy::cost::PrefillCost;
 use policy::estimate::{QueueFigure, Reconciled};
 use policy::evidence::Bindings;
 use policy::index::IndexStats;
+use policy::residency::Refused;
 use policy::slo::{ControllerState, TailRule};
 use policy::units::{Millis, Tokens};
 use prometheus::{Gauge, GaugeVec, IntGauge, IntGaugeVec};
@@ -19,6 +20,8 @@ pub struct Gauges {
     pub workers: Vec<WorkerGauges>,
     /// The index.
     pub index: IndexStats,
+    /// What it would not take, and lookups that were cut short.
+    pub losses: (Refused, u64),
     /// How much of the free tail is given away.
     pub rule: TailRule,
     /// Why.
@@ -62,6 +65,7 @@ pub(super) struct Page {
     worker_utilisation: GaugeVec,
     worker_resident_tokens: IntGaugeVec,
     index: IntGaugeVec,
+    index_losses: IntGaugeVec,
     worker_cost: GaugeVec,
     worker_cost_error: GaugeVec,
     engine_queue: GaugeVec,
@@ -121,6 +125,11 @@ impl Page {
             index: metrics.gauge(
                 "tailroute_index",
                 "Size of the global index: keys, entries, bytes.",
+                &["what"],
+            )?,
+            index_losses: metrics.gauge(
+                "tailroute_index_losses",
+                "What lookups could not say, ever: stores refused by reason, lookups cut short, keys evicted.",
                 &["what"],
             )?,
             worker_cost: metrics.real(
@@ -190,6 +199,16 @@ impl Page {
             ("bytes", stats.bytes),
         ] {
             self.index.with_label_values(&[what]).set(clamp(value));
+        }
+        let (refused, incomplete) = gauges.losses;
+        for (what, value) in [
+            ("unknown_parent", refused.unknown_parents),
+            ("conflict", refused.conflicts),
+            ("too_long", refused.too_long),
+            ("incomplete_lookup", incomplete),
+            ("evicted_key", stats.evicted_keys),
+        ] {
+            self.index_losses.with_label_values(&[what]).set(clamp(value));
         }
     }
 

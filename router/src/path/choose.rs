@@ -250,16 +250,19 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
 fn evict_first(app: &App, turn: &Turn, worker: &Worker, view: &WorkerView, history: Tokens) -> Tokens {
     let (hints, dialect) = (&app.config.hints, worker.dialect());
     let can_be_told = hints.in_request || (hints.out_of_band && dialect.hears_hints());
-    if !(hints.enabled && can_be_told) {
+    let (is_told, by_itself) = (hints.enabled && can_be_told, dialect.trims_by_itself());
+    if !is_told && !by_itself {
         return dialect.evict_first(Tokens::ZERO);
     }
-    if turn.last {
+    if turn.last && !by_itself {
         return dialect.evict_first(EVERYTHING);
     }
     let xi = slo::xi_tokens(&view.cost, turn.goal.ttft, Millis::ZERO, history);
-    let tail = app
-        .feedback
-        .rule()
-        .tail(xi, turn.expected.next_prompt, view.utilisation);
+    let tail = app.feedback.rule().tail(
+        xi,
+        turn.expected.next_prompt,
+        // Only the router lets go of its tail under load.
+        if by_itself { 0.0 } else { view.utilisation },
+    );
     dialect.evict_first(tail)
 }

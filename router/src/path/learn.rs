@@ -233,12 +233,6 @@ impl Flight {
             .map(|usage| Scale::after(prompt, usage.prompt, end, usage.prompt + usage.completion));
         let scale = counted.as_ref().unwrap_or(&self.scale);
         let total = Tokens(scale.tokens(end));
-        let hints = &self.app.config.hints;
-        let evict_first = if hints.in_request || hints.out_of_band {
-            self.evict_first
-        } else {
-            Tokens::ZERO
-        };
         let reply = reply.map(|reply| Reply {
             parent: reply.parent(),
             chain: reply.chain(),
@@ -246,7 +240,7 @@ impl Flight {
             open: reply.parent() != self.prompt.last() && !reply.bytes().is_multiple_of(CHUNK_BYTES as u64),
         });
         self.app.knowledge.update(worker, |residency| {
-            residency.settle(hold, reply, |end| scale.tokens(end), evict_first, total);
+            residency.settle(hold, reply, |end| scale.tokens(end), self.evict_first, total);
         });
     }
 

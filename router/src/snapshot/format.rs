@@ -8,14 +8,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"tailrout";
 /// Raised whenever a reader of the one before would misread it, or its keys name other prompts than they did.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const NONE: u32 = u32::MAX;
 
 /// What a snapshot holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Seconds since 1970 when it was taken.
-    pub taken_s: u64,
+    /// Milliseconds since 1970 when it was taken.
+    pub taken_ms: u64,
     /// Each worker's name and what it is believed to hold.
     pub workers: Vec<(String, Vec<Entry>)>,
     /// Each model's tokens per byte and its template's gap.
@@ -58,7 +58,7 @@ pub enum FormatError {
 pub fn encode(contents: &Contents) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
-    word(&mut out, contents.taken_s);
+    word(&mut out, contents.taken_ms);
     list(&mut out, &contents.workers, |out, (name, entries)| {
         text(out, name);
         list(out, entries, |out, entry| {
@@ -130,7 +130,7 @@ struct Reader<'a>(&'a [u8]);
 impl Reader<'_> {
     fn contents(&mut self) -> Option<Contents> {
         let contents = Contents {
-            taken_s: self.word()?,
+            taken_ms: self.word()?,
             workers: self.list(|reader| Some((reader.text()?, reader.entries()?)))?,
             models: self
                 .list(|reader| Some((reader.text()?, f64::from_bits(reader.word()?), reader.word()?)))?,
@@ -212,7 +212,7 @@ mod tests {
             parent,
         };
         Contents {
-            taken_s: 1_800_000_000,
+            taken_ms: 1_800_000_000_000,
             workers: vec![
                 ("a:8000".to_owned(), vec![entry(3, Some(1)), entry(2, None)]),
                 ("b".to_owned(), Vec::new()),

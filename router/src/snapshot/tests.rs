@@ -1,4 +1,3 @@
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use config::{Config, Overrides};
@@ -6,7 +5,6 @@ use parking_lot::Mutex;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
-use crate::serve::Server;
 
 /// What was logged, a line each.
 #[derive(Clone, Default)]
@@ -70,7 +68,7 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
     let (_folder, path) = folder();
     let (config, settings) = configured(&path, HOUR);
     let now = encode(&format::Contents {
-        taken_s: now_s(),
+        taken_ms: now_ms(),
         ..format::Contents::default()
     });
     let changed = |at: usize, byte: u8| {
@@ -79,7 +77,7 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
         bytes
     };
     let old = encode(&format::Contents {
-        taken_s: now_s() - 700,
+        taken_ms: now_ms() - 700_000,
         ..format::Contents::default()
     });
     let cases = [
@@ -139,27 +137,6 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
             .expect("it is written");
     }
     keeping.abort();
-}
-
-#[tokio::test]
-async fn the_router_serves_while_a_snapshot_is_still_being_read() {
-    let (_folder, path) = folder();
-    // A pipe that nobody writes to: reading it takes for ever.
-    let made = std::process::Command::new("mkfifo").arg(&path).status();
-    assert!(made.unwrap().success());
-    let (config, _) = configured(&path, HOUR);
-    let server = Server::start(config).await.unwrap();
-    let stream = tokio::net::TcpStream::connect(server.address).await;
-    assert!(stream.is_ok());
-    // Lets the reader go, who finds no snapshot there.
-    let path = path.clone();
-    let write = move || {
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(path)?
-            .write_all(b"no snapshot")
-    };
-    tokio::task::spawn_blocking(write).await.unwrap().unwrap();
 }
 
 #[test]

@@ -1,14 +1,17 @@
-//! Meeting a worker, for the first time or again: which models does it serve, how is it told things, what does it cost?
+//! Meeting a worker, for the first time or again: which models does it serve, how is it told things, what does its cache
+//! drop first, what does it cost?
 
 use std::sync::Arc;
 
-use config::Dialect;
+use bytes::Bytes;
+use config::{CachePolicy, Dialect};
 use http::Method;
 use serde_json::Value;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::app::App;
 use crate::control;
+use crate::fleet::cache_policy::{self, Said};
 use crate::fleet::{Worker, dialect};
 
 /// Learns a worker's models and its dialect, and tells it the objective if that has a way.
@@ -20,13 +23,16 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) {
             None
         }
     };
-    let dialect = dialect(app, worker).await;
+    let says = ask(app, worker).await;
+    let (dialect, policy) = (dialect(worker, &says), policy(worker, &says));
     info!(
         worker = worker.name(),
         dialect = dialect.name(),
+        cache_policy = ?policy,
         models = models.as_ref().map(Vec::len),
         "introduced"
     );
+    app.knowledge.set_order(worker.id, cache_policy::order(policy));
     worker.learned(dialect, models);
     if app.config.learning.costs {
         super::learner::introduce(app, worker.id);
@@ -38,27 +44,88 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) {
     }
 }
 
-/// Asks a worker what it understands.
-async fn dialect(app: &App, worker: &Worker) -> Arc<dyn dialect::Dialect> {
-    let written = worker.spec.dialect;
-    if !matches!(written, Dialect::Auto | Dialect::Tailroute) {
-        return dialect::before_probe(written);
+/// What a worker says of itself.
+#[derive(Default)]
+struct Says {
+    /// Its capability document.
+    capabilities: Option<Bytes>,
+    /// SGLang's server info.
+    info: Option<Bytes>,
+}
+
+/// Asks a worker what it understands and what it is, as far as that was not written down.
+async fn ask(app: &App, worker: &Worker) -> Says {
+    let spec = &worker.spec;
+    let policy_is_open = spec.cache_policy == CachePolicy::Auto;
+    let mut says = Says::default();
+    if policy_is_open || matches!(spec.dialect, Dialect::Auto | Dialect::Tailroute) {
+        says.capabilities = fetch(app, worker, "/v1/tailroute").await;
     }
-    match control::call(app, worker, Method::GET, "/v1/tailroute", None).await {
-        Ok(answer) => {
-            if let Some(found) = dialect::Tailroute::of(&answer) {
-                return Arc::new(found);
-            }
+    let said = |document: &Option<Bytes>| document.as_deref().map_or(Said::Nothing, Said::of);
+    let has_dialect = says
+        .capabilities
+        .as_deref()
+        .and_then(dialect::Tailroute::of)
+        .is_some();
+    if (policy_is_open && said(&says.capabilities) == Said::Nothing)
+        || (spec.dialect == Dialect::Auto && !has_dialect)
+    {
+        says.info = fetch(app, worker, "/server_info").await;
+    }
+    says
+}
+
+async fn fetch(app: &App, worker: &Worker, path: &str) -> Option<Bytes> {
+    match control::call(app, worker, Method::GET, path, None).await {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            debug!(worker = worker.name(), path, %error, "it does not say");
+            None
         }
-        Err(error) => debug!(worker = worker.name(), %error, "no capability document"),
     }
-    if written == Dialect::Auto
-        && let Ok(answer) = control::call(app, worker, Method::GET, "/server_info", None).await
-        && let Some(found) = dialect::SglangTlru::of(&answer)
+}
+
+/// How it is told things.
+fn dialect(worker: &Worker, says: &Says) -> Arc<dyn dialect::Dialect> {
+    let written = worker.spec.dialect;
+    let capabilities = says.capabilities.as_deref();
+    if matches!(written, Dialect::Auto | Dialect::Tailroute)
+        && let Some(found) = capabilities.and_then(dialect::Tailroute::of)
     {
         return Arc::new(found);
     }
-    dialect::before_probe(written)
+    if written == Dialect::Auto
+        && let Some(found) = says.info.as_deref().and_then(dialect::SglangTlru::of)
+    {
+        return Arc::new(found);
+    }
+    dialect::before_probe(&worker.spec)
+}
+
+/// What its cache drops first.
+fn policy(worker: &Worker, says: &Says) -> CachePolicy {
+    if worker.spec.cache_policy != CachePolicy::Auto {
+        return worker.spec.cache_policy;
+    }
+    for document in [&says.capabilities, &says.info].into_iter().flatten() {
+        match Said::of(document) {
+            Said::Known(policy) => return policy,
+            Said::Unknown(name) => {
+                warn!(
+                    worker = worker.name(),
+                    policy = name,
+                    "no mirror models its cache policy: taken to be lru"
+                );
+                return CachePolicy::Lru;
+            }
+            Said::Nothing => {}
+        }
+    }
+    info!(
+        worker = worker.name(),
+        "it does not say what its cache drops first: taken to be lru (workers[].cache_policy)"
+    );
+    CachePolicy::Lru
 }
 
 fn models(answer: &[u8]) -> Option<Vec<Value>> {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use policy::cache::prefix::Order as Eviction;
 use policy::cost::PrefillCost;
 
 /// Everything that an [`crate::Engine`] can be told when it starts.
@@ -15,6 +16,8 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Room for key-value cache, in blocks.
     pub capacity_blocks: u64,
+    /// What the cache drops first.
+    pub cache_policy: CachePolicy,
     /// What a prompt costs, in virtual milliseconds.
     pub prefill: PrefillCost,
     /// A decode step with an empty batch, in virtual milliseconds.
@@ -55,6 +58,37 @@ pub struct EngineConfig {
     pub kv_events: Option<KvEventsConfig>,
     /// Keep the last requests, heads and bodies, for tests to look at.
     pub capture: bool,
+}
+
+/// What an engine's cache drops first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachePolicy {
+    /// What hints and objectives mark, then this.
+    Plain(Eviction),
+    /// Tail-Optimized LRU with numbers of its own, in force until an objective comes.
+    TLru {
+        /// ξ: uncached tokens that fit in the objective.
+        xi_tokens: u64,
+        /// Q̂: tokens that the next prompt is expected to add.
+        next_prompt_tokens: u64,
+    },
+}
+
+impl Default for CachePolicy {
+    fn default() -> Self {
+        Self::Plain(Eviction::Lru)
+    }
+}
+
+impl CachePolicy {
+    /// Its name on the command line and in the capability document.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain(eviction) => eviction.as_str(),
+            Self::TLru { .. } => "t-lru",
+        }
+    }
 }
 
 /// Where cache events go.
@@ -119,6 +153,7 @@ impl Default for EngineConfig {
             model: "sim".to_owned(),
             block_size: 16,
             capacity_blocks: 8192,
+            cache_policy: CachePolicy::default(),
             prefill: PrefillCost::linear(0.1, 20.0),
             tpot_ms: 20.0,
             tpot_batch_ms: 0.2,

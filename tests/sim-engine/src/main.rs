@@ -6,8 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{ArgAction, Parser};
+use policy::cache::prefix::Order as Eviction;
 use policy::cost::PrefillCost;
-use sim_engine::{ConfigError, Dialect, Engine, EngineConfig, EventStyle, KvEventsConfig, Order, StartError};
+use sim_engine::{
+    CachePolicy, ConfigError, Dialect, Engine, EngineConfig, EventStyle, KvEventsConfig, Order, StartError,
+};
 
 const AFTER_HELP: &str = "\
 Example: an engine with room for 64k tokens whose hour passes in a minute, publishing cache events
@@ -34,6 +37,15 @@ struct Args {
     /// Room for key-value cache, in blocks.
     #[arg(long, default_value_t = 8192)]
     capacity_blocks: u64,
+    /// What the cache drops first, after what hints mark: lru, lfu, slru, fifo, mru, filo; or t-lru.
+    #[arg(long, default_value = "lru", value_parser = ["lru", "lfu", "slru", "fifo", "mru", "filo", "t-lru"])]
+    cache_policy: String,
+    /// ξ of t-lru: uncached tokens that fit in the objective.
+    #[arg(long, default_value_t = 2048)]
+    xi_tokens: u64,
+    /// Q̂ of t-lru: tokens that the next prompt is expected to add.
+    #[arg(long, default_value_t = 256)]
+    next_prompt_tokens: u64,
     /// α: virtual milliseconds per uncached prompt token.
     #[arg(long, default_value_t = 0.1)]
     alpha_ms: f64,
@@ -124,6 +136,13 @@ impl Args {
             model: self.model,
             block_size: self.block_size,
             capacity_blocks: self.capacity_blocks,
+            cache_policy: Eviction::named(&self.cache_policy).map_or(
+                CachePolicy::TLru {
+                    xi_tokens: self.xi_tokens,
+                    next_prompt_tokens: self.next_prompt_tokens,
+                },
+                CachePolicy::Plain,
+            ),
             prefill: PrefillCost {
                 alpha_ms_per_token: self.alpha_ms,
                 beta_ms: self.beta_ms,

@@ -10,6 +10,7 @@ use policy::cost::tel_safe_budget;
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
 
+use crate::config::{CachePolicy, EngineConfig};
 use crate::events::KvEvent;
 use crate::sessions::{PendingHint, Sessions};
 
@@ -107,14 +108,29 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(capacity: Tokens, block_size: u32, max_sessions: usize, events: bool) -> Self {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        let mut cache = PrefixCache::new(Tokens(config.capacity_tokens()));
+        let objective = match config.cache_policy {
+            CachePolicy::Plain(order) => {
+                cache.set_order(order);
+                None
+            }
+            CachePolicy::TLru {
+                xi_tokens,
+                next_prompt_tokens,
+            } => Some(Objective {
+                xi_tokens: xi_tokens as f64,
+                next_prompt_tokens: next_prompt_tokens as f64,
+                epoch: 0,
+            }),
+        };
         Self {
-            cache: PrefixCache::new(capacity),
-            block_size,
-            sessions: Sessions::new(max_sessions),
-            objective: None,
+            cache,
+            block_size: config.block_size,
+            sessions: Sessions::new(config.max_sessions),
+            objective,
             changes: Vec::new(),
-            events: events.then(Vec::new),
+            events: config.kv_events.is_some().then(Vec::new),
             counters: MemoryCounters::default(),
         }
     }

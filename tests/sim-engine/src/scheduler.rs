@@ -140,12 +140,7 @@ impl Scheduler {
             step_end: None,
             dirty: Vec::new(),
             finished: Vec::new(),
-            memory: Memory::new(
-                Tokens(config.capacity_tokens()),
-                config.block_size,
-                config.max_sessions,
-                config.kv_events.is_some(),
-            ),
+            memory: Memory::new(config),
             counters: Counters::new(config.time_scale),
         }
     }

@@ -17,16 +17,15 @@ impl PrefixCache {
     /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<PrefixHash> {
-        let bands = [Band::EvictFirst, Band::Lru];
-        bands
-            .iter()
-            .flat_map(|&band| self.nodes.in_band(band))
+        let marked = self.nodes.in_band(Band::EvictFirst);
+        marked
+            .chain(self.nodes.last_to_go())
             .map(|slot| self.nodes.get(slot).hash)
             .collect()
     }
 
-    /// Everything resident, in the order in which it would be evicted, what leases hold last: each piece with the place
-    /// of its parent, which always comes later. [`Residency`](crate::residency::Residency) rebuilds a cache from it.
+    /// Everything resident: what is marked, then the least recently used first whatever the [`Order`](super::Order), what
+    /// leases hold last; each piece with the place of its parent, which always comes later. [`Residency`](crate::residency::Residency) rebuilds a cache from it.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         let bands = [Band::EvictFirst, Band::Lru];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Keep, Piece};
+use super::{Change, Keep, Order, Piece};
 use crate::ids::PrefixHash;
 
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ struct Node {
     evict_first: Option<u64>,
     /// The number of the release that gave it back last.
     round: u64,
+    stored: u64,
+    uses: u64,
 }
 
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(super) struct NaiveLease {
 #[derive(Debug, Default)]
 pub(super) struct NaiveCache {
     pub(super) capacity: u64,
+    pub(super) order: Order,
+    stores: u64,
     nodes: BTreeMap<PrefixHash, Node>,
     tick: u64,
     round: u64,
@@ -107,6 +111,7 @@ impl NaiveCache {
             match self.nodes.get_mut(&piece.hash) {
                 Some(node) if node.parent == parent => {
                     node.pins += 1;
+                    node.uses += 1;
                     node.marked = false;
                     node.evict_first = None;
                 }
@@ -124,7 +129,10 @@ impl NaiveCache {
                         released: 0,
                         evict_first: None,
                         round: 0,
+                        stored: self.stores,
+                        uses: 1,
                     };
+                    self.stores += 1;
                     self.nodes.insert(piece.hash, node);
                     changes.push(Change::Stored {
                         hash: piece.hash,
@@ -187,6 +195,16 @@ impl NaiveCache {
         }
     }
 
+    /// As [`NaiveCache::eviction_order`], by recency alone.
+    pub(super) fn by_recency(&self) -> Vec<PrefixHash> {
+        let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins == 0).collect();
+        order.sort_by_key(|(_, node)| {
+            let marked = node.evict_first;
+            (marked.is_none(), marked.unwrap_or(node.released))
+        });
+        order.into_iter().map(|(hash, _)| *hash).collect()
+    }
+
     /// What leases hold, deepest first, each with its parent.
     pub(super) fn held(&self) -> Vec<(PrefixHash, Option<PrefixHash>)> {
         let depth =
@@ -215,12 +233,33 @@ impl NaiveCache {
         }
     }
 
+    pub(super) fn stored_again(&mut self, hash: PrefixHash) {
+        self.remove(hash);
+        if !self.nodes.contains_key(&hash) {
+            return;
+        }
+        let mut below = vec![hash];
+        while let Some(&next) = below
+            .iter()
+            .find(|&&at| self.children(at).iter().any(|child| !below.contains(child)))
+        {
+            below.extend(self.children(next));
+        }
+        below.sort_by_key(|hash| self.nodes[hash].stored);
+        for hash in below {
+            let node = self.nodes.get_mut(&hash).unwrap();
+            node.stored = self.stores;
+            node.uses = 1;
+            self.stores += 1;
+        }
+    }
+
     pub(super) fn last_release(&self, hash: PrefixHash) -> Option<u64> {
         self.nodes.get(&hash).map(|node| node.round)
     }
 
     pub(super) fn drop_older(&mut self, round: u64, changes: &mut Vec<Change>) {
-        for hash in self.eviction_order() {
+        for hash in self.by_recency() {
             if self.nodes[&hash].round < round {
                 self.nodes.remove(&hash);
                 changes.push(Change::Removed { hash });
@@ -231,6 +270,7 @@ impl NaiveCache {
 
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
+        self.stores = 0;
         self.round = 0;
         self.epoch += 1;
     }
@@ -242,15 +282,36 @@ impl NaiveCache {
         }
     }
 
+    /// Marked pieces as they were marked, then whichever is first of those that nothing else hangs below.
     pub(super) fn eviction_order(&self) -> Vec<PrefixHash> {
-        let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins == 0).collect();
-        order.sort_by_key(|(_, node)| {
-            (
-                node.evict_first.is_none(),
-                node.evict_first.unwrap_or(node.released),
-            )
-        });
-        order.into_iter().map(|(hash, _)| *hash).collect()
+        let (mut marked, mut rest): (Vec<_>, Vec<_>) = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.pins == 0)
+            .partition(|(_, node)| node.evict_first.is_some());
+        marked.sort_by_key(|(_, node)| node.evict_first);
+        let mut order: Vec<PrefixHash> = marked.into_iter().map(|(hash, _)| *hash).collect();
+        while !rest.is_empty() {
+            let is_parent = |hash: PrefixHash| rest.iter().any(|(_, node)| node.parent == Some(hash));
+            let first = (0..rest.len())
+                .filter(|&at| !is_parent(*rest[at].0))
+                .min_by_key(|&at| self.rank(rest[at].1));
+            order.push(*rest.remove(first.unwrap()).0);
+        }
+        order
+    }
+
+    /// By its class, then by time.
+    fn rank(&self, node: &Node) -> (u64, i64) {
+        let (used, stored) = (node.released as i64, node.stored as i64);
+        match self.order {
+            Order::Lru => (0, used),
+            Order::Lfu => (node.uses, used),
+            Order::Slru => (node.uses.min(2), used),
+            Order::Fifo => (0, stored),
+            Order::Mru => (0, -used),
+            Order::Filo => (0, -stored),
+        }
     }
 
     fn children(&self, hash: PrefixHash) -> Vec<PrefixHash> {

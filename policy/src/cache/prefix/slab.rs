@@ -4,8 +4,12 @@
 //! evict-first band is taken before the LRU band, so a node may enter it only when none of its children is elsewhere;
 //! `blockers` counts the children that are.
 
+mod ends;
 mod invariants;
 
+use std::collections::BTreeSet;
+
+use super::order::Order;
 use crate::ids::PrefixHash;
 
 /// No node.
@@ -39,6 +43,10 @@ pub(super) struct Node {
     blockers: u32,
     /// The number of the release that gave it back last; 0 if none has.
     released: u64,
+    /// How many nodes were stored before it.
+    stored: u64,
+    /// Sequences that have held it.
+    uses: u32,
     first_child: u32,
     older_sibling: u32,
     younger_sibling: u32,
@@ -71,7 +79,16 @@ pub(super) struct Nodes {
     evict_first_tokens: u64,
     /// Releases so far.
     releases: u64,
+    /// Nodes stored so far.
+    stores: u64,
+    order: Order,
+    /// The nodes of the LRU list that nothing hangs below, the first to go first. Empty under [`Order::Lru`], where the
+    /// list itself says it.
+    ends: BTreeSet<Ranked>,
 }
+
+/// A node's rank in an [`Order`], and its slot.
+type Ranked = ((u64, u64), u32);
 
 impl Nodes {
     pub(super) fn get(&self, slot: u32) -> &Node {
@@ -88,9 +105,11 @@ impl Nodes {
 
     /// The node to evict now. It never has children.
     pub(super) fn next_victim(&self) -> Option<u32> {
-        [self.evict_first.front, self.lru.front]
-            .into_iter()
-            .find(|&slot| slot != NONE)
+        let marked = present(self.evict_first.front);
+        marked.or_else(|| match self.order {
+            Order::Lru => present(self.lru.front),
+            _ => self.ends.first().map(|&(_, slot)| slot),
+        })
     }
 
     /// A new node with one pin, the youngest child of `parent`, which must be pinned too.
@@ -109,12 +128,15 @@ impl Nodes {
             marked: false,
             blockers: 0,
             released: 0,
+            stored: self.stores,
+            uses: 1,
             first_child: NONE,
             older_sibling,
             younger_sibling: NONE,
             before: NONE,
             after: NONE,
         };
+        self.stores += 1;
         let slot = if let Some(slot) = self.free.pop() {
             *self.at(slot) = node;
             slot
@@ -135,14 +157,15 @@ impl Nodes {
 
     /// Adds a pin and clears the mark. True if the node was not pinned before.
     pub(super) fn pin(&mut self, slot: u32) -> bool {
+        let first = self.get(slot).pins == 0;
+        if first {
+            self.leave_band(slot);
+        }
         let node = self.at(slot);
         node.pins += 1;
+        node.uses = node.uses.saturating_add(1);
         node.marked = false;
-        if node.pins > 1 {
-            return false;
-        }
-        self.leave_band(slot);
-        true
+        first
     }
 
     /// A release begins: what it gives back carries its number.
@@ -210,6 +233,9 @@ impl Nodes {
             self.at(older_sibling).younger_sibling = younger_sibling;
         }
         self.free.push(slot);
+        if parent != NONE && self.is_leaf(parent) && self.get(parent).band == Band::Lru {
+            self.is_end(parent, true);
+        }
         if parent != NONE && was_blocker {
             self.unblock(parent);
         }
@@ -302,10 +328,16 @@ impl Nodes {
         node.band = band;
         node.before = before;
         node.after = NONE;
+        if band == Band::Lru && self.is_leaf(slot) {
+            self.is_end(slot, true);
+        }
     }
 
     /// Unlinks a node; returns the band it was in.
     fn leave_list(&mut self, slot: u32) -> Band {
+        if self.get(slot).band == Band::Lru {
+            self.is_end(slot, false);
+        }
         let node = self.at(slot);
         let (band, before, after, tokens) = (node.band, node.before, node.after, u64::from(node.tokens));
         node.band = Band::Held;

@@ -172,6 +172,44 @@ fn decode_grows_a_lease_at_the_expense_of_others() {
     assert_eq!(f.order(), [1, 13, 12, 11]);
 }
 
+/// A has been used three times, b once, c twice, in this order of their last uses: b, a, c; stored as a, b, c.
+fn used(order: Order) -> Vec<u64> {
+    let mut f = Fixture::new(9);
+    f.cache.set_order(order);
+    for names in [[1, 2], [1, 2], [11, 12], [21, 22], [1, 2], [21, 22]] {
+        f.turn(&names, Keep::All);
+    }
+    f.order()
+}
+
+#[test]
+fn each_order_takes_from_the_ends_of_chains_by_its_own_number() {
+    let (a, b, c) = ([2, 1], [12, 11], [22, 21]);
+    let orders = [
+        (Order::Lru, [b, a, c]),
+        (Order::Lfu, [b, c, a]),
+        (Order::Slru, [b, a, c]),
+        (Order::Fifo, [a, b, c]),
+        (Order::Mru, [c, a, b]),
+        (Order::Filo, [c, b, a]),
+    ];
+    for (order, expected) in orders {
+        assert_eq!(used(order), expected.concat(), "{order:?}");
+        assert_eq!(Order::named(order.as_str()), Some(order));
+    }
+}
+
+#[test]
+fn what_is_marked_goes_before_any_order_and_a_clear_keeps_the_order() {
+    let mut f = Fixture::new(9);
+    f.cache.set_order(Order::Filo);
+    f.turn(&[1, 2, 3], first(2));
+    f.turn(&[11, 12], Keep::All);
+    assert_eq!(f.order(), [3, 12, 11, 2, 1]);
+    f.cache.clear(&mut f.changes);
+    assert_eq!(f.cache.order(), Order::Filo);
+}
+
 #[test]
 fn removing_a_block_takes_what_hangs_below_it() {
     let mut f = Fixture::new(9);
@@ -258,6 +296,8 @@ enum Op {
     Mark(Vec<u64>),
     Remove(u64),
     SetCapacity(u64),
+    SetOrder(Order),
+    StoredAgain(u64),
     DropOlder(u64),
     Clear,
 }
@@ -286,6 +326,8 @@ fn ops() -> impl Strategy<Value = Op> {
         2 => prop::collection::vec(1..60u64, 0..6).prop_map(Op::Mark),
         1 => (1..60u64).prop_map(Op::Remove),
         1 => (4..24u64).prop_map(Op::SetCapacity),
+        1 => prop::sample::select(Order::ALL.to_vec()).prop_map(Op::SetOrder),
+        1 => (1..60u64).prop_map(Op::StoredAgain),
         1 => (1..60u64).prop_map(Op::DropOlder),
         1 => Just(Op::Clear),
     ]
@@ -350,6 +392,15 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             real.set_capacity(Tokens(tokens), log);
             twin.set_capacity(tokens, &mut twin_log);
         }
+        Op::SetOrder(order) => {
+            real.set_order(order);
+            twin.order = order;
+        }
+        Op::StoredAgain(name) => {
+            real.stored_again(PrefixHash(name), log);
+            twin.stored_again(PrefixHash(name));
+            return;
+        }
         Op::DropOlder(name) => {
             let release = real.last_release(PrefixHash(name));
             assert_eq!(release, twin.last_release(PrefixHash(name)));
@@ -368,9 +419,15 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
 
 proptest! {
     #[test]
-    fn it_does_what_its_naive_twin_does(capacity in 4..24u64, ops in prop::collection::vec(ops(), 1..80)) {
+    fn it_does_what_its_naive_twin_does(
+        capacity in 4..24u64,
+        order in prop::sample::select(Order::ALL.to_vec()),
+        ops in prop::collection::vec(ops(), 1..80),
+    ) {
         let mut real = PrefixCache::new(Tokens(capacity));
         let mut twin = NaiveCache::new(capacity);
+        real.set_order(order);
+        twin.order = order;
         let (mut live, mut log) = (Vec::new(), Vec::new());
         for op in ops {
             apply(op, &mut real, &mut twin, &mut live, &mut log);
@@ -381,8 +438,8 @@ proptest! {
             prop_assert_eq!(real.evict_first().0, twin.evict_first());
             let entries = real.entries();
             let parent = |entry: &Entry| entry.parent.map(|at| entries[at as usize].piece.hash);
-            let (free, held) = entries.split_at(twin.eviction_order().len());
-            prop_assert_eq!(free.iter().map(|entry| entry.piece.hash).collect::<Vec<_>>(), twin.eviction_order());
+            let (free, held) = entries.split_at(twin.by_recency().len());
+            prop_assert_eq!(free.iter().map(|entry| entry.piece.hash).collect::<Vec<_>>(), twin.by_recency());
             prop_assert_eq!(
                 held.iter().map(|entry| (entry.piece.hash, parent(entry))).collect::<Vec<_>>(),
                 twin.held()

@@ -136,7 +136,7 @@ impl Stream<'_> {
             match self.sequence.replayed(number, xxh3_64(&payload)) {
                 Verdict::Apply => {
                     self.app.metrics.kv_stream(self.worker.name(), "replayed");
-                    self.apply(&payload, made)?;
+                    self.apply(number, &payload, made)?;
                 }
                 Verdict::Restarted if number < self.sequence.next() => {
                     again = true;

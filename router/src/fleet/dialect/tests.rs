@@ -145,8 +145,13 @@ fn sglang_trims_by_its_own_numbers_unless_they_can_be_set() {
 
 #[test]
 fn nothing_is_said_to_a_worker_that_was_not_seen_to_listen() {
-    let silent = before_probe(config::Dialect::Auto);
-    assert!(silent.in_request(&HINT).is_none() && silent.hints(&[]).is_none());
-    assert!(silent.objective(&TERMS).is_none() && !silent.hears_hints());
-    assert_eq!(silent.evict_first(Tokens(9)), Tokens::ZERO);
+    for (trims, held) in [(false, Tokens::ZERO), (true, Tokens(9))] {
+        let silent = Silent { trims };
+        assert!(silent.in_request(&HINT).is_none() && silent.hints(&[]).is_none());
+        assert!(silent.objective(&TERMS).is_none() && !silent.hears_hints());
+        assert_eq!(
+            (silent.evict_first(Tokens(9)), silent.trims_by_itself()),
+            (held, trims)
+        );
+    }
 }

@@ -12,6 +12,7 @@ mod agreement;
 mod completions;
 mod lease;
 mod loss;
+mod policies;
 mod ranks;
 mod restart;
 

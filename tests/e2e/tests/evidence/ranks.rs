@@ -125,3 +125,30 @@ async fn a_rank_ignores_what_the_publisher_of_another_says() {
     tailroute_e2e::wait::until("rank 0 is known", || blocks(0) > 0).await;
     assert_eq!(blocks(1), 0);
 }
+
+#[tokio::test]
+async fn ranks_that_were_not_written_down_are_warned_of_and_their_events_are_not_used() {
+    let engine = EngineConfig {
+        ranks: 2,
+        kv_events: Some(KvEventsConfig::default()),
+        ..quick()
+    };
+    let fleet = Fleet::start(vec![engine], |_| {}).await;
+    tailroute_e2e::wait::within(async {
+        let seen = async || {
+            let page = fleet.metrics().await;
+            page.sum("tailroute_kv_stream_total", &[("what", "ranks")])
+        };
+        while seen().await < 1.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut talk = Conversation::new(&words(1, 200));
+    for turn in 0..3 {
+        fleet.turn(&mut talk, &[], &words(10 + turn, 40)).await;
+        fleet.at_rest().await;
+    }
+    assert_eq!(fleet.router.app().knowledge.stored(WorkerId(0)), None);
+    assert_eq!(told(&fleet.metrics().await), 0.0);
+}

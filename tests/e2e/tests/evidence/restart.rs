@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use config::Snapshot;
 use policy::ids::WorkerId;
+use serde_json::json;
 use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
+use tailroute_e2e::client::{CHAT, call};
 use tailroute_e2e::fleet::{Fleet, probe_often, quick, route};
-use tailroute_e2e::talk::{Conversation, words};
+use tailroute_e2e::talk::{Conversation, chat, words};
 use tailroute_e2e::wait::{until, within};
 
 use crate::{agreement, all_live, told};
@@ -65,8 +67,18 @@ fn publishing() -> EngineConfig {
 
 /// Engines that outlive their router, and a router that writes down what it learned.
 async fn restart(fleet: Fleet, path: &Path) -> Fleet {
-    let Fleet { engines, router } = fleet;
-    assert_eq!(router.drain().await, 0);
+    let engines = down(fleet).await;
+    up(engines, path).await
+}
+
+/// The router goes, and writes down what it learned.
+async fn down(fleet: Fleet) -> Vec<Engine> {
+    assert_eq!(fleet.router.drain().await, 0);
+    fleet.engines
+}
+
+/// Another one comes, and reads it.
+async fn up(engines: Vec<Engine>, path: &Path) -> Fleet {
     let addresses: Vec<SocketAddr> = engines.iter().map(Engine::addr).collect();
     let router = route(&addresses, |config| config.index.snapshot = Some(kept_at(path))).await;
     Fleet { engines, router }
@@ -110,6 +122,100 @@ async fn a_router_that_comes_back_knows_where_conversations_live() {
     fleet.at_rest().await;
     let (exact, block) = agreement(&fleet.metrics().await);
     assert_eq!((exact, block), (1.0, 1.0), "predictions are as good as before");
+}
+
+#[tokio::test]
+async fn the_router_serves_while_a_snapshot_is_still_being_read_and_takes_it_up_when_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (written, pipe) = (folder.path().join("index"), folder.path().join("pipe"));
+    let mut fleet = Fleet::start(vec![quick()], |config| {
+        config.index.snapshot = Some(kept_at(&written));
+    })
+    .await;
+    let mut talk = Conversation::new(&words(1, 300));
+    fleet.turn(&mut talk, &[], &words(2, 50)).await;
+    fleet.at_rest().await;
+    // A pipe that nobody writes to yet: reading it takes as long as we like.
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    fleet = restart(fleet, &pipe).await;
+    let knowledge = &fleet.router.app().knowledge;
+    let first = fleet
+        .turn(&mut Conversation::new(&words(5, 100)), &[], &words(6, 20))
+        .await;
+    fleet.at_rest().await;
+    let page = fleet.metrics().await;
+    assert_eq!(page.sum("tailroute_requests_total", &[("outcome", "ok")]), 1.0);
+    assert!(fleet.router.app().snapshot.is_locked(), "it is being read");
+    let held = knowledge.held(WorkerId(0)).0;
+    assert!(held >= first.prompt && held < 300, "{held} of {first:?}");
+    let bytes = std::fs::read(&written).unwrap();
+    tokio::task::spawn_blocking(move || std::fs::write(pipe, bytes).unwrap())
+        .await
+        .unwrap();
+    until("the snapshot is taken up", || {
+        knowledge.held(WorkerId(0)).0 >= held + 350
+    })
+    .await;
+    let turned = fleet.turn(&mut talk, &[], &words(3, 50)).await;
+    fleet.at_rest().await;
+    assert!(turned.cached >= 350, "{turned:?}");
+    assert_eq!(agreement(&fleet.metrics().await), (1.0, 1.0));
+}
+
+#[tokio::test]
+async fn a_cache_that_was_emptied_while_the_router_was_down_is_known_to_be_from_the_replayed_history() {
+    // Cleared, or begun anew.
+    for dies in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index");
+        let fleet = Fleet::start(vec![publishing()], |config| {
+            probe_often(config);
+            config.index.snapshot = Some(kept_at(&path));
+        })
+        .await;
+        all_live(&fleet).await;
+        let mut talks: Vec<Conversation> = (0..4).map(|seed| Conversation::new(&words(seed, 300))).collect();
+        for (at, talk) in (0..).zip(&mut talks) {
+            fleet.turn(talk, &[], &words(100 + at, 50)).await;
+        }
+        fleet.at_rest().await;
+        let engines = down(fleet).await;
+        let address = engines[0].addr();
+        let takes_requests = || std::net::TcpStream::connect(address).is_ok();
+        if dies {
+            engines[0].set_fault(Fault {
+                die: true,
+                ..Fault::default()
+            });
+            until("the engine is gone", || !takes_requests()).await;
+            engines[0].set_fault(Fault::default());
+            until("it is back", takes_requests).await;
+        } else {
+            engines[0].set_fault(Fault {
+                clear_cache: true,
+                ..Fault::default()
+            });
+        }
+        // Something that the new router has no part in, and that it hears of afterwards.
+        let aside = chat(&[("user", &words(9, 100))], json!({}));
+        let other = call(address, "POST", CHAT, &[], aside.to_string()).await;
+        assert_eq!(other.status, 200);
+        let fleet = up(engines, &path).await;
+        all_live(&fleet).await;
+        let app = fleet.router.app();
+        until("the snapshot was read", || {
+            !app.knowledge.contents(&[], 0).prompts.is_empty() && !app.snapshot.is_locked()
+        })
+        .await;
+        assert_eq!(app.knowledge.held(WorkerId(0)).0, 0, "dies: {dies}");
+        for (at, talk) in (0..).zip(&mut talks) {
+            let turned = fleet.turn(talk, &[], &words(200 + at, 50)).await;
+            assert_eq!(turned.cached, 0);
+            fleet.at_rest().await;
+        }
+        assert_eq!(agreement(&fleet.metrics().await), (1.0, 1.0), "dies: {dies}");
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::body::{Body, json_response};
 use super::error::ApiError;
 use super::read_body;
+use crate::config::CachePolicy;
 use crate::engine::{Ranks, Shared};
 use crate::fault::Fault;
 use crate::memory::{Hint, HintOutcome, Objective};
@@ -23,6 +24,7 @@ pub(super) fn capabilities(shared: &Shared) -> Response<Body> {
         "hints": ["trim", "ended", "moved", "protect"], "objective": true,
         "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": MAX_HINTS,
         "block_size": config.block_size, "capacity_tokens": config.capacity_tokens(),
+        "cache_policy": config.cache_policy.as_str(),
     });
     json_response(StatusCode::OK, &answer)
 }
@@ -104,7 +106,7 @@ pub(super) fn kv_event_sources(ranks: &Ranks) -> Response<Body> {
     json_response(StatusCode::OK, &by_rank)
 }
 
-/// `GET /server_info`: of what SGLang says there, where its cache events are.
+/// `GET /server_info`: of what SGLang says there, what its cache drops first and where its cache events are.
 pub(super) fn server_info(ranks: &Ranks) -> Response<Body> {
     let events = ranks.first().and_then(|first| {
         let source = first.kv_source.as_ref()?;
@@ -114,10 +116,25 @@ pub(super) fn server_info(ranks: &Ranks) -> Response<Body> {
             "topic": source.topic, "block_size": first.config.block_size, "dp_size": ranks.len(),
         }))
     });
-    json_response(
-        StatusCode::OK,
-        &json!({ "dp_size": ranks.len(), "kv_events": events }),
-    )
+    let policy = ranks
+        .first()
+        .map(|first| first.config.cache_policy)
+        .unwrap_or_default();
+    let (name, numbers) = match policy {
+        CachePolicy::Plain(_) => (policy.as_str(), Value::Null),
+        CachePolicy::TLru {
+            xi_tokens,
+            next_prompt_tokens,
+        } => {
+            let numbers = json!({ "threshold": xi_tokens, "next_prompt_estimate": next_prompt_tokens });
+            ("tlru", numbers)
+        }
+    };
+    let answer = json!({
+        "dp_size": ranks.len(), "kv_events": events, "radix_eviction_policy": name,
+        "radix_eviction_policy_config": numbers,
+    });
+    json_response(StatusCode::OK, &answer)
 }
 
 /// `GET /sim/stats`; with capture on, the last request is told too.

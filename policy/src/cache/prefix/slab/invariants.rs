@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Band, NONE, Nodes};
+use super::{Band, NONE, Nodes, Order};
 use crate::ids::PrefixHash;
 
 impl Nodes {
@@ -58,6 +58,19 @@ impl Nodes {
             {
                 return Err(format!("{node:?} has {blockers} blockers"));
             }
+        }
+        let mut ends: Vec<u32> = self.ends.iter().map(|&(_, slot)| slot).collect();
+        let mut expected: Vec<u32> = self
+            .in_band(Band::Lru)
+            .filter(|&slot| self.order != Order::Lru && self.is_leaf(slot))
+            .collect();
+        ends.sort_unstable();
+        expected.sort_unstable();
+        if ends != expected || self.ends.iter().any(|&end| end != self.ranked(end.1)) {
+            return Err(format!(
+                "{:?} are sorted, {expected:?} are at the ends",
+                self.ends
+            ));
         }
         let roots = by_hash
             .values()

@@ -1,0 +1,72 @@
+//! Workers that drop by a policy of their own, mirrored by it: predictions against reports, without events and hints.
+
+use config::{CachePolicy as Written, KvEvents};
+use policy::cache::prefix::Order;
+use policy::units::Tokens;
+use sim_engine::{CachePolicy, Dialect, EngineConfig, EventStyle, KvEventsConfig};
+use tailroute_e2e::fleet::{Fleet, quick};
+
+use crate::agreement;
+use crate::agreement::{CAPACITY_BLOCKS, talk_and};
+
+/// An engine of this policy, which `GET /server_info` names, and a router that was told `written`. There is one, so that
+/// each run is the same whatever the machine is doing.
+async fn fleet(policy: CachePolicy, written: Written) -> Fleet {
+    let engine = EngineConfig {
+        cache_policy: policy,
+        capacity_blocks: CAPACITY_BLOCKS,
+        dialect: Dialect::None,
+        kv_events: Some(KvEventsConfig {
+            style: EventStyle::Sglang,
+            ..KvEventsConfig::default()
+        }),
+        ..quick()
+    };
+    Fleet::start(vec![engine], |config| {
+        for worker in &mut config.workers {
+            worker.capacity = Tokens(CAPACITY_BLOCKS * u64::from(worker.block_size));
+            worker.kv_events = KvEvents::Off;
+            worker.cache_policy = written;
+        }
+    })
+    .await
+}
+
+/// Answers that were predicted exactly, as a share, and how many tokens a prediction is off on average.
+async fn agreement_of(policy: CachePolicy, written: Written) -> (f64, f64) {
+    let fleet = fleet(policy, written).await;
+    let page = talk_and(&fleet, 1, false).await;
+    let error = |what| page.sum(&format!("tailroute_cached_tokens_error_{what}"), &[]);
+    let (exact, off) = (agreement(&page).0, error("sum") / error("count"));
+    eprintln!("{policy:?} mirrored as {written:?}: {exact:.3} exact, {off:.1} tokens off");
+    (exact, off)
+}
+
+#[tokio::test]
+async fn a_mirror_runs_the_policy_that_its_worker_names() {
+    let t_lru = CachePolicy::TLru {
+        xi_tokens: 700,
+        next_prompt_tokens: 100,
+    };
+    let orders = Order::ALL.map(CachePolicy::Plain);
+    for policy in orders.into_iter().chain([t_lru]) {
+        let (exact, off) = agreement_of(policy, Written::Auto).await;
+        assert!(
+            exact >= 0.75 && off <= 16.0,
+            "{policy:?}: {exact} exact, {off} tokens off"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_runs_the_policy_that_is_written_and_another_one_is_wrong_more_often() {
+    for (order, written) in [(Order::Mru, Written::Mru), (Order::Lfu, Written::Lfu)] {
+        let policy = CachePolicy::Plain(order);
+        let right = agreement_of(policy, written).await;
+        let wrong = agreement_of(policy, Written::Lru).await;
+        assert!(
+            right.0 > wrong.0 + 0.1 && right.1 < wrong.1 / 2.0,
+            "{order:?}: {right:?}, {wrong:?} as lru"
+        );
+    }
+}
