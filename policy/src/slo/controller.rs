@@ -7,25 +7,31 @@
 //! the full tail moved p95 by −9 % in a tight cache and the mean by +19 % in a roomy one.
 //!
 //! # The rule
-//! Arms: the tail times a scale, from 0 (plain LRU) to 2. Each arm has a [`Ghost`] of the fleet's caches that is told
+//! Arms: the tail times a scale, from 0 (plain LRU) to 1.6. Each arm has a [`Ghost`] of the fleet's caches that is told
 //! that arm's budgets, so for every turn it is known what each arm would have computed:
-//! `ttft_a = wait + β + α·u_a + γ·u_a·(h_a + u_a/2)`. Over an exponential window the controller keeps each arm's excess
-//! over the objective (TEL), its violations and its work, and takes the arm of least TEL among those that are
-//! affordable:
+//! `ttft_a = wait + β + α·u_a + γ·u_a·(h_a + u_a/2)`. These are the miniature simulations of Waldspurger et al. ("Cache
+//! Modeling and Optimization using Miniature Simulations", USENIX ATC 2017): the candidates run side by side on the same
+//! sample of conversations, in caches as much smaller, and the best is taken. Over a [window](window) of turns the
+//! controller compares their excess over the objective (TEL), and takes the least of the arms that are
 //!
-//! ```text
-//! κ·(work_a − work_LRU) ≤ δ(ρ)·work_LRU,    κ = 1 + ρ/(1 − ρ)
-//! ```
+//! - *affordable*: `κ·(work_a − work_LRU) ≤ δ(ρ)·work_LRU`, with κ = 1 + ρ/(1 − ρ). That is the load gate of
+//!   [`super::load_gate`] put on what it is about: not on trimming but on the *work* that trimming adds. Where a tail
+//!   saves work (a tight cache: it does) it is given away at any load; where it costs work, δ(ρ) lets it through on an
+//!   idle fleet only. Below ρ = 0.1 nobody else waits, and any work is affordable that keeps the fleet idle: three times
+//!   what LRU does. From 0.3 on it is 0.5 %, which is as well as arms can be told apart; and from 0.6 on an arm has to
+//!   *save* 0.5 % to be taken.
+//! - *keeping* what is good already: where 95 % of the turns that have a history start in time under plain LRU, as many
+//!   have to start about as soon (within a tenth) under the arm. TEL does not see what happens below the objective.
+//!   Agents' contexts are nearly all cached and their turns start after 100 of 1,000 ms; the few that are late are cold.
+//!   The tail of least TEL let those few be a little less late, at a p95 of 954 ms instead of 116.
+//! - *proven*, if plain LRU is in force: the excess that it saves is more than 1.2 standard errors of the difference,
+//!   `Σd > 1.2·√Σd²`: more than one lucky turn. What trimming gains shows at once, in the conversation that was not
+//!   evicted; what it costs shows when the trimmed ones come back, which for agents is hundreds of turns later.
 //!
-//! That is the load gate of [`super::load_gate`] put on what it is about: not on trimming but on the *work* that trimming
-//! adds. Where a tail saves work (a tight cache: it does) it is given away at any load; where it costs work, δ(ρ) lets it
-//! through on an idle fleet only. Below ρ = 0.1 nobody else waits, and any work is affordable that keeps the fleet idle:
-//! three times what LRU does. From 0.3 on it is 0.5 %, which is as well as arms can be told apart; and from 0.6 on an arm
-//! has to *save* 0.5 % to be taken.
-//!
-//! Nothing is bought that nobody asked for: where plain LRU already leaves fewer than `MET` of the turns late, δ is what
-//! it is under load. Agents' contexts are nearly all cached and their turns short; the few that are late are the cold
-//! first ones, which no cache can help. Without this their p95 on an idle fleet was 252 ms instead of 111.
+//! # A change of cost
+//! A ghost's tokens are right whatever they cost. When a worker's α doubles, ξ halves: the tail of scale 1 is now what
+//! half of it was. So the window prices its turns anew, and each arm takes over the ghost, and the turns, of the arm whose
+//! tail was nearest to what its own is now. The scale in force stays, as ξ_w follows the worker's cost at once.
 //!
 //! # Why not an integrator on the share of violations
 //! Because it has no sign: violations fall and then rise again with ξ, so an integrator that sees too many of them does
@@ -35,26 +41,31 @@
 //! The start is the design point, scale 1: `ξ_s = T − β − wait`. A change of α moves the tail at once, since ξ_w is
 //! computed per turn from the worker's cost; only the scale has to be learned again.
 
-use serde::Serialize;
+mod state;
+mod window;
 
+pub use self::state::{ArmState, ControllerState};
+use self::window::Window;
 use super::ghost::Ghost;
 use super::{TailRule, load_gate};
 use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
 use crate::units::{Millis, Tokens};
 
+/// Arms, the first of which is plain LRU.
+const ARMS: usize = 9;
 /// Scales of the tail. Bounds and resolution of the control.
-const SCALES: [f64; 9] = [0.0, 0.15, 0.3, 0.5, 0.7, 0.85, 1.0, 1.25, 1.6];
+const SCALES: [f64; ARMS] = [0.0, 0.15, 0.3, 0.5, 0.7, 0.85, 1.0, 1.25, 1.6];
 /// The arm to begin with.
 const START: usize = 6;
-/// Turns that the window remembers.
-const WINDOW: f64 = 1500.0;
+/// Turns over which ρ is averaged.
+const RHO_OVER: f64 = 375.0;
 /// Turns between two decisions, and before the first: under load, and on an idle fleet, where a wrong arm delays nobody
 /// but a slow start is all that there is to lose.
 const EVERY: u64 = 32;
-const LEAST: f64 = 128.0;
+const LEAST: u64 = 128;
 const IDLE_EVERY: u64 = 8;
-const IDLE_LEAST: f64 = 32.0;
+const IDLE_LEAST: u64 = 32;
 /// A new arm has to have less TEL than the one in force by this share of the prefill work; on an idle fleet of its TEL, if
 /// that is less. Where others wait TEL is mostly waiting, which no arm is to blame for; on an idle worker it is a few per
 /// cent of the work, and a share of the work was what cost the most TEL.
@@ -62,16 +73,20 @@ const MARGIN: f64 = 0.004;
 const MARGIN_OF_TEL: f64 = 0.001;
 /// Arms within this share of the prefill work (or that share of the TEL) of the least TEL are as good.
 const TIE: f64 = 0.002;
+/// Standard errors by which an arm has to be better than plain LRU to take over from it.
+const PROOF: f64 = 1.2;
+/// How much later than under plain LRU the 95th percentile may be where plain LRU meets the objective. Measured over
+/// [`window::LENGTH`] turns, which is as well as a percentile is known.
+const SLACK: f64 = 1.1;
 /// Cost of the mean that is allowed where others wait, and what has to be saved where many do.
 const ALLOWANCE: f64 = 0.005;
 /// Growth of the work that is allowed on an idle fleet.
 const FREE: f64 = 3.0;
-/// Share of turns beyond the objective under plain LRU up to which the objective counts as met: the usual "95 % of
-/// turns". At half of it an agents' fleet at load 1 had a p95 of 210 ms instead of 119.
-const MET: f64 = 0.05;
 /// Utilisation up to which that is allowed, and from which only the allowance is.
 const FREE_UP_TO: f64 = 0.1;
 const STRICT_FROM: f64 = 0.3;
+/// Change of a worker's tail from which arms take over each other's ghosts: less than from one scale to the next.
+const REMAP_FROM: f64 = 1.15;
 
 /// A turn that was served.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,64 +113,25 @@ pub struct ServedTurn {
     pub utilisation: f64,
 }
 
-#[derive(Clone, Debug)]
-struct Arm {
-    scale: f64,
-    /// One per worker.
-    ghosts: Vec<Ghost>,
-    tel_ms: f64,
-    sum_ms: f64,
-    work_ms: f64,
-    violations: f64,
-}
-
-/// One arm, as it explains itself.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct ArmState {
-    /// Multiplies the tail.
-    pub scale: f64,
-    /// Mean excess over the objective per turn of the window.
-    pub tel_ms: f64,
-    /// Mean TTFT.
-    pub mean_ms: f64,
-    /// Mean prefill.
-    pub work_ms: f64,
-    /// Share of turns beyond the objective.
-    pub violations: f64,
-    /// Whether the mean that it costs is allowed at this load.
-    pub affordable: bool,
-}
-
-/// Why the controller does what it does.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ControllerState {
-    /// The arm in force.
-    pub current: usize,
-    /// Turns in the window.
-    pub turns: f64,
-    /// ρ over the window.
-    pub utilisation: f64,
-    /// κ at that ρ.
-    pub kappa: f64,
-    /// Growth of the work that is allowed; negative where work has to be saved.
-    pub allowance: f64,
-    /// How often another arm was taken.
-    pub changes: u64,
-    /// Every arm.
-    pub arms: Vec<ArmState>,
-}
-
 /// The controller of one fleet (or of one pool of equal workers).
 #[derive(Clone, Debug)]
 pub struct Controller {
-    arms: Vec<Arm>,
+    workers: Vec<Ghosts>,
+    window: Window,
     current: usize,
-    turns: f64,
     seen: u64,
     utilisation: f64,
     changes: u64,
     /// Conversations whose hash is at most this are followed.
     sampled: u64,
+}
+
+/// One worker's cache under every arm.
+#[derive(Clone, Debug)]
+struct Ghosts {
+    arms: [Ghost; ARMS],
+    /// What the tails were computed from that the ghosts were told.
+    cost: Option<PrefillCost>,
 }
 
 impl Controller {
@@ -164,21 +140,14 @@ impl Controller {
     #[must_use]
     pub fn new(capacities: &[Tokens], sample: f64) -> Self {
         let sample = sample.clamp(1e-6, 1.0);
-        let arm = |&scale: &f64| Arm {
-            scale,
-            ghosts: capacities
-                .iter()
-                .map(|capacity| Ghost::new((capacity.as_f64() * sample) as u64))
-                .collect(),
-            tel_ms: 0.0,
-            sum_ms: 0.0,
-            work_ms: 0.0,
-            violations: 0.0,
+        let ghosts = |capacity: &Tokens| Ghosts {
+            arms: std::array::from_fn(|_| Ghost::new((capacity.as_f64() * sample) as u64)),
+            cost: None,
         };
         Self {
-            arms: SCALES.iter().map(arm).collect(),
+            workers: capacities.iter().map(ghosts).collect(),
+            window: Window::new(capacities.len()),
             current: START,
-            turns: 0.0,
             seen: 0,
             utilisation: 0.0,
             changes: 0,
@@ -191,34 +160,23 @@ impl Controller {
         if spread(turn.conversation) > self.sampled {
             return;
         }
-        let keep = 1.0 - 1.0 / WINDOW;
-        self.turns = self.turns * keep + 1.0;
-        self.utilisation += (turn.utilisation - self.utilisation) / self.turns.min(WINDOW / 4.0);
-        let xi = super::xi_tokens(&turn.cost, turn.objective, Millis::ZERO, turn.prompt);
-        let tail = (xi - turn.next_prompt.as_f64()).clamp(0.0, 1e9);
-        for arm in &mut self.arms {
-            let Some(ghost) = arm.ghosts.get_mut(turn.worker.index()) else {
-                return;
-            };
-            let held = ghost.resident(turn.conversation).min(turn.history.0);
-            let cached = Tokens(held.min(turn.prompt.0.saturating_sub(1)));
-            let work = turn.cost.prefill(turn.prompt.saturating_sub(cached), cached).0;
-            let ttft = turn.wait.0 + work;
-            let excess = (ttft - turn.objective.0).max(0.0);
-            arm.tel_ms = arm.tel_ms * keep + excess;
-            arm.sum_ms = arm.sum_ms * keep + ttft;
-            arm.work_ms = arm.work_ms * keep + work;
-            arm.violations = arm.violations * keep + f64::from(u8::from(excess > 0.0));
-            let budget = turn.length.0.saturating_sub((tail * arm.scale) as u64);
-            ghost.served(turn.conversation, turn.length.0, budget);
-        }
+        let Some(ghosts) = self.workers.get_mut(turn.worker.index()) else {
+            return;
+        };
         self.seen += 1;
+        self.utilisation += (turn.utilisation - self.utilisation) / (self.seen as f64).min(RHO_OVER);
+        let remapped = ghosts.remap(turn);
+        let cached = ghosts.served(turn);
+        if let Some(from) = remapped {
+            self.window.remap(turn.worker, &from);
+        }
+        self.window.push(turn, cached);
         let (least, every) = if self.is_idle() {
             (IDLE_LEAST, IDLE_EVERY)
         } else {
             (LEAST, EVERY)
         };
-        if self.turns >= least && self.seen.is_multiple_of(every) {
+        if self.seen >= least && self.seen.is_multiple_of(every) {
             self.decide();
         }
     }
@@ -232,11 +190,10 @@ impl Controller {
     /// What follows from the arm in force, for whoever chooses while this learns.
     #[must_use]
     pub fn rule(&self) -> TailRule {
-        let arm = &self.arms[self.current];
         // What saves work needs no gate; what costs work has one, and none of it is known before the window fills.
-        let saves = self.turns >= LEAST && arm.work_ms <= self.arms[0].work_ms;
+        let saves = self.seen >= LEAST && self.added_work(self.current) <= 0.0;
         TailRule {
-            scale: arm.scale,
+            scale: SCALES[self.current],
             gated: !saves,
         }
     }
@@ -244,54 +201,83 @@ impl Controller {
     /// Why it does what it does.
     #[must_use]
     pub fn state(&self) -> ControllerState {
-        let n = self.turns.max(1.0);
-        let arms = self.arms.iter().map(|arm| ArmState {
-            scale: arm.scale,
-            tel_ms: arm.tel_ms / n,
-            mean_ms: arm.sum_ms / n,
-            work_ms: arm.work_ms / n,
-            violations: arm.violations / n,
-            affordable: self.affordable(arm),
-        });
+        let n = self.window.len().max(1) as f64;
+        let bound = self.bound();
+        let arm = |(at, &scale): (usize, &f64)| {
+            let sums = self.window.of(at);
+            ArmState {
+                scale,
+                tel_ms: sums.tel_ms / n,
+                mean_ms: sums.ttft_ms / n,
+                work_ms: sums.work_ms / n,
+                violations: sums.late / n,
+                affordable: self.affordable(at),
+                keeps: self.keeps(at, bound),
+                evidence: self.evidence(at),
+            }
+        };
         ControllerState {
             current: self.current,
-            turns: self.turns,
+            turns: self.window.len() as f64,
             utilisation: self.utilisation,
             kappa: self.kappa(),
             allowance: self.allowance(),
+            bound,
             changes: self.changes,
-            arms: arms.collect(),
+            repriced: self.window.repriced,
+            arms: SCALES.iter().enumerate().map(arm).collect(),
         }
     }
 
     fn decide(&mut self) {
-        let affordable = |at: &usize| self.affordable(&self.arms[*at]);
-        let tel = |at: usize| self.arms[at].tel_ms;
+        let bound = self.bound();
+        let allowed: [bool; ARMS] = std::array::from_fn(|at| self.affordable(at) && self.keeps(at, bound));
+        let proven = |at: usize| at == 0 || self.current != 0 || self.evidence(at) >= PROOF;
+        let candidates = || (0..ARMS).filter(|&at| allowed[at] && proven(at));
+        let tel = |at: usize| self.window.of(at).tel_ms;
         let idle = self.is_idle();
         let within = |of_work: f64, tel: f64| {
-            let of_work = of_work * self.arms[0].work_ms;
+            let of_work = of_work * self.window.of(0).work_ms;
             if idle {
                 of_work.min(MARGIN_OF_TEL * tel)
             } else {
                 of_work
             }
         };
-        let least = (0..self.arms.len())
-            .filter(affordable)
-            .map(tel)
-            .fold(f64::INFINITY, f64::min);
+        let least = candidates().map(tel).fold(f64::INFINITY, f64::min);
         // Of arms that can hardly be told apart the one that gives least away.
-        let best = (0..self.arms.len())
-            .filter(affordable)
-            .find(|&at| tel(at) <= least + within(TIE, least));
-        let Some(best) = best else { return };
-        let current = &self.arms[self.current];
+        let Some(best) = candidates().find(|&at| tel(at) <= least + within(TIE, least)) else {
+            return;
+        };
         // Away from the arm in force: to one that is better, or as good and gives less away.
-        let better = tel(best) < current.tel_ms - within(MARGIN, current.tel_ms) || best < self.current;
-        if best != self.current && (better || !self.affordable(current)) {
+        let current = tel(self.current);
+        let better = tel(best) < current - within(MARGIN, current) || best < self.current;
+        if best != self.current && (better || !allowed[self.current]) {
             self.current = best;
             self.changes += 1;
         }
+    }
+
+    /// Prefill that an arm adds to plain LRU's.
+    fn added_work(&self, arm: usize) -> f64 {
+        self.window.of(arm).work_ms - self.window.of(0).work_ms
+    }
+
+    /// Excess that an arm saves against plain LRU, in standard errors.
+    fn evidence(&self, arm: usize) -> f64 {
+        let (sums, lru) = (self.window.of(arm), self.window.of(0));
+        let saved = lru.tel_ms - sums.tel_ms;
+        // The sum of squares may be a rounding error below nothing.
+        saved / sums.difference2.max(1e-9).sqrt()
+    }
+
+    /// Within which multiple of the objective an arm has to serve the share of turns that plain LRU serves in time.
+    fn bound(&self) -> Option<f64> {
+        self.window.bound().map(|bound| bound * SLACK)
+    }
+
+    fn keeps(&self, arm: usize, bound: Option<f64>) -> bool {
+        arm == 0 || bound.is_none_or(|bound| self.window.keeps(arm, bound))
     }
 
     /// Nobody waits for anybody.
@@ -299,11 +285,11 @@ impl Controller {
         self.utilisation <= FREE_UP_TO
     }
 
-    fn affordable(&self, arm: &Arm) -> bool {
-        let added = arm.work_ms - self.arms[0].work_ms;
+    fn affordable(&self, arm: usize) -> bool {
+        let added = self.added_work(arm);
         // A saving is taken at its face value: it is measured, what it would spare the others is not.
         let charged = if added > 0.0 { self.kappa() * added } else { added };
-        arm.scale == 0.0 || charged <= self.allowance() * self.arms[0].work_ms
+        arm == 0 || charged <= self.allowance() * self.window.of(0).work_ms
     }
 
     fn kappa(&self) -> f64 {
@@ -312,10 +298,56 @@ impl Controller {
 
     fn allowance(&self) -> f64 {
         let strict = ((self.utilisation - FREE_UP_TO) / (STRICT_FROM - FREE_UP_TO)).clamp(1e-9, 1.0);
-        let met = self.arms[0].violations <= MET * self.turns;
-        let strict = if met { 1.0 } else { strict };
         (ALLOWANCE / strict).min(FREE) - 2.0 * ALLOWANCE * (1.0 - load_gate(self.utilisation))
     }
+}
+
+impl Ghosts {
+    /// Serves the turn under every arm; returns how much of it each would have held.
+    fn served(&mut self, turn: &ServedTurn) -> [u32; ARMS] {
+        let tail = tail(turn, &turn.cost);
+        std::array::from_fn(|at| {
+            let ghost = &mut self.arms[at];
+            let held = ghost.resident(turn.conversation).min(turn.history.0);
+            let budget = turn.length.0.saturating_sub((tail * SCALES[at]) as u64);
+            ghost.served(turn.conversation, turn.length.0, budget);
+            u32::try_from(held.min(turn.prompt.0.saturating_sub(1))).unwrap_or(u32::MAX)
+        })
+    }
+
+    /// Where the worker's cost has moved so far that arms' tails are nearer to what other arms' were, each arm takes over
+    /// the ghost of the nearest. Returns whose.
+    fn remap(&mut self, turn: &ServedTurn) -> Option<[usize; ARMS]> {
+        let before = self.cost.replace(turn.cost)?;
+        let (was, is) = (tail(turn, &before), tail(turn, &turn.cost));
+        let ratio = is / was;
+        if !ratio.is_finite() || ratio <= 0.0 || (1.0 / REMAP_FROM..REMAP_FROM).contains(&ratio) {
+            // Small steps add up: they are held against what the ghosts were told.
+            self.cost = Some(before);
+            return None;
+        }
+        let from = SCALES.map(|scale| nearest(scale * ratio));
+        self.arms = std::array::from_fn(|at| self.arms[from[at]].clone());
+        Some(from)
+    }
+}
+
+/// The whole free tail after a turn, at a cost of prefill.
+fn tail(turn: &ServedTurn, cost: &PrefillCost) -> f64 {
+    let xi = super::xi_tokens(cost, turn.objective, Millis::ZERO, turn.prompt);
+    (xi - turn.next_prompt.as_f64()).clamp(0.0, 1e9)
+}
+
+/// The arm whose scale is nearest; only no tail at all is nearest to none.
+fn nearest(scale: f64) -> usize {
+    let distance = |at: usize| (SCALES[at] - scale).abs();
+    if scale <= 0.0 {
+        return 0;
+    }
+    (1..ARMS).fold(
+        1,
+        |best, at| if distance(at) < distance(best) { at } else { best },
+    )
 }
 
 /// SplitMix64's finaliser: which conversations are followed must not depend on how they are numbered.

@@ -232,13 +232,17 @@ fn why(adaptive: bool, rule: TailRule, state: &ControllerState) -> String {
     format!(
         "after {:.0} turns at a utilisation of {:.2}, giving away {:.2} of the free tail is expected to exceed the \
          objective by {:.1} ms a turn at {:.1} ms of prefill; {} of {} arms cost no more than the {:+.1} % of work that \
-         this load affords; it is given {gate}",
+         this load affords and leave in time what plain LRU serves in time; it is given {gate}",
         state.turns,
         state.utilisation,
         arm.scale,
         arm.tel_ms,
         arm.work_ms,
-        state.arms.iter().filter(|arm| arm.affordable).count(),
+        state
+            .arms
+            .iter()
+            .filter(|arm| arm.affordable && arm.keeps)
+            .count(),
         state.arms.len(),
         state.allowance * 100.0,
     )

@@ -282,6 +282,12 @@ fn aims(cells: &[Cell]) -> Vec<Aim> {
                 })
                 .collect(),
         ),
+        count(
+            "from the 200th turn on at most 5 % above the twin: every seed",
+            rows()
+                .map(|row| row.doubled.later_above_percent <= BAND)
+                .collect(),
+        ),
     ]
 }
 
@@ -308,7 +314,7 @@ mod tests {
         }
         assert_eq!(
             report.aims.iter().map(|aim| aim.of).collect::<Vec<_>>(),
-            [10, 20, 20]
+            [10, 20, 20, 20]
         );
         let text = markdown(&report);
         assert!(text.contains("| documents, roomy |") && text.contains("no trace was given"));
