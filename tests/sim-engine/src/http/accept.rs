@@ -1,5 +1,6 @@
 //! Connections: taken while the engine is alive, cut when it dies.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::engine::Ranks;
@@ -18,12 +19,16 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between attempts to get the port back after a death.
 const REBIND_PAUSE: Duration = Duration::from_millis(5);
 
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
 pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr) {
     // All die and come back together.
     let Some(mut alive) = ranks.first().map(|rank| rank.alive.subscribe()) else {
         return;
     };
     let mut listener = Some(listener);
+    let mut kept = None;
     // Dropping this set, on death or shutdown, cuts every connection.
     let mut connections = JoinSet::new();
     loop {
@@ -31,13 +36,15 @@ pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr)
             listener = None;
             connections.abort_all();
             while connections.join_next().await.is_some() {}
+            kept = keep(addr).ok();
             if alive.changed().await.is_err() {
                 return;
             }
             continue;
         }
         let Some(open) = &listener else {
-            listener = TcpListener::bind(addr).await.ok();
+            let socket = kept.take().or_else(|| keep(addr).ok());
+            listener = socket.and_then(|socket| socket.listen(BACKLOG).ok());
             if listener.is_none() {
                 tokio::time::sleep(REBIND_PAUSE).await;
             }
@@ -58,6 +65,19 @@ pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr)
             changed = alive.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// Keeps the port without listening: connections to a dead engine are refused, and no other server is given its port,
+/// whose clients would take that one for this one come back.
+fn keep(addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if addr.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    Ok(socket)
 }
 
 async fn connection(ranks: Ranks, socket: TcpStream) {
