@@ -87,12 +87,36 @@ pub struct Lesson {
     pub tokens_per_unit: f64,
 }
 
+/// A first token that came so late that the worker must have changed: learned from at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    /// The worker.
+    pub worker: WorkerId,
+    /// When it came.
+    pub at: Millis,
+    /// Tokens of the prompt that were predicted to be computed.
+    pub uncached: Tokens,
+    /// Those that were predicted to be cached.
+    pub cached: Tokens,
+    /// What the prefill took.
+    pub took: Sample,
+}
+
+/// What waits to be learned from.
+#[derive(Debug)]
+pub enum Taught {
+    /// A turn that is over.
+    Turn(Box<Lesson>),
+    /// A first token.
+    Late(Late),
+}
+
 /// Everything that is learned from answers, behind its locks.
 #[derive(Debug)]
 pub struct Feedback {
-    lessons: mpsc::Sender<Lesson>,
+    lessons: mpsc::Sender<Taught>,
     /// Taken by the task that applies them.
-    waiting: Mutex<Option<mpsc::Receiver<Lesson>>>,
+    waiting: Mutex<Option<mpsc::Receiver<Taught>>>,
     dropped: AtomicU64,
     /// α, β, γ of each worker.
     pub costs: Mutex<Costs>,
@@ -129,14 +153,23 @@ impl Feedback {
 
     /// Leaves a lesson. Never waits.
     pub fn teach(&self, lesson: Lesson) {
-        if self.lessons.try_send(lesson).is_err() {
+        self.leave(Taught::Turn(Box::new(lesson)));
+    }
+
+    /// Leaves a first token that came late. Never waits.
+    pub fn late(&self, late: Late) {
+        self.leave(Taught::Late(late));
+    }
+
+    fn leave(&self, taught: Taught) {
+        if self.lessons.try_send(taught).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The queue's other end; `None` if somebody has it already.
     #[must_use]
-    pub fn lessons(&self) -> Option<mpsc::Receiver<Lesson>> {
+    pub fn lessons(&self) -> Option<mpsc::Receiver<Taught>> {
         self.waiting.lock().take()
     }
 

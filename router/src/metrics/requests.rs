@@ -72,7 +72,8 @@ impl Requests {
             cost_samples: metrics.counter(
                 "tailroute_worker_cost_answers_total",
                 "Answers by whether they told what their prefill took: engine (its own clock), clean (it had the worker \
-                 to itself), predicted (one of both, but how much was cached is a prediction), none.",
+                 to itself), predicted (one of both, but how much was cached is a prediction), late (clean, and taught at the first token; the answer \
+                 itself then counts as none), none.",
                 &["worker", "told"],
             )?,
         })
@@ -80,7 +81,7 @@ impl Requests {
 
     /// Shows the worker's answers as zero before the first.
     pub(super) fn show(&self, worker: &str) {
-        for told in ["engine", "clean", "predicted", "none"] {
+        for told in ["engine", "clean", "predicted", "late", "none"] {
             self.cost_samples.with_label_values(&[worker, told]);
         }
     }

@@ -24,7 +24,7 @@ use super::session::Session;
 use super::watch::{Seen, Usage};
 use crate::app::{App, Place};
 use crate::capture::{Record, Slip};
-use crate::feedback::{Expected, Lesson, Sample};
+use crate::feedback::{Expected, Late, Lesson, Sample};
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Counted, Reported, Scale, Source};
 
@@ -101,6 +101,8 @@ pub struct Flight {
     started: bool,
     /// What its prefill took, if it had the worker to itself and its first token was seen.
     alone: Option<Millis>,
+    /// Its prefill has been learned from.
+    taught: bool,
     /// The worker of the conversation's last turn, if another.
     left: Option<WorkerId>,
     outcome: Outcome,
@@ -154,6 +156,7 @@ impl Flight {
             ttft: Millis::ZERO,
             started: false,
             alone: None,
+            taught: false,
             left: None,
             outcome: Outcome::Aborted,
             seen: None,
@@ -178,6 +181,7 @@ impl Flight {
             return;
         }
         self.alone = self.in_flight.first_token().filter(|_| streamed);
+        self.teach_late();
         self.ttft = self.app.clock.now() - self.arrived;
         let actual_s = self.ttft.0 / 1e3;
         let goal_s = self.goal.ttft.0 / 1e3;
@@ -249,6 +253,26 @@ impl Flight {
         self.seen.is_some_and(|seen| seen.several)
     }
 
+    /// A worker that has become slow shows it by its first tokens, long before an answer of it is complete. So one that
+    /// took twice as long as the whole prompt would, had nothing of it been cached, is not kept until then: that it is
+    /// late does not depend on what the worker will say of its cache.
+    fn teach_late(&mut self) {
+        const LATE: f64 = 2.0;
+        let all = self.cost.prefill(self.estimated, Tokens::ZERO);
+        let Some(took) = self.alone.filter(|took| took.0 > LATE * all.0) else {
+            return;
+        };
+        self.taught = true;
+        let cached = self.predicted_cached.min(self.estimated);
+        self.app.feedback.late(Late {
+            worker: self.worker().id,
+            at: self.app.clock.now(),
+            uncached: self.estimated.saturating_sub(cached),
+            cached,
+            took: Sample::Clean(took),
+        });
+    }
+
     /// Leaves what the turn taught for the task that learns.
     fn teach(&mut self, seen: Seen) {
         let (Extent::Bytes(units) | Extent::Tokens(units)) = self.extent;
@@ -258,6 +282,7 @@ impl Flight {
         let prompt = counted.map_or(self.estimated, |usage| Tokens(usage.prompt));
         let told = counted.and_then(|usage| usage.cached).map(Tokens);
         let prefill = seen.prefill.map(Sample::Engine).or(self.alone.map(Sample::Clean));
+        let prefill = prefill.filter(|_| !self.taught);
         self.app.feedback.teach(Lesson {
             worker: self.worker().id,
             left: self.left,

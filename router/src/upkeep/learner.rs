@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::App;
-use crate::feedback::{Lesson, Silent, Turned};
+use crate::feedback::{Late, Lesson, Silent, Taught, Turned};
 use crate::fleet::Worker;
 use crate::fleet::hints::Kind;
 
@@ -20,7 +20,7 @@ const SWEEP: Duration = Duration::from_millis(500);
 const BATCH: usize = 64;
 
 /// Learns for as long as the task lives.
-pub(super) async fn learn(app: Arc<App>, mut lessons: mpsc::Receiver<Lesson>) {
+pub(super) async fn learn(app: Arc<App>, mut lessons: mpsc::Receiver<Taught>) {
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut batch = Vec::with_capacity(BATCH);
@@ -30,8 +30,11 @@ pub(super) async fn learn(app: Arc<App>, mut lessons: mpsc::Receiver<Lesson>) {
                 if count == 0 {
                     return;
                 }
-                for lesson in batch.drain(..) {
-                    apply(&app, &lesson);
+                for taught in batch.drain(..) {
+                    match taught {
+                        Taught::Turn(lesson) => apply(&app, &lesson),
+                        Taught::Late(late) => learn_late(&app, &late),
+                    }
                 }
                 publish_costs(&app);
                 tokio::task::yield_now().await;
@@ -123,6 +126,20 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
         .costs
         .lock()
         .observe(lesson.ended, worker.id, sizes, sample);
+}
+
+/// A first token that could not wait for its answer's end.
+fn learn_late(app: &App, late: &Late) {
+    if let Some(worker) = app.fleet.workers().get(late.worker.index()) {
+        app.metrics.cost_sample(worker.name(), "late");
+    }
+    if app.config.learning.costs {
+        let sizes = (late.uncached, late.cached);
+        app.feedback
+            .costs
+            .lock()
+            .observe(late.at, late.worker, sizes, late.took);
+    }
 }
 
 /// A worker is met: it begins with what is known of its pool.

@@ -9,7 +9,7 @@ use policy::units::{Millis, Tokens};
 use serde_json::{Value, json};
 use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, metrics, quick, route, stuck_in_prefill};
+use tailroute_e2e::fleet::{Fleet, NEVER_MS, metrics, quick, route, stuck_in_prefill};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::{until, within};
@@ -122,6 +122,34 @@ async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_
     let told = |told| page.sum("tailroute_worker_cost_answers_total", &[("told", told)]);
     assert!(told("predicted") >= 150.0);
     assert_eq!(told("engine") + told("clean"), 0.0);
+}
+
+#[tokio::test]
+async fn a_worker_that_is_slow_is_known_before_any_of_its_answers_is_complete() {
+    let engine = EngineConfig {
+        tpot_ms: NEVER_MS,
+        ..paced()
+    };
+    let fleet = Fleet::start(vec![engine], |config| {
+        config.workers[0].cost = PrefillCost::linear(0.002, 0.2);
+        config.workers[0].cost_is_known = true;
+        config.routing.tokens_per_byte = 1.0 / 6.0;
+    })
+    .await;
+    let mut open = Vec::new();
+    for number in 0..20 {
+        let mut answer = fleet
+            .open(&[], &ask(&prompt(number), json!({ "stream": true })))
+            .await;
+        answer.chunk().await.unwrap().unwrap();
+        open.push(answer);
+    }
+    // Ten times what was believed, or more where this machine is busy; it is late no more once it is believed to be half as
+    // slow as it is.
+    let typical = || cost(&fleet, 0).prefill(Tokens(400), Tokens::ZERO);
+    until("it is known", || typical().0 > 4.0).await;
+    let page = fleet.metrics().await;
+    assert!(page.sum("tailroute_worker_cost_answers_total", &[("told", "late")]) >= 1.0);
 }
 
 #[tokio::test]
