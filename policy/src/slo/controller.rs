@@ -231,9 +231,11 @@ impl Controller {
 
     fn decide(&mut self) {
         let bound = self.bound();
-        let allowed: [bool; ARMS] = std::array::from_fn(|at| self.affordable(at) && self.keeps(at, bound));
         let proven = |at: usize| at == 0 || self.current != 0 || self.evidence(at) >= PROOF;
-        let candidates = || (0..ARMS).filter(|&at| allowed[at] && proven(at));
+        // What costs most to find out comes last.
+        let may = |at| self.affordable(at) && proven(at) && self.keeps(at, bound);
+        let allowed: [bool; ARMS] = std::array::from_fn(may);
+        let candidates = || (0..ARMS).filter(|&at| allowed[at]);
         let tel = |at: usize| self.window.of(at).tel_ms;
         let idle = self.is_idle();
         let within = |of_work: f64, tel: f64| {

@@ -194,12 +194,10 @@ impl Window {
 
     /// Whether the arm serves as large a share of them within this multiple of the objective.
     pub(super) fn keeps(&self, arm: usize, bound: f64) -> bool {
-        let (mut turns, mut beyond) = (0.0, 0.0);
-        for (entry, cost) in self.guarded() {
-            turns += 1.0;
-            beyond += f64::from(u8::from(entry.relative(arm, cost) > bound));
-        }
-        beyond <= (1.0 - SHARE) * turns
+        let few = (1.0 - SHARE) * self.guarded().count() as f64;
+        let beyond = |(entry, cost): &(&Entry, &PrefillCost)| entry.relative(arm, cost) > bound;
+        // Most arms that do not are known for it long before the last turn.
+        self.guarded().filter(beyond).nth(few as usize).is_none()
     }
 
     /// Turns that a cache could help, with what they are priced at.
