@@ -17,9 +17,10 @@ use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{IndexLimits, IndexReader, IndexStats, Reach};
 use policy::residency::{Refused, Report, Residency};
-use policy::units::Tokens;
+use policy::units::{Millis, Tokens};
 use tracing::warn;
 
+use crate::clock::Clock;
 use crate::path::fingerprint::{Extent, Fingerprint};
 
 mod conversations;
@@ -199,7 +200,7 @@ impl Knowledge {
             tails: Tails::default(),
             conversations: Conversations::default(),
             incomplete: AtomicU64::new(0),
-            emptied: Emptied::new(workers.len()),
+            emptied: Emptied::new(workers.len(), Clock::start().unix_ms(Millis::ZERO) as u64),
         }
     }
 
@@ -396,6 +397,7 @@ impl Knowledge {
         if let Some(told) = self.told.get(worker.index()) {
             told.set_live(true);
         }
+        self.emptied.heard(worker);
     }
 
     /// A worker's events are not coming at the moment: the mirror speaks until they are again.

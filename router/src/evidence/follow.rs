@@ -174,8 +174,8 @@ impl Stream<'_> {
                 if self.is_own(batch)? {
                     self.take(&events, made);
                     // A process begins with an empty cache.
-                    if made == Made::Before && (number == 0 || events.contains(&Event::Cleared)) {
-                        self.emptied(batch);
+                    if number == 0 || events.contains(&Event::Cleared) {
+                        self.emptied(batch, made);
                     }
                 }
                 if let Some(at_s) = batch.at_s {
@@ -219,10 +219,14 @@ impl Stream<'_> {
         }
     }
 
-    /// The history tells that the cache was emptied when this batch was made.
-    fn emptied(&self, batch: Batch) {
+    /// The cache was emptied when this batch was made.
+    fn emptied(&self, batch: Batch, made: Made) {
         if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
-            self.app.knowledge.emptied(self.worker.id, (at_s * 1e3) as u64);
+            let (knowledge, at_ms) = (&self.app.knowledge, (at_s * 1e3) as u64);
+            match made {
+                Made::Before => knowledge.emptied(self.worker.id, at_ms),
+                Made::Since => knowledge.emptied_live(self.worker.id, at_ms),
+            }
         }
     }
 

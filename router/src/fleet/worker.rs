@@ -132,7 +132,7 @@ impl Worker {
         changed
     }
 
-    /// How much of a counted prompt was cached, given what its answer says. SGLang, and vLLM for long, leave the figure
+    /// How much of a counted prompt was cached, given what its whole answer says. SGLang, and vLLM for long, leave the figure
     /// out where it is zero: of a worker that has told one before, silence means that.
     #[must_use]
     pub fn cached(&self, said: Option<u64>) -> Option<u64> {

@@ -87,10 +87,16 @@ impl Knowledge {
     }
 
     /// A worker's history tells that its cache was emptied then, in milliseconds since 1970 by its clock. What a snapshot
-    /// says of an earlier time is not believed any more.
+    /// says of an earlier time is not believed any more, unless that was heard of before.
     pub fn emptied(&self, worker: WorkerId, at_ms: u64) {
         if self.emptied.worker(worker, at_ms) {
             self.forget(worker);
         }
+    }
+
+    /// A worker's cache was emptied just now, at this time of its clock, and was forgotten. A history that tells of it
+    /// later, or a snapshot from before, is not believed.
+    pub fn emptied_live(&self, worker: WorkerId, at_ms: u64) {
+        self.emptied.worker(worker, at_ms);
     }
 }

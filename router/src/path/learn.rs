@@ -210,7 +210,8 @@ impl Flight {
     pub fn end(mut self, outcome: Outcome, seen: Option<Seen>, complete: bool) {
         self.outcome = outcome;
         self.seen = seen;
-        if let Some(usage) = self.seen.as_mut().and_then(|seen| seen.usage.as_mut()) {
+        // Where usage comes with each token, what was cached comes with the last: a cut stream's silence says nothing.
+        if complete && let Some(usage) = self.seen.as_mut().and_then(|seen| seen.usage.as_mut()) {
             usage.cached = self.in_flight.worker().cached(usage.cached);
         }
         if !complete {

@@ -9,7 +9,7 @@ use policy::units::{Millis, Tokens};
 use serde_json::{Value, json};
 use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, NEVER_MS, metrics, quick, route, stuck_in_prefill};
+use tailroute_e2e::fleet::{Fleet, NEVER_MS, at_rest, metrics, quick, route, stuck_in_prefill};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::{until, within};
@@ -181,6 +181,46 @@ async fn a_worker_that_has_told_of_cached_tokens_means_none_where_it_is_silent()
     assert_eq!((told("predicted"), told("engine")), (1.0, 2.0));
     let cached = page.sum("tailroute_prompt_tokens_total", &[("kind", "reported_cached")]);
     assert_eq!(cached, 16.0);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_before_it_tells_of_cached_tokens_does_not_mean_none() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |_| {}).await;
+    let event = |content: &str, details: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}],\
+             \"usage\":{{\"prompt_tokens\":48,\"completion_tokens\":1{details}}}}}\n\n"
+        )
+    };
+    let details = r#","prompt_tokens_details":{"cached_tokens":16}"#;
+    let mut agreed = Vec::new();
+    for (number, is_cut) in [(1, false), (2, true), (3, false)] {
+        let text = ask(&words(number, 40), json!({ "stream": true }));
+        let request = client::open(router.address, "POST", CHAT, &[], text.to_string());
+        let respond = async {
+            let mut exchange = upstream.next().await;
+            exchange.begin_events().await;
+            exchange.chunk(event("hi", "").as_bytes()).await;
+            exchange
+        };
+        let (answer, mut exchange) = tokio::join!(request, respond);
+        let mut answer = answer.unwrap();
+        within(answer.chunk()).await.unwrap().unwrap();
+        if is_cut {
+            exchange.reset();
+        } else {
+            // The third says nothing of it at all, which means none.
+            let last = event("", if number == 1 { details } else { "" }) + "data: [DONE]\n\n";
+            exchange.chunk(last.as_bytes()).await;
+            exchange.end().await;
+        }
+        while within(answer.chunk()).await.is_some_and(|chunk| chunk.is_ok()) {}
+        at_rest(&router).await;
+        let page = metrics(&router).await;
+        agreed.push(page.sum("tailroute_cached_tokens_agreement_total", &[]));
+    }
+    assert_eq!(agreed, [1.0, 1.0, 2.0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
