@@ -55,14 +55,13 @@ fn ids(scanner: &mut Scanner<'_>, tokens: &mut Vec<u32>) -> Result<bool, Malform
     tokens.clear();
     let mut only_ids = true;
     scanner.array(|scanner| {
-        match scanner.id().filter(|_| only_ids) {
-            Some(id) => tokens.push(id),
-            None => {
-                only_ids = false;
-                scanner.skip()?;
-            }
+        // Once one is something else, none is taken for an id: what is taken cannot also be skipped.
+        if only_ids && let Some(id) = scanner.id() {
+            tokens.push(id);
+            return Ok(());
         }
-        Ok(())
+        only_ids = false;
+        scanner.skip().map(drop)
     })?;
     only_ids &= !tokens.is_empty();
     if !only_ids {
