@@ -196,6 +196,13 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
+    /// The worker counted a prompt's tokens: what is held of it weighs what it does, and not what was estimated.
+    pub fn counted(&mut self, hold: &Hold, chain: &Chain, tokens: impl Fn(u64) -> u64) {
+        if let Some(mirror) = self.mirrors.get_mut(hold.worker.index()) {
+            mirror.cache.reweigh(&hold.lease, &pieces(chain, 0, tokens));
+        }
+    }
+
     /// The request never reached the worker: what it alone would have brought there is not there.
     pub fn retract(&mut self, hold: Hold) {
         let (worker, first_new) = (hold.worker, hold.first_new);
@@ -247,6 +254,14 @@ impl Residency {
         let held: Vec<Piece> = keys[..mirror.cache.resident(keys)].iter().map(piece).collect();
         mirror.cache.insert(&held, Keep::All, &mut self.changes);
         self.apply(worker, None, &[]);
+    }
+
+    /// A worker cleared its cache while nothing was running: only what is in flight now is there.
+    pub fn cleared(&mut self, worker: WorkerId) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            mirror.cleared(&mut self.changes);
+            self.apply(worker, None, &[]);
+        }
     }
 
     /// A worker holds nothing any more.

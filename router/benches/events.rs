@@ -128,6 +128,7 @@ fn turn_over(knowledge: &Knowledge, worker: WorkerId, prompt: &Fingerprint) {
         cached: None,
         prompt_tokens: 8001,
         reply_tokens: 1,
+        ended: false,
     });
 }
 

@@ -29,6 +29,12 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Whether the worker said no: asked again, it would say the same.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Status(status) if status.is_client_error())
+    }
+
     /// Whether the worker merely did not answer in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {

@@ -104,6 +104,8 @@ pub struct Counted<'a> {
     pub prompt_tokens: u64,
     /// Tokens of the reply.
     pub reply_tokens: u64,
+    /// Whether the reply ended by itself, so that its last token is an end mark.
+    pub ended: bool,
 }
 
 /// A worker's report of what it found of a prompt, beside what was believed when it was sent.
@@ -185,7 +187,9 @@ impl Knowledge {
     /// Nothing learned, for workers of these capacities and block sizes.
     #[must_use]
     pub fn new(index_bytes: u64, workers: &[(Tokens, u32)], initial_ratio: f64) -> Self {
-        let capacities: Vec<Tokens> = workers.iter().map(|worker| worker.0).collect();
+        // The block that a running request has begun to fill holds nothing that can be found again.
+        let usable = |&(capacity, block): &(Tokens, u32)| capacity.saturating_sub(Tokens(block.into()));
+        let capacities: Vec<Tokens> = workers.iter().map(usable).collect();
         let limits = IndexLimits {
             max_bytes: index_bytes,
         };
@@ -303,6 +307,12 @@ impl Knowledge {
         (Tokens(whole_blocks), source)
     }
 
+    /// Where in tokens a prompt's keys end, as far as has been counted.
+    #[must_use]
+    pub fn places(&self, model: &str, chain: &Chain) -> Scale {
+        self.places.scale(chain, self.models.of(model))
+    }
+
     /// A worker counted a turn's tokens: from now on its keys have their places, and are bound to blocks.
     pub fn turn_over(&self, turn: &Counted<'_>) {
         let ratio = self.models.of(turn.model);
@@ -360,8 +370,9 @@ impl Knowledge {
     fn misplaced(&self, report: &Reported<'_>, block: u64) {
         let (edge, told) = match report.source {
             Source::Events { edge: Some(edge) } => (edge, true),
-            Source::Mirror { edge } => (edge, false),
-            Source::Events { edge: None } => return,
+            // If the text after them is known too, then the cache ends there and not the text.
+            Source::Mirror { edge } if !self.places.knows_past(report.prompt, edge) => (edge, false),
+            Source::Mirror { .. } | Source::Events { edge: None } => return,
         };
         let Some(&key) = edge.checked_sub(1).and_then(|at| report.prompt.hashes().get(at)) else {
             return;
@@ -443,6 +454,22 @@ impl Knowledge {
     /// A worker's cache drops what is not marked in this order.
     pub fn set_order(&self, worker: WorkerId, order: Order) {
         self.update(worker, |residency| residency.set_order(worker, order));
+    }
+
+    /// Whether it is known how many tokens a model's template puts between a reply and the user's next message.
+    #[must_use]
+    pub fn knows_template(&self, model: &str) -> bool {
+        self.models.was_told_gap(model)
+    }
+
+    /// A worker said how many tokens a model's template puts there.
+    pub fn template(&self, model: &str, gap: u64) {
+        self.models.told_gap(model, gap);
+    }
+
+    /// A worker said that it cleared its cache. It does so while it is idle, so what is in flight came after.
+    pub fn cleared(&self, worker: WorkerId) {
+        self.update(worker, |residency| residency.cleared(worker));
     }
 
     /// A worker holds nothing any more.

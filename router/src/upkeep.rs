@@ -8,6 +8,7 @@ pub mod hints;
 mod introduce;
 mod learner;
 pub mod queues;
+mod template;
 
 use std::sync::Arc;
 

@@ -103,6 +103,7 @@ fn matching_allocates_nothing() {
         cached: None,
         prompt_tokens: 99_999,
         reply_tokens: 1,
+        ended: false,
     });
     // The first walk of a thread makes the room that the later ones use again.
     let mut found = Match::default();

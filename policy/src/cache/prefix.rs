@@ -40,7 +40,7 @@ use rustc_hash::FxHashMap;
 
 pub use self::lease::Lease;
 pub use self::order::Order;
-pub use self::piece::{Change, Entry, Keep, Piece};
+pub use self::piece::{Change, Entry, Keep, Piece, Standing};
 use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -216,6 +216,23 @@ impl PrefixCache {
         self.debug_check();
     }
 
+    /// What a sequence holds weighs this, and not what was estimated when it was stored. What it may hold beyond the
+    /// capacity then goes when it is released.
+    pub fn reweigh(&mut self, lease: &Lease, pieces: &[Piece]) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        for (&slot, piece) in lease.held.iter().zip(pieces) {
+            let node = self.nodes.get(slot);
+            debug_assert_eq!(node.hash, piece.hash, "another chain's weights");
+            let (was, is) = (u64::from(node.tokens), u64::from(piece.tokens));
+            self.used = self.used - was + is;
+            self.pinned = self.pinned - was + is;
+            self.nodes.reweigh(slot, piece.tokens);
+        }
+        self.debug_check();
+    }
+
     /// Gives a sequence's blocks back, deepest first. Blocks that no other lease holds go to the evict-first band
     /// (past `keep`) or to the fresh end of the LRU band.
     pub fn release(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
@@ -237,6 +254,9 @@ impl PrefixCache {
             };
             if self.nodes.unpin(slot, mark) {
                 self.pinned -= tokens;
+                if matches!(keep, Keep::First(budget) if (end + 1..end + tokens).contains(&budget.0)) {
+                    self.nodes.mark_in_part(slot);
+                }
             }
         }
         self.shrink(changes);
@@ -281,8 +301,12 @@ impl PrefixCache {
         let tokens = |slot: u32| u64::from(self.nodes.get(slot).tokens);
         let mut end: u64 = above.iter().map(|&slot| tokens(slot)).sum();
         for slot in above {
+            let whole = end;
             end -= u64::from(self.nodes.get(slot).tokens);
             if end < keep.0 {
+                if keep.0 < whole {
+                    self.nodes.mark_in_part(slot);
+                }
                 break;
             }
             marked += usize::from(self.nodes.mark(slot));
@@ -323,21 +347,33 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// The number of the release that gave a resident piece back last, counted from 1 since the last clear; 0 if none
-    /// has yet. A piece's is never smaller than that of a piece below it.
+    /// Where a resident piece stands in the order of eviction, or stood before it was taken up again.
     #[must_use]
-    pub fn last_release(&self, hash: PrefixHash) -> Option<u64> {
-        self.by_hash.get(&hash).map(|&slot| self.nodes.released(slot))
+    pub fn standing(&self, hash: PrefixHash) -> Option<Standing> {
+        let &slot = self.by_hash.get(&hash)?;
+        Some(Standing {
+            released: self.nodes.released(slot),
+            marked: Some(self.nodes.entered(slot)).filter(|&entered| entered > 0),
+        })
     }
 
-    /// Drops what was last given back before the release of this number, except what leases hold. Returns how many
-    /// pieces left.
-    pub fn drop_older(&mut self, release: u64, changes: &mut Vec<Change>) -> usize {
+    /// Drops what surely went before a piece of this standing did, except what leases hold. Returns how many pieces left.
+    ///
+    /// Of a piece that nobody marked: whatever was given back before it. Of a marked one: only what of that was also
+    /// marked before it was, since all the rest goes later, however old it is.
+    pub fn drop_older(&mut self, than: Standing, changes: &mut Vec<Change>) -> usize {
         // Whoever gives a piece back gives its ancestors back too, so children are no younger; and they stand before
         // their parents. The band of the least recently used is in the order of releases.
-        let is_old = |slot: &u32| self.nodes.released(*slot) < release;
-        let mut old: Vec<u32> = self.nodes.in_band(Band::EvictFirst).filter(is_old).collect();
-        old.extend(self.nodes.in_band(Band::Lru).take_while(is_old));
+        let is_old = |slot: &u32| self.nodes.released(*slot) < than.released;
+        let went_first = |slot: &u32| {
+            than.marked
+                .is_none_or(|marked| self.nodes.entered(*slot) < marked)
+        };
+        let marked = self.nodes.in_band(Band::EvictFirst);
+        let mut old: Vec<u32> = marked.filter(is_old).filter(went_first).collect();
+        if than.marked.is_none() {
+            old.extend(self.nodes.in_band(Band::Lru).take_while(is_old));
+        }
         for &slot in &old {
             self.drop_node(slot, changes);
         }

@@ -6,11 +6,8 @@
 //!
 //! - *Outliers*: a first token late for reasons that no prompt explains (a pause, a preemption, a client's network) must
 //!   not bend the line. A residual beyond four times the running mean absolute residual is clipped to that, which is
-//!   Huber's estimator; and where they keep lying on one side the worker has changed, so the covariance is opened again
-//!   and they are believed. Eight in a row show that, however little they are off; fewer do that are off by much. Those
-//!   need not be in a row: of a worker eight times as slow a short prompt still is within the noise of a long one. So
-//!   residuals are summed up by Page's test (*Continuous inspection schemes*, 1954), each as a multiple of what was
-//!   predicted or measured, whichever is less, and of the noise.
+//!   Huber's estimator; and where eight in a row lie on one side the worker has changed, so the covariance is opened
+//!   again and they are believed.
 //! - *Forgetting*: λ = 0.995, a memory of 200 answers. Forgetting winds the covariance up where inputs do not vary, so
 //!   its trace is bounded.
 //! - *Physics*: α, β and γ are not negative. Where one comes out so, the others are what they would be given that it is
@@ -30,13 +27,6 @@ const FORGETTING: f64 = 0.995;
 const CLIP: f64 = 4.0;
 /// Clipped residuals of one sign in a row that mean a change, not an outlier.
 const CHANGE: i32 = 8;
-/// Answers after which a change can show; what is an outlier shows after twice as many.
-const SETTLING: u64 = 8;
-/// Page's test: what noise may add per answer without adding up, the most that one answer adds, and the sum that means a
-/// change. Three answers that are off by a factor of 3.3 or more reach it, two never do.
-const DRIFT: f64 = 0.3;
-const STEP: f64 = 2.0;
-const SUM: f64 = 4.0;
 /// Bound to which forgetting may wind the covariance up, relative to that of an answer: what is believed is worth one
 /// answer in each direction at least.
 const WOUND: f64 = 1.0;
@@ -57,8 +47,6 @@ pub struct LearnedCost {
     prior: [f64; 3],
     spread: f64,
     one_sided: i32,
-    /// Page's sums: later than predicted, and sooner.
-    sums: [f64; 2],
     seen: u64,
     /// Answers since the last change: the error is that of what is believed now.
     since: u64,
@@ -89,7 +77,6 @@ impl LearnedCost {
             prior: theta,
             spread: 0.0,
             one_sided: 0,
-            sums: [0.0; 2],
             seen: 0,
             since: 0,
         }
@@ -102,7 +89,7 @@ impl LearnedCost {
         }
         let x = features(uncached, cached);
         let predicted: f64 = (0..3).map(|i| self.theta[i] * x[i]).sum();
-        let residual = self.clip(predicted, prefill.0);
+        let residual = self.clip(prefill.0 - predicted);
         let px: [f64; 3] = std::array::from_fn(|i| (0..3).map(|j| self.covariance[i][j] * x[j]).sum());
         let gain = FORGETTING + (0..3).map(|i| x[i] * px[i]).sum::<f64>();
         for (theta, step) in self.theta.iter_mut().zip(px) {
@@ -124,14 +111,9 @@ impl LearnedCost {
     }
 
     /// Clips an outlier; believes a run of them.
-    fn clip(&mut self, predicted: f64, took: f64) -> f64 {
-        let residual = took - predicted;
+    fn clip(&mut self, residual: f64) -> f64 {
         let bound = CLIP * self.spread;
-        let factor = (took / predicted.max(f64::MIN_POSITIVE)).clamp(1.0, 1e3);
-        if self.since > SETTLING && self.adds_up(residual, took.min(predicted).max(0.0) + bound) {
-            return self.believe(residual, factor);
-        }
-        let outlier = self.since > 2 * SETTLING && residual.abs() > bound;
+        let outlier = self.since > 16 && residual.abs() > bound;
         if !outlier {
             self.spread += (residual.abs() - self.spread) / (self.since + 1).min(100) as f64;
             self.one_sided = 0;
@@ -141,29 +123,13 @@ impl LearnedCost {
         let same = self.one_sided * side > 0;
         self.one_sided = if same { self.one_sided + side } else { side };
         if self.one_sided.abs() >= CHANGE {
-            return self.believe(residual, factor);
+            self.one_sided = 0;
+            self.covariance = diagonal(MEASURED);
+            self.spread = residual.abs();
+            self.since = 0;
+            return residual;
         }
         bound * f64::from(side)
-    }
-
-    /// Page's test: whether what answers are off by adds up on one side.
-    fn adds_up(&mut self, residual: f64, unit: f64) -> bool {
-        let step = (residual / unit.max(f64::MIN_POSITIVE)).clamp(-STEP, STEP);
-        for (sum, step) in self.sums.iter_mut().zip([step, -step]) {
-            *sum = (*sum + step - DRIFT).max(0.0);
-        }
-        self.sums.iter().any(|sum| *sum > SUM)
-    }
-
-    /// The worker has changed: begins to learn anew from what is believed now. What the change made of this answer is no
-    /// noise; where it takes so many times as long, so does what is.
-    fn believe(&mut self, residual: f64, factor: f64) -> f64 {
-        self.one_sided = 0;
-        self.sums = [0.0; 2];
-        self.covariance = diagonal(MEASURED);
-        self.spread *= factor;
-        self.since = 0;
-        residual
     }
 
     /// The cost as learned so far.
@@ -331,46 +297,6 @@ mod tests {
         };
         feed(&mut learned, slow, 400, 200, false);
         assert!(off(&learned, slow) < 0.05, "{:?}", learned.cost());
-    }
-
-    /// The `i`-th answer of a worker so many times as slow: most prompts are short, and lie within the noise of the long
-    /// ones, which is a tenth.
-    fn mixed(learned: &mut LearnedCost, i: u64, slow: f64) {
-        let u = Tokens(if i.is_multiple_of(3) {
-            4000 + i * 7919 % 40_000
-        } else {
-            450 + i * 31 % 300
-        });
-        let noise = 1.0 + ((i * 37 % 41) as f64 / 20.0 - 1.0) / 10.0;
-        let took = TRUE.prefill(u, Tokens(448)).0 * slow * noise;
-        learned.observe(u, Tokens(448), Millis(took));
-    }
-
-    #[test]
-    fn a_worker_eight_times_as_slow_is_known_after_a_few_long_prompts_among_short_ones_and_so_is_its_recovery()
-     {
-        let mut learned = LearnedCost::new(TRUE);
-        (0..40).for_each(|i| mixed(&mut learned, i, 1.0));
-        let factor = |learned: &LearnedCost| {
-            let (u, h) = (Tokens(12_000), Tokens(448));
-            learned.cost().prefill(u, h).0 / TRUE.prefill(u, h).0
-        };
-        (40..52).for_each(|i| mixed(&mut learned, i, 8.0));
-        assert!((6.0..10.0).contains(&factor(&learned)), "{}", factor(&learned));
-        (52..100).for_each(|i| mixed(&mut learned, i, 8.0));
-        (100..124).for_each(|i| mixed(&mut learned, i, 1.0));
-        assert!((0.7..1.5).contains(&factor(&learned)), "{}", factor(&learned));
-    }
-
-    #[test]
-    fn two_answers_that_are_late_together_are_no_change() {
-        let mut learned = LearnedCost::new(TRUE);
-        for i in 0..300 {
-            mixed(&mut learned, i, if i % 20 >= 18 { 10.0 } else { 1.0 });
-        }
-        let (u, h) = (Tokens(12_000), Tokens(448));
-        let factor = learned.cost().prefill(u, h).0 / TRUE.prefill(u, h).0;
-        assert!((0.8..1.3).contains(&factor), "{factor}");
     }
 
     #[test]

@@ -43,6 +43,8 @@ struct Span {
     /// Blocks before and in it.
     depth: u32,
     blocks: Box<[u64]>,
+    /// The last of those blocks, though it be before this key; `None` if there is none yet.
+    last: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +124,12 @@ impl WorkerEvidence {
                     self.blocks.remove(hash, *medium);
                 }
             }
-            // What keys mean stays known: from now on, that nothing of it is there.
+            // What keys mean stays known: from now on, that nothing of it is there. Turns that wait still do: an engine
+            // clears while it is idle and tells of it with the next blocks, which may be theirs.
             Event::Cleared => {
                 self.blocks.clear();
                 self.tips.clear();
                 self.unnamed.clear();
-                self.waiting.clear();
             }
         }
     }
@@ -219,8 +221,8 @@ impl WorkerEvidence {
         let Some(span) = self.keys.get(key) else {
             return false;
         };
-        // A key that ends no block adds nothing, and says nothing either: the next one that does will.
-        span.blocks.last().is_none_or(|&last| self.blocks.serves(last))
+        // A key that ends no block adds nothing: it is there as far as what comes before it is.
+        span.last.is_none_or(|last| self.blocks.serves(last))
     }
 
     fn store(&mut self, stored: &Stored) {
@@ -340,6 +342,7 @@ impl WorkerEvidence {
                 Span {
                     depth: depth as u32,
                     blocks: path[from..depth].into(),
+                    last: depth.checked_sub(1).map(|at| path[at]),
                 },
             ));
             from = depth;

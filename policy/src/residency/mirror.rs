@@ -15,12 +15,15 @@
 //! *open* piece, which stands for the tokens that the worker holds past the last full chunk. The next turn repeats those
 //! tokens within a fuller chunk, under another key; then the open piece goes, or they would count twice.
 //!
+//! Where the worker was told what may go first, that holds within what it was told: a missing piece that was marked says
+//! that what was marked before it is gone, and nothing of the rest. ([`PrefixCache::drop_older`].)
+//!
 //! An answer that found nothing at all needs a second one of its kind: some requests (log probabilities of the prompt)
 //! skip the cache. Until then it is a suspicion, which a hit on something older refutes.
 
 use rustc_hash::FxHashMap;
 
-use crate::cache::prefix::{Change, Order, PrefixCache};
+use crate::cache::prefix::{Change, Order, PrefixCache, Standing};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
@@ -38,8 +41,8 @@ pub struct Report {
 #[derive(Debug)]
 pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
-    /// What was last given back before this release may be gone.
-    suspicion: Option<u64>,
+    /// What goes before a piece of this standing may be gone.
+    suspicion: Option<Standing>,
     /// The newest open piece after a piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
 }
@@ -88,10 +91,10 @@ impl Mirror {
             }
             return 0;
         }
-        let release = |key: Option<PrefixHash>| key.and_then(|key| self.cache.last_release(key));
-        let Some(missing) = release(report.missing) else {
-            let found = release(report.found).filter(|&found| found > 0);
-            if found.is_some_and(|found| self.suspicion.is_some_and(|suspect| found < suspect)) {
+        let standing = |key: Option<PrefixHash>| key.and_then(|key| self.cache.standing(key));
+        let Some(missing) = standing(report.missing) else {
+            let found = standing(report.found).map_or(0, |found| found.released);
+            if found > 0 && self.suspicion.is_some_and(|suspect| found < suspect.released) {
                 self.suspicion = None;
             }
             return 0;
@@ -100,8 +103,19 @@ impl Mirror {
             self.suspicion = Some(missing);
             return 0;
         }
-        let before = missing.max(self.suspicion.take().unwrap_or(0));
-        self.cache.drop_older(before, changes)
+        let suspected = self.suspicion.take();
+        let suspected = suspected.map_or(0, |suspect| self.cache.drop_older(suspect, changes));
+        suspected + self.cache.drop_older(missing, changes)
+    }
+
+    /// Nothing is there but what is held.
+    pub(super) fn cleared(&mut self, changes: &mut Vec<Change>) {
+        self.suspicion = None;
+        let than_everything = Standing {
+            released: u64::MAX,
+            marked: None,
+        };
+        self.cache.drop_older(than_everything, changes);
     }
 
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {

@@ -304,6 +304,23 @@ mod a_smaller_cache {
 }
 
 #[test]
+fn a_cache_that_was_cleared_holds_what_is_in_flight() {
+    let mut residency = residency(1 << 20);
+    let (a, b) = (prompt("a", 4), prompt("b", 4));
+    serve(&mut residency, W0, &a, 0);
+    let hold = residency.sent(W0, &b, |end| end).unwrap();
+    residency.cleared(W0);
+    assert_eq!([&a, &b].map(|chain| depth(&residency, W0, chain)), [0, 4]);
+    residency.settle(hold, None, |end| end, Tokens::ZERO, Tokens(1024));
+    assert_eq!(depth(&residency, W0, &b), 4);
+    residency.cleared(W0);
+    assert_eq!(
+        (depth(&residency, W0, &b), residency.tokens_on(W0)),
+        (0, Tokens::ZERO)
+    );
+}
+
+#[test]
 fn an_unknown_worker_is_no_panic() {
     let mut residency = residency(4096);
     assert!(residency.sent(WorkerId(9), &prompt("a", 1), |end| end).is_none());

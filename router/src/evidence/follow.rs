@@ -210,7 +210,7 @@ impl Stream<'_> {
         let (knowledge, worker) = (&self.app.knowledge, self.worker.id);
         self.app.metrics.kv_events(self.worker.name(), events);
         if made == Made::Since && events.contains(&Event::Cleared) {
-            knowledge.forget(worker);
+            knowledge.cleared(worker);
         }
         for some in events.chunks(AT_ONCE) {
             knowledge.evidence(worker, |evidence| {

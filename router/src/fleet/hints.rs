@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use policy::units::Tokens;
@@ -126,8 +127,11 @@ struct State {
 }
 
 impl State {
+    /// Grows with each statement, and from router to router: a worker outlives the routers that speak to it, and of two
+    /// that speak at once the one that spoke last counts. Microseconds since 1970, or one more than the last.
     fn next_epoch(&mut self) -> u64 {
-        self.epoch += 1;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.epoch = (self.epoch + 1).max(now.map_or(0, |since| since.as_micros() as u64));
         self.epoch
     }
 }
@@ -212,7 +216,8 @@ mod tests {
         queue.push("a".into(), Kind::Moved { keep: ALL });
         let batch = queue.take();
         assert_eq!(sessions(&batch), ["b", "a"]);
-        assert_eq!((batch[1].kind, batch[1].epoch), (Kind::Moved { keep: ALL }, 3));
+        assert_eq!(batch[1].kind, Kind::Moved { keep: ALL });
+        assert!(batch[1].epoch > batch[0].epoch);
         assert!(queue.take().is_empty());
     }
 
@@ -239,6 +244,14 @@ mod tests {
         }
         assert_eq!(queue.state.lock().waiting.len(), QUEUE);
         assert_eq!(queue.take()[0].session, "1".into());
+    }
+
+    #[test]
+    fn what_a_new_router_says_is_newer_than_what_the_old_one_said() {
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let queue = HintQueue::default();
+        queue.push("a".into(), Kind::Ended { keep: ALL });
+        assert!(u128::from(queue.take()[0].epoch) >= before.as_micros());
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Knowledge {
             .collect();
         let place = |(key, place): (PrefixHash, Place)| match place {
             Place::Counted(tokens) => (key.0, tokens, Kind::Counted),
-            Place::Tip(tokens) => (key.0, tokens, Kind::Tip),
+            Place::Tip { total, .. } => (key.0, total, Kind::Tip),
             Place::Guessed(tokens) => (key.0, tokens, Kind::Guessed),
         };
         Contents {
@@ -48,7 +48,11 @@ impl Knowledge {
         for &(key, tokens, kind) in &contents.places {
             let place = match kind {
                 Kind::Counted => Place::Counted(tokens),
-                Kind::Tip => Place::Tip(tokens),
+                Kind::Tip => Place::Tip {
+                    total: tokens,
+                    // As most answers do; which it was is not written down.
+                    ended: true,
+                },
                 Kind::Guessed => Place::Guessed(tokens),
             };
             self.places.restore(PrefixHash(key), place);

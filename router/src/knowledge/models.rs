@@ -19,12 +19,35 @@ pub(super) struct Ratio {
     pub(super) ratio: f64,
     /// Tokens of the template between a reply and what follows it, whatever that is.
     pub(super) gap: u64,
+    /// How many of these an answer that ended by itself has counted already: its end mark.
+    pub(super) end_mark: u64,
+}
+
+impl Ratio {
+    /// Tokens between the last one that was counted of a reply and what follows it.
+    pub(super) fn after(self, ended: bool) -> u64 {
+        self.gap - if ended { self.end_mark } else { 0 }
+    }
 }
 
 #[derive(Debug)]
 struct Model {
     ratio: TokensPerByte,
     gap: u64,
+    /// Whether a worker said so. Else it is what reports have shown so far.
+    told: bool,
+    end_mark: u64,
+}
+
+impl Model {
+    fn new(ratio: TokensPerByte) -> Self {
+        Self {
+            ratio,
+            gap: 0,
+            told: false,
+            end_mark: 0,
+        }
+    }
 }
 
 /// The models used last.
@@ -47,10 +70,12 @@ impl Models {
         let unknown = Ratio {
             ratio: self.initial,
             gap: 0,
+            end_mark: 0,
         };
         known.peek(model).map_or(unknown, |model| Ratio {
             ratio: model.ratio.ratio(),
             gap: model.gap,
+            end_mark: model.end_mark,
         })
     }
 
@@ -62,14 +87,37 @@ impl Models {
         } else {
             let mut ratio = TokensPerByte::new(self.initial);
             ratio.observe(bytes, tokens);
-            known.put(model.to_owned(), Model { ratio, gap: 0 });
+            known.put(model.to_owned(), Model::new(ratio));
+        }
+    }
+
+    /// Whether a worker has said what a model's template puts after a reply.
+    pub(super) fn was_told_gap(&self, model: &str) -> bool {
+        self.known.read().peek(model).is_some_and(|model| model.told)
+    }
+
+    /// A worker said how many tokens the template puts after a reply.
+    pub(super) fn told_gap(&self, model: &str, gap: u64) {
+        let mut known = self.known.write();
+        if !known.contains(model) {
+            known.put(model.to_owned(), Model::new(TokensPerByte::new(self.initial)));
+        }
+        if let Some(known) = known.get_mut(model) {
+            known.gap = gap.min(MAX_GAP);
+            known.end_mark = known.gap.min(1);
+            known.told = true;
         }
     }
 
     /// The template was seen to go on for `more` tokens than was known.
     pub(super) fn widen(&self, model: &str, more: u64) {
         if let Some(model) = self.known.write().get_mut(model) {
-            model.gap = (model.gap + more).min(MAX_GAP);
+            if model.told {
+                // Then it was an answer whose end mark the engine does not count.
+                model.end_mark = 0;
+            } else {
+                model.gap = (model.gap + more).min(MAX_GAP);
+            }
         }
     }
 
@@ -87,8 +135,8 @@ impl Models {
         let mut known = self.known.write();
         if !known.contains(name) {
             let model = Model {
-                ratio: TokensPerByte::new(ratio),
                 gap: gap.min(MAX_GAP),
+                ..Model::new(TokensPerByte::new(ratio))
             };
             known.put(name.to_owned(), model);
         }

@@ -29,7 +29,12 @@ pub(super) enum Place {
     /// A worker counted so many tokens up to where the next message begins.
     Counted(u64),
     /// A worker counted so many tokens, and nothing follows yet.
-    Tip(u64),
+    Tip {
+        /// So many.
+        total: u64,
+        /// Whether the last one is an end mark, which is not text.
+        ended: bool,
+    },
     /// It should be here.
     Guessed(u64),
 }
@@ -73,8 +78,8 @@ impl Places {
                     places.put(key, Place::Guessed(scale.tokens(end)));
                 }
                 Some(place) => {
-                    if let Place::Tip(total) = *place {
-                        *place = Place::Counted(total + ratio.gap);
+                    if let Place::Tip { total, ended } = *place {
+                        *place = Place::Counted(total + ratio.after(ended));
                     }
                 }
             }
@@ -83,7 +88,8 @@ impl Places {
             let total = turn.prompt_tokens + turn.reply_tokens;
             // Another branch may have gone on from the same reply.
             if !matches!(places.peek(&last), Some(Place::Counted(_))) {
-                places.put(last, Place::Tip(total));
+                let ended = turn.ended;
+                places.put(last, Place::Tip { total, ended });
             }
         }
     }
@@ -93,7 +99,7 @@ impl Places {
     pub(super) fn correct(&self, key: PrefixHash, cached: u64, block: u64, sure: bool) -> u64 {
         let mut places = self.0.write();
         let (known, counted) = match places.peek(&key) {
-            Some(Place::Counted(known) | Place::Tip(known)) => (*known, true),
+            Some(Place::Counted(known) | Place::Tip { total: known, .. }) => (*known, true),
             Some(Place::Guessed(known)) => (*known, false),
             None => (cached, false),
         };
@@ -106,9 +112,16 @@ impl Places {
     /// A message's end, believed to be at `guess`, lies within the block after `cached` tokens, unless it was counted.
     pub(super) fn refine(&self, key: PrefixHash, guess: u64, cached: u64, block: u64) {
         let mut places = self.0.write();
-        if !matches!(places.peek(&key), Some(Place::Counted(_) | Place::Tip(_))) {
+        if !matches!(places.peek(&key), Some(Place::Counted(_) | Place::Tip { .. })) {
             places.put(key, Place::Guessed(guess.clamp(cached, cached + block - 1)));
         }
+    }
+
+    /// Whether text that goes on after the first `edge` keys was seen before.
+    pub(super) fn knows_past(&self, chain: &Chain, edge: usize) -> bool {
+        let places = self.0.read();
+        let past = chain.hashes().get(edge..).unwrap_or_default();
+        past.iter().any(|key| places.contains(key))
     }
 
     /// All, the least recently used first.

@@ -76,9 +76,9 @@ impl Scale {
                     held: tokens,
                     counted: true,
                 },
-                Place::Tip(total) => Pin {
+                Place::Tip { total, ended } => Pin {
                     bytes,
-                    tokens: total + ratio.gap,
+                    tokens: total + ratio.after(ended),
                     held: total.saturating_sub(1),
                     counted: true,
                 },
@@ -203,7 +203,15 @@ mod tests {
 
     use super::*;
 
-    const HALF: Ratio = Ratio { ratio: 0.5, gap: 2 };
+    const HALF: Ratio = Ratio {
+        ratio: 0.5,
+        gap: 2,
+        end_mark: 1,
+    };
+
+    fn tip(total: u64, ended: bool) -> Place {
+        Place::Tip { total, ended }
+    }
 
     /// Three messages of four chunks each.
     fn chain() -> Chain {
@@ -247,9 +255,15 @@ mod tests {
     fn a_tip_holds_a_token_less_and_the_text_after_it_begins_behind_the_template() {
         let chain = chain();
         let end = chain.ends()[7];
-        let scale = scale(&chain, &[(7, Place::Tip(640))]);
+        let scale = scale(&chain, &[(7, tip(640, false))]);
         assert_eq!((scale.held(end), scale.tokens(end)), (639, 642));
         assert_eq!(scale.held(end - 4), scale.tokens(end - 4));
+        let scale = self::scale(&chain, &[(7, tip(640, true))]);
+        assert_eq!(
+            (scale.held(end), scale.tokens(end)),
+            (639, 641),
+            "its end mark was counted"
+        );
     }
 
     #[test]
@@ -258,7 +272,7 @@ mod tests {
         let places = [
             (3, Place::Guessed(300)),
             (7, Place::Counted(600)),
-            (11, Place::Tip(900)),
+            (11, tip(900, false)),
         ];
         let scale = scale(&chain, &places);
         let missing = |believed, cached| scale.missing(&chain, believed, cached, 16);

@@ -125,6 +125,7 @@ mod tests {
             cached: None,
             prompt_tokens: prompt.span(prompt.len()) / 4,
             reply_tokens: said.len() as u64 / 4,
+            ended: false,
         });
         reply.chain().clone()
     }

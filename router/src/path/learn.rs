@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use policy::cost::PrefillCost;
+use policy::estimate::Finish;
 use policy::fingerprint::{CHUNK_BYTES, Chain, ChainBuilder};
 use policy::ids::WorkerId;
 use policy::residency::{Hold, Reply};
@@ -56,6 +57,12 @@ impl Outcome {
             Self::NotReached => "not_reached",
         }
     }
+}
+
+/// Tokens in the full blocks of so many.
+fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
+    let block = u64::from(worker.spec.block_size.max(1));
+    tokens / block * block
 }
 
 /// One attempt on one worker, from the moment it is sent.
@@ -122,7 +129,7 @@ impl Flight {
             None
         } else {
             app.knowledge.update(worker.id, |residency| {
-                residency.sent(worker.id, chain, |end| scale.tokens(end))
+                residency.sent(worker.id, chain, |end| full_blocks(worker, scale.tokens(end)))
             })
         };
         Self {
@@ -244,8 +251,21 @@ impl Flight {
             before: self.prompt.span(self.prompt.keys_before_reply(reply.parent())),
             open: reply.parent() != self.prompt.last() && !reply.bytes().is_multiple_of(CHUNK_BYTES as u64),
         });
+        // An engine caches full blocks, and never computes the last token of an answer.
+        let held = |tokens: u64| full_blocks(self.worker(), tokens.min(total.0.saturating_sub(1)));
+        let places = (counted.is_some() && matches!(self.extent, Extent::Bytes(_)))
+            .then(|| self.app.knowledge.places(&self.model, &self.prompt));
         self.app.knowledge.update(worker, |residency| {
-            residency.settle(hold, reply, |end| scale.tokens(end), self.evict_first, total);
+            if let Some(places) = &places {
+                residency.counted(&hold, &self.prompt, |end| held(places.tokens(end)));
+            }
+            residency.settle(
+                hold,
+                reply,
+                |end| held(scale.tokens(end)),
+                self.evict_first,
+                total,
+            );
         });
     }
 
@@ -335,6 +355,13 @@ impl Flight {
         if let Some(cached) = usage.cached {
             let block = u64::from(worker.spec.block_size);
             let source = self.source.as_str();
+            debug!(
+                worker = worker.name(),
+                source,
+                predicted = self.predicted_cached.0,
+                cached,
+                "found in its cache"
+            );
             self.app
                 .metrics
                 .agreement(worker.name(), source, self.predicted_cached.0, cached, block);
@@ -385,6 +412,7 @@ impl Flight {
             cached: usage.cached,
             prompt_tokens: usage.prompt,
             reply_tokens: usage.completion,
+            ended: self.seen.is_some_and(|seen| seen.finish == Finish::Stop),
         });
     }
 }

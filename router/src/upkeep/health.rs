@@ -7,7 +7,7 @@ use http::Method;
 use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
-use super::introduce::introduce;
+use super::introduce::{Pause, introduce};
 use crate::app::App;
 use crate::control;
 use crate::fleet::Worker;
@@ -18,6 +18,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut bytes_seen = 0;
+    let mut pause = Pause::default();
     loop {
         ticks.tick().await;
         let outcome = control::call(&app, &worker, Method::GET, &settings.path, None).await;
@@ -36,9 +37,10 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
                 false
             }
         };
-        if healthy && !worker.is_ready() {
+        let again = worker.is_ready();
+        if healthy && (!again || pause.is_over()) {
             // Ask before it is given work: what it serves and what it understands decide what it is sent.
-            introduce(&app, &worker).await;
+            pause.asked(introduce(&app, &worker).await, again);
         }
         app.note_health(&worker, healthy);
     }

@@ -1,5 +1,8 @@
 //! Meeting a worker, for the first time or again: which models does it serve, how is it told things, what does its cache
 //! drop first, what does it cost?
+//!
+//! An engine in the middle of a long prompt may not answer in time. Until it has, it is told nothing, and it is asked again
+//! with growing pauses ([`Pause`]): one slow answer must not cost its hints until it goes down and comes back.
 
 use std::sync::Arc;
 
@@ -14,25 +17,31 @@ use crate::control;
 use crate::fleet::cache_policy::{self, Said};
 use crate::fleet::{Worker, dialect};
 
-/// Learns a worker's models and its dialect, and tells it the objective if that has a way.
-pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) {
-    let models = match control::call(app, worker, Method::GET, "/v1/models", None).await {
-        Ok(answer) => models(&answer),
+/// Learns a worker's models and its dialect, and tells it the objective if that has a way. Returns whether it answered
+/// everything, be it with no.
+pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
+    let (models, mut answered) = match control::call(app, worker, Method::GET, "/v1/models", None).await {
+        Ok(answer) => (models(&answer), true),
         Err(error) => {
             debug!(worker = worker.name(), %error, "it does not list its models");
-            None
+            (None, error.is_refusal())
         }
     };
     let says = ask(app, worker).await;
+    answered &= !says.unanswered;
     let (dialect, policy) = (dialect(worker, &says), policy(worker, &says));
     info!(
         worker = worker.name(),
         dialect = dialect.name(),
         cache_policy = ?policy,
         models = models.as_ref().map(Vec::len),
+        answered,
         "introduced"
     );
     app.knowledge.set_order(worker.id, cache_policy::order(policy));
+    if let Some(models) = &models {
+        super::template::learn(app, worker, models).await;
+    }
     worker.learned(dialect, models);
     if app.config.learning.costs {
         super::learner::introduce(app, worker.id);
@@ -42,6 +51,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) {
         worker.hints.objective(app.objective_for(worker));
         super::hints::send_objective(app, worker).await;
     }
+    answered
 }
 
 /// What a worker says of itself.
@@ -51,6 +61,8 @@ struct Says {
     capabilities: Option<Bytes>,
     /// SGLang's server info.
     info: Option<Bytes>,
+    /// To some question it gave no answer, not even that it has none.
+    unanswered: bool,
 }
 
 /// Asks a worker what it understands and what it is, as far as that was not written down.
@@ -59,7 +71,7 @@ async fn ask(app: &App, worker: &Worker) -> Says {
     let policy_is_open = spec.cache_policy == CachePolicy::Auto;
     let mut says = Says::default();
     if policy_is_open || matches!(spec.dialect, Dialect::Auto | Dialect::Tailroute) {
-        says.capabilities = fetch(app, worker, "/v1/tailroute").await;
+        says.capabilities = fetch(app, worker, "/v1/tailroute", &mut says.unanswered).await;
     }
     let said = |document: &Option<Bytes>| document.as_deref().map_or(Said::Nothing, Said::of);
     let has_dialect = says
@@ -70,16 +82,17 @@ async fn ask(app: &App, worker: &Worker) -> Says {
     if (policy_is_open && said(&says.capabilities) == Said::Nothing)
         || (spec.dialect == Dialect::Auto && !has_dialect)
     {
-        says.info = fetch(app, worker, "/server_info").await;
+        says.info = fetch(app, worker, "/server_info", &mut says.unanswered).await;
     }
     says
 }
 
-async fn fetch(app: &App, worker: &Worker, path: &str) -> Option<Bytes> {
+async fn fetch(app: &App, worker: &Worker, path: &str, unanswered: &mut bool) -> Option<Bytes> {
     match control::call(app, worker, Method::GET, path, None).await {
         Ok(answer) => Some(answer),
         Err(error) => {
             debug!(worker = worker.name(), path, %error, "it does not say");
+            *unanswered |= !error.is_refusal();
             None
         }
     }
@@ -128,10 +141,60 @@ fn policy(worker: &Worker, says: &Says) -> CachePolicy {
     CachePolicy::Lru
 }
 
+/// Between two attempts to be told by a worker that is up: 1, 2, 4 … 64 probes.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    /// Probes until it is asked again; `None` if it has answered.
+    left: Option<u32>,
+    next: u32,
+}
+
+impl Pause {
+    const LONGEST: u32 = 64;
+
+    /// It was asked anew after it had been away, or again.
+    pub(super) fn asked(&mut self, answered: bool, again: bool) {
+        let pause = if again { self.next } else { 1 };
+        self.left = (!answered).then_some(pause);
+        self.next = (pause * 2).min(Self::LONGEST);
+    }
+
+    /// A probe found it well. Whether to ask it again.
+    pub(super) fn is_over(&mut self) -> bool {
+        let Some(left) = &mut self.left else {
+            return false;
+        };
+        *left = left.saturating_sub(1);
+        *left == 0
+    }
+}
+
 fn models(answer: &[u8]) -> Option<Vec<Value>> {
     let mut answer: Value = serde_json::from_slice(answer).ok()?;
     match answer.get_mut("data").map(Value::take) {
         Some(Value::Array(models)) => Some(models),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_end_with_an_answer() {
+        let mut pause = Pause::default();
+        assert!(!pause.is_over(), "nothing was asked");
+        pause.asked(false, false);
+        let mut waited = Vec::new();
+        for _ in 0..8 {
+            waited.push((1..).find(|_| pause.is_over()).unwrap());
+            pause.asked(false, true);
+        }
+        assert_eq!(waited, [1, 2, 4, 8, 16, 32, 64, 64]);
+        pause.asked(false, false);
+        assert!(pause.is_over(), "it came back");
+        pause.asked(true, true);
+        assert!((0..100).all(|_| !pause.is_over()));
     }
 }

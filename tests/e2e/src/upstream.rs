@@ -51,7 +51,8 @@ impl Upstream {
         Self::saying(&[]).await
     }
 
-    /// Starts one that answers these paths with this JSON, as an engine says what it is.
+    /// Starts one that answers these paths with this JSON, as an engine says what it is. A path with an empty answer is
+    /// handed to the test like any other request.
     ///
     /// # Panics
     /// If there is no free port.
@@ -106,11 +107,15 @@ async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>, well: A
         let path = head.split(' ').nth(1);
         let said = says.iter().find(|(known, _)| Some(*known) == path);
         let answer = match path {
-            _ if let Some((_, document)) = said => json("200 OK", document, ""),
+            _ if let Some((_, document)) = said.filter(|(_, document)| !document.is_empty()) => {
+                json("200 OK", document, "")
+            }
             Some("/health") if !well.load(Ordering::Relaxed) => json("503 Service Unavailable", "{}", ""),
             Some("/health") => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some("/v1/models") => json("200 OK", r#"{"object":"list","data":[{"id":"sim"}]}"#, ""),
-            Some("/v1/tailroute" | "/kv_event_sources" | "/server_info" | "/metrics") => {
+            Some("/v1/tailroute" | "/kv_event_sources" | "/server_info" | "/metrics" | "/tokenize")
+                if said.is_none() =>
+            {
                 json("404 Not Found", "{}", "")
             }
             _ => {

@@ -23,7 +23,10 @@ MODEL = "tiny"
 BLOCK = 32
 # It takes a minute on two idle cores, and several where others compile on them.
 START_S = 900.0
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
+# What routers are told that a prompt costs, and that a next prompt adds.
+MS_PER_TOKEN = 0.1
+NEXT_PROMPT = 200
 
 _running: list[Process] = []
 # One for all: making a client costs more than most calls.
@@ -217,24 +220,25 @@ def _config(
     events: bool = True,
     hints: bool = True,
     in_request: bool = True,
-    ttft_ms: float = 500.0,
-    next_prompt: int = 200,
+    tail: int = 300,
     dialect: str = "auto",
     policy: str = "tail",
+    learn_costs: bool = False,
 ) -> str:
     lines = [
         f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"',
         f'[routing]\npolicy = "{policy}"',
-        f"[objective]\nttft_ms = {ttft_ms}\nnext_prompt_tokens = {next_prompt}",
+        f"[objective]\nttft_ms = {(NEXT_PROMPT + tail) * MS_PER_TOKEN}\nnext_prompt_tokens = {NEXT_PROMPT}",
+        # What is told is then a matter of arithmetic. The load is small at this cost, so nothing is held back for it.
+        f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false\nxi = false",
         f"[hints]\nenabled = {str(hints).lower()}\nin_request = {str(in_request).lower()}",
-        "[health]\ninterval_ms = 500.0\ntimeout_ms = 500.0",
+        "[health]\ninterval_ms = 2000.0\ntimeout_ms = 2000.0\nunhealthy_after = 5\nhealthy_after = 1",
         '[log]\nlevel = "info,tailroute=debug"',
     ]
     for engine in engines:
         lines.append(
             f'[[workers]]\nname = "{engine.name}"\nurl = "{engine.url}"\n'
-            # One millisecond per token, so that the objective is a number of tokens too.
-            "alpha_ms_per_token = 1.0\nbeta_ms = 0.0\n"
+            f"alpha_ms_per_token = {MS_PER_TOKEN}\nbeta_ms = 0.0\n"
             f"capacity_tokens = {engine.capacity_tokens}\nblock_size_tokens = {BLOCK}\n"
             f'cache_policy = "{"t-lru" if hints else "lru"}"\n'
             f'dialect = "{dialect}"\nkv_events = "{"auto" if events else "off"}"'

@@ -1,6 +1,7 @@
 """What hints change in a real vLLM: the 99-block experiment, directly and through the router, and out of band."""
 
 import pytest
+from conftest import no_objective
 from events import Listener
 from processes import BLOCK, Router, http, until
 from talk import complete, ids
@@ -60,30 +61,25 @@ def test_through_the_router_unhinted_and_hinted(fresh):
         fresh.reset_cache()
         seed = 40 + 10 * hinted
         a, b, c = conversations(seed)
-        # B is told to keep 512 of its 1024; nobody speaks about A. 712 ms at 1 ms per token, less 200 for the next
-        # prompt, are a tail of 512 tokens.
+        # B is told to keep 512 of its 1024; nobody speaks about A.
         with Router(f"quiet-{hinted}", [fresh], hints=False) as quiet:
             complete(quiet.url, a, "A")
-            with Router(f"told-{hinted}", [fresh], hints=hinted, ttft_ms=200.0 + TAIL) as told:
+            with Router(f"told-{hinted}", [fresh], hints=hinted, tail=TAIL) as told:
                 complete(told.url, b, "B")
                 complete(told.url, c, "C")
             kept[hinted] = next_turn(quiet.url, seed)
-        # The objective that the router told the engine holds for requests without a hint: take it back.
-        http.put(f"{fresh.url}/v1/tailroute/objective", json=NO_OBJECTIVE, timeout=30).raise_for_status()
+        # The objective that the router told the engine holds for requests without a hint.
+        no_objective(fresh)
     print("cached tokens of A's next turn through the router, unhinted and hinted:", kept)
     assert kept[False] < 600
     assert kept[True] == 1024
-
-
-# Newer than any that a router tells: keep everything.
-NO_OBJECTIVE = {"xi_tokens": 0, "next_prompt_tokens": 0, "epoch": 1 << 40}
 
 
 def test_out_of_band_hints_from_the_router_reach_the_engine(fresh):
     before = fresh.metric("tailroute:hints_total", outcome="applied")
     marked = fresh.metric("tailroute:evict_first_blocks")
     assert marked == 0
-    with Router("beside", [fresh], in_request=False, ttft_ms=200.0 + TAIL) as router:
+    with Router("beside", [fresh], in_request=False, tail=TAIL) as router:
         complete(router.url, ids(60, 1024), "beside")
         until(
             "the trim to be applied",

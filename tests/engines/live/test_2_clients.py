@@ -4,9 +4,12 @@ import anthropic
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from processes import MODEL, Router, http, until
-from talk import SAYABLE, words
+from processes import MODEL, MS_PER_TOKEN, Router, http, until
+from talk import SAYABLE, complete, ids, words
 
+ANSWERS = "tailroute_worker_cost_answers_total"
+COEFFICIENTS = ("alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2")
+QUEUE = "tailroute_worker_queue"
 ASK = [{"role": "user", "content": words(1, 100)}]
 
 
@@ -86,3 +89,29 @@ def test_a_client_that_leaves_takes_its_request_with_it(router, engine, client):
 
     until("it to be gone from the engine", gone)
     assert engine.metric("vllm:generation_tokens_total") - generated < 1900, "it ran to its end"
+
+
+def test_what_vllm_says_of_its_queue_and_of_its_prefills_is_learned(engine):
+    prefills = "vllm:request_prefill_time_seconds_sum"
+    with Router("learning", [engine], learn_costs=True) as router:
+        # Long and short prompts, each of its own, so that nothing of them is cached.
+        before = engine.metric(prefills)
+        asked = [ids(700 + at, 100 + 250 * (at % 7)) for at in range(28)]
+        for at, prompt in enumerate(asked):
+            assert complete(router.url, prompt, f"cost-{at}").cached == 0
+        answers = len(asked)
+        until("its times to be learned from", lambda: router.metric(ANSWERS, told="engine") == answers)
+        took_ms = 1e3 * (engine.metric(prefills) - before)
+        cost = {name: router.metric("tailroute_worker_cost", coefficient=name) for name in COEFFICIENTS}
+        alpha, beta, gamma = cost.values()
+        believed_ms = sum(beta + alpha * len(p) + gamma * len(p) ** 2 / 2 for p in asked)
+        print(f"{answers} prefills took {took_ms:.0f} ms by its metrics, {believed_ms:.0f} ms by {cost}")
+        # What others do on this machine moves single prefills by more than that, but not the sum.
+        assert took_ms / 2 < believed_ms < took_ms * 2
+        assert cost["alpha_ms_per_token"] != MS_PER_TOKEN
+        body = {"model": MODEL, "messages": ASK, "max_tokens": 1500, "min_tokens": 1500, "stream": True}
+        with http.stream("POST", f"{engine.url}/v1/chat/completions", json=body, timeout=180) as answer:
+            pieces = answer.iter_bytes()
+            next(pieces)
+            until("another's request to be seen", lambda: router.metric(QUEUE, what="elsewhere") == 1)
+            assert router.metric(QUEUE, what="running") == 1

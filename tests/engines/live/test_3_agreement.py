@@ -41,7 +41,7 @@ class Talks:
         return talk, used, what
 
 
-def drive(engine: Engine, router: Router, seed: int) -> dict[str, float]:
+def drive(engine: Engine, router: Router, seed: int, followed: bool) -> dict[str, float]:
     """The share of answers whose cached tokens were predicted, exactly and within a block."""
     listener = Listener(engine)
     talks, expected, cached = Talks(seed), 0, 0
@@ -58,15 +58,14 @@ def drive(engine: Engine, router: Router, seed: int) -> dict[str, float]:
         until(
             f"events of turn {at}",
             lambda: sum(len(hashes) for _, hashes in listener.stored) >= expected,
-            20,
         )
-        until("the router to be at rest", lambda: router.metric("tailroute_worker_in_flight") == 0, 20)
+        until("the router to be at rest", lambda: router.metric("tailroute_worker_in_flight") == 0)
         predicted = router.metric(PREDICTED, kind="predicted_cached") - before
         if predicted != used.cached:
             print(f"turn {at}: {talk.name} ({what}, {used.prompt} tokens): predicted {predicted:.0f}, found {used.cached}")
-        if router.events:
+        if followed:
             seen = told + len(listener.stored) + len(listener.removed) + listener.cleared
-            until("the router to have seen as much", lambda: router.metric("tailroute_kv_events_total") >= seen, 20)
+            until("the router to have seen as much", lambda: router.metric("tailroute_kv_events_total") >= seen)
     listener.close()
     # What the cache forgot before the first turn is told with it.
     assert listener.cleared in (1, 2) and listener.removed, "the cache was reset, and was full"
@@ -80,21 +79,21 @@ def drive(engine: Engine, router: Router, seed: int) -> dict[str, float]:
 
 def test_with_events_the_cached_tokens_are_known(fresh):
     with Router("agreement-events", [fresh]) as router:
-        router.events = True
         until("its events to be followed", lambda: router.metric("tailroute_kv_stream_live") == 1)
-        seen = drive(fresh, router, 1)
+        seen = drive(fresh, router, 1, True)
     assert seen["exact"] >= 0.99
 
 
-def test_the_mirror_alone_knows_most(fresh):
-    with Router("agreement-mirror", [fresh], events=False) as router:
-        router.events = False
-        seen = drive(fresh, router, 2)
+@pytest.mark.parametrize("hints", [False, True])
+def test_the_mirror_alone_knows_most(fresh, hints):
+    with Router(f"agreement-mirror-{hints}", [fresh], events=False, hints=hints) as router:
+        seen = drive(fresh, router, 2, False)
     assert seen["events"] == 0
     assert seen["exact"] >= 0.90
 
 
-def test_an_engine_that_is_killed_is_forgotten_and_relearned(engine):
+def test_an_engine_that_is_killed_is_forgotten_and_relearned(fresh):
+    engine = fresh
     with Router("restart", [engine]) as router:
         live = lambda: router.metric("tailroute_kv_stream_live") == 1  # noqa: E731
         ready = lambda: router.metric("tailroute_worker_ready") == 1  # noqa: E731

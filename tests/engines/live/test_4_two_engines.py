@@ -13,7 +13,8 @@ KEPT = 544
 
 def older_keeps(engine: Engine, **settings) -> int:
     """Cached tokens of the older conversation's next turn, everything through one router."""
-    with Router(f"one-{engine.name}", [engine], ttft_ms=200.0 + TAIL, **settings) as router:
+    engine.reset_cache()
+    with Router(f"one-{engine.name}", [engine], tail=TAIL, **settings) as router:
         for at, tokens in enumerate((A, B, C)):
             complete(router.url, ids(90 + at, tokens), f"{at}")
         return complete(router.url, ids(90, A) + ids(99, 8), "0").cached
@@ -26,8 +27,8 @@ def stock():
     started.stop()
 
 
-def test_t_lru_keeps_the_older_conversation_within_its_objective(stock, engine):
-    by_lru, by_t_lru = older_keeps(stock), older_keeps(engine)
+def test_t_lru_keeps_the_older_conversation_within_its_objective(stock, fresh):
+    by_lru, by_t_lru = older_keeps(stock), older_keeps(fresh)
     print(f"cached tokens of the older conversation: LRU {by_lru}, T-LRU {by_t_lru}")
     # Of 1025 tokens, one of them the answer, 513 are kept, rounded up to blocks: what is left to compute then fits in
     # the objective. C's 64 blocks take all 35 blank ones and 29 of the others: under LRU all of those are A's.

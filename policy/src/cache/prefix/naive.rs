@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Keep, Order, Piece};
+use super::{Change, Keep, Order, Piece, Standing};
 use crate::ids::PrefixHash;
 
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ struct Node {
     /// When it was last released, and when it entered the evict-first band.
     released: u64,
     evict_first: Option<u64>,
+    /// That, kept while it is held again; also when a part of it was marked.
+    entered: Option<u64>,
     /// The number of the release that gave it back last.
     round: u64,
     stored: u64,
@@ -128,6 +130,7 @@ impl NaiveCache {
                         marked: false,
                         released: 0,
                         evict_first: None,
+                        entered: None,
                         round: 0,
                         stored: self.stores,
                         uses: 1,
@@ -146,6 +149,16 @@ impl NaiveCache {
             lease.held.push(piece.hash);
         }
         lease.held.len() - before
+    }
+
+    pub(super) fn reweigh(&mut self, lease: &NaiveLease, pieces: &[Piece]) {
+        if lease.epoch == self.epoch {
+            for (hash, piece) in lease.held.iter().zip(pieces) {
+                if let Some(node) = self.nodes.get_mut(hash) {
+                    node.tokens = u64::from(piece.tokens);
+                }
+            }
+        }
     }
 
     pub(super) fn release(&mut self, lease: &NaiveLease, keep: Keep, changes: &mut Vec<Change>) {
@@ -173,6 +186,9 @@ impl NaiveCache {
                 node.released = tick;
                 node.round = round;
                 node.marked = matches!(keep, Keep::First(budget) if start >= budget.0);
+                let in_part =
+                    matches!(keep, Keep::First(budget) if start < budget.0 && budget.0 < start + node.tokens);
+                node.entered = in_part.then_some(tick);
             }
             self.settle();
         }
@@ -254,13 +270,21 @@ impl NaiveCache {
         }
     }
 
-    pub(super) fn last_release(&self, hash: PrefixHash) -> Option<u64> {
-        self.nodes.get(&hash).map(|node| node.round)
+    pub(super) fn standing(&self, hash: PrefixHash) -> Option<Standing> {
+        self.nodes.get(&hash).map(|node| Standing {
+            released: node.round,
+            marked: node.entered,
+        })
     }
 
-    pub(super) fn drop_older(&mut self, round: u64, changes: &mut Vec<Change>) {
+    pub(super) fn drop_older(&mut self, than: Standing, changes: &mut Vec<Change>) {
         for hash in self.by_recency() {
-            if self.nodes[&hash].round < round {
+            let node = &self.nodes[&hash];
+            let went_first = match (than.marked, node.evict_first) {
+                (None, _) => true,
+                (Some(marked), entered) => entered.is_some_and(|entered| entered < marked),
+            };
+            if node.round < than.released && went_first {
                 self.nodes.remove(&hash);
                 changes.push(Change::Removed { hash });
                 self.settle();
@@ -352,6 +376,7 @@ impl NaiveCache {
             let tick = self.tick;
             if let Some(node) = self.nodes.get_mut(&hash) {
                 node.evict_first = Some(tick);
+                node.entered = Some(tick);
             }
         }
     }

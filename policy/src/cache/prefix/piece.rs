@@ -40,6 +40,16 @@ pub enum Change {
     Cleared,
 }
 
+/// Where a piece stood in the order of eviction when it was last free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The number of the release that gave it back last, counted from 1 since the last clear; 0 if none has yet. A piece's
+    /// is never smaller than that of a piece below it.
+    pub released: u64,
+    /// If it, or the end of it, was said to go first: the number of its entry into that band.
+    pub marked: Option<u64>,
+}
+
 /// How much of a released chain is worth keeping; what lies past it goes to the evict-first band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {

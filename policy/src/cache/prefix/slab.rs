@@ -47,6 +47,8 @@ pub(super) struct Node {
     stored: u64,
     /// Sequences that have held it.
     uses: u32,
+    /// The number of its entry into the evict-first band since then, kept while it is held again; 0 if there was none.
+    entered: u64,
     first_child: u32,
     older_sibling: u32,
     younger_sibling: u32,
@@ -85,6 +87,8 @@ pub(super) struct Nodes {
     /// The nodes of the LRU list that nothing hangs below, the first to go first. Empty under [`Order::Lru`], where the
     /// list itself says it.
     ends: BTreeSet<Ranked>,
+    /// Entries into the evict-first band so far.
+    entries: u64,
 }
 
 /// A node's rank in an [`Order`], and its slot.
@@ -130,6 +134,7 @@ impl Nodes {
             released: 0,
             stored: self.stores,
             uses: 1,
+            entered: 0,
             first_child: NONE,
             older_sibling,
             younger_sibling: NONE,
@@ -155,6 +160,12 @@ impl Nodes {
         slot
     }
 
+    /// A node that is held, and therefore in no band, weighs this.
+    pub(super) fn reweigh(&mut self, slot: u32, tokens: u32) {
+        debug_assert_eq!(self.get(slot).band, Band::Held, "its band would count it wrongly");
+        self.at(slot).tokens = tokens;
+    }
+
     /// Adds a pin and clears the mark. True if the node was not pinned before.
     pub(super) fn pin(&mut self, slot: u32) -> bool {
         let first = self.get(slot).pins == 0;
@@ -178,6 +189,21 @@ impl Nodes {
         self.get(slot).released
     }
 
+    /// The number of its entry into the evict-first band since then; 0 if there was none.
+    pub(super) fn entered(&self, slot: u32) -> u64 {
+        self.get(slot).entered
+    }
+
+    /// Part of an unpinned node was said to go first. The node itself stays where it is, but what a worker lacks of it may
+    /// be that part.
+    pub(super) fn mark_in_part(&mut self, slot: u32) {
+        let next = self.entries + 1;
+        let node = self.at(slot);
+        if node.pins == 0 && node.entered == 0 {
+            node.entered = next;
+        }
+    }
+
     /// Takes a pin away; the last one decides the mark and where the node goes. True if it was the last one.
     /// Children must have been unpinned before.
     pub(super) fn unpin(&mut self, slot: u32, mark: bool) -> bool {
@@ -188,6 +214,7 @@ impl Nodes {
             return false;
         }
         node.released = releases;
+        node.entered = 0;
         node.marked = mark;
         if mark && node.blockers == 0 {
             self.enter_evict_first(slot);
@@ -285,6 +312,8 @@ impl Nodes {
         loop {
             self.leave_list(slot);
             self.push_back(slot, Band::EvictFirst);
+            self.entries += 1;
+            self.at(slot).entered = self.entries;
             let parent = self.get(slot).parent;
             if parent == NONE {
                 return;

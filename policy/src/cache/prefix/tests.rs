@@ -240,8 +240,12 @@ fn what_is_older_than_a_piece_goes_and_its_own_conversation_stays() {
     f.turn(&[1, 2, 4], Keep::All);
     f.turn(&[21], first(0));
     let held = f.cache.acquire(&chain(&[1, 2, 3]), &mut f.changes);
-    let release = f.cache.last_release(PrefixHash(4)).unwrap();
-    assert_eq!(f.cache.drop_older(release, &mut f.changes), 2);
+    let of = |f: &Fixture, name| f.cache.standing(PrefixHash(name)).unwrap();
+    let (marked, newest) = (of(&f, 21), of(&f, 4));
+    assert_eq!((marked.marked, newest.marked), (Some(2), None));
+    assert_eq!(f.cache.drop_older(marked, &mut f.changes), 1);
+    assert_eq!(f.order(), [21, 11, 4], "only what was marked before");
+    assert_eq!(f.cache.drop_older(newest, &mut f.changes), 1);
     assert_eq!(f.order(), [21, 4]);
     f.cache.release(held, Keep::All, &mut f.changes);
     assert_eq!(f.order(), [21, 4, 3, 2, 1]);
@@ -291,6 +295,7 @@ enum Op {
     Acquire(Vec<u8>),
     Extend(usize, u8),
     Rewind(usize, usize),
+    Reweigh(usize, u32),
     Release(usize, Option<u64>),
     Insert(Vec<u8>, Option<u64>),
     Mark(Vec<u64>),
@@ -321,6 +326,7 @@ fn ops() -> impl Strategy<Value = Op> {
         4 => steps().prop_map(Op::Acquire),
         2 => (0..8usize, 0..3u8).prop_map(|(lease, step)| Op::Extend(lease, step)),
         1 => (0..8usize, 0..6usize).prop_map(|(lease, to)| Op::Rewind(lease, to)),
+        1 => (0..8usize, 0..4u32).prop_map(|(lease, tokens)| Op::Reweigh(lease, tokens)),
         4 => (0..8usize, keep()).prop_map(|(lease, keep)| Op::Release(lease, keep)),
         4 => (steps(), keep()).prop_map(|(steps, keep)| Op::Insert(steps, keep)),
         2 => prop::collection::vec(1..60u64, 0..6).prop_map(Op::Mark),
@@ -369,6 +375,14 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             }
             return;
         }
+        Op::Reweigh(at, tokens) if !live.is_empty() => {
+            let at = at % live.len();
+            let (lease, theirs, steps) = &live[at];
+            let same = |held: Piece| piece(held.hash.0, tokens);
+            let pieces: Vec<Piece> = path(steps).into_iter().map(same).collect();
+            real.reweigh(lease, &pieces);
+            twin.reweigh(theirs, &pieces);
+        }
         Op::Release(at, keep) if !live.is_empty() => {
             let (lease, theirs, _) = live.swap_remove(at % live.len());
             real.release(lease, keep_of(keep), log);
@@ -402,17 +416,20 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             return;
         }
         Op::DropOlder(name) => {
-            let release = real.last_release(PrefixHash(name));
-            assert_eq!(release, twin.last_release(PrefixHash(name)));
-            real.drop_older(release.unwrap_or(0), log);
-            twin.drop_older(release.unwrap_or(0), &mut twin_log);
+            let (one, other) = (real.standing(PrefixHash(name)), twin.standing(PrefixHash(name)));
+            let public = |of: Option<Standing>| of.map(|of| (of.released, of.marked.is_some()));
+            assert_eq!(public(one), public(other));
+            if let (Some(one), Some(other)) = (one, other) {
+                real.drop_older(one, log);
+                twin.drop_older(other, &mut twin_log);
+            }
         }
         Op::Clear => {
             real.clear(log);
             twin.clear();
             return;
         }
-        Op::Extend(..) | Op::Rewind(..) | Op::Release(..) => {}
+        Op::Extend(..) | Op::Rewind(..) | Op::Release(..) | Op::Reweigh(..) => {}
     }
     assert_eq!(log[before..], twin_log, "the same changes in the same order");
 }

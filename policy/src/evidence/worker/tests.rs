@@ -91,6 +91,32 @@ fn what_was_removed_is_taken_off_to_the_block() {
 }
 
 #[test]
+fn keys_that_end_no_block_are_there_as_far_as_what_comes_before_them() {
+    let mut evidence = WorkerEvidence::default();
+    evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));
+    let ends = [32, 36, 40, 44, 46, 47, 64, 80];
+    evidence.turn_over(TurnBlocks {
+        keys: (1..).map(PrefixHash).zip(ends).collect(),
+        ..turn(9, &[1, 2], 0)
+    });
+    let names = [1, 2, 3, 4, 5, 6, 7, 8];
+    assert_eq!(tokens(&evidence, &names), Some(80));
+    for (gone, left) in [(15, 64), (14, 48), (13, 32), (12, 16), (11, 0)] {
+        evidence.apply(&removed(gone));
+        assert_eq!(tokens(&evidence, &names), Some(left));
+    }
+}
+
+#[test]
+fn a_turn_that_waits_for_its_blocks_gets_them_after_a_clear() {
+    let mut evidence = WorkerEvidence::default();
+    evidence.turn_over(turn(9, &[1, 2], 0));
+    evidence.apply(&Event::Cleared);
+    evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));
+    assert_eq!(tokens(&evidence, &[1, 2]), Some(80));
+}
+
+#[test]
 fn a_fork_under_another_name_resolves_through_its_parents() {
     let mut evidence = WorkerEvidence::default();
     evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));

@@ -1,5 +1,7 @@
 //! What each worker is sent beside what the client sent: nothing that it was not seen to take.
 
+use std::time::Duration;
+
 use config::Dialect as Spoken;
 use policy::route::PolicyName;
 use serde_json::{Value, json};
@@ -8,6 +10,7 @@ use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick, route};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::{Exchange, Upstream};
+use tailroute_e2e::wait::until;
 
 /// What the plugin in vLLM says of itself.
 const VLLM: (&str, &str) = (
@@ -87,6 +90,32 @@ async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
         request.head
     );
     assert!(request.head.contains("x-session-id"), "{}", request.head);
+}
+
+#[tokio::test]
+async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
+    let mut worker = Upstream::saying(&[("/v1/tailroute", ""), OBJECTIVE]).await;
+    let address = [worker.address];
+    let router = route(&address, |config| {
+        config.health.interval = Duration::from_millis(5);
+        config.health.timeout = Duration::from_millis(200);
+    });
+    let asked = async {
+        // Held open until the router gives up, then refused for the moment.
+        let mut first = worker.next().await;
+        assert!(first.head.contains("/v1/tailroute"), "{}", first.head);
+        first.hung_up().await;
+        worker.next().await.answer("503 Service Unavailable", "{}").await;
+        worker
+    };
+    let (router, mut worker) = tokio::join!(router, asked);
+    let workers = router.app().fleet.workers();
+    loop {
+        tokio::select! {
+            exchange = worker.next() => exchange.answer("200 OK", VLLM.1).await,
+            () = until("its dialect", || workers[0].dialect().name() == "tailroute (xargs)") => break,
+        }
+    }
 }
 
 #[tokio::test]

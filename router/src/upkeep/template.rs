@@ -1,0 +1,107 @@
+//! What a model's chat template puts between a reply and the user's next message, asked of an engine that tokenises.
+//!
+//! Two conversations that part after a reply still share the tokens of the template that follow it (`<|im_end|>`, a line
+//! break, `<|im_start|>user` …). Text keys know nothing of them, and where they end a block the engine finds one block
+//! more than the text shows. Engines with `POST /tokenize` (vLLM) are asked three short questions per model, once, when
+//! they are met; elsewhere the same is learned from reports that were off by a block.
+//!
+//! Of the chats `u/a/v`, `u/a/w` and `u/b/v` the first two part where the second user's text begins, and the first and the
+//! third differ in the reply alone: what lies between is the template's.
+
+use http::Method;
+use serde_json::{Value, json};
+use tracing::debug;
+
+use crate::app::App;
+use crate::control;
+use crate::fleet::Worker;
+
+/// Models of one worker that are asked about.
+const MODELS: usize = 8;
+
+/// Asks about the models that a worker lists and of which nothing is known yet.
+pub(super) async fn learn(app: &App, worker: &Worker, models: &[Value]) {
+    let names = models.iter().filter_map(|model| model["id"].as_str());
+    for model in names.take(MODELS) {
+        if app.knowledge.knows_template(model) {
+            continue;
+        }
+        let Some(gap) = ask(app, worker, model).await else {
+            debug!(
+                worker = worker.name(),
+                model, "it does not say what its template adds"
+            );
+            return;
+        };
+        debug!(
+            worker = worker.name(),
+            model, gap, "tokens of its template after a reply"
+        );
+        app.knowledge.template(model, gap);
+    }
+}
+
+async fn ask(app: &App, worker: &Worker, model: &str) -> Option<u64> {
+    let first = tokens(app, worker, model, "a", "v").await?;
+    let other_user = tokens(app, worker, model, "a", "7 w").await?;
+    let other_reply = tokens(app, worker, model, "b", "v").await?;
+    gap(&first, &other_user, &other_reply)
+}
+
+async fn tokens(app: &App, worker: &Worker, model: &str, reply: &str, next: &str) -> Option<Vec<u64>> {
+    let message = |role, content| json!({ "role": role, "content": content });
+    let chat = json!({
+        "model": model, "add_generation_prompt": true,
+        "messages": [message("user", "u"), message("assistant", reply), message("user", next)],
+    });
+    let answer = control::call(app, worker, Method::POST, "/tokenize", Some(&chat))
+        .await
+        .ok()?;
+    let answer: Value = serde_json::from_slice(&answer).ok()?;
+    answer["tokens"].as_array()?.iter().map(Value::as_u64).collect()
+}
+
+/// Tokens between the reply and the user's text.
+fn gap(first: &[u64], other_user: &[u64], other_reply: &[u64]) -> Option<u64> {
+    let shared = |other: &[u64]| first.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let user_begins = shared(other_user);
+    let reply_begins = shared(other_reply);
+    let same_end = first
+        .iter()
+        .rev()
+        .zip(other_reply.iter().rev())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let reply_ends = first.len().checked_sub(same_end)?;
+    if reply_ends <= reply_begins {
+        return None;
+    }
+    user_begins
+        .checked_sub(reply_ends)?
+        .checked_sub(1)
+        .map(|gap| gap as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_template_puts_between_reply_and_user_is_counted() {
+        // As vLLM tokenised them with a ChatML template: the reply is one token, then seven of the template's.
+        let chat = |reply, next: &[u64]| {
+            let head: &[u64] = &[
+                1, 87, 311, 84, 201, 67, 2, 201, 1, 67, 85, 331, 85, 357, 80, 86, 201,
+            ];
+            let between: &[u64] = &[2, 201, 1, 87, 311, 84, 201];
+            let end: &[u64] = &[2, 201, 1, 67, 85, 331, 85, 357, 80, 86, 201];
+            [head, &[reply], between, next, end].concat()
+        };
+        let first = chat(68, &[69]);
+        assert_eq!(gap(&first, &chat(68, &[25, 260]), &chat(71, &[69])), Some(7));
+        // A reply that the template drops, and one whose tokens run into the template's.
+        assert_eq!(gap(&first, &chat(68, &[25, 260]), &first), None);
+        assert_eq!(gap(&first, &first[..17], &chat(71, &[69])), None);
+        assert_eq!(gap(&[], &[], &[]), None);
+    }
+}
