@@ -76,10 +76,7 @@ fn gap(first: &[u64], other_user: &[u64], other_reply: &[u64]) -> Option<u64> {
     if reply_ends <= reply_begins {
         return None;
     }
-    user_begins
-        .checked_sub(reply_ends)?
-        .checked_sub(1)
-        .map(|gap| gap as u64)
+    user_begins.checked_sub(reply_ends).map(|gap| gap as u64)
 }
 
 #[cfg(test)]
