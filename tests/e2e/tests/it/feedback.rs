@@ -251,7 +251,8 @@ async fn a_worker_that_takes_no_hints_is_sent_none() {
     for engine in &fleet.engines {
         let all = engine.captured();
         assert!(
-            all.iter().all(|request| request.uri.path() == client::CHAT),
+            all.iter()
+                .all(|request| [client::CHAT, "/tokenize"].contains(&request.uri.path())),
             "{all:?}"
         );
     }
