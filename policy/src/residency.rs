@@ -199,7 +199,9 @@ impl Residency {
     /// The worker counted a prompt's tokens: what is held of it weighs what it does, and not what was estimated.
     pub fn counted(&mut self, hold: &Hold, chain: &Chain, tokens: impl Fn(u64) -> u64) {
         if let Some(mirror) = self.mirrors.get_mut(hold.worker.index()) {
-            mirror.cache.reweigh(&hold.lease, &pieces(chain, 0, tokens));
+            let pieces = pieces(chain, 0, tokens);
+            mirror.cache.reweigh(&hold.lease, &pieces, &mut self.changes);
+            self.apply(hold.worker, None, &[]);
         }
     }
 

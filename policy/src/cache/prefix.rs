@@ -216,9 +216,9 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// What a sequence holds weighs this, and not what was estimated when it was stored. What it may hold beyond the
-    /// capacity then goes when it is released.
-    pub fn reweigh(&mut self, lease: &Lease, pieces: &[Piece]) {
+    /// What a sequence holds weighs this, and not what was estimated when it was stored. Others' pieces that no longer fit
+    /// go at once; what it holds itself beyond the capacity goes when it is released.
+    pub fn reweigh(&mut self, lease: &Lease, pieces: &[Piece], changes: &mut Vec<Change>) {
         if lease.epoch != self.epoch {
             return;
         }
@@ -230,6 +230,7 @@ impl PrefixCache {
             self.pinned = self.pinned - was + is;
             self.nodes.reweigh(slot, piece.tokens);
         }
+        self.shrink(changes);
         self.debug_check();
     }
 

@@ -151,12 +151,15 @@ impl NaiveCache {
         lease.held.len() - before
     }
 
-    pub(super) fn reweigh(&mut self, lease: &NaiveLease, pieces: &[Piece]) {
+    pub(super) fn reweigh(&mut self, lease: &NaiveLease, pieces: &[Piece], changes: &mut Vec<Change>) {
         if lease.epoch == self.epoch {
             for (hash, piece) in lease.held.iter().zip(pieces) {
                 if let Some(node) = self.nodes.get_mut(hash) {
                     node.tokens = u64::from(piece.tokens);
                 }
+            }
+            while self.used() > self.capacity && self.used() > self.pinned() {
+                self.evict(changes);
             }
         }
     }

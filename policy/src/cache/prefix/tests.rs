@@ -380,8 +380,8 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             let (lease, theirs, steps) = &live[at];
             let same = |held: Piece| piece(held.hash.0, tokens);
             let pieces: Vec<Piece> = path(steps).into_iter().map(same).collect();
-            real.reweigh(lease, &pieces);
-            twin.reweigh(theirs, &pieces);
+            real.reweigh(lease, &pieces, log);
+            twin.reweigh(theirs, &pieces, &mut twin_log);
         }
         Op::Release(at, keep) if !live.is_empty() => {
             let (lease, theirs, _) = live.swap_remove(at % live.len());
