@@ -8,6 +8,7 @@ use config::Config;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use policy::evidence::WorkerEvidence;
 use policy::ids::WorkerId;
 use policy::route::Settings;
 use policy::slo;
@@ -184,6 +185,7 @@ impl App {
                 );
                 // It may come back empty, and what it told us cannot be checked.
                 self.knowledge.forget(worker.id);
+                self.knowledge.evidence(worker.id, WorkerEvidence::forget);
             }
             None => {}
         }

@@ -158,7 +158,7 @@ impl NaiveCache {
                     node.tokens = u64::from(piece.tokens);
                 }
             }
-            while self.used() > self.capacity && self.used() > self.pinned() {
+            while self.used() > self.capacity && !self.eviction_order().is_empty() {
                 self.evict(changes);
             }
         }
@@ -195,7 +195,7 @@ impl NaiveCache {
             }
             self.settle();
         }
-        while self.used() > self.capacity && self.used() > self.pinned() {
+        while self.used() > self.capacity && !self.eviction_order().is_empty() {
             self.evict(changes);
         }
     }
@@ -304,7 +304,7 @@ impl NaiveCache {
 
     pub(super) fn set_capacity(&mut self, capacity: u64, changes: &mut Vec<Change>) {
         self.capacity = capacity;
-        while self.used() > self.capacity && self.used() > self.pinned() {
+        while self.used() > self.capacity && !self.eviction_order().is_empty() {
             self.evict(changes);
         }
     }
