@@ -1,5 +1,5 @@
 //! The atomics that the index is built on, named in one place so that a model checker can put its own in theirs, and the
-//! sizes that it makes smaller.
+//! sizes and bounds that it makes smaller.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -11,3 +11,8 @@ pub(crate) const SMALLEST_HEADS_LOG2: u32 = 8;
 pub(crate) const SMALLEST_CHUNK_LOG2: u32 = 13;
 /// Bytes of its smallest budget.
 pub(crate) const SMALLEST_BUDGET: u64 = 4 << 20;
+/// Walks of a lookup before a writer in the way is tolerated: with the processor offered to it every [`PATIENCE`], tens of
+/// milliseconds.
+pub(crate) const ATTEMPTS: u32 = 1 << 16;
+/// Walks before the processor is offered to a writer that may have been interrupted in the middle of a change.
+pub(crate) const PATIENCE: u32 = 64;

@@ -2,11 +2,12 @@
 //!
 //! Open addressing in a table of (key, run) pairs, small enough to stay in the second-level cache: there is one entry per
 //! run, not per key. One writer, any number of readers. A hit needs no check here, since the run's own record confirms
-//! it; a miss is believed only if nothing was moved meanwhile.
+//! it; a miss is believed only if nothing was moved meanwhile, and whether to look again is the reader's to say: nothing
+//! here waits.
 
 use std::sync::OnceLock;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, SMALLEST_HEADS_LOG2, fence, spin_loop};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, SMALLEST_HEADS_LOG2, fence};
 
 const LEVELS: usize = 22;
 /// Entries that one step of a write may add, and one more.
@@ -26,6 +27,10 @@ pub(super) struct Heads {
     version: AtomicU32,
     used: AtomicU32,
 }
+
+/// Entries moved while a key was looked for and not found: it may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moving;
 
 fn spread(key: u64) -> u64 {
     (key ^ (key >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -72,29 +77,32 @@ impl Heads {
 
     /// The run that begins with `key`, if any did at some moment during the call.
     #[inline]
-    pub(super) fn find(&self, key: u64) -> Option<u32> {
-        loop {
-            let version = self.version.load(Ordering::Acquire);
-            let table = self.table();
-            let mask = table.len().wrapping_sub(1);
-            let mut at = Self::home(table, key);
-            for _ in 0..table.len() {
-                let slot = table.get(at)?;
-                let run = slot.run.load(Ordering::Acquire);
-                if run == 0 {
-                    break;
-                }
-                if slot.key.load(Ordering::Relaxed) == key {
-                    return Some(run as u32);
-                }
-                at = (at + 1) & mask;
+    pub(super) fn find(&self, key: u64) -> Result<Option<u32>, Moving> {
+        let version = self.version.load(Ordering::Acquire);
+        let table = self.table();
+        let mask = table.len().wrapping_sub(1);
+        let mut at = Self::home(table, key);
+        for _ in 0..table.len() {
+            let Some(slot) = table.get(at) else { break };
+            let run = slot.run.load(Ordering::Acquire);
+            if run == 0 {
+                break;
             }
-            fence(Ordering::Acquire);
-            if version & 1 == 0 && self.version.load(Ordering::Relaxed) == version {
-                return None;
+            if slot.key.load(Ordering::Relaxed) == key {
+                return Ok(Some(run as u32));
             }
-            spin_loop();
+            at = (at + 1) & mask;
         }
+        fence(Ordering::Acquire);
+        let unmoved = version & 1 == 0 && self.version.load(Ordering::Relaxed) == version;
+        if unmoved { Ok(None) } else { Err(Moving) }
+    }
+
+    /// [`Self::find`] for the writer, beside whom nothing moves.
+    pub(super) fn known(&self, key: u64) -> Option<u32> {
+        let (_, slot) = Self::slot(self.table(), key);
+        let run = slot.run.load(Ordering::Relaxed);
+        (run != 0).then_some(run as u32)
     }
 
     /// The slot of `key`, or the vacant one where it belongs. The table is never full.
@@ -189,6 +197,12 @@ impl Heads {
         table[hole].run.store(0, Ordering::Relaxed);
         self.version.store(version.wrapping_add(2), Ordering::Release);
         self.used.store(self.len() - 1, Ordering::Relaxed);
+    }
+
+    /// Leaves the table as a removal that was interrupted does, or takes that back.
+    #[cfg(test)]
+    pub(super) fn toggle_moving(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn len(&self) -> u32 {

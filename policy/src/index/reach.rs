@@ -61,8 +61,9 @@ impl Reach {
     }
 
     /// Whether the answer is of one moment of the index, as nearly every one is. `false` only where the thread that
-    /// applies evidence was stopped for tens of milliseconds in the middle of changing just this chain: then the walk
-    /// was cut short at the run it was at work on, and workers may hold more than is said.
+    /// applies evidence was stopped for tens of milliseconds in the middle of changing just this chain, or of moving
+    /// entries of the table in which the chain's next run was not found: then the walk was cut short there, and workers
+    /// may hold more than is said.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.cut_short

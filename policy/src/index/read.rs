@@ -3,23 +3,20 @@
 //! Per run on the chain's way: one probe for the run that begins with the next key, one record, and one comparison at
 //! the run's far end (see [`View::matched`]). Each run's record is read under its version; at the end the versions of
 //! all runs passed are confirmed once more, so that the whole answer was true at one moment: the moment between the last
-//! read and the first of those confirmations. A writer that is changing just these runs makes the walk start over. Its
-//! changes last microseconds; should it be interrupted in the middle of one, readers offer it their processor, and only
+//! read and the first of those confirmations. A writer that is changing just these runs, or that moves entries of the
+//! table in which the next one was not found, makes the walk start over. Its changes last microseconds; should it be interrupted in the middle of one, readers offer it their processor, and only
 //! after [`ATTEMPTS`] walks is the last one's answer taken as it is, each of its runs having been consistent, and marked
 //! ([`Reach::is_complete`]): a reader never waits for a writer that does not come back.
 
 use std::sync::Arc;
 
 use super::Reach;
+use super::heads::Moving;
 use super::pool::Shared;
 use super::run::{self, View};
 use crate::ids::PrefixHash;
-use crate::sync::{Ordering, spin_loop, yield_now};
+use crate::sync::{ATTEMPTS, Ordering, PATIENCE, spin_loop, yield_now};
 
-/// Walks before a writer in the way is tolerated: with the processor offered to it each time, tens of milliseconds.
-const ATTEMPTS: u32 = 1 << 16;
-/// Walks before the processor is offered to a writer that may have been interrupted in the middle of a change.
-const PATIENCE: u32 = 64;
 /// More words than this is no overflow but a torn read.
 const MOST_OVERFLOW: u32 = 4096;
 
@@ -67,8 +64,10 @@ impl Shared {
         let mut rest = chain;
         let mut depth = 0u32;
         while let Some(next) = rest.first() {
-            let Some(id) = self.heads(depth).find(next.0) else {
-                return Walk::Done;
+            let id = match self.heads(depth).find(next.0) {
+                Ok(Some(id)) => id,
+                Ok(None) => return Walk::Done,
+                Err(Moving) => return Walk::Again,
             };
             let line = self.words.line(id);
             let Some(view) = View::of(line) else {

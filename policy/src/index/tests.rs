@@ -181,7 +181,7 @@ fn an_answer_given_while_the_writer_is_stopped_says_so() {
     index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
     assert!(reach.is_complete());
     // As if the writer's thread had been stopped while it changed the run of keys 3 and 4.
-    let run = index.writer.shared.branches.find(3).unwrap();
+    let run = index.writer.shared.branches.known(3).unwrap();
     index.writer.shared.words.line(run).open();
     index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
     assert!(!reach.is_complete());
@@ -196,6 +196,29 @@ fn an_answer_given_while_the_writer_is_stopped_says_so() {
     index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
     assert!(reach.is_complete());
     assert_eq!(reach.of(WorkerId(0)), 4);
+}
+
+#[test]
+fn a_lookup_of_what_is_not_there_does_not_wait_for_a_writer_that_is_stopped_in_a_removal() {
+    let mut index = Index::new(ROOMY);
+    index.store(WorkerId(0), &keys(&[1, 2, 3, 4])).unwrap();
+    let shared = Arc::clone(&index.writer.shared);
+    let mut reach = Reach::new();
+    for (heads, unknown) in [
+        (&shared.roots, [7].as_slice()),
+        (&shared.branches, &[1, 2, 3, 4, 5]),
+    ] {
+        heads.toggle_moving();
+        assert_eq!(heads.find(7), Err(heads::Moving));
+        index.lookup(&keys(unknown), &mut reach);
+        assert!(!reach.is_complete(), "the next run may be among those that move");
+        assert_eq!(reach.deepest() as usize, unknown.len() - 1, "as far as it got");
+        index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
+        assert!(reach.is_complete(), "a hit needs no table that is at rest");
+        heads.toggle_moving();
+        index.lookup(&keys(unknown), &mut reach);
+        assert!(reach.is_complete());
+    }
 }
 
 #[test]

@@ -13,4 +13,7 @@ mod sync {
     pub(crate) const SMALLEST_HEADS_LOG2: u32 = 2;
     pub(crate) const SMALLEST_CHUNK_LOG2: u32 = 9;
     pub(crate) const SMALLEST_BUDGET: u64 = 64 << 10;
+    // So few that a writer which was stopped is soon given up, and far more than one that runs needs.
+    pub(crate) const ATTEMPTS: u32 = 1 << 10;
+    pub(crate) const PATIENCE: u32 = 4;
 }

@@ -1,7 +1,11 @@
 //! The read and write protocol, under random schedules that may switch threads at every access to shared memory.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use index_model::ids::{PrefixHash, WorkerId};
 use index_model::index::{Index, IndexLimits, Reach, StoreError};
+use shuttle::current::TaskId;
+use shuttle::scheduler::{RandomScheduler, Schedule, Scheduler, Task};
 
 const SCHEDULES: usize = 2000;
 
@@ -231,5 +235,86 @@ fn what_is_in_use_is_read_right_while_the_budget_evicts_and_the_log_is_cleaned()
         },
         || conversation(0, 12),
         |reach, _| assert_eq!((reach.of(WorkerId(0)), reach.deepest()), (12, 12)),
+    );
+}
+
+/// A random schedule in which the writer, which is the first task, is stopped at some step and goes on only when nobody
+/// else can.
+struct Stopped {
+    random: RandomScheduler,
+    is_stopped: bool,
+}
+
+impl Scheduler for Stopped {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.is_stopped = false;
+        self.random.new_execution()
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        let others: Vec<&Task> = runnable
+            .iter()
+            .filter(|task| usize::from(task.id()) != 0)
+            .copied()
+            .collect();
+        self.is_stopped |= !others.is_empty() && self.random.next_u64().is_multiple_of(100);
+        let among = if self.is_stopped && !others.is_empty() {
+            &others
+        } else {
+            runnable
+        };
+        self.random.next_task(among, current, is_yielding)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+}
+
+#[test]
+fn a_lookup_never_waits_for_a_writer_that_was_stopped_in_the_middle_of_a_change() {
+    static CUT_SHORT: AtomicU32 = AtomicU32::new(0);
+    static UNKNOWN_CUT_SHORT: AtomicU32 = AtomicU32::new(0);
+    let scheduler = Stopped {
+        random: RandomScheduler::new(SCHEDULES),
+        is_stopped: false,
+    };
+    let mut config = shuttle::Config::new();
+    // A reader that waits for the writer would never be through: it is the only one that runs.
+    config.max_steps = shuttle::MaxSteps::FailAfter(1_000_000);
+    shuttle::Runner::new(scheduler, config).run(|| {
+        let mut index = Index::new(IndexLimits {
+            max_bytes: IndexLimits::MIN_BYTES,
+        });
+        index.store(WorkerId(0), &keys(&[1, 2, 3, 4])).unwrap();
+        for first in [11, 12, 13] {
+            index.store(WorkerId(1), &keys(&[first, 20 + first])).unwrap();
+            index
+                .store(WorkerId(1), &keys(&[1, 2, 3, 4, first + 30]))
+                .unwrap();
+        }
+        let reader = index.reader();
+        let reading = shuttle::thread::spawn(move || {
+            let mut reach = Reach::new();
+            // Nobody's prompt, and one that goes on where nobody's does: both end in a miss.
+            reader.lookup(&keys(&[99]), &mut reach);
+            assert_eq!(reach.deepest(), 0);
+            UNKNOWN_CUT_SHORT.fetch_add(u32::from(!reach.is_complete()), Ordering::Relaxed);
+            reader.lookup(&keys(&[1, 2, 3, 4, 99]), &mut reach);
+            assert!(reach.of(WorkerId(0)) == 4 || !reach.is_complete());
+            CUT_SHORT.fetch_add(u32::from(!reach.is_complete()), Ordering::Relaxed);
+        });
+        index.forget(WorkerId(1));
+        reading.join().unwrap();
+        assert_eq!(index.broken(), None);
+    });
+    assert!(
+        CUT_SHORT.load(Ordering::Relaxed) > 0 && UNKNOWN_CUT_SHORT.load(Ordering::Relaxed) > 0,
+        "some schedules stop the writer where the reader notices"
     );
 }

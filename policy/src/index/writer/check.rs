@@ -90,7 +90,7 @@ impl Writer {
                 "its ends are not its keys",
             ),
             (
-                self.shared.heads(view.start).find(view.first) == Some(run),
+                self.shared.heads(view.start).find(view.first) == Ok(Some(run)),
                 "not found by its first key",
             ),
             (placed, "a key is not located"),

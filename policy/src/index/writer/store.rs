@@ -97,7 +97,7 @@ impl Writer {
                 return None;
             }
             at.run = self.split(at.run, at.off)?;
-        } else if let Some(child) = self.shared.heads(at.run).find(rest[0].0) {
+        } else if let Some(child) = self.shared.heads(at.run).known(rest[0].0) {
             if self.parent_of(child) != at.run {
                 return None;
             }
@@ -181,7 +181,7 @@ impl Writer {
     /// Marks what is known of `chain` as used.
     pub(in crate::index) fn touch(&mut self, chain: &[PrefixHash]) {
         let (mut rest, mut depth, mut last) = (chain, 0, 0);
-        while let Some(run) = rest.first().and_then(|key| self.shared.heads(depth).find(key.0)) {
+        while let Some(run) = rest.first().and_then(|key| self.shared.heads(depth).known(key.0)) {
             let view = self.view(run);
             if view.start != depth {
                 break;

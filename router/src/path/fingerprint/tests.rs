@@ -324,6 +324,9 @@ fn completions_take_text_or_tokens_and_batches_have_no_prefix() {
         "[[1,4294967296,2]]",
         r#"["text",2]"#,
         "[-1]",
+        "[\"a\",5]",
+        "[1,-1,5]",
+        "[[1,4294967296,5]]",
         "null",
         "7",
     ] {

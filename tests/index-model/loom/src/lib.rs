@@ -9,7 +9,6 @@ mod words;
 mod protocol;
 
 mod sync {
-    pub(crate) use loom::hint::spin_loop;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
     /// So small that a few keys fill it.
