@@ -64,7 +64,6 @@ impl Refused {
 pub struct Hold {
     worker: WorkerId,
     lease: Lease,
-    first_new: Option<PrefixHash>,
 }
 
 /// What followed a prompt, and where.
@@ -147,14 +146,9 @@ impl Residency {
         let mirror = self.mirrors.get_mut(worker.index())?;
         mirror.goes_on(chain.hashes(), &mut self.changes);
         let lease = mirror.cache.acquire(&pieces, &mut self.changes);
-        let first_new = (lease.hits() < lease.len()).then(|| chain.hashes()[lease.hits()]);
         let held = &chain.hashes()[..lease.len()];
         self.apply(worker, None, held);
-        Some(Hold {
-            worker,
-            lease,
-            first_new,
-        })
+        Some(Hold { worker, lease })
     }
 
     /// The answer ended. The worker also holds the `reply` that followed the prompt, and may drop the last
@@ -207,14 +201,11 @@ impl Residency {
 
     /// The request never reached the worker: what it alone would have brought there is not there.
     pub fn retract(&mut self, hold: Hold) {
-        let (worker, first_new) = (hold.worker, hold.first_new);
+        let Hold { worker, lease } = hold;
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
-        mirror.cache.release(hold.lease, Keep::All, &mut self.changes);
-        if let Some(first_new) = first_new {
-            mirror.cache.remove(first_new, &mut self.changes);
-        }
+        mirror.cache.withdraw(lease, &mut self.changes);
         self.apply(worker, None, &[]);
     }
 
@@ -287,7 +278,13 @@ impl Residency {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
-        let lease = mirror.cache.acquire(chain, &mut self.changes);
+        // Whoever wrote it down.
+        let weighed = |&Piece { hash, tokens }: &Piece| Piece {
+            hash,
+            tokens: tokens.max(1),
+        };
+        let chain: Vec<Piece> = chain.iter().map(weighed).collect();
+        let lease = mirror.cache.acquire(&chain, &mut self.changes);
         let held: Vec<PrefixHash> = chain[..lease.len()].iter().map(|piece| piece.hash).collect();
         mirror.cache.release(lease, Keep::All, &mut self.changes);
         self.apply(worker, None, &held);
@@ -341,14 +338,18 @@ pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
 }
 
 /// The chain's keys with their weights. `before` is where the chain begins in its own unit (bytes or tokens).
+///
+/// Each weighs a token at the least, so that a mirror holds no more pieces than its capacity has tokens, whatever workers
+/// count: a template may leave out most of what a client sends. The next piece weighs as much less, so a few bytes that
+/// round to nothing leave the sum as it is.
 fn pieces(chain: &Chain, before: u64, tokens: impl Fn(u64) -> u64) -> Vec<Piece> {
     let mut start = tokens(before);
     let weigh = |(&hash, &end): (&PrefixHash, &u64)| {
-        let (from, to) = (start, tokens(end));
-        start = to;
+        let from = start;
+        start = tokens(end).max(from.saturating_add(1));
         Piece {
             hash,
-            tokens: u32::try_from(to.saturating_sub(from)).unwrap_or(u32::MAX),
+            tokens: u32::try_from(start - from).unwrap_or(u32::MAX),
         }
     };
     chain.hashes().iter().zip(chain.ends()).map(weigh).collect()

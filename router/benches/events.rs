@@ -125,6 +125,7 @@ fn turn_over(knowledge: &Knowledge, worker: WorkerId, prompt: &Fingerprint) {
         since: 0,
         prompt: &prompt.chain,
         reply: None,
+        goes_on: false,
         cached: None,
         prompt_tokens: 8001,
         reply_tokens: 1,

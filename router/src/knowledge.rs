@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use policy::cache::prefix::Order;
 use policy::evidence::{Resident, WorkerEvidence};
-use policy::fingerprint::Chain;
+use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{IndexLimits, IndexReader, IndexStats, Reach};
 use policy::residency::{Refused, Report, Residency};
@@ -98,6 +98,8 @@ pub struct Counted<'a> {
     pub prompt: &'a Chain,
     /// Its reply's keys after the prompt's key that they go on from, if the next turn can repeat it.
     pub reply: Option<(Option<PrefixHash>, &'a Chain)>,
+    /// Whether the reply goes on within the prompt's text: [`ChainBuilder::goes_on`].
+    pub goes_on: bool,
     /// Tokens of the prompt that were found in the worker's cache, if it says.
     pub cached: Option<u64>,
     /// Tokens of the prompt.
@@ -222,6 +224,7 @@ impl Knowledge {
         let tail = self.scale(fingerprint, model, &mut found.scale);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
         let prompt = found.scale.tokens(units);
+        let tail = self.tails.asked_again(chain, prompt).or(tail);
         found.prompt = Tokens(prompt);
         found.resident.clear();
         found.sources.clear();
@@ -519,8 +522,11 @@ impl Knowledge {
         self.conversations.of(chain)
     }
 
-    /// A prompt was answered; the reply goes on from its key `parent`.
-    pub fn answered(&self, prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain) {
-        self.conversations.answered(prompt, parent, reply);
+    /// A prompt was answered with this reply.
+    pub fn answered(&self, prompt: &Chain, reply: &ChainBuilder) {
+        let (parent, goes_on) = (reply.parent(), reply.goes_on());
+        self.conversations
+            .answered(prompt, parent, reply.chain(), goes_on);
+        self.tails.answered(prompt, reply);
     }
 }

@@ -100,6 +100,7 @@ fn matching_allocates_nothing() {
         since: 0,
         prompt: &parsed.fingerprint.chain,
         reply: None,
+        goes_on: false,
         cached: None,
         prompt_tokens: 99_999,
         reply_tokens: 1,

@@ -253,11 +253,32 @@ impl PrefixCache {
                 Keep::All => false,
                 Keep::First(budget) => end >= budget.0,
             };
+            self.nodes.has_run(slot);
             if self.nodes.unpin(slot, mark) {
                 self.pinned -= tokens;
                 if matches!(keep, Keep::First(budget) if (end + 1..end + tokens).contains(&budget.0)) {
                     self.nodes.mark_in_part(slot);
                 }
+            }
+        }
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// The sequence never ran: gives back what it holds, and drops what no other sequence holds or has given back.
+    pub fn withdraw(&mut self, lease: Lease, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        self.nodes.begin_release();
+        for &slot in lease.held.iter().rev() {
+            if !self.nodes.unpin(slot, false) {
+                continue;
+            }
+            self.pinned -= u64::from(self.nodes.get(slot).tokens);
+            // Nothing hangs below: what does has been given back with this one, or is held, and then so is this.
+            if !self.nodes.get(slot).ran {
+                self.drop_node(slot, changes);
             }
         }
         self.shrink(changes);

@@ -155,6 +155,25 @@ fn a_completion_continues_inside_its_plain_prompt() {
 }
 
 #[test]
+fn a_reply_knows_whether_it_goes_on_within_a_text_whatever_that_text_fills() {
+    for length in [0, 1, 253, 254, 255, 510] {
+        let text = vec![b'x'; length];
+        let mut builder = ChainBuilder::new("m", None);
+        let mut pieces = Pieces::new();
+        builder.begin_prompt();
+        builder.push(&text);
+        pieces.begin_prompt();
+        pieces.push(&text);
+        assert!(builder.reply().goes_on() && !builder.goes_on(), "{length}");
+        assert!(pieces.rooted(&Pieces::new(), "m", None).1.goes_on(), "{length}");
+        builder.begin_message("user");
+        builder.push(&text);
+        builder.end_message();
+        assert!(!builder.reply().goes_on(), "{length}");
+    }
+}
+
+#[test]
 fn a_restarted_builder_forgets_everything_but_its_memory() {
     let mut builder = ChainBuilder::new("other", Some("salt"));
     message(&mut builder, "user", &"y".repeat(700));

@@ -95,6 +95,8 @@ pub struct Mark {
 pub struct Links {
     link: u64,
     parent: Option<PrefixHash>,
+    /// See [`ChainBuilder::goes_on`].
+    goes_on: bool,
     chain: Chain,
 }
 
@@ -269,6 +271,7 @@ impl ChainBuilder {
         Self::onto(Links {
             link: root(DOMAIN, model, cache_salt),
             parent: None,
+            goes_on: false,
             chain: Chain::new(),
         })
     }
@@ -278,6 +281,7 @@ impl ChainBuilder {
         self.reset();
         self.sink.link = root(DOMAIN, model, cache_salt);
         self.sink.parent = None;
+        self.sink.goes_on = false;
         self.sink.chain.clear();
     }
 
@@ -299,6 +303,13 @@ impl ChainBuilder {
         self.sink.parent
     }
 
+    /// Whether this is a reply within the text that it follows, as a plain prompt's is: the next turn repeats neither the
+    /// prompt's last key nor this reply's, unless their chunks happen to be full.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.sink.goes_on
+    }
+
     /// The builder for the reply to this prompt, holding only the keys that the reply adds.
     ///
     /// After messages it opens an `assistant` message. Within an open plain prompt it goes on where the prompt stops,
@@ -308,6 +319,7 @@ impl ChainBuilder {
         let links = Links {
             link: self.sink.link,
             parent: self.sink.chain.last().or(self.sink.parent),
+            goes_on: self.open,
             chain: Chain::new(),
         };
         self.continued(links, self.bytes)
@@ -372,6 +384,7 @@ impl Pieces {
         let mut links = Links {
             link: root(DOMAIN, model, cache_salt),
             parent: None,
+            goes_on: false,
             chain: Chain::with_room(before.sink.0.len() + self.sink.0.len() + last),
         };
         before
@@ -385,6 +398,7 @@ impl Pieces {
         let reply = Links {
             link: links.link,
             parent: links.chain.last(),
+            goes_on: self.open,
             chain: Chain::new(),
         };
         let reply = self.continued(reply, before.bytes + self.bytes);

@@ -203,6 +203,73 @@ fn a_request_that_never_arrived_leaves_no_trace_but_keeps_what_was_there() {
     assert_eq!(depth(&residency, W0, &short), 2);
 }
 
+#[test]
+fn a_request_that_never_arrived_takes_nothing_that_another_computed() {
+    for first_answered in [false, true] {
+        let mut residency = residency(4096);
+        let chain = prompt("a", 4);
+        let mut hold = || residency.sent(W0, &chain, |end| end).unwrap();
+        let (first, second) = (hold(), hold());
+        let (answered, lost) = if first_answered { (first, second) } else { (second, first) };
+        residency.settle(answered, None, |end| end, Tokens::ZERO, Tokens(1024));
+        residency.retract(lost);
+        assert_eq!(depth(&residency, W0, &chain), 4, "{first_answered}");
+    }
+}
+
+#[test]
+fn of_two_requests_that_never_arrived_nothing_is_left_whoever_came_first() {
+    for turned in [false, true] {
+        let mut residency = residency(4096);
+        let (chain, longer) = (prompt("a", 4), prompt("a", 6));
+        let mut holds = [&chain, &longer].map(|chain| residency.sent(W0, chain, |end| end).unwrap());
+        if turned {
+            holds.reverse();
+        }
+        for hold in holds {
+            residency.retract(hold);
+        }
+        assert_eq!(residency.tokens_on(W0), Tokens::ZERO);
+        assert_eq!((depth(&residency, W0, &longer), residency.entries(W0).len()), (0, 0));
+    }
+}
+
+#[test]
+fn pieces_that_hold_next_to_nothing_are_no_more_than_there_is_room_for() {
+    let mut residency = residency(1000);
+    let written_down: Vec<Piece> = (1..3000)
+        .map(|hash| Piece {
+            hash: PrefixHash(hash),
+            tokens: 0,
+        })
+        .collect();
+    residency.restore(W0, &written_down);
+    assert_eq!((residency.entries(W0).len(), residency.tokens_on(W0)), (1000, Tokens(1000)));
+    for number in 0..50 {
+        // Ten tokens of a long prompt, as a worker counts what its template leaves out.
+        let chain = prompt(&number.to_string(), 100);
+        let hold = residency.sent(W0, &chain, |end| end / 2560).unwrap();
+        residency.settle(hold, None, |end| end / 2560, Tokens::ZERO, Tokens(10));
+    }
+    assert!(residency.entries(W0).len() <= 1000);
+}
+
+#[test]
+fn a_few_bytes_that_round_to_nothing_leave_a_prompts_weight_as_it_is() {
+    let mut builder = ChainBuilder::new("m", None);
+    for length in [250, 1, 250, 600] {
+        builder.begin_message("u");
+        builder.push(&vec![b'x'; length]);
+    }
+    builder.end_message();
+    let chain = builder.into_chain();
+    let tokens = |end: u64| end / 16;
+    let pieces = pieces(&chain, 0, tokens);
+    assert!(pieces.iter().all(|piece| piece.tokens > 0), "{pieces:?}");
+    let weight: u64 = pieces.iter().map(|piece| u64::from(piece.tokens)).sum();
+    assert_eq!(weight, tokens(chain.span(chain.len())));
+}
+
 fn report(cached: u64, chain: &Chain, missing: Option<usize>) -> Report {
     let found = missing.unwrap_or(chain.len()).checked_sub(1);
     Report {

@@ -11,6 +11,8 @@ use super::tails::last_full;
 
 /// Conversations that are remembered.
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+/// Keys that are looked for before others may take the lock: some microseconds.
+const AT_ONCE: usize = 128;
 
 /// The conversations used last.
 #[derive(Debug)]
@@ -43,12 +45,18 @@ impl Conversations {
     /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.
     pub(super) fn of(&self, chain: &Chain) -> Option<u64> {
         let last = chain.last()?;
-        let mut prompts = self.prompts.lock();
-        if let Some(same) = prompts.get(&last) {
-            return Some(*same);
+        if let Some(&same) = self.prompts.lock().get(&last) {
+            return Some(same);
         }
-        let continued = chain.hashes().iter().rev().find_map(|key| prompts.pop(key));
-        let conversation = continued.unwrap_or(last.0);
+        // A long prompt has thousands of keys, and whoever begins a conversation has none that is known.
+        let continued = chain.hashes().rchunks(AT_ONCE).find_map(|keys| {
+            let mut prompts = self.prompts.lock();
+            keys.iter().rev().find_map(|key| prompts.pop(key))
+        });
+        let mut prompts = self.prompts.lock();
+        // The same prompt may have been asked again meanwhile; who found what it continues is right.
+        let conversation = continued.or_else(|| prompts.get(&last).copied());
+        let conversation = conversation.unwrap_or(last.0);
         prompts.put(last, conversation);
         Some(conversation)
     }
@@ -56,11 +64,11 @@ impl Conversations {
     /// A prompt was answered. A plain prompt's last key is not repeated by the next one, which goes on within that chunk:
     /// from now on its conversation is known by the last full key of the reply. A shorter reply leaves only keys of the
     /// prompt, which other conversations may begin with too, unless this prompt went on from a reply itself.
-    pub(super) fn answered(&self, prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain) {
-        let Some(last) = prompt.last().filter(|_| parent != prompt.last()) else {
+    pub(super) fn answered(&self, prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain, goes_on: bool) {
+        let Some(last) = prompt.last().filter(|_| goes_on) else {
             return;
         };
-        let said = last_full(prompt, parent, reply).map(|at| reply.hashes()[at]);
+        let said = last_full(goes_on, reply).map(|at| reply.hashes()[at]);
         let mut prompts = self.prompts.lock();
         // A conversation has the name of the prompt that began it.
         if let Some(&conversation) = prompts.peek(&last)
@@ -121,14 +129,14 @@ mod tests {
         let conversation = known.of(&prompt).unwrap();
         reply.push(said);
         reply.end_message();
-        known.answered(&prompt, reply.parent(), reply.chain());
+        known.answered(&prompt, reply.parent(), reply.chain(), reply.goes_on());
         text.extend(said);
         conversation
     }
 
     #[test]
     fn a_text_that_grows_is_one_conversation_whatever_its_replies_lengths() {
-        for first in [100, 700] {
+        for first in [100, 254, 510, 700] {
             let known = Conversations::default();
             let mut text = vec![b'q'; first];
             let begun = turn(&known, &mut text, &[b'r'; 300]);
@@ -142,6 +150,48 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_text_whose_replies_end_with_their_chunks_is_one_conversation() {
+        let known = Conversations::default();
+        let mut text = vec![b'q'; 254];
+        let begun = turn(&known, &mut text, &[b'r'; 256]);
+        for turns in 0..4 {
+            text.extend([b'a' + turns; 256]);
+            assert_eq!(turn(&known, &mut text, &[b'r'; 512]), begun, "turn {turns}");
+        }
+    }
+
+    #[test]
+    fn a_conversation_is_found_however_much_a_turn_adds() {
+        let known = Conversations::default();
+        let mut text = vec![b'q'; 700];
+        let begun = turn(&known, &mut text, &[b'r'; 300]);
+        for keys in [AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE] {
+            text.extend(vec![b'a'; keys * 256]);
+            assert_eq!(turn(&known, &mut text, &[b'r'; 300]), begun, "{keys}");
+        }
+    }
+
+    #[test]
+    fn a_long_prompt_lets_others_in_while_its_keys_are_looked_for() {
+        let known = Conversations::default();
+        let long = {
+            let mut builder = ChainBuilder::new("m", None);
+            builder.begin_prompt();
+            builder.push(&vec![b'q'; 1 << 20]);
+            builder.end_message();
+            builder.into_chain()
+        };
+        // Many ask the same at once: whoever comes between two steps of another must not begin a second conversation.
+        let asked = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| known.of(&long))).collect();
+            let asked: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            asked
+        });
+        assert!(asked.iter().all(|&conversation| conversation == Some(long.last().unwrap().0)));
+        assert_eq!(known.prompts().len(), 1);
     }
 
     #[test]

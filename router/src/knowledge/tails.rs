@@ -6,6 +6,9 @@
 //! tokens, which is well known between the two counts of the turn; where the turn ended, and that was counted; and the
 //! turn's last, short key, which tells who holds the rest.
 //!
+//! The prompt's own last, short key is repeated by who asks the same again: a client that tries once more, or samples. A
+//! worker holds all of that prompt if it holds the reply's first key, which goes on within the same chunk.
+//!
 //! Where the reply is shorter than that, other prompts may share the key and go on otherwise: then the match ends with
 //! it, which is too little by a block or two.
 
@@ -13,7 +16,7 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 use parking_lot::RwLock;
-use policy::fingerprint::{CHUNK_BYTES, Chain};
+use policy::fingerprint::{CHUNK_BYTES, Chain, ChainBuilder};
 use policy::ids::PrefixHash;
 
 use super::Counted;
@@ -38,31 +41,37 @@ pub(super) struct Tail {
     pub(super) tokens: u64,
 }
 
-/// The ends of the plain prompts served last, by the last full key of their replies.
+/// The ends of the plain prompts served last.
 #[derive(Debug)]
-pub(super) struct Tails(RwLock<LruCache<PrefixHash, Tail>>);
+pub(super) struct Tails {
+    /// By the last full key of the reply.
+    replies: RwLock<LruCache<PrefixHash, Tail>>,
+    /// By the prompt's last, short key: the first of its reply.
+    prompts: RwLock<LruCache<PrefixHash, PrefixHash>>,
+}
 
 impl Default for Tails {
     fn default() -> Self {
-        Self(RwLock::new(LruCache::new(TAILS)))
+        Self {
+            replies: RwLock::new(LruCache::new(TAILS)),
+            prompts: RwLock::new(LruCache::new(TAILS)),
+        }
     }
 }
 
 /// Of a plain prompt's reply, the last key whose chunk is full: nobody but who repeats the reply has it. The place of
 /// that key in the reply; `None` for a reply to messages, and for one that fills no chunk.
-pub(super) fn last_full(prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain) -> Option<usize> {
-    // A reply to messages goes on from the prompt's last key.
-    let ends = Some(reply.ends()).filter(|_| parent != prompt.last())?;
+pub(super) fn last_full(goes_on: bool, reply: &Chain) -> Option<usize> {
     // A plain prompt's chunks are full wherever they end at a multiple.
-    ends.iter()
-        .rposition(|end| end.is_multiple_of(CHUNK_BYTES as u64))
+    let is_full = |end: &u64| end.is_multiple_of(CHUNK_BYTES as u64);
+    reply.ends().iter().rposition(is_full).filter(|_| goes_on)
 }
 
 impl Tails {
     /// A worker counted a turn.
     pub(super) fn counted(&self, turn: &Counted<'_>) {
-        let Some((parent, reply)) = turn.reply else { return };
-        let Some(at) = last_full(turn.prompt, parent, reply) else {
+        let Some((_, reply)) = turn.reply else { return };
+        let Some(at) = last_full(turn.goes_on, reply) else {
             return;
         };
         let prompt = (turn.prompt.span(turn.prompt.len()), turn.prompt_tokens);
@@ -76,12 +85,34 @@ impl Tails {
             bytes,
             tokens: turn.prompt_tokens + turn.reply_tokens,
         };
-        self.0.write().put(reply.hashes()[at], tail);
+        self.replies.write().put(reply.hashes()[at], tail);
+    }
+
+    /// A prompt was answered.
+    pub(super) fn answered(&self, prompt: &Chain, reply: &ChainBuilder) {
+        // Where the prompt fills its last chunk, the reply goes on from that key.
+        let short = prompt.last().filter(|_| reply.parent() != prompt.last());
+        if let (true, Some(short), Some(&first)) = (reply.goes_on(), short, reply.chain().hashes().first()) {
+            self.prompts.write().put(short, first);
+        }
+    }
+
+    /// If this prompt of so many tokens was asked before: it ends where its reply began.
+    pub(super) fn asked_again(&self, prompt: &Chain, tokens: u64) -> Option<Tail> {
+        let first = *self.prompts.read().peek(&prompt.last()?)?;
+        Some(Tail {
+            keys: prompt.len() - 1,
+            at: 0,
+            end: Some(first),
+            bytes: prompt.span(prompt.len()),
+            // All of it is held, and a token of the reply at the least.
+            tokens: tokens + 1,
+        })
     }
 
     /// Where the turn ended that this prompt goes on from, if that is known.
     pub(super) fn of(&self, prompt: &Chain) -> Option<Tail> {
-        let tails = self.0.read();
+        let tails = self.replies.read();
         if tails.is_empty() {
             return None;
         }
@@ -96,7 +127,6 @@ impl Tails {
 
 #[cfg(test)]
 mod tests {
-    use policy::fingerprint::ChainBuilder;
     use policy::ids::WorkerId;
 
     use super::*;
@@ -122,6 +152,7 @@ mod tests {
             since: 0,
             prompt: &prompt,
             reply: Some((reply.parent(), reply.chain())),
+            goes_on: reply.goes_on(),
             cached: None,
             prompt_tokens: prompt.span(prompt.len()) / 4,
             reply_tokens: said.len() as u64 / 4,
@@ -149,6 +180,17 @@ mod tests {
         assert_eq!(tails.of(&plain(&[b'q'; 900]).0), None);
         let cut = plain(&text[..780]).0;
         assert_eq!(tails.of(&cut), None, "it does not repeat the whole reply");
+    }
+
+    #[test]
+    fn a_prompt_that_fills_its_last_chunk_is_a_plain_prompt_too() {
+        let tails = Tails::default();
+        let mut text = vec![b'q'; 510];
+        let reply = serve(&tails, &text, &[b'r'; 300]);
+        text.extend([b'r'; 300]);
+        text.extend([b's'; 100]);
+        let found = tails.of(&plain(&text).0).unwrap();
+        assert_eq!((found.keys, found.end, found.bytes), (3, reply.last(), 812));
     }
 
     #[test]

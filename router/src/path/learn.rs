@@ -249,7 +249,7 @@ impl Flight {
             parent: reply.parent(),
             chain: reply.chain(),
             before: self.prompt.span(self.prompt.keys_before_reply(reply.parent())),
-            open: reply.parent() != self.prompt.last() && !reply.bytes().is_multiple_of(CHUNK_BYTES as u64),
+            open: reply.goes_on() && !reply.bytes().is_multiple_of(CHUNK_BYTES as u64),
         });
         // An engine caches full blocks, and never computes the last token of an answer.
         let held = |tokens: u64| full_blocks(self.worker(), tokens.min(total.0.saturating_sub(1)));
@@ -409,6 +409,7 @@ impl Flight {
                 .as_ref()
                 .filter(|_| !self.is_several())
                 .map(|reply| (reply.parent(), reply.chain())),
+            goes_on: self.reply.as_ref().is_some_and(ChainBuilder::goes_on),
             cached: usage.cached,
             prompt_tokens: usage.prompt,
             reply_tokens: usage.completion,
@@ -476,7 +477,7 @@ impl Drop for Flight {
             if computed {
                 if let Some(reply) = &self.reply {
                     let knowledge = &self.app.knowledge;
-                    knowledge.answered(&self.prompt, reply.parent(), reply.chain());
+                    knowledge.answered(&self.prompt, reply);
                 }
                 self.settle(hold, usage);
             } else {

@@ -20,6 +20,7 @@ struct Node {
     round: u64,
     stored: u64,
     uses: u64,
+    ran: bool,
 }
 
 #[derive(Debug)]
@@ -134,6 +135,7 @@ impl NaiveCache {
                         round: 0,
                         stored: self.stores,
                         uses: 1,
+                        ran: false,
                     };
                     self.stores += 1;
                     self.nodes.insert(piece.hash, node);
@@ -185,6 +187,7 @@ impl NaiveCache {
             let tick = self.tick;
             let node = self.nodes.get_mut(hash).unwrap();
             node.pins -= 1;
+            node.ran = true;
             if node.pins == 0 {
                 node.released = tick;
                 node.round = round;
@@ -192,6 +195,29 @@ impl NaiveCache {
                 let in_part =
                     matches!(keep, Keep::First(budget) if start < budget.0 && budget.0 < start + node.tokens);
                 node.entered = in_part.then_some(tick);
+            }
+            self.settle();
+        }
+        while self.used() > self.capacity && !self.eviction_order().is_empty() {
+            self.evict(changes);
+        }
+    }
+
+    pub(super) fn withdraw(&mut self, lease: &NaiveLease, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        self.round += 1;
+        for &hash in lease.held.iter().rev() {
+            self.tick += 1;
+            let node = self.nodes.get_mut(&hash).unwrap();
+            node.pins -= 1;
+            if node.pins == 0 {
+                (node.released, node.round) = (self.tick, self.round);
+                if !node.ran {
+                    self.nodes.remove(&hash);
+                    changes.push(Change::Removed { hash });
+                }
             }
             self.settle();
         }

@@ -39,6 +39,8 @@ pub(super) struct Node {
     band: Band,
     /// The last release, or a hint since then, said that this node cannot help any more.
     marked: bool,
+    /// A sequence that held it was released: it was computed, whatever becomes of the others.
+    pub(super) ran: bool,
     /// Children that are not in the evict-first band.
     blockers: u32,
     /// The number of the release that gave it back last; 0 if none has.
@@ -130,6 +132,7 @@ impl Nodes {
             pins: 1,
             band: Band::Held,
             marked: false,
+            ran: false,
             blockers: 0,
             released: 0,
             stored: self.stores,
@@ -202,6 +205,11 @@ impl Nodes {
         if node.pins == 0 && node.entered == 0 {
             node.entered = next;
         }
+    }
+
+    /// A sequence that holds a node ran.
+    pub(super) fn has_run(&mut self, slot: u32) {
+        self.at(slot).ran = true;
     }
 
     /// Takes a pin away; the last one decides the mark and where the node goes. True if it was the last one.

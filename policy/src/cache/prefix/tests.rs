@@ -297,6 +297,7 @@ enum Op {
     Rewind(usize, usize),
     Reweigh(usize, u32),
     Release(usize, Option<u64>),
+    Withdraw(usize),
     Insert(Vec<u8>, Option<u64>),
     Mark(Vec<u64>),
     Remove(u64),
@@ -328,6 +329,7 @@ fn ops() -> impl Strategy<Value = Op> {
         1 => (0..8usize, 0..6usize).prop_map(|(lease, to)| Op::Rewind(lease, to)),
         1 => (0..8usize, 0..4u32).prop_map(|(lease, tokens)| Op::Reweigh(lease, tokens)),
         4 => (0..8usize, keep()).prop_map(|(lease, keep)| Op::Release(lease, keep)),
+        2 => (0..8usize).prop_map(Op::Withdraw),
         4 => (steps(), keep()).prop_map(|(steps, keep)| Op::Insert(steps, keep)),
         2 => prop::collection::vec(1..60u64, 0..6).prop_map(Op::Mark),
         1 => (1..60u64).prop_map(Op::Remove),
@@ -388,6 +390,11 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             real.release(lease, keep_of(keep), log);
             twin.release(&theirs, keep_of(keep), &mut twin_log);
         }
+        Op::Withdraw(at) if !live.is_empty() => {
+            let (lease, theirs, _) = live.swap_remove(at % live.len());
+            real.withdraw(lease, log);
+            twin.withdraw(&theirs, &mut twin_log);
+        }
         Op::Insert(steps, keep) => {
             real.insert(&path(&steps), keep_of(keep), log);
             let lease = twin.acquire(&path(&steps), &mut twin_log);
@@ -429,7 +436,7 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             twin.clear();
             return;
         }
-        Op::Extend(..) | Op::Rewind(..) | Op::Release(..) | Op::Reweigh(..) => {}
+        Op::Extend(..) | Op::Rewind(..) | Op::Release(..) | Op::Withdraw(..) | Op::Reweigh(..) => {}
     }
     assert_eq!(log[before..], twin_log, "the same changes in the same order");
 }

@@ -40,6 +40,9 @@ impl Nodes {
             if place.contains_key(&slot) == (node.pins > 0) {
                 return Err(format!("{node:?} is pinned and listed, or neither"));
             }
+            if node.pins == 0 && !node.ran {
+                return Err(format!("{node:?} is there and nobody brought it"));
+            }
             let mut blockers = 0;
             for child in self.children(slot) {
                 children += 1;
