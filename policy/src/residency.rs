@@ -64,13 +64,16 @@ impl Refused {
 pub struct Hold {
     worker: WorkerId,
     lease: Lease,
+    /// The prompt's last key, if all of them are held.
+    last: Option<PrefixHash>,
 }
 
 /// What followed a prompt, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {
     /// The prompt's key that it goes on from; `None`: from the prompt's beginning. Where chunks never restart, a prompt's
-    /// last, short key is not it: the text goes on within that chunk, so keys of the prompt past this one are forgotten.
+    /// last, short key is not it: the text goes on within that chunk, so the reply's first key stands for what that one
+    /// stood for.
     pub parent: Option<PrefixHash>,
     /// Its keys.
     pub chain: &'a Chain,
@@ -148,7 +151,8 @@ impl Residency {
         let lease = mirror.cache.acquire(&pieces, &mut self.changes);
         let held = &chain.hashes()[..lease.len()];
         self.apply(worker, None, held);
-        Some(Hold { worker, lease })
+        let last = chain.last().filter(|_| held.len() == chain.len());
+        Some(Hold { worker, lease, last })
     }
 
     /// The answer ended. The worker also holds the `reply` that followed the prompt, and may drop the last
@@ -175,6 +179,12 @@ impl Residency {
             let added = mirror.cache.extend(&mut hold.lease, &pieces, &mut self.changes);
             open = reply.open_end().filter(|_| added == keys.len());
             self.apply(worker, reply.parent, &keys[..added]);
+            if let (Some(last), Some(&first)) = (hold.last, keys[..added].first())
+                && reply.parent != Some(last)
+                && first != last
+            {
+                self.begins(worker, first, reply.parent, last);
+            }
         }
         let keep = if evict_first == Tokens::ZERO {
             Keep::All
@@ -201,7 +211,7 @@ impl Residency {
 
     /// The request never reached the worker: what it alone would have brought there is not there.
     pub fn retract(&mut self, hold: Hold) {
-        let Hold { worker, lease } = hold;
+        let Hold { worker, lease, .. } = hold;
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
@@ -290,6 +300,16 @@ impl Residency {
         self.apply(worker, None, &held);
     }
 
+    /// Whoever asks for the prompt's last, short key again is answered by the reply's first piece.
+    fn begins(&mut self, worker: WorkerId, first: PrefixHash, parent: Option<PrefixHash>, short: PrefixHash) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            if let Some(before) = mirror.begins(first, short) {
+                self.index.remove(worker, before);
+            }
+            self.apply(worker, parent, &[short]);
+        }
+    }
+
     /// Carries the mirror's changes over to the index: what left, then what is held now. The index keeps its own
     /// bounds, so it may know less than the mirror, never more.
     fn apply(&mut self, worker: WorkerId, parent: Option<PrefixHash>, held: &[PrefixHash]) {
@@ -297,8 +317,9 @@ impl Residency {
             match change {
                 Change::Removed { hash } => {
                     self.index.remove(worker, hash);
-                    if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
-                        mirror.left(hash);
+                    let mirror = self.mirrors.get_mut(worker.index());
+                    if let Some(short) = mirror.and_then(|mirror| mirror.left(hash)) {
+                        self.index.remove(worker, short);
                     }
                 }
                 Change::Cleared => {

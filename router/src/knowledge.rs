@@ -224,7 +224,6 @@ impl Knowledge {
         let tail = self.scale(fingerprint, model, &mut found.scale);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
         let prompt = found.scale.tokens(units);
-        let tail = self.tails.asked_again(chain, prompt).or(tail);
         found.prompt = Tokens(prompt);
         found.resident.clear();
         found.sources.clear();
@@ -527,6 +526,5 @@ impl Knowledge {
         let (parent, goes_on) = (reply.parent(), reply.goes_on());
         self.conversations
             .answered(prompt, parent, reply.chain(), goes_on);
-        self.tails.answered(prompt, reply);
     }
 }

@@ -27,7 +27,9 @@ use tracing::{debug, info, warn};
 use crate::app::App;
 
 /// Largest file that is written or read. Conversations, places and models are bounded to some 8 MB, and a worker's cache
-/// adds 16 bytes for each 256 bytes of text that it holds: this is enough for ten thousand workers of a million tokens.
+/// adds 16 bytes for each of its keys, one per 256 bytes of text: this is enough for ten thousand workers of a million
+/// tokens. Keys are never more than tokens; whoever fills a cache with text of a byte per token fills a snapshot sooner, and
+/// the log says that it is too long.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// Why a snapshot was not written or read.

@@ -18,6 +18,10 @@
 //! Where the worker was told what may go first, that holds within what it was told: a missing piece that was marked says
 //! that what was marked before it is gone, and nothing of the rest. ([`PrefixCache::drop_older`].)
 //!
+//! The prompt's own last, short key is asked for by whoever asks the same again: a client that tries once more, or samples.
+//! Its tokens are those with which the reply's first piece begins, so it is no piece of its own: the index answers for it
+//! as long as that piece is here.
+//!
 //! An answer that found nothing at all needs a second one of its kind: some requests (log probabilities of the prompt)
 //! skip the cache. Until then it is a suspicion, which a hit on something older refutes.
 
@@ -45,6 +49,8 @@ pub(super) struct Mirror {
     suspicion: Option<Standing>,
     /// The newest open piece after a piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
+    /// The short key of the prompt that a piece begins with. No more entries than pieces.
+    begun: FxHashMap<PrefixHash, PrefixHash>,
 }
 
 impl Mirror {
@@ -53,12 +59,20 @@ impl Mirror {
             cache: PrefixCache::new(capacity),
             suspicion: None,
             open: FxHashMap::default(),
+            begun: FxHashMap::default(),
         }
     }
 
     /// A turn ended within a chunk: `end`, after `parent`, is what is held of it.
     pub(super) fn ends_open(&mut self, parent: PrefixHash, end: PrefixHash) {
         self.open.insert(parent, end);
+    }
+
+    /// A reply's piece `first` goes on within the chunk that its prompt's key `short` ends in. Returns the key that this was
+    /// said of before.
+    pub(super) fn begins(&mut self, first: PrefixHash, short: PrefixHash) -> Option<PrefixHash> {
+        let before = self.begun.insert(first, short)?;
+        Some(before).filter(|&before| before != short && !self.cache.contains(before))
     }
 
     /// A prompt of these keys is about to be held. If it goes on within a chunk that was left open, what stood for that
@@ -69,18 +83,22 @@ impl Mirror {
         }
         let held = self.cache.resident(keys);
         if let (Some(parent), Some(next)) = (held.checked_sub(1).map(|at| keys[at]), keys.get(held))
-            && let Some(end) = self
-                .open
-                .remove(&parent)
-                .filter(|end| end != next && self.cache.is_leaf(*end))
+            && let Some(&end) = self.open.get(&parent)
+            // Who asks the same again does not go on.
+            && self.begun.get(&end) != Some(next)
         {
-            self.cache.remove(end, changes);
+            self.open.remove(&parent);
+            if end != *next && self.cache.is_leaf(end) {
+                self.cache.remove(end, changes);
+            }
         }
     }
 
-    /// A piece left the cache.
-    pub(super) fn left(&mut self, hash: PrefixHash) {
+    /// A piece left the cache. Returns the key that it answered for as well.
+    pub(super) fn left(&mut self, hash: PrefixHash) -> Option<PrefixHash> {
         self.open.remove(&hash);
+        let short = self.begun.remove(&hash)?;
+        Some(short).filter(|&short| !self.cache.contains(short))
     }
 
     /// Takes a report of a prompt that is still held; returns how many keys are believed there no longer.
@@ -121,6 +139,7 @@ impl Mirror {
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
         self.open.clear();
+        self.begun.clear();
         self.cache.clear(changes);
     }
 }

@@ -156,6 +156,63 @@ fn a_growing_plain_prompt_is_held_whole_at_every_turn_and_nothing_of_it_twice() 
     }
 }
 
+/// Serves the text; the reply's chain.
+fn answer(residency: &mut Residency, text: &[u8], said: &[u8]) -> Chain {
+    let (chain, mut reply) = plain(text);
+    reply.push(said);
+    reply.end_message();
+    let hold = residency.sent(W0, &chain, |end| end).unwrap();
+    let follows = Reply {
+        parent: reply.parent(),
+        chain: reply.chain(),
+        before: chain.span(chain.keys_before_reply(reply.parent())),
+        open: reply.goes_on() && !reply.bytes().is_multiple_of(256),
+    };
+    let total = Tokens(reply.bytes());
+    residency.settle(hold, Some(follows), |end| end, Tokens::ZERO, total);
+    reply.into_chain()
+}
+
+#[test]
+fn a_plain_prompt_that_is_asked_again_is_held_whole_as_long_as_its_reply_begins_there() {
+    for (length, said) in [(100, 40), (500, 40), (500, 700), (510, 40)] {
+        let mut residency = residency(4096);
+        let text = vec![b'q'; length];
+        let (chain, _) = plain(&text);
+        let held = |residency: &Residency| (depth(residency, W0, &chain) as usize, residency.tokens_on(W0).0);
+        for _ in 0..3 {
+            answer(&mut residency, &text, &vec![b'r'; said]);
+            let expected = (chain.len(), (length + said + 2) as u64);
+            assert_eq!(
+                held(&residency),
+                expected,
+                "{length} bytes, nothing of them twice"
+            );
+        }
+        let hold = residency.sent(W0, &chain, |end| end).unwrap();
+        residency.retract(hold);
+        assert_eq!(
+            residency.tokens_on(W0),
+            Tokens((length + said + 2) as u64),
+            "{length}"
+        );
+        serve(&mut residency, W0, &prompt("other", 16), 0);
+        assert_eq!(held(&residency), (0, 4096));
+    }
+}
+
+#[test]
+fn a_plain_prompt_that_fills_its_last_chunk_is_not_counted_twice_by_the_next_turn() {
+    let mut residency = residency(1 << 16);
+    let mut text = vec![b'q'; 510];
+    answer(&mut residency, &text, &[b'r'; 300]);
+    text.extend([b'r'; 300]);
+    text.extend([b's'; 400]);
+    let (next, _) = plain(&text);
+    serve(&mut residency, W0, &next, 0);
+    assert_eq!(residency.tokens_on(W0), Tokens(next.span(next.len())));
+}
+
 #[test]
 fn two_turns_of_one_plain_prompt_at_once_end_where_each_of_them_ends() {
     let mut residency = residency(1 << 16);
@@ -181,8 +238,8 @@ fn two_turns_of_one_plain_prompt_at_once_end_where_each_of_them_ends() {
     }
     assert_eq!(
         depth(&residency, W0, &chain) as usize,
-        full,
-        "the short end has left"
+        chain.len(),
+        "the replies answer for the prompt's short end"
     );
     assert_eq!(residency.tokens_on(W0), Tokens(256 + 2 * (702 - 256)));
 }
@@ -210,7 +267,11 @@ fn a_request_that_never_arrived_takes_nothing_that_another_computed() {
         let chain = prompt("a", 4);
         let mut hold = || residency.sent(W0, &chain, |end| end).unwrap();
         let (first, second) = (hold(), hold());
-        let (answered, lost) = if first_answered { (first, second) } else { (second, first) };
+        let (answered, lost) = if first_answered {
+            (first, second)
+        } else {
+            (second, first)
+        };
         residency.settle(answered, None, |end| end, Tokens::ZERO, Tokens(1024));
         residency.retract(lost);
         assert_eq!(depth(&residency, W0, &chain), 4, "{first_answered}");
@@ -230,7 +291,10 @@ fn of_two_requests_that_never_arrived_nothing_is_left_whoever_came_first() {
             residency.retract(hold);
         }
         assert_eq!(residency.tokens_on(W0), Tokens::ZERO);
-        assert_eq!((depth(&residency, W0, &longer), residency.entries(W0).len()), (0, 0));
+        assert_eq!(
+            (depth(&residency, W0, &longer), residency.entries(W0).len()),
+            (0, 0)
+        );
     }
 }
 
@@ -244,7 +308,10 @@ fn pieces_that_hold_next_to_nothing_are_no_more_than_there_is_room_for() {
         })
         .collect();
     residency.restore(W0, &written_down);
-    assert_eq!((residency.entries(W0).len(), residency.tokens_on(W0)), (1000, Tokens(1000)));
+    assert_eq!(
+        (residency.entries(W0).len(), residency.tokens_on(W0)),
+        (1000, Tokens(1000))
+    );
     for number in 0..50 {
         // Ten tokens of a long prompt, as a worker counts what its template leaves out.
         let chain = prompt(&number.to_string(), 100);

@@ -190,7 +190,11 @@ mod tests {
             let asked: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             asked
         });
-        assert!(asked.iter().all(|&conversation| conversation == Some(long.last().unwrap().0)));
+        assert!(
+            asked
+                .iter()
+                .all(|&conversation| conversation == Some(long.last().unwrap().0))
+        );
         assert_eq!(known.prompts().len(), 1);
     }
 

@@ -6,9 +6,6 @@
 //! tokens, which is well known between the two counts of the turn; where the turn ended, and that was counted; and the
 //! turn's last, short key, which tells who holds the rest.
 //!
-//! The prompt's own last, short key is repeated by who asks the same again: a client that tries once more, or samples. A
-//! worker holds all of that prompt if it holds the reply's first key, which goes on within the same chunk.
-//!
 //! Where the reply is shorter than that, other prompts may share the key and go on otherwise: then the match ends with
 //! it, which is too little by a block or two.
 
@@ -16,7 +13,7 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 use parking_lot::RwLock;
-use policy::fingerprint::{CHUNK_BYTES, Chain, ChainBuilder};
+use policy::fingerprint::{CHUNK_BYTES, Chain};
 use policy::ids::PrefixHash;
 
 use super::Counted;
@@ -41,21 +38,13 @@ pub(super) struct Tail {
     pub(super) tokens: u64,
 }
 
-/// The ends of the plain prompts served last.
+/// The ends of the plain prompts served last, by the last full key of their replies.
 #[derive(Debug)]
-pub(super) struct Tails {
-    /// By the last full key of the reply.
-    replies: RwLock<LruCache<PrefixHash, Tail>>,
-    /// By the prompt's last, short key: the first of its reply.
-    prompts: RwLock<LruCache<PrefixHash, PrefixHash>>,
-}
+pub(super) struct Tails(RwLock<LruCache<PrefixHash, Tail>>);
 
 impl Default for Tails {
     fn default() -> Self {
-        Self {
-            replies: RwLock::new(LruCache::new(TAILS)),
-            prompts: RwLock::new(LruCache::new(TAILS)),
-        }
+        Self(RwLock::new(LruCache::new(TAILS)))
     }
 }
 
@@ -85,34 +74,12 @@ impl Tails {
             bytes,
             tokens: turn.prompt_tokens + turn.reply_tokens,
         };
-        self.replies.write().put(reply.hashes()[at], tail);
-    }
-
-    /// A prompt was answered.
-    pub(super) fn answered(&self, prompt: &Chain, reply: &ChainBuilder) {
-        // Where the prompt fills its last chunk, the reply goes on from that key.
-        let short = prompt.last().filter(|_| reply.parent() != prompt.last());
-        if let (true, Some(short), Some(&first)) = (reply.goes_on(), short, reply.chain().hashes().first()) {
-            self.prompts.write().put(short, first);
-        }
-    }
-
-    /// If this prompt of so many tokens was asked before: it ends where its reply began.
-    pub(super) fn asked_again(&self, prompt: &Chain, tokens: u64) -> Option<Tail> {
-        let first = *self.prompts.read().peek(&prompt.last()?)?;
-        Some(Tail {
-            keys: prompt.len() - 1,
-            at: 0,
-            end: Some(first),
-            bytes: prompt.span(prompt.len()),
-            // All of it is held, and a token of the reply at the least.
-            tokens: tokens + 1,
-        })
+        self.0.write().put(reply.hashes()[at], tail);
     }
 
     /// Where the turn ended that this prompt goes on from, if that is known.
     pub(super) fn of(&self, prompt: &Chain) -> Option<Tail> {
-        let tails = self.replies.read();
+        let tails = self.0.read();
         if tails.is_empty() {
             return None;
         }
@@ -127,6 +94,7 @@ impl Tails {
 
 #[cfg(test)]
 mod tests {
+    use policy::fingerprint::ChainBuilder;
     use policy::ids::WorkerId;
 
     use super::*;

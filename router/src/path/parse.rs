@@ -68,7 +68,7 @@ fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
 
 fn members<'a>(endpoint: Endpoint, body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malformed> {
     let (mut model, mut stream, mut namespace) = (None, false, Namespace::default());
-    let mut has_tools = false;
+    let (mut has_tools, mut within) = (false, false);
     let (mut session, mut cache_key) = (None, None);
     let mut scanner = Scanner::new(body);
     scanner.object(|scanner, key| {
@@ -81,6 +81,8 @@ fn members<'a>(endpoint: Endpoint, body: &'a [u8], draft: &mut Draft) -> Result<
             b"prompt" if endpoint == Endpoint::Completions => draft.prompt(scanner)?,
             b"model" => model = text(scanner)?,
             b"stream" => stream = scanner.skip()? == b"true",
+            // The answer repeats the prompt, or goes on within its last message: the next turn has other keys than these.
+            b"echo" | b"continue_final_message" => within |= scanner.skip()? == b"true",
             b"session_id" => session = text(scanner)?.filter(|name| !name.is_empty()),
             b"prompt_cache_key" => cache_key = text(scanner)?.filter(|name| !name.is_empty()),
             _ => match Namespace::place(key) {
@@ -96,7 +98,10 @@ fn members<'a>(endpoint: Endpoint, body: &'a [u8], draft: &mut Draft) -> Result<
             what: "more follows the JSON value",
         });
     }
-    let fingerprint = draft.finish(model.as_deref().unwrap_or_default(), namespace.salt().as_deref());
+    let mut fingerprint = draft.finish(model.as_deref().unwrap_or_default(), namespace.salt().as_deref());
+    if within {
+        fingerprint.reply = None;
+    }
     Ok(Parsed {
         model,
         stream,
@@ -146,6 +151,24 @@ mod tests {
         assert!(parsed.fingerprint.reply.is_none());
         assert!(parse(b"[1,2]").unwrap().fingerprint.reply.is_none());
         assert!(parse(br#"{"model":7}"#).unwrap().model.is_none());
+    }
+
+    #[test]
+    fn an_answer_that_the_next_turn_does_not_repeat_as_it_comes_is_not_learned() {
+        let learned = |endpoint, extra: &str| {
+            let body = format!(r#"{{"prompt":"x","messages":[{{"role":"user","content":"x"}}]{extra}}}"#);
+            super::parse(endpoint, body.as_bytes())
+                .unwrap()
+                .fingerprint
+                .reply
+                .is_some()
+        };
+        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
+            for member in [r#","echo":true"#, r#","continue_final_message": true"#] {
+                assert!(!learned(endpoint, member), "{member}");
+                assert!(learned(endpoint, &member.replace("true", "false")), "{member}");
+            }
+        }
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl NaiveCache {
             let node = self.nodes.get_mut(&hash).unwrap();
             node.pins -= 1;
             if node.pins == 0 {
-                (node.released, node.round) = (self.tick, self.round);
+                (node.released, node.round, node.entered) = (self.tick, self.round, None);
                 if !node.ran {
                     self.nodes.remove(&hash);
                     changes.push(Change::Removed { hash });
