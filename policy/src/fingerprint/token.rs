@@ -63,7 +63,69 @@ fn digest_common(block: &[u32; COMMON_TOKENS]) -> u64 {
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::chain::fold;
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// [`KEYS`], as 32-bit halves, the lower one first.
+    fn key(at: usize) -> [u64; 2] {
+        [KEYS[at] & 0xFFFF_FFFF, KEYS[at] >> 32]
+    }
+
+    /// Multiplies as on paper, in digits of 32 bits, and lays the product's upper half over its lower one.
+    fn product(left: [u64; 2], right: [u64; 2]) -> u64 {
+        let mut digits = [0; 4];
+        for (at, left) in left.into_iter().enumerate() {
+            let mut carry = 0;
+            for (to, right) in (at..).zip(right) {
+                let sum = digits[to] + left * right + carry;
+                (digits[to], carry) = (sum & 0xFFFF_FFFF, sum >> 32);
+            }
+            digits[at + 2] = carry;
+        }
+        (digits[0] ^ digits[2]) | (digits[1] ^ digits[3]) << 32
+    }
+
+    /// The digest's twin: token by token, four tokens to a product.
+    fn naive(block: &[u32; COMMON_TOKENS]) -> u64 {
+        let mut sum = 0_u64;
+        for quad in 0..4 {
+            let token = |at: usize| u64::from(block[4 * quad + at]);
+            let factor = |pair: usize| {
+                let [low, high] = key(2 * quad + pair);
+                [token(2 * pair) ^ low, token(2 * pair + 1) ^ high]
+            };
+            sum = sum.wrapping_add(product(factor(0), factor(1)));
+        }
+        sum
+    }
+
+    proptest! {
+        #[test]
+        fn a_digest_is_its_twin_s(
+            few in prop::array::uniform16(0..4_u32),
+            any in prop::array::uniform16(any::<u32>()),
+            after in any::<u64>(),
+            count in 0..40_usize,
+        ) {
+            for block in [few, any, [0; COMMON_TOKENS], [u32::MAX; COMMON_TOKENS]] {
+                prop_assert_eq!(digest_common(&block), naive(&block));
+            }
+            let tokens: Vec<u32> = any.iter().chain(&few).copied().cycle().take(count).collect();
+            let (mut chain, mut link) = (Chain::new(), after);
+            let size = NonZeroU32::new(COMMON_TOKENS as u32).unwrap();
+            push_token_blocks(PrefixHash(after), &tokens, size, &mut chain);
+            let links: Vec<PrefixHash> = tokens
+                .chunks_exact(COMMON_TOKENS)
+                .map(|block| {
+                    link = fold(link, naive(block.try_into().unwrap()));
+                    PrefixHash(link)
+                })
+                .collect();
+            prop_assert_eq!(chain.hashes(), links);
+        }
+    }
 
     #[test]
     fn a_block_s_digest_depends_on_every_bit_of_its_tokens() {

@@ -12,6 +12,7 @@ use super::json::{Malformed, Out, Scanner};
 
 mod completion;
 mod message;
+mod once;
 
 /// Tokens per key of a prompt that comes as token ids.
 const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -72,7 +73,7 @@ impl Draft {
         self.completion = Completion::None;
     }
 
-    /// Takes in `messages`. Where a member is given twice, the last one counts, here and below.
+    /// Takes in `messages`. Where a member that means something is given twice, the last one counts, here and below ([`once`]).
     ///
     /// # Errors
     /// If it is not JSON.

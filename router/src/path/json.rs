@@ -59,6 +59,12 @@ impl<'a> Scanner<'a> {
         self.at
     }
 
+    /// What was passed since an earlier [`Self::position`].
+    #[must_use]
+    pub fn since(&self, position: usize) -> &'a [u8] {
+        self.bytes.get(position..self.at).unwrap_or_default()
+    }
+
     /// The next byte that is no white space, without taking it.
     #[inline]
     pub fn peek(&mut self) -> Option<u8> {

@@ -8,47 +8,76 @@ use std::borrow::Cow;
 use policy::fingerprint::{Field, Mark, MediaDigest, MediaHasher, Pieces};
 
 use super::Hashed;
+use super::once::{Met, once};
 use crate::path::json::{Malformed, Quoted, Scanner};
 
-/// One message: its role, then its other fields by [`rank`], and in the order of the request where that leaves a choice.
+/// One message: its role, then its other fields by rank, and in the order of the request where that leaves a choice.
 pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     scanner.peek();
-    let (start, mark) = (scanner.clone(), pieces.mark());
-    let (mut begun, mut in_order) = (false, true);
+    let (start, mark, mut twice) = (scanner.clone(), pieces.mark(), false);
+    read(scanner, mark, pieces, &mut twice)?;
+    if twice {
+        settled(start, mark, pieces)
+    } else {
+        Ok(())
+    }
+}
+
+/// A message in which a member was given twice: taken in once more, without the earlier ones.
+#[cold]
+fn settled(mut start: Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Malformed> {
+    pieces.rewind(mark);
+    let message = once(&mut start)?;
+    read(&mut Scanner::new(&message), mark, pieces, &mut false)
+}
+
+fn read(
+    scanner: &mut Scanner<'_>,
+    mark: Mark,
+    pieces: &mut Pieces,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    let start = scanner.clone();
+    let (mut begun, mut in_order, mut met) = (false, true, Met::default());
     let mut fields = Fields::default();
     scanner.object(|scanner, key| {
-        if key == b"role" && !begun {
-            begun = true;
-            return role(scanner, pieces);
-        }
-        let rank = rank(key).filter(|_| scanner.peek() != Some(b'n'));
-        in_order &= rank.is_none_or(|rank| rank >= fields.reached);
-        match rank {
-            Some(rank) if in_order => {
-                if !std::mem::replace(&mut begun, true) {
-                    begin(&start, pieces);
-                }
-                fields.take(rank, key, scanner, pieces)
+        if key == b"role" {
+            met.note(ROLE, twice);
+            if !std::mem::replace(&mut begun, true) {
+                return role(scanner, pieces);
             }
-            _ => scanner.skip().map(drop),
+            return scanner.skip().map(drop);
         }
+        let Some((rank, number)) = place(key) else {
+            return scanner.skip().map(drop);
+        };
+        met.note(number, twice);
+        let is_null = scanner.peek() == Some(b'n');
+        in_order &= is_null || rank >= fields.reached;
+        if is_null || !in_order {
+            return scanner.skip().map(drop);
+        }
+        if !std::mem::replace(&mut begun, true) {
+            begin(&start, pieces);
+        }
+        fields.take(rank, key, scanner, pieces, twice)
     })?;
     if in_order {
         Ok(())
     } else {
-        again(&start, mark, pieces)
+        again(&start, mark, pieces, twice)
     }
 }
 
 /// A message whose members stand in another order: taken in once more, rank by rank.
 #[cold]
-fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Malformed> {
+fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     pieces.rewind(mark);
     begin(start, pieces);
     let mut fields = Fields::default();
     for wanted in 0..=LAST {
-        start.clone().object(|scanner, key| match rank(key) {
-            Some(rank) if rank == wanted => fields.take(rank, key, scanner, pieces),
+        start.clone().object(|scanner, key| match place(key) {
+            Some((rank, _)) if rank == wanted => fields.take(rank, key, scanner, pieces, twice),
             _ => scanner.skip().map(drop),
         })?;
     }
@@ -57,12 +86,19 @@ fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Mal
 
 const LAST: u8 = 2;
 
-/// Where a member's field stands in the canonical form; `None` if it has none.
-fn rank(key: &[u8]) -> Option<u8> {
+/// The role's number among a message's members.
+const ROLE: u8 = 7;
+
+/// Where a member's field stands in the canonical form, by rank, and the member's number; `None` if it has none.
+fn place(key: &[u8]) -> Option<(u8, u8)> {
     match key {
-        b"reasoning" | b"reasoning_content" => Some(0),
-        b"content" | b"name" | b"tool_call_id" => Some(1),
-        b"tool_calls" | b"function_call" => Some(LAST),
+        b"reasoning" => Some((0, 0)),
+        b"reasoning_content" => Some((0, 1)),
+        b"content" => Some((1, 2)),
+        b"name" => Some((1, 3)),
+        b"tool_call_id" => Some((1, 4)),
+        b"tool_calls" => Some((LAST, 5)),
+        b"function_call" => Some((LAST, 6)),
         _ => None,
     }
 }
@@ -81,14 +117,15 @@ impl Fields {
         key: &[u8],
         scanner: &mut Scanner<'_>,
         pieces: &mut Pieces,
+        twice: &mut bool,
     ) -> Result<(), Malformed> {
         self.reached = rank;
         match key {
-            b"content" => content(scanner, pieces),
+            b"content" => content(scanner, pieces, twice),
             b"name" => field(scanner, pieces, Field::Name),
-            b"tool_calls" => scanner.array(|scanner| tool_call(scanner, pieces)),
+            b"tool_calls" => scanner.array(|scanner| tool_call(scanner, pieces, twice)),
             b"tool_call_id" => field(scanner, pieces, Field::ToolId),
-            b"function_call" => function(scanner, pieces),
+            b"function_call" => function(scanner, pieces, twice),
             // Some clients send it under both its names.
             _ if self.reasoned => scanner.skip().map(drop),
             _ => {
@@ -133,31 +170,39 @@ pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<()
     Ok(())
 }
 
-fn content(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+fn content(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     if scanner.peek() == Some(b'"') {
         field(scanner, pieces, Field::Text)
     } else {
-        scanner.array(|scanner| part(scanner, pieces))
+        scanner.array(|scanner| part(scanner, pieces, twice))
     }
 }
 
+// The numbers of a part's members.
+const TYPE: u8 = 0;
+const SAID: u8 = 1;
+const UUID: u8 = 2;
+
 /// A content part: text, a medium, or something unknown.
-fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     match &*ahead(scanner, b"type") {
-        b"text" | b"input_text" | b"output_text" => scanner.object(|scanner, key| match key {
-            b"text" => field(scanner, pieces, Field::Text),
-            _ => scanner.skip().map(drop),
-        }),
-        b"refusal" => scanner.object(|scanner, key| match key {
-            b"refusal" => field(scanner, pieces, Field::Text),
-            _ => scanner.skip().map(drop),
-        }),
+        b"text" | b"input_text" | b"output_text" => said(scanner, pieces, b"text", twice),
+        b"refusal" => said(scanner, pieces, b"refusal", twice),
         b"image_url" | b"input_image" => {
             let (mut whole, mut digest, mut uuid) = (scanner.clone(), None, None);
+            let mut met = Met::default();
             scanner.object(|scanner, key| match key {
-                b"image_url" => image(scanner, &mut digest),
+                b"image_url" => {
+                    met.note(SAID, twice);
+                    image(scanner, &mut digest)
+                }
                 b"uuid" => {
+                    met.note(UUID, twice);
                     uuid = Some(scanner.clone());
+                    scanner.skip().map(drop)
+                }
+                b"type" => {
+                    met.note(TYPE, twice);
                     scanner.skip().map(drop)
                 }
                 _ => scanner.skip().map(drop),
@@ -169,25 +214,67 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
             }
             Ok(())
         }
-        b"input_audio" | b"audio_url" => named_medium(scanner, pieces, "audio"),
-        b"video_url" => named_medium(scanner, pieces, "video"),
-        b"file" | b"input_file" => named_medium(scanner, pieces, "file"),
+        b"input_audio" | b"audio_url" => named_medium(scanner, pieces, "audio", twice),
+        b"video_url" => named_medium(scanner, pieces, "video", twice),
+        b"file" | b"input_file" => named_medium(scanner, pieces, "file", twice),
         _ => {
+            uuid(&mut scanner.clone(), twice)?;
             pieces.field(Field::Other);
             scanner.compact(&mut Hashed(pieces))
         }
     }
 }
 
+/// A part that says the string in its member `name`.
+fn said(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    name: &[u8],
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    let mut met = Met::default();
+    scanner.object(|scanner, key| {
+        if key == name {
+            met.note(SAID, twice);
+            return field(scanner, pieces, Field::Text);
+        }
+        if key == b"type" {
+            met.note(TYPE, twice);
+        }
+        scanner.skip().map(drop)
+    })
+}
+
 /// A medium by its `uuid` if it has one, else by its whole part.
-fn named_medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces, kind: &str) -> Result<(), Malformed> {
-    match named(scanner.ahead(b"uuid"), kind)? {
+fn named_medium(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    kind: &str,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    let mut whole = scanner.clone();
+    match named(uuid(scanner, twice)?, kind)? {
         Some(digest) => {
             pieces.media(Field::Media, digest);
-            scanner.skip().map(drop)
+            Ok(())
         }
-        None => medium(scanner, pieces),
+        None => medium(&mut whole, pieces),
     }
+}
+
+/// Passes over a part; where its `uuid` stands.
+fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanner<'a>>, Malformed> {
+    let (mut uuid, mut met) = (None, Met::default());
+    scanner.object(|scanner, key| {
+        if key == b"uuid" {
+            met.note(UUID, twice);
+            uuid = Some(scanner.clone());
+        } else if key == b"type" {
+            met.note(TYPE, twice);
+        }
+        scanner.skip().map(drop)
+    })?;
+    Ok(uuid)
 }
 
 /// The digest of a medium's `uuid`. vLLM names what it caches of a medium by it and looks at nothing else, so neither does
@@ -250,10 +337,13 @@ fn url(scanner: &mut Scanner<'_>) -> Result<Option<MediaDigest>, Malformed> {
 }
 
 /// A call: its function, then its id.
-fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
-    let mut id = None;
+fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut id, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
-        b"function" => function(scanner, pieces),
+        b"function" => {
+            met.note(0, twice);
+            function(scanner, pieces, twice)
+        }
         b"id" => hold(scanner, &mut id),
         _ => scanner.skip().map(drop),
     })?;
@@ -262,11 +352,14 @@ fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malfo
 
 /// A function that is called: its arguments, then its name. Some clients write them in this order and some in the
 /// other; the name is the one that is cheap to come back to.
-fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
-    let mut name = None;
+fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut name, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
-        b"arguments" if scanner.peek() == Some(b'"') => field(scanner, pieces, Field::ToolArguments),
         b"arguments" => {
+            met.note(0, twice);
+            if scanner.peek() == Some(b'"') {
+                return field(scanner, pieces, Field::ToolArguments);
+            }
             // Some clients send them as JSON instead of as text.
             pieces.field(Field::ToolArguments);
             scanner.compact(&mut Hashed(pieces))

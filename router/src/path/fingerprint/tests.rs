@@ -252,6 +252,69 @@ fn images_that_are_not_named_by_a_url_are_told_apart_by_their_part() {
 }
 
 #[test]
+fn of_a_member_given_twice_the_last_one_counts() {
+    let same = [
+        (
+            r#"{"role":"user","content":"x","role":"system"}"#,
+            r#"{"role":"system","content":"x"}"#,
+        ),
+        (
+            r#"{"content":"x","role":"user","content":null}"#,
+            r#"{"role":"user"}"#,
+        ),
+        (r#"{"content":null,"content":"x"}"#, r#"{"content":"x"}"#),
+        (r#"{"content":"x","content":"y"}"#, r#"{"content":"y"}"#),
+        (
+            r#"{"role":"a","content":"x","\u0072ole":"b"}"#,
+            r#"{"role":"b","content":"x"}"#,
+        ),
+        (
+            r#"{"name":"a","content":"x","name":"b"}"#,
+            r#"{"name":"b","content":"x"}"#,
+        ),
+        (
+            r#"{"reasoning":"a","content":"x","reasoning":"b"}"#,
+            r#"{"reasoning":"b","content":"x"}"#,
+        ),
+        (
+            r#"{"content":[{"type":"file","text":"x","type":"text","text":"y"}]}"#,
+            r#"{"content":[{"type":"text","text":"y"}]}"#,
+        ),
+        (
+            r#"{"content":[{"type":"audio_url","uuid":"a","uuid":"b"}]}"#,
+            r#"{"content":[{"type":"audio_url","uuid":"b"}]}"#,
+        ),
+        (
+            r#"{"content":[{"type":"novel","type":"refusal","refusal":"x"}]}"#,
+            r#"{"content":[{"type":"refusal","refusal":"x"}]}"#,
+        ),
+        (
+            r#"{"content":[{"type":"image_url","image_url":"a","image_url":null,"file_id":"f"}]}"#,
+            r#"{"content":[{"type":"image_url","image_url":null,"file_id":"f"}]}"#,
+        ),
+        (
+            r#"{"tool_calls":[{"function":{"name":"a","arguments":"1","arguments":"2"}}]}"#,
+            r#"{"tool_calls":[{"function":{"name":"a","arguments":"2"}}]}"#,
+        ),
+        (
+            r#"{"tool_calls":[{"function":{"name":"a"},"id":"c","function":{"name":"b"}}]}"#,
+            r#"{"tool_calls":[{"function":{"name":"b"},"id":"c"}]}"#,
+        ),
+        (
+            r#"{"tool_calls":[{"id":"a","function":{"arguments":"1","arguments":"2"}}],"role":"assistant","content":"x"}"#,
+            r#"{"role":"assistant","content":"x","tool_calls":[{"id":"a","function":{"arguments":"2"}}]}"#,
+        ),
+    ];
+    for (twice, once) in same {
+        let around = |message| {
+            let other = r#"{"role":"user","content":"z"}"#;
+            chain(&format!(r#"{{"messages":[{other},{message},{other}]}}"#))
+        };
+        assert_eq!(around(twice), around(once), "{twice}");
+    }
+}
+
+#[test]
 fn the_endpoint_says_whether_messages_or_prompt_is_the_prompt() {
     let read = |endpoint, messages: &str, prompt: &str| {
         let body =

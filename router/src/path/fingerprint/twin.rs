@@ -330,10 +330,18 @@ impl Writer {
         format!("[{}{}]", items.join(","), self.space())
     }
 
-    /// Members in this order, among others that mean nothing.
+    /// Members in this order, among others that mean nothing. Of one that is given twice, the last counts, in the place
+    /// of the first.
     fn object(&mut self, members: Vec<(&str, String)>) -> String {
         let mut written = Vec::new();
-        for (key, value) in members {
+        let (mut members, mut last) = (members, Vec::new());
+        for (key, value) in &mut members {
+            if self.0.random_bool(0.05) {
+                last.push((*key, std::mem::replace(value, self.decoy().to_owned())));
+            }
+        }
+        last.shuffle(&mut self.0);
+        for (key, value) in members.into_iter().chain(last) {
             while self.chance() {
                 let ignored = ["\"temperature\":0.5", "\"x\": {\"role\": [\"no\"]}", "\"\":null"]
                     [self.0.random_range(0..3)];
@@ -344,6 +352,24 @@ impl Writer {
         }
         let (before, after) = (self.space(), self.space());
         format!("{{{before}{}{after}}}", written.join(","))
+    }
+
+    /// A value that does not count, because the member is given once more.
+    fn decoy(&mut self) -> &'static str {
+        let decoys = [
+            "null",
+            "\"no\"",
+            "\"text\"",
+            "\"image_url\"",
+            "\"file\"",
+            "7",
+            "{}",
+            r#"{"url":"no","arguments":"no","name":"no"}"#,
+            "[]",
+            r#"[{"type":"text","text":"no","role":"no","content":"no"}]"#,
+            r#"[{"id":"no","function":{"arguments":"no"}}]"#,
+        ];
+        decoys[self.0.random_range(0..decoys.len())]
     }
 
     fn shuffled(&mut self, mut members: Vec<(&str, String)>) -> String {
