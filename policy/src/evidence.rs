@@ -61,6 +61,18 @@ pub enum Event {
     Cleared,
 }
 
+impl Event {
+    /// The hashes that it names.
+    #[must_use]
+    pub fn hashes(&self) -> &[u64] {
+        match self {
+            Self::Stored(stored) => &stored.hashes,
+            Self::Copied { hashes, .. } | Self::Removed { hashes, .. } => hashes,
+            Self::Cleared => &[],
+        }
+    }
+}
+
 /// Blocks that were stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {

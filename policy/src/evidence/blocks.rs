@@ -138,7 +138,9 @@ impl Blocks {
 
     /// Everything left.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        // Nothing is freed: lookups wait for whoever does this.
+        self.held.clear();
+        self.missing.clear();
     }
 
     /// Whether a prompt can use this block: it and all blocks before it are there.
@@ -164,7 +166,8 @@ impl Blocks {
     #[must_use]
     pub fn path(&self, last: u64) -> Option<Vec<u64>> {
         let mut at = self.held.get(&last)?;
-        let mut path = Vec::with_capacity(at.depth as usize);
+        // Depths fall on the way up, but an event that repeats hashes may say that one is deeper than it is.
+        let mut path = Vec::with_capacity((at.depth as usize).min(self.held.len()));
         path.push(last);
         while let Some(parent) = at.parent {
             path.push(parent);
@@ -214,6 +217,20 @@ mod tests {
             Some(u64::from(u32::MAX) + 7)
         );
         assert_eq!(blocks.stored_at(7), Some(7));
+    }
+
+    #[test]
+    fn an_event_that_repeats_hashes_reserves_no_more_than_there_is() {
+        let mut blocks = Blocks::default();
+        let mut hashes = [1, 2].repeat(1 << 16);
+        hashes.push(3);
+        assert_eq!(
+            blocks.store(None, &hashes, Medium::Gpu, 1),
+            Some((3, (1 << 17) + 1))
+        );
+        let path = blocks.path(3).unwrap();
+        assert_eq!(path, [1, 2, 3]);
+        assert!(path.capacity() < 16, "{}", path.capacity());
     }
 
     proptest! {

@@ -1,11 +1,14 @@
 //! One worker's events, bound to the text keys of prompts.
 
 mod recent;
+mod spans;
 mod unnamed;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use recent::Recent;
+use spans::{Span, Spans};
 use unnamed::{Claim, Unnamed, depth_of};
 
 use super::blocks::Blocks;
@@ -13,8 +16,10 @@ use super::{Event, Medium, Stored};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// Text keys of one worker that are bound to blocks: some 20 MB at the most.
+/// Text keys of one worker that are bound to blocks: with their tables, 13 MB at the most.
 const KEYS: usize = 1 << 18;
+/// Blocks that they are bound to: 8 MB at the most.
+const BOUND: usize = 1 << 20;
 /// Conversations whose newest block is remembered.
 const SESSIONS: usize = 1 << 16;
 /// Turns that wait for their blocks' events.
@@ -35,16 +40,6 @@ pub struct TurnBlocks {
     pub prompt: u64,
     /// Tokens of prompt and reply.
     pub total: u64,
-}
-
-/// What a key's text fills: the blocks that end in it, after those of the keys before.
-#[derive(Clone, Debug)]
-struct Span {
-    /// Blocks before and in it.
-    depth: u32,
-    blocks: Box<[u64]>,
-    /// The last of those blocks, though it be before this key; `None` if there is none yet.
-    last: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +65,7 @@ pub struct Resident {
 pub struct WorkerEvidence {
     blocks: Blocks,
     block_size: u32,
-    keys: Recent<PrefixHash, Span>,
+    keys: Spans,
     tips: Recent<u64, Tip>,
     /// Chains of events that name no conversation.
     unnamed: Unnamed,
@@ -99,7 +94,7 @@ impl Default for WorkerEvidence {
         Self {
             blocks: Blocks::default(),
             block_size: 0,
-            keys: Recent::new(KEYS),
+            keys: Spans::new(KEYS, BOUND),
             tips: Recent::new(SESSIONS),
             unnamed: Unnamed::default(),
             waiting: VecDeque::new(),
@@ -113,14 +108,21 @@ impl Default for WorkerEvidence {
 impl WorkerEvidence {
     /// Takes one event.
     pub fn apply(&mut self, event: &Event) {
+        self.apply_part(event, 0..event.hashes().len());
+    }
+
+    /// Takes part of an event, these of its hashes: the parts in their order come to the same as the whole. A long event
+    /// can so be taken without keeping lookups waiting.
+    pub fn apply_part(&mut self, event: &Event, part: Range<usize>) {
+        let some = event.hashes().get(part.clone()).unwrap_or_default();
         match event {
-            Event::Stored(stored) => self.store(stored),
+            Event::Stored(stored) => self.store(stored, part),
             // Another group's blocks: the same hashes, where they are of the same tokens.
             Event::Copied { group, .. } | Event::Removed { group, .. }
                 if *group != self.group.unwrap_or(0) => {}
-            Event::Copied { hashes, medium, .. } => self.blocks.copied(hashes, *medium),
-            Event::Removed { hashes, medium, .. } => {
-                for &hash in hashes {
+            Event::Copied { medium, .. } => self.blocks.copied(some, *medium),
+            Event::Removed { medium, .. } => {
+                for &hash in some {
                     self.blocks.remove(hash, *medium);
                 }
             }
@@ -134,13 +136,14 @@ impl WorkerEvidence {
         }
     }
 
-    /// Nothing that was known can be believed any more.
-    pub fn forget(&mut self) {
-        *self = Self {
+    /// Nothing that was known can be believed any more. Returns it, so that whoever keeps others waiting can free it later.
+    pub fn forget(&mut self) -> Self {
+        let empty = Self {
             stored: self.stored,
             bindings: self.bindings,
             ..Self::default()
         };
+        std::mem::replace(self, empty)
     }
 
     /// Events of stored blocks so far.
@@ -225,19 +228,25 @@ impl WorkerEvidence {
         span.last.is_none_or(|last| self.blocks.serves(last))
     }
 
-    fn store(&mut self, stored: &Stored) {
+    fn store(&mut self, stored: &Stored, part: Range<usize>) {
         if stored.partial || *self.group.get_or_insert(stored.group) != stored.group {
             return;
         }
-        self.stored += 1;
+        let Some(hashes) = stored.hashes.get(part.clone()) else {
+            return;
+        };
+        // One event, in however many parts.
+        self.stored += u64::from(part.start == 0);
         if stored.block_size > 0 && stored.medium == Medium::Gpu {
             self.block_size = stored.block_size;
         }
         let at = self.stored;
+        let before = part.start.checked_sub(1).map(|last| stored.hashes[last]);
         let last = self
             .blocks
-            .store(stored.parent, &stored.hashes, stored.medium, at);
-        let Some((hash, depth)) = last else {
+            .store(before.or(stored.parent), hashes, stored.medium, at);
+        // Only the whole of it ends somebody's chain.
+        let Some((hash, depth)) = last.filter(|_| part.end == stored.hashes.len()) else {
             return;
         };
         if let Some(session) = stored.session {
@@ -337,14 +346,15 @@ impl WorkerEvidence {
                 break;
             }
             let depth = (depth as usize).clamp(from, path.len());
-            spans.push((
-                key,
-                Span {
-                    depth: depth as u32,
-                    blocks: path[from..depth].into(),
-                    last: depth.checked_sub(1).map(|at| path[at]),
-                },
-            ));
+            if !self.keys.takes(depth - from) {
+                break;
+            }
+            let span = Span {
+                depth: depth as u32,
+                blocks: &path[from..depth],
+                last: depth.checked_sub(1).map(|at| path[at]),
+            };
+            spans.push((key, span));
             from = depth;
         }
         let bound = if by_shape {

@@ -9,6 +9,7 @@
 //! that was known is forgotten and learned again from the next batch on. What is never done is to go on as if nothing had
 //! been lost.
 
+mod cut;
 mod replay;
 
 use std::sync::Arc;
@@ -35,8 +36,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(30);
 /// The shortest wait after a stream broke.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// Events that are applied before requests may look again.
-const AT_ONCE: usize = 64;
 
 /// When a batch was made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,7 +90,8 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         if !can_resume {
             // Nobody can say what was missed.
             app.metrics.kv_stream(worker.name(), "forget");
-            app.knowledge.evidence(worker.id, WorkerEvidence::forget);
+            // Freed here, where no lock is held.
+            drop(app.knowledge.evidence(worker.id, WorkerEvidence::forget));
             sequence = Sequence::new();
         }
         app.metrics.kv_stream(worker.name(), "lost");
@@ -212,9 +212,11 @@ impl Stream<'_> {
         if made == Made::Since && events.contains(&Event::Cleared) {
             knowledge.cleared(worker);
         }
-        for some in events.chunks(AT_ONCE) {
+        for some in cut::batches(events) {
             knowledge.evidence(worker, |evidence| {
-                some.iter().for_each(|event| evidence.apply(event))
+                for (event, part) in some {
+                    evidence.apply_part(event, part);
+                }
             });
         }
     }
@@ -254,9 +256,12 @@ impl Stream<'_> {
 
     fn forget(&self) {
         self.app.metrics.kv_stream(self.worker.name(), "forget");
-        self.app
-            .knowledge
-            .evidence(self.worker.id, WorkerEvidence::forget);
+        // Freed here, where no lock is held.
+        drop(
+            self.app
+                .knowledge
+                .evidence(self.worker.id, WorkerEvidence::forget),
+        );
     }
 }
 

@@ -5,7 +5,8 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 /// A map that forgets what was not put again for a while: the older half goes when the younger one is full. It costs
-/// nothing per use, and nothing here depends on the exact order.
+/// nothing per use, and nothing here depends on the exact order. What goes is not freed, as whoever writes holds a lock:
+/// the younger half goes on in its memory.
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     young: FxHashMap<K, V>,
@@ -13,7 +14,7 @@ pub(super) struct Recent<K, V> {
     half: usize,
 }
 
-impl<K: Copy + Eq + Hash, V> Recent<K, V> {
+impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
     pub(super) fn new(most: usize) -> Self {
         Self {
             young: FxHashMap::default(),
@@ -28,14 +29,11 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
 
     pub(super) fn put(&mut self, key: K, value: V) {
         if self.young.len() >= self.half && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+            self.young.reserve(self.old.len());
         }
         self.young.insert(key, value);
-    }
-
-    pub(super) fn remove(&mut self, key: K) {
-        self.young.remove(&key);
-        self.old.remove(&key);
     }
 
     pub(super) fn clear(&mut self) {

@@ -86,8 +86,9 @@ fn what_was_removed_is_taken_off_to_the_block() {
     assert_eq!(tokens(&evidence, &[1, 2]), Some(64));
     evidence.apply(&Event::Cleared);
     assert_eq!(tokens(&evidence, &[1, 2]), Some(0), "known to be gone");
-    evidence.forget();
+    let known = evidence.forget();
     assert_eq!(tokens(&evidence, &[1, 2]), None, "not known");
+    assert_eq!(tokens(&known, &[1, 2]), Some(0), "whoever forgets it may free it");
 }
 
 #[test]
@@ -349,5 +350,40 @@ fn a_copy_of_another_groups_blocks_is_none_of_the_followed_group() {
         });
         evidence.apply(&removed(15));
         assert_eq!(tokens(&evidence, &[1, 2]), kept, "group {group}");
+    }
+}
+
+#[test]
+fn a_long_event_in_parts_comes_to_the_same_as_the_whole() {
+    let hashes: Vec<u64> = (11..35).collect();
+    for session in [Some(9), None] {
+        let long = Event::Stored(Stored {
+            hashes: hashes.clone(),
+            block_size: BLOCK as u32,
+            session,
+            ..Stored::default()
+        });
+        let gone = Event::Removed {
+            hashes: (30..35).rev().collect(),
+            medium: Medium::Gpu,
+            group: 0,
+        };
+        for size in [1, 4, 7, 24, 40] {
+            let mut evidence = WorkerEvidence::default();
+            // The other's blocks would be as many as a part of 4 brings.
+            evidence.turn_over(turn(9, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0));
+            evidence.turn_over(turn(8, &[21, 22], 0));
+            let mut parts = |event: &Event| {
+                for from in (0..event.hashes().len()).step_by(size) {
+                    evidence.apply_part(event, from..(from + size).min(event.hashes().len()));
+                }
+            };
+            parts(&long);
+            parts(&gone);
+            let known = tokens(&evidence, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+            assert_eq!(known, Some(19 * BLOCK), "{session:?} {size}");
+            assert_eq!(tokens(&evidence, &[21, 22]), None);
+            assert_eq!((evidence.stored(), evidence.blocks()), (1, 19));
+        }
     }
 }
