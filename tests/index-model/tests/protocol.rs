@@ -279,7 +279,7 @@ impl Scheduler for Stopped {
 #[test]
 fn a_lookup_never_waits_for_a_writer_that_was_stopped_in_the_middle_of_a_change() {
     static CUT_SHORT: AtomicU32 = AtomicU32::new(0);
-    static UNKNOWN_CUT_SHORT: AtomicU32 = AtomicU32::new(0);
+    const LOOKUPS: usize = 12;
     let scheduler = Stopped {
         random: RandomScheduler::new(SCHEDULES),
         is_stopped: false,
@@ -301,20 +301,25 @@ fn a_lookup_never_waits_for_a_writer_that_was_stopped_in_the_middle_of_a_change(
         let reader = index.reader();
         let reading = shuttle::thread::spawn(move || {
             let mut reach = Reach::new();
-            // Nobody's prompt, and one that goes on where nobody's does: both end in a miss.
-            reader.lookup(&keys(&[99]), &mut reach);
-            assert_eq!(reach.deepest(), 0);
-            UNKNOWN_CUT_SHORT.fetch_add(u32::from(!reach.is_complete()), Ordering::Relaxed);
-            reader.lookup(&keys(&[1, 2, 3, 4, 99]), &mut reach);
-            assert!(reach.of(WorkerId(0)) == 4 || !reach.is_complete());
-            CUT_SHORT.fetch_add(u32::from(!reach.is_complete()), Ordering::Relaxed);
+            // Often enough to meet the writer wherever it is stopped; once it was met, it stays where it is.
+            for _ in 0..LOOKUPS {
+                // Nobody's prompt, and one that goes on where nobody's does: both end in a miss.
+                reader.lookup(&keys(&[99]), &mut reach);
+                assert_eq!(reach.deepest(), 0);
+                reader.lookup(&keys(&[1, 2, 3, 4, 99]), &mut reach);
+                assert!(reach.of(WorkerId(0)) == 4 || !reach.is_complete());
+                if !reach.is_complete() {
+                    CUT_SHORT.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+            }
         });
         index.forget(WorkerId(1));
         reading.join().unwrap();
         assert_eq!(index.broken(), None);
     });
     assert!(
-        CUT_SHORT.load(Ordering::Relaxed) > 0 && UNKNOWN_CUT_SHORT.load(Ordering::Relaxed) > 0,
+        CUT_SHORT.load(Ordering::Relaxed) > 0,
         "some schedules stop the writer where the reader notices"
     );
 }
