@@ -84,7 +84,9 @@ fn main() -> ExitCode {
         for (name, write) in shapes::SHAPES {
             let body = shapes::of_size(write, bytes);
             let measured = measure(&body);
-            let is_promised = !name.contains("all but ASCII");
+            // What is written anew, and what is passed over twice once it is large, is measured and not promised.
+            let is_promised =
+                !(name.contains("all but ASCII") || name.contains("members sorted") && bytes > 128 << 10);
             let kept = !is_promised || measured.keeps(promised);
             broken += usize::from(!kept);
             let [best, median, limit] =
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
             let (passes, speed) = (measured.passes(), body.len() as f64 / best / 1e3);
             let verdict = match (is_promised, kept) {
                 (false, _) => "none".to_owned(),
+                (true, true) if measured.best > promised => format!("{limit:.0}, kept in passes"),
                 (true, true) => format!("{limit:.0}, kept"),
                 (true, false) => format!("{limit:.0}, BROKEN"),
             };
