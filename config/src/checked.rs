@@ -7,18 +7,37 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::Uri;
-use policy::cost::PrefillCost;
-use policy::route::{CacheAware, PolicyName, Settings, Weights};
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 
-use crate::written::{CachePolicy, Dialect, LogFormat, Priority};
+use crate::written::LogFormat;
 
+mod admission;
+mod base_url;
 mod calibration;
+mod checker;
 mod convert;
+mod failure;
+mod health;
+mod http;
+mod keys;
+mod limits;
+mod objective;
+mod routing;
+mod tls;
 mod worker;
 
-pub(crate) use convert::{check, routing};
+pub use admission::Admission;
+pub(crate) use convert::check;
+pub use failure::Failure;
+pub use health::Health;
+pub use http::{Http, Network};
+pub use keys::{Key, KeyDigest, Rate};
+pub use limits::Limits;
+pub use objective::{Class, Objective};
+pub use routing::Routing;
+pub(crate) use routing::routing;
+pub use tls::{Identity, ServerTls, Tls, WorkersTls};
+pub use worker::{KvEvents, Secret, Worker};
 
 /// A configuration without mistakes. There is at least one worker; names and urls are unique.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,12 +60,30 @@ pub struct Config {
     pub index: IndexConfig,
     /// Probes of the workers.
     pub health: Health,
+    /// What is done about workers that fail.
+    pub failure: Failure,
+    /// HTTP between clients and workers.
+    pub http: Http,
     /// Bounds.
     pub limits: Limits,
+    /// When a request waits, and when it is turned away.
+    pub admission: Admission,
+    /// Who may come in. Empty means everybody, unless `admission` names a file of keys, which then has none.
+    pub keys: Vec<Key>,
+    /// Encryption.
+    pub tls: Tls,
     /// The capture, if there is to be one.
     pub capture: Option<Capture>,
     /// The log.
     pub log: Log,
+}
+
+impl Config {
+    /// Whether callers have to show a key.
+    #[must_use]
+    pub fn requires_keys(&self) -> bool {
+        !self.keys.is_empty() || self.admission.keys_file.is_some()
+    }
 }
 
 /// The data port.
@@ -54,6 +91,8 @@ pub struct Config {
 pub struct Server {
     /// Address that clients connect to.
     pub listen: SocketAddr,
+    /// Local socket on which the ports are handed over.
+    pub handover: Option<PathBuf>,
 }
 
 /// The admin port.
@@ -61,112 +100,6 @@ pub struct Server {
 pub struct Admin {
     /// Address of metrics and administration.
     pub listen: SocketAddr,
-}
-
-/// One worker.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Worker {
-    /// Unique; 1 to 64 visible ASCII characters, fit for a header and a label.
-    pub name: String,
-    /// `http` scheme, an authority, and a base path that does not end in `/` unless it is just that.
-    pub url: Uri,
-    /// α, β, γ to begin with.
-    pub cost: PrefillCost,
-    /// Whether somebody measured or wrote them; else the worker begins as the others of its pool are.
-    pub cost_is_known: bool,
-    /// Tokens that fit into its prefix cache; at least one block.
-    pub capacity: Tokens,
-    /// Tokens per block; at least 1.
-    pub block_size: u32,
-    /// The data-parallel rank that requests are pinned to, where its url has several.
-    pub rank: Option<u32>,
-    /// What its cache drops first.
-    pub cache_policy: CachePolicy,
-    /// How it is told.
-    pub dialect: Dialect,
-    /// Whether and how its requests carry a priority.
-    pub priority: Priority,
-    /// The models that it serves, if that was written; empty means: ask it.
-    pub models: Vec<String>,
-    /// Where its cache's events are.
-    pub kv_events: KvEvents,
-}
-
-/// Where a worker's cache events are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KvEvents {
-    /// Ask it.
-    Auto,
-    /// Take none.
-    Off,
-    /// There.
-    At {
-        /// Of the publisher: `tcp://host:port`.
-        endpoint: String,
-        /// Of the socket that replays what was lost: `tcp://host:port`.
-        replay: Option<String>,
-    },
-}
-
-/// How a worker is chosen.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Routing {
-    /// The rule.
-    pub policy: PolicyName,
-    /// Weights of `tail`; finite and not negative.
-    pub weights: Weights,
-    /// Upper bound of κ; at least 1.
-    pub kappa_max: f64,
-    /// Window over which ρ is measured; positive.
-    pub utilisation_window: Millis,
-    /// Thresholds of `cache_aware`.
-    pub cache_aware: CacheAware,
-    /// Tokens per byte of text before anything was learned; positive.
-    pub tokens_per_byte: f64,
-}
-
-impl Default for Routing {
-    /// What an empty `[routing]` section means.
-    fn default() -> Self {
-        routing(crate::written::Routing::default())
-    }
-}
-
-impl Routing {
-    /// Policy and weights as the one value that [`policy::route`] takes.
-    #[must_use]
-    pub fn settings(&self) -> Settings {
-        Settings {
-            policy: self.policy,
-            weights: self.weights,
-            kappa_max: self.kappa_max,
-            cache_aware: self.cache_aware,
-        }
-    }
-}
-
-/// The objective: `share` of turns have their first token within `ttft`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Objective {
-    /// Time to first token; positive.
-    pub ttft: Millis,
-    /// Share of turns, between 0 and 1, both excluded.
-    pub share: f64,
-    /// Q̂ before anything was learned.
-    pub next_prompt: Tokens,
-    /// Classes with an objective of their own; their names are unique.
-    pub classes: Vec<Class>,
-}
-
-/// A class of turns with an objective of its own.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Class {
-    /// 1 to 64 visible ASCII characters.
-    pub name: String,
-    /// Time to first token; positive.
-    pub ttft: Millis,
-    /// Models whose turns are of it if they name no class.
-    pub models: Vec<String>,
 }
 
 /// What is learned while the router serves.
@@ -217,50 +150,6 @@ pub struct Snapshot {
     pub interval: Duration,
     /// Age beyond which one is not read.
     pub max_age: Duration,
-}
-
-/// Probes of the workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
-    /// Time between two probes; positive.
-    pub interval: Duration,
-    /// Time after which one has failed; positive, at most the interval.
-    pub timeout: Duration,
-    /// Failures in a row that take a worker out.
-    pub unhealthy_after: NonZeroU32,
-    /// Successes in a row that bring it back.
-    pub healthy_after: NonZeroU32,
-    /// Path and query of the probe; begins with `/`.
-    pub path: String,
-    /// Time between two looks at a worker's own queue.
-    pub queue_interval: Option<Duration>,
-}
-
-/// Bounds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of a request body.
-    pub max_body_bytes: NonZeroUsize,
-    /// Bytes of a request's head; at least 8 KiB, which is hyper's least.
-    pub max_header_bytes: NonZeroUsize,
-    /// For a client to send a request's head.
-    pub header_timeout: Duration,
-    /// For a client to send a request's body.
-    pub body_timeout: Duration,
-    /// For a connection to a worker to come up.
-    pub connect_timeout: Duration,
-    /// Total wait for the head of a worker's answer.
-    pub first_byte_timeout: Duration,
-    /// For a stream to be silent.
-    pub idle_timeout: Duration,
-    /// Open client connections.
-    pub max_connections: NonZeroUsize,
-    /// Requests in flight.
-    pub max_in_flight: NonZeroUsize,
-    /// For requests in flight to end after the router was told to stop; may be zero.
-    pub drain_timeout: Duration,
-    /// Other workers to be tried.
-    pub retries: u32,
 }
 
 /// A capture of the traffic.

@@ -29,8 +29,9 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Capture, Class, Config, Health, Hints, IndexConfig, KvEvents, Learning, Limits, Log, Objective,
-    Routing, Server, Snapshot, Worker,
+    Admin, Admission, Capture, Class, Config, Failure, Health, Hints, Http, Identity, IndexConfig, Key,
+    KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret, Server, ServerTls,
+    Snapshot, Tls, Worker, WorkersTls,
 };
 pub use load::{LoadError, Sources, load, load_file, load_routing};
 pub use markdown::reference;
@@ -38,7 +39,7 @@ pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, Weights};
 pub use problem::{Origin, Problem, Problems};
 pub use schema::schema;
-pub use written::{CachePolicy, Dialect, LogFormat, Priority};
+pub use written::{CachePolicy, Dialect, Forwarded, LogFormat, Priority};
 
 /// A complete, commented configuration file: every key, each with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");

@@ -116,6 +116,31 @@ pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     }
 }
 
+/// A file of keys: what is written, where, and what is wrong with it.
+pub(crate) struct ReadKeys {
+    pub(crate) keys: Vec<written::Key>,
+    pub(crate) origins: BTreeMap<String, Origin>,
+    pub(crate) problems: Problems,
+}
+
+/// Reads a file of keys.
+pub(crate) fn read_keys(path: &Path) -> Result<ReadKeys, LoadError> {
+    let text = read_text(path)?;
+    let mut problems = Problems::default();
+    let mut root = tree::read(&path.display().to_string(), &text, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems.into());
+    }
+    let schema = schemars::schema_for!(written::KeysFile).to_value();
+    validate(&mut root, Schema::of(&schema), "", &mut problems);
+    let keys = written::KeysFile::deserialize(root.to_toml()).map(|file| file.keys);
+    Ok(ReadKeys {
+        keys: keys.unwrap_or_default(),
+        origins: root.origins(),
+        problems,
+    })
+}
+
 /// Reads `path`, if there is one, and [`load`]s it under the environment and the command line.
 ///
 /// # Errors

@@ -43,6 +43,18 @@ impl PrefillCost {
         Millis(self.beta_ms) + self.marginal(uncached, cached)
     }
 
+    /// How many times as long as under `before` a prefill takes that took `typical` then; 1 where that says nothing.
+    #[must_use]
+    pub fn times_as_long_as(&self, before: &Self, typical: Millis) -> f64 {
+        let tokens = Tokens(before.tokens_within(typical, Tokens::ZERO).min(1e9) as u64);
+        let factor = self.prefill(tokens, Tokens::ZERO).0 / before.prefill(tokens, Tokens::ZERO).0;
+        if factor.is_finite() && factor > 0.0 {
+            factor
+        } else {
+            1.0
+        }
+    }
+
     /// ξ_w: the largest number of uncached tokens, after `cached` tokens of history, whose prefill stays within
     /// `threshold`. The positive root of `γ/2·u² + (α + γ·h)·u = threshold − β`.
     #[must_use]
@@ -91,6 +103,21 @@ mod tests {
             PrefillCost::linear(0.1, 50.0).tokens_within(Millis(50.0), Tokens::ZERO),
             0.0
         );
+    }
+
+    #[test]
+    fn a_worker_that_became_slower_takes_so_many_times_as_long() {
+        let times = |now: PrefillCost, typical| {
+            now.times_as_long_as(&PrefillCost::linear(0.1, 20.0), Millis(typical))
+        };
+        assert!((times(PrefillCost::linear(0.8, 160.0), 500.0) - 8.0).abs() < 1e-12);
+        // Half of a prefill of 40 ms is β, which did not change.
+        assert!((times(PrefillCost::linear(0.2, 20.0), 40.0) - 1.5).abs() < 1e-12);
+        for cost in [PrefillCost::linear(0.0, 0.0), PrefillCost::linear(f64::NAN, 1.0)] {
+            assert_eq!(times(cost, 40.0), 1.0);
+        }
+        let free = PrefillCost::linear(0.0, 0.0);
+        assert_eq!(free.times_as_long_as(&free, Millis::ZERO), 1.0);
     }
 
     #[test]

@@ -13,6 +13,6 @@ mod utilisation;
 pub use classes::{Class, Finish, HabitTable, Stage, TRUSTED};
 pub use conversations::{Habits, Mean};
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
-pub use prefill_cost::{LearnedCost, pooled};
+pub use prefill_cost::{LearnedCost, PrefillSize, pooled};
 pub use tokens_per_byte::TokensPerByte;
 pub use utilisation::Utilisation;

@@ -3,6 +3,7 @@
 //! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers hand in `now`, bytes and seeds, and get
 //! values back, so that the router, the simulated engine, the simulator and the tests all run the very same code.
 
+pub mod admission;
 pub mod cache;
 pub mod cost;
 pub mod estimate;

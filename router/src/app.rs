@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use config::Config;
+use http::Request;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -16,25 +19,43 @@ use policy::units::{Millis, Tokens};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::body::Body;
+use crate::admission::Admission;
+use crate::admission::gate::Permit;
+use crate::admission::limits::Charge;
+use crate::body::{self, Body};
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::feedback::{ClassState, Feedback};
+use crate::fleet::health::Probe;
 use crate::fleet::hints::Told;
+use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
 use crate::metrics::{Gauges, Metrics, WorkerGauges};
+use crate::path::arrival::trace::Ids;
+use crate::path::stored::Stored;
+use crate::reload::{self, Live, ReloadError};
+use crate::tls::{Connector, Tls, TlsError};
+use crate::upstream::{Origin, Reply};
 
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
+/// Idle connections are given up before the worker does so, which would be in the moment when one is used again: uvicorn,
+/// which serves vLLM and SGLang, closes them after five seconds.
+const POOL_IDLE: Duration = Duration::from_secs(4);
 /// Largest buffer for a worker's response head.
 const UPSTREAM_HEAD_BYTES: usize = 512 * 1024;
 
 /// Everything that requests share.
 #[derive(Debug)]
 pub struct App {
-    /// What was configured.
+    /// What was configured at the start. What can change since is in [`App::live`], `settings` and `admission`.
     pub config: Config,
+    live: ArcSwap<Live>,
+    /// What came of reading the configuration again.
+    pub reloads: parking_lot::Mutex<reload::State>,
+    /// Certificates.
+    pub tls: Tls,
     /// Policy and weights in force; swapped whole.
     pub settings: ArcSwap<Settings>,
     /// The workers.
@@ -43,10 +64,20 @@ pub struct App {
     pub knowledge: Knowledge,
     /// What was learned of costs, conversations and the tail.
     pub feedback: Feedback,
+    /// Who may come in, and when.
+    pub admission: Admission,
     /// What is counted.
     pub metrics: Metrics,
-    /// Connections to the workers.
-    pub client: Client<HttpConnector, Body>,
+    /// Where turns go, by worker.
+    origins: Vec<Option<Arc<Origin>>>,
+    /// Connections to the workers for everything else.
+    pub client: Client<Connector, Body>,
+    /// What may be tried again.
+    pub retries: parking_lot::Mutex<RetryBudget>,
+    /// Which worker keeps which response.
+    pub stored: Stored,
+    /// Names requests that have none.
+    pub ids: Ids,
     /// The clock.
     pub clock: Clock,
     /// Turns are written down here, if they are.
@@ -55,6 +86,8 @@ pub struct App {
     pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
+    /// Bytes of bodies that are being read.
+    unread: AtomicUsize,
     draining: AtomicBool,
     cut: watch::Sender<bool>,
 }
@@ -65,18 +98,60 @@ pub enum StartError {
     /// Two metrics of one name.
     #[error("the metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
+    /// The certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
 }
 
-/// A place among the requests in flight; dropping it frees the place.
+/// A place among the requests in flight; dropping it frees the place, and lets the next one in that waits for it.
 #[derive(Debug)]
-pub struct Place(Arc<App>);
+pub struct Place {
+    app: Arc<App>,
+    /// What was charged for the request before it was known.
+    pub charge: Charge,
+    /// Its place behind the gate, if there is one.
+    pub permit: Option<Permit>,
+}
+
+impl Place {
+    /// The request is on its way to a worker.
+    pub fn sent(&mut self) {
+        self.charge.sent();
+        if let Some(permit) = &mut self.permit {
+            permit.sent();
+        }
+    }
+}
+
+/// Room for a body while it is being read; dropping it frees the room.
+#[derive(Debug)]
+pub struct Unread<'a> {
+    of: &'a AtomicUsize,
+    max: usize,
+    bytes: usize,
+}
+
+impl Unread<'_> {
+    /// So many bytes more have come; whether there is room for them.
+    #[must_use]
+    pub fn grow(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.of.fetch_add(bytes, Ordering::AcqRel) + bytes <= self.max
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.app.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -103,25 +178,77 @@ impl App {
                 spec.clone(),
                 routing.utilisation_window,
                 &config.health,
+                &config.failure,
             ))
         };
         let fleet = Fleet::new((0..).zip(&config.workers).map(worker).collect());
+        let clock = Clock::start();
+        let tls = Tls::load(&config)?;
         Ok(Arc::new(Self {
+            live: ArcSwap::from_pointee(Live::of(&config)),
+            reloads: parking_lot::Mutex::new(reload::State {
+                generation: 1,
+                ..reload::State::default()
+            }),
+            admission: Admission::new(&config, clock.now()),
             settings: ArcSwap::from_pointee(routing.settings()),
             fleet,
             knowledge,
             feedback: Feedback::new(&config),
             metrics,
             capture: capture.transpose()?,
-            client: client(&config),
-            clock: Clock::start(),
+            origins: origins(&config),
+            client: client(&config, &tls),
+            retries: parking_lot::Mutex::new(RetryBudget::new(
+                config.failure.retry_share,
+                config.failure.retry_floor_per_s,
+            )),
+            tls,
+            stored: Stored::default(),
+            ids: Ids::of_this_process(),
+            clock,
             snapshot: parking_lot::Mutex::new(()),
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
+            unread: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             cut: watch::Sender::new(false),
             config,
         }))
+    }
+
+    /// What can change while the router serves.
+    #[must_use]
+    pub fn live(&self) -> Arc<Live> {
+        self.live.load_full()
+    }
+
+    /// Puts another configuration in force, as far as that can be done while the router serves. Returns the sections that
+    /// have changed and need a restart.
+    ///
+    /// # Errors
+    /// If its certificates cannot be used; then nothing has changed.
+    pub fn reconfigure(&self, config: &Config) -> Result<Vec<&'static str>, ReloadError> {
+        reload::stays_closed(self, config)?;
+        self.tls.reload(config)?;
+        self.settings.store(Arc::new(config.routing.settings()));
+        self.admission.reload(config, self.clock.now());
+        self.live.store(Arc::new(Live::of(config)));
+        Ok(reload::needs_restart(&self.config, config))
+    }
+
+    /// Sends a turn to a worker. Dropping what comes back hangs up.
+    #[must_use]
+    pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
+        match self.origins.get(worker.id.index()) {
+            Some(Some(origin)) => origin.send(request),
+            _ => Reply::hyper(self.client.request(request.map(body::full))),
+        }
+    }
+
+    /// Closes connections to workers that nobody has used for long.
+    pub fn tidy_connections(&self) {
+        self.origins.iter().flatten().for_each(|origin| origin.tidy());
     }
 
     /// The number of the next decision.
@@ -133,13 +260,33 @@ impl App {
     /// A place for one more request, if there is one.
     #[must_use]
     pub fn place(self: &Arc<Self>) -> Option<Place> {
-        let max = self.config.limits.max_in_flight.get();
-        let place = Place(Arc::clone(self));
+        let max = self.live().limits.max_in_flight.get();
+        let place = Place {
+            app: Arc::clone(self),
+            charge: Charge::default(),
+            permit: None,
+        };
         // Counted before the check, so that two requests cannot share the last place; `place` takes it back.
         if self.in_flight.fetch_add(1, Ordering::AcqRel) < max {
             Some(place)
         } else {
             None
+        }
+    }
+
+    /// Whether a place can be had, for a request whose body is still to be read.
+    #[must_use]
+    pub fn has_place(&self) -> bool {
+        self.in_flight() < self.live().limits.max_in_flight.get()
+    }
+
+    /// Room for a body that is going to be read.
+    #[must_use]
+    pub fn unread(&self) -> Unread<'_> {
+        Unread {
+            of: &self.unread,
+            max: self.live().limits.max_unread_bytes.get(),
+            bytes: 0,
         }
     }
 
@@ -175,8 +322,8 @@ impl App {
     }
 
     /// Records whether a worker is well and acts on the change that it makes, if any.
-    pub fn note_health(&self, worker: &Worker, healthy: bool) {
-        match worker.observe_health(healthy) {
+    pub fn note_health(&self, worker: &Worker, probe: Probe) {
+        match worker.observe_health(self.clock.now(), probe) {
             Some(true) => info!(worker = worker.name(), "ready"),
             Some(false) => {
                 warn!(
@@ -197,7 +344,7 @@ impl App {
     pub fn objective_for(&self, worker: &Worker) -> Told {
         let now = self.clock.now();
         let (cost, utilisation) = worker.with_load(|load| (load.cost, load.utilisation.at(now)));
-        let xi = slo::xi_tokens(&cost, self.config.objective.ttft, Millis::ZERO, Tokens::ZERO);
+        let xi = slo::xi_tokens(&cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
         let next_prompt = self.next_prompt();
         let tail = self.feedback.rule().tail(xi, next_prompt, utilisation);
         // Without a free tail ξ is what the cost says, so that the budget never reaches past the whole.
@@ -226,12 +373,14 @@ impl App {
                 .knowledge
                 .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
             let (blocks, kv_bindings) = told.unwrap_or_default();
+            let breaker = worker.condition(now).breaker;
             worker.with_load(|load| {
                 let utilisation = load.utilisation.at(now);
-                let xi = slo::xi_tokens(&load.cost, self.config.objective.ttft, Millis::ZERO, Tokens::ZERO);
+                let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
                 WorkerGauges {
                     name: worker.name().to_owned(),
                     ready: worker.is_ready(),
+                    breaker,
                     in_flight: load.in_flight,
                     wait: load.pending.wait(now),
                     utilisation,
@@ -263,6 +412,9 @@ impl App {
             controller: self.feedback.controller.lock().state(),
             habits,
             lessons_dropped: self.feedback.dropped(),
+            admission: self.admission.gate.counts(),
+            tasks: tokio::runtime::Handle::try_current()
+                .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }
     }
 
@@ -272,20 +424,25 @@ impl App {
         if self.config.learning.habits {
             self.feedback.conversations.lock().habits.all().next_prompt().0
         } else {
-            self.config.objective.next_prompt
+            self.live().objective.next_prompt
         }
     }
 }
 
-fn client(config: &Config) -> Client<HttpConnector, Body> {
+fn origins(config: &Config) -> Vec<Option<Arc<Origin>>> {
+    let origin = |worker: &config::Worker| Origin::new(&worker.url, config.limits.connect_timeout, POOL_IDLE);
+    config.workers.iter().map(origin).collect()
+}
+
+fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(config.limits.connect_timeout));
+    let connect_timeout = config.limits.connect_timeout;
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
-        .pool_idle_timeout(std::time::Duration::from_secs(60))
+        .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
         .http1_max_buf_size(UPSTREAM_HEAD_BYTES)
-        .build(connector)
+        .build(tls.connector(connector, connect_timeout))
 }

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write as _};
 pub mod check;
 pub mod demo;
 pub mod drive;
+pub mod key;
 mod progress;
 pub mod replay;
 pub mod schema;

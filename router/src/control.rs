@@ -62,6 +62,7 @@ pub async fn call(
     let mut request = request
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
         .map_err(|error| transport(&error))?;
+    headers::present(request.headers_mut(), &worker.spec);
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
         let response = app

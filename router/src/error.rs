@@ -1,16 +1,17 @@
 //! What a client is told when its request is not answered by a worker.
 //!
-//! The body has the shape of OpenAI's errors, because that is what its client libraries parse. It says what to do
-//! next and nothing about the inside: addresses and causes go to the log.
+//! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, because that is what their client
+//! libraries parse. It says what to do next and nothing about the inside: addresses and causes go to the log.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use serde_json::json;
 
 use crate::body::{self, Body};
+use crate::path::routes::Family;
 
 /// Marks an answer as the router's own, with the error's code; see also `serve::answer`.
 pub const ERROR_HEADER: &str = "x-tailroute-error";
@@ -28,11 +29,27 @@ pub enum ApiError {
     #[error("the request body could not be read to its end")]
     BodyCutShort,
     /// No worker serves this model.
-    #[error("the model `{0}` is not served here; GET /v1/models lists the models that are")]
-    UnknownModel(String),
+    #[error("the model `{model}` is not served here; served are: {known}")]
+    UnknownModel {
+        /// The model that was asked for.
+        model: String,
+        /// The models that are served.
+        known: String,
+    },
     /// Nothing lives at this path.
     #[error("there is nothing at this path")]
     NotFound,
+    /// No response of this id was made for whoever asks.
+    #[error("no response of this id is known here; send the whole conversation in `input` instead")]
+    UnknownResponse,
+    /// What one tenant does here could be noticed by another.
+    #[error("what engines cache of {what} cannot be kept apart between tenants; {instead}")]
+    Unsalted {
+        /// What.
+        what: &'static str,
+        /// What to do about it.
+        instead: &'static str,
+    },
     /// The path takes other methods.
     #[error("this path takes {0} only")]
     MethodNotAllowed(&'static str),
@@ -48,6 +65,26 @@ pub enum ApiError {
     /// The URI is longer than the limit.
     #[error("the request target is longer than this router takes")]
     UriTooLong,
+    /// It shows no API key that is known here.
+    #[error("no valid API key was given; send it as `Authorization: Bearer KEY`")]
+    Unauthorized,
+    /// Its key is used up for now.
+    #[error("this API key's limit of {what} is reached; try again in {}", seconds(*.after))]
+    RateLimited {
+        /// What of: `requests` or `tokens`.
+        what: &'static str,
+        /// How long until there are enough again.
+        after: Duration,
+    },
+    /// It would miss its objective on every worker.
+    #[error("the time to first token that this turn is to meet cannot be met now; try again in a moment")]
+    ObjectiveOutOfReach,
+    /// Too many wait.
+    #[error("too many requests wait here already; try again in a moment")]
+    QueueFull,
+    /// It waited too long.
+    #[error("no worker had room for this request in time ({})", seconds(*.0))]
+    QueueTimeout(Duration),
     /// Too much is in flight.
     #[error("the router is at its limit of requests in flight; try again in a moment")]
     Overloaded,
@@ -60,6 +97,9 @@ pub enum ApiError {
     /// The worker failed before it answered.
     #[error("the worker failed before it answered")]
     WorkerFailed,
+    /// The request's own deadline has passed.
+    #[error("the request was not answered before its deadline ({})", seconds(*.0))]
+    DeadlineExceeded(Duration),
     /// The worker did not answer in time.
     #[error("the worker did not answer in time ({})", seconds(*.0))]
     WorkerTimeout(Duration),
@@ -75,15 +115,22 @@ impl ApiError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::MalformedJson(_) | Self::MalformedHttp | Self::BodyCutShort => StatusCode::BAD_REQUEST,
-            Self::UnknownModel(_) | Self::NotFound => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::NotFound | Self::UnknownResponse => StatusCode::NOT_FOUND,
+            Self::Unsalted { .. } => StatusCode::FORBIDDEN,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::UriTooLong => StatusCode::URI_TOO_LONG,
-            Self::Overloaded | Self::NoWorkerReady | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::RateLimited { .. } | Self::ObjectiveOutOfReach => StatusCode::TOO_MANY_REQUESTS,
+            Self::Overloaded
+            | Self::QueueFull
+            | Self::QueueTimeout(_)
+            | Self::NoWorkerReady
+            | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
             Self::WorkerFailed => StatusCode::BAD_GATEWAY,
-            Self::WorkerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::DeadlineExceeded(_) | Self::WorkerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 
@@ -94,43 +141,95 @@ impl ApiError {
             Self::MalformedJson(_) => "malformed_json",
             Self::MalformedHttp => "malformed_http",
             Self::BodyCutShort => "body_cut_short",
-            Self::UnknownModel(_) => "model_not_found",
+            Self::UnknownModel { .. } => "model_not_found",
             Self::NotFound => "not_found",
+            Self::UnknownResponse => "response_not_found",
+            Self::Unsalted { .. } => "not_isolated",
             Self::MethodNotAllowed(_) => "method_not_allowed",
             Self::RequestTimeout(_) => "request_timeout",
             Self::BodyTooLarge(_) => "body_too_large",
             Self::HeadersTooLarge => "headers_too_large",
             Self::UriTooLong => "uri_too_long",
+            Self::Unauthorized => "invalid_api_key",
+            Self::RateLimited { .. } => "rate_limit_exceeded",
+            Self::ObjectiveOutOfReach => "objective_out_of_reach",
+            Self::QueueFull => "queue_full",
+            Self::QueueTimeout(_) => "queue_timeout",
             Self::Overloaded => "overloaded",
             Self::NoWorkerReady => "no_worker_ready",
             Self::Draining => "draining",
             Self::WorkerFailed => "worker_failed",
+            Self::DeadlineExceeded(_) => "deadline_exceeded",
             Self::WorkerTimeout(_) => "worker_timeout",
+        }
+    }
+
+    /// What admission did with the request, if it is its doing.
+    #[must_use]
+    pub fn admission(&self) -> Option<&'static str> {
+        match self {
+            Self::Unauthorized => Some("unauthorized"),
+            Self::RateLimited { what: "tokens", .. } => Some("tokens_limited"),
+            Self::RateLimited { .. } => Some("requests_limited"),
+            Self::ObjectiveOutOfReach => Some("shed"),
+            Self::QueueFull => Some("queue_full"),
+            Self::QueueTimeout(_) => Some("queue_timeout"),
+            _ => None,
         }
     }
 
     fn kind(&self) -> &'static str {
         match self.status().as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
             404 => "not_found_error",
+            429 => "rate_limit_error",
             503 => "overloaded_error",
             500.. => "server_error",
             _ => "invalid_request_error",
         }
     }
 
-    /// The JSON body.
+    /// Anthropic's name for the kind of error.
+    fn anthropic_kind(&self) -> &'static str {
+        match self.status().as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The JSON body, as OpenAI's clients read it.
     #[must_use]
     pub fn json(&self) -> Bytes {
-        let value = json!({
-            "error": { "message": self.to_string(), "type": self.kind(), "param": null, "code": self.code() }
-        });
+        self.json_for(Family::OpenAi)
+    }
+
+    /// The JSON body, as a family's clients read it.
+    #[must_use]
+    pub fn json_for(&self, family: Family) -> Bytes {
+        let message = self.to_string();
+        let value = match family {
+            Family::OpenAi => json!({
+                "error": { "message": message, "type": self.kind(), "param": null, "code": self.code() }
+            }),
+            Family::Anthropic => json!({
+                "type": "error", "error": { "type": self.anthropic_kind(), "message": message }
+            }),
+        };
         Bytes::from(value.to_string())
     }
 
-    /// The whole answer.
+    /// The whole answer, as a family's clients read it.
     #[must_use]
-    pub fn response(&self) -> Response<Body> {
-        let mut response = Response::new(body::full(self.json()));
+    pub fn response_for(&self, family: Family) -> Response<Body> {
+        let mut response = Response::new(body::full(self.json_for(family)));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -139,14 +238,31 @@ impl ApiError {
             Self::MethodNotAllowed(allow) => {
                 headers.insert(ALLOW, HeaderValue::from_static(allow));
             }
-            Self::Overloaded | Self::NoWorkerReady | Self::Draining => {
+            Self::Unauthorized => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::RateLimited { after, .. } => {
+                // Whole seconds, and never too early.
+                headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
+            }
+            Self::Overloaded
+            | Self::QueueFull
+            | Self::QueueTimeout(_)
+            | Self::ObjectiveOutOfReach
+            | Self::NoWorkerReady
+            | Self::Draining => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
         }
         if matches!(
             self,
-            Self::RequestTimeout(_) | Self::BodyTooLarge(_) | Self::BodyCutShort | Self::Draining
+            Self::RequestTimeout(_)
+                | Self::DeadlineExceeded(_)
+                | Self::BodyTooLarge(_)
+                | Self::BodyCutShort
+                | Self::Draining
+                | Self::Unauthorized
         ) {
             // What is left of the request body will not be read.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -161,8 +277,14 @@ mod tests {
 
     #[test]
     fn the_body_has_the_shape_that_openai_clients_parse() {
-        let error: serde_json::Value =
-            serde_json::from_slice(&ApiError::UnknownModel("gpt \"x\"".into()).json()).unwrap();
+        let error: serde_json::Value = serde_json::from_slice(
+            &ApiError::UnknownModel {
+                model: "gpt \"x\"".into(),
+                known: "a".into(),
+            }
+            .json(),
+        )
+        .unwrap();
         assert_eq!(error["error"]["code"], "model_not_found");
         assert_eq!(error["error"]["type"], "not_found_error");
         assert!(error["error"]["message"].as_str().unwrap().contains("gpt \"x\""));
@@ -170,11 +292,25 @@ mod tests {
     }
 
     #[test]
+    fn anthropics_clients_get_an_error_of_theirs() {
+        let error: serde_json::Value =
+            serde_json::from_slice(&ApiError::BodyTooLarge(5).json_for(Family::Anthropic)).unwrap();
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&json!("error"), &json!("request_too_large"))
+        );
+        assert!(error["error"]["message"].as_str().unwrap().contains("5 bytes"));
+    }
+
+    #[test]
     fn a_shed_request_is_told_when_to_come_back() {
-        assert_eq!(ApiError::NoWorkerReady.response().headers()[RETRY_AFTER], "1");
+        assert_eq!(
+            ApiError::NoWorkerReady.response_for(Family::OpenAi).headers()[RETRY_AFTER],
+            "1"
+        );
         assert!(
             !ApiError::WorkerFailed
-                .response()
+                .response_for(Family::OpenAi)
                 .headers()
                 .contains_key(RETRY_AFTER)
         );
@@ -183,7 +319,9 @@ mod tests {
     #[test]
     fn a_wrong_method_is_told_the_right_one() {
         assert_eq!(
-            ApiError::MethodNotAllowed("POST").response().headers()[ALLOW],
+            ApiError::MethodNotAllowed("POST")
+                .response_for(Family::OpenAi)
+                .headers()[ALLOW],
             "POST"
         );
     }

@@ -13,6 +13,7 @@
 
 mod conversations;
 mod costs;
+mod counters;
 mod explain;
 mod shared;
 
@@ -32,6 +33,7 @@ use tokio::sync::mpsc;
 
 pub use conversations::{Conversations, Expected, Silent, Turned};
 pub use costs::{CostState, Costs, Sample};
+pub use counters::{Counted, Counters};
 pub use explain::{ClassState, SloState, explain};
 pub use shared::SharedPrefixes;
 
@@ -120,6 +122,8 @@ pub struct Feedback {
     dropped: AtomicU64,
     /// α, β, γ of each worker.
     pub costs: Mutex<Costs>,
+    /// What engines count of their prefills.
+    pub counters: Mutex<Counters>,
     /// Conversations, and the habits of their classes.
     pub conversations: Mutex<Conversations>,
     /// How much of the free tail it pays to give away.
@@ -141,6 +145,7 @@ impl Feedback {
             waiting: Mutex::new(Some(waiting)),
             dropped: AtomicU64::new(0),
             costs: Mutex::new(Costs::new(&config.workers)),
+            counters: Mutex::new(Counters::new(config.workers.len())),
             conversations: Mutex::new(Conversations::new(
                 config.objective.next_prompt,
                 config.hints.ended_below,

@@ -1,19 +1,25 @@
 //! The workers: what is known of each. The tasks that keep it known are in `upkeep`.
 //!
-//! `worker` holds one worker's state; `health` judges from probes whether it may be given work; `hints` queues what it
-//! should be told, `dialect` is how it is said, and `cache_policy` what it drops when it is told nothing.
+//! `worker` holds one worker's state, `in_flight` is a request on it; `health` judges from probes whether it is there,
+//! `breaker` from its requests whether it does what it is for, and `rotation` who of those that are well is given work;
+//! `retry_budget` bounds what is tried again; `hints` queues what a worker should be told, `dialect` is how it is said, and `cache_policy` what it drops when it is told nothing.
 
+pub mod breaker;
 pub mod cache_policy;
 pub mod dialect;
 pub mod health;
 pub mod hints;
+mod in_flight;
+pub mod retry_budget;
+pub mod rotation;
 mod worker;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-pub use worker::{InFlight, Load, Worker};
+pub use in_flight::InFlight;
+pub use worker::{Load, Worker};
 
 /// All workers, as one list that is swapped whole. A worker's slot is its position.
 #[derive(Debug)]
@@ -42,11 +48,15 @@ impl Fleet {
         self.workers.load().iter().any(|worker| worker.is_ready())
     }
 
-    /// Whether some worker is ready, every ready worker's models are known, and none of them is this one.
+    /// Whether some worker is ready, every ready worker's models are known, and none of any worker's is this one: a model
+    /// whose workers are all down is not unknown.
     #[must_use]
     pub fn surely_lacks(&self, model: &str) -> bool {
         let workers = self.workers.load();
-        let mut ready = workers.iter().filter(|worker| worker.is_ready()).peekable();
-        ready.peek().is_some() && ready.all(|worker| worker.serves(model) == Some(false))
+        let lacks = |worker: &Arc<Worker>| match worker.serves(model) {
+            Some(serves) => !serves,
+            None => !worker.is_ready(),
+        };
+        workers.iter().any(|worker| worker.is_ready()) && workers.iter().all(lacks)
     }
 }

@@ -1,5 +1,6 @@
 //! The `tailroute` binary's parts.
 
+pub mod admission;
 pub mod app;
 pub mod body;
 pub mod capture;
@@ -16,8 +17,11 @@ pub mod fleet;
 pub mod knowledge;
 pub mod metrics;
 pub mod path;
+pub mod reload;
 pub mod serve;
 pub mod snapshot;
+pub mod tls;
 pub mod trace_file;
 pub mod trace_source;
 pub mod upkeep;
+pub mod upstream;

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// Keeps large buffers instead of giving their pages back and faulting them in again, and memory from growing over weeks.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     tailroute::cli::run(std::env::args_os())
 }

@@ -3,17 +3,23 @@
 //! | file | metrics |
 //! |---|---|
 //! | [`requests`] | what the request's way counts |
+//! | [`admission`] | who came in and who waited |
 //! | [`caches`] | predictions held against reports, and cache events |
+//! | [`failures`] | retries, breakers, hedges, counts that do not agree |
 //! | [`page`] | gauges, set when the page is asked for |
 
+mod admission;
 mod caches;
+mod failures;
 mod page;
 mod registrar;
 mod requests;
 
 use prometheus::{Encoder as _, Registry, TextEncoder};
 
+use self::admission::Admission;
 use self::caches::Caches;
+use self::failures::Failures;
 use self::page::Page;
 pub use self::page::{Gauges, WorkerGauges};
 use self::registrar::Registrar;
@@ -24,7 +30,9 @@ use self::requests::Requests;
 pub struct Metrics {
     registry: Registry,
     requests: Requests,
+    admission: Admission,
     caches: Caches,
+    failures: Failures,
     page: Page,
 }
 
@@ -37,7 +45,9 @@ impl Metrics {
         let metrics = Registrar::default();
         Ok(Self {
             requests: Requests::new(&metrics)?,
+            admission: Admission::new(&metrics)?,
             caches: Caches::new(&metrics)?,
+            failures: Failures::new(&metrics)?,
             page: Page::new(&metrics)?,
             registry: metrics.done(),
         })
@@ -49,8 +59,10 @@ impl Metrics {
     /// If the encoder fails.
     pub fn render(&self, gauges: &Gauges) -> Result<Vec<u8>, prometheus::Error> {
         self.page.set(gauges);
+        self.set_admission(gauges.admission);
         for worker in &gauges.workers {
             self.requests.show(&worker.name);
+            self.breaker(&worker.name, worker.breaker);
         }
         let mut out = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;

@@ -4,7 +4,9 @@
 //! nothing after it holds the stream up.
 
 pub mod admit;
+pub mod arrival;
 pub mod choose;
+pub mod client_body;
 pub mod fingerprint;
 pub mod forward;
 pub mod headers;
@@ -12,44 +14,81 @@ pub mod json;
 pub mod learn;
 pub mod mend;
 pub mod models;
+pub mod multipart;
 pub mod objective;
 pub mod parse;
 pub mod reply;
+pub mod routes;
 pub mod session;
 pub mod splice;
+pub mod stored;
 pub mod tap;
+pub mod tenant;
+pub mod tunnel;
+pub mod wait;
 pub mod watch;
+mod watchdog;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
-use tracing::warn;
+use tokio::time::Instant;
 
 use self::admit::{Endpoint, Route};
+use self::arrival::{Arrival, Peer};
 use self::choose::Turn;
-use self::forward::{Attempt, Failure};
+use self::client_body::ClientBody;
+use self::forward::{Deadline, Errand, Wanted};
+use self::routes::Family;
+use crate::admission::keys::Caller;
 use crate::app::{App, Place};
 use crate::body::Body;
 use crate::error::ApiError;
 
-/// Answers one request.
-pub async fn handle(app: Arc<App>, request: Request<Incoming>) -> Response<Body> {
+/// On an answer: when all of it has to be there.
+#[derive(Clone, Copy, Debug)]
+pub struct Due(pub Instant);
+
+/// Answers one request of a client.
+pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
+    let arrival = Arrival::of(&app, &peer, &mut request);
+    // By reference: each async function that it is handed to would hold a copy of it.
+    arrival.answer(pin!(respond(app, request))).await
+}
+
+async fn respond(app: Arc<App>, request: Request<Incoming>) -> Response<Body> {
     let started = app.clock.now();
     let endpoint = match admit::route(&app, &request) {
         Ok(route) => route.endpoint(),
         Err(_) => "none",
     };
+    let caller = app.admission.identify(request.headers());
+    let family = Family::of(request.uri().path());
+    let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
     let answered = tokio::select! {
         biased;
-        answered = answer(&app, request) => answered,
+        answered = answer(&app, request, &caller, deadline) => answered,
+        () = deadline.head_passed() => Err(deadline.exceeded()),
         // Nothing of an answer is there yet, and no time is left to wait for it.
         () = app.when_cut_off() => Err(ApiError::Draining),
     };
-    match answered {
-        Ok(response) => response,
+    let mut response = match answered {
+        Ok(mut response) => {
+            if let Some(at) = deadline.whole() {
+                response.extensions_mut().insert(Due(at));
+            }
+            response
+        }
         Err(error) => {
+            if let Some(outcome) = error.admission() {
+                app.metrics
+                    .admission(caller.as_ref().map_or("", Caller::name), outcome);
+            }
             let outcome = if error.status().is_client_error() {
                 "client_error"
             } else {
@@ -57,57 +96,126 @@ pub async fn handle(app: Arc<App>, request: Request<Incoming>) -> Response<Body>
             };
             app.metrics
                 .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
-            error.response()
+            error.response_for(family)
         }
+    };
+    if let Ok(caller) = &caller {
+        caller.mark(response.headers_mut(), app.clock.now());
     }
+    response
 }
 
-async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+async fn answer(
+    app: &Arc<App>,
+    mut request: Request<Incoming>,
+    caller: &Result<Caller, ApiError>,
+    deadline: Deadline,
+) -> Result<Response<Body>, ApiError> {
+    let Ok(caller) = caller else {
+        return Err(ApiError::Unauthorized);
+    };
     let route = admit::route(app, &request)?;
-    let place = app.place().ok_or(ApiError::Overloaded)?;
+    caller.count_request(app.clock.now())?;
+    if let Some(tenant) = caller.tenant() {
+        tenant::permit(app, &route)?;
+        tenant::settle(tenant, request.headers_mut());
+    }
+    // A place is taken when the body is here: who sends it slowly holds none. Without one, it is not even read.
+    if !app.has_place() {
+        return Err(ApiError::Overloaded);
+    }
     match route {
         Route::Models => Ok(models::list(app)),
+        Route::Model(name) => models::one(app, &name),
+        Route::Server => Ok(server_options()),
+        Route::Tunnel => tunnel::open(app, request, (place(app)?, deadline)).await,
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
             let body = admit::read_body(app, &head, body).await?;
-            turn(app, endpoint, &head, body, place).await
+            turn(app, endpoint, &head, body, (caller, place(app)?, deadline)).await
         }
-        Route::Other => forward::pass(app, request, place).await,
+        Route::Upload(_) | Route::Kept(_) | Route::Other => {
+            relay(app, &route, request, caller, deadline).await
+        }
     }
 }
 
-/// A turn of a conversation: tried until a worker takes it, as long as none can have begun it.
+fn place(app: &Arc<App>) -> Result<Place, ApiError> {
+    app.place().ok_or(ApiError::Overloaded)
+}
+
+/// A request that is passed on as it comes, with what can be known of it without reading it.
+async fn relay(
+    app: &Arc<App>,
+    route: &Route,
+    request: Request<Incoming>,
+    caller: &Caller,
+    deadline: Deadline,
+) -> Result<Response<Body>, ApiError> {
+    let max = app.live().limits.max_body_bytes.get();
+    let mut request = request.map(|body| ClientBody::new(app, body));
+    if request.body().size_hint().lower() > max as u64 {
+        return Err(ApiError::BodyTooLarge(max));
+    }
+    let mut wanted = Wanted {
+        endpoint: route.endpoint(),
+        ..Wanted::default()
+    };
+    match route {
+        Route::Kept(id) => {
+            let kept = app.stored.find(caller.seed(), id);
+            if kept.is_none() && caller.tenant().is_some() {
+                return Err(ApiError::UnknownResponse);
+            }
+            wanted.home = kept.map(|kept| kept.worker);
+        }
+        Route::Upload(_) => {
+            let kind = request.headers().get(CONTENT_TYPE).cloned();
+            let kind = kind.as_ref().and_then(|kind| kind.to_str().ok());
+            wanted.model = request.body_mut().model(app, kind).await?;
+        }
+        _ => {}
+    }
+    if let Some(model) = &wanted.model {
+        models::check(app, model)?;
+    }
+    forward::pass(app, request, &wanted, deadline).await
+}
+
+/// What the server as a whole can do.
+fn server_options() -> Response<Body> {
+    let mut response = Response::new(crate::body::full(Bytes::new()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    response.headers_mut().insert(ALLOW, allow);
+    response
+}
+
+/// A turn of a conversation.
 async fn turn(
     app: &Arc<App>,
     endpoint: Endpoint,
     head: &http::request::Parts,
     body: Bytes,
-    place: Place,
+    (caller, mut place, deadline): (&Caller, Place, Deadline),
 ) -> Result<Response<Body>, ApiError> {
     let arrived = app.clock.now();
-    let mut turn = Turn::read(app, endpoint, &head.headers, &body, arrived)?;
+    let turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
+    wait::turn(app, &turn, caller, &mut place).await?;
+    let body = tenant::edited(app, &turn, body);
+    let errand = Errand {
+        app,
+        head,
+        body: &body,
+        turn: &turn,
+        deadline,
+    };
     let mut place = Some(place);
-    let mut tried = Vec::new();
-    loop {
-        let choice = choose::choose(app, &turn, &tried)?;
-        let worker = Arc::clone(&choice.worker);
-        let last = tried.len() >= app.config.limits.retries as usize || !choice.has_alternative();
-        let attempt = Attempt {
-            app,
-            head,
-            body: body.clone(),
-            turn: &mut turn,
-            choice,
-            place: &mut place,
-        };
-        match forward::forward(attempt, last).await {
-            Ok(response) => return Ok(response),
-            Err(Failure::NotStarted(error)) if !last => {
-                warn!(worker = worker.name(), %error, "not reached, trying another worker");
-                app.metrics.retry(worker.name());
-                tried.push(worker.id);
-            }
-            Err(Failure::NotStarted(error) | Failure::MayHaveStarted(error)) => return Err(error),
-        }
+    let answer = forward::deliver(errand, &mut place).await;
+    if let Some(place) = &mut place {
+        // Nobody answered, so nothing was used. A client that leaves before, or whose own time is up, does not come by
+        // here, and pays.
+        place.charge.give_back();
     }
+    answer
 }

@@ -2,24 +2,39 @@
 
 mod accept;
 mod admin;
+mod checked;
 mod client_io;
+pub mod framing;
+mod handover;
+mod listen;
+mod socket;
+mod stalled;
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use config::Config;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::handover::Predecessor;
+use self::listen::Listeners;
 use crate::app::App;
 
 /// How often a drain looks whether everything has ended.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
+
+/// For clients to use a connection once more, and learn that it ends.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+
+/// For a worker to be ready before the process before this one is told to go.
+const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time for what is cut to be gone.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
@@ -47,6 +62,7 @@ pub struct Server {
     data: JoinHandle<GracefulShutdown>,
     admin: JoinHandle<()>,
     tasks: JoinSet<()>,
+    replaced: Arc<Notify>,
 }
 
 impl Server {
@@ -55,14 +71,28 @@ impl Server {
     /// # Errors
     /// If a port cannot be bound.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        let listener = bind(config.server.listen, "server.listen").await?;
-        let admin_listener = bind(config.admin.listen, "admin.listen").await?;
+        let Listeners {
+            data: listener,
+            admin: admin_listener,
+            predecessor,
+        } = listen::open(&config).await?;
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
+        let shared = [listener.as_fd(), admin_listener.as_fd()].map(|socket| socket.try_clone_to_owned());
+        let handover = config.server.handover.clone();
         let app = App::new(config)?;
-        let tasks = crate::upkeep::spawn(&app);
+        let mut tasks = crate::upkeep::spawn(&app);
         let (phase, phases) = watch::channel(Phase::Serving);
         let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
         let admin = tokio::spawn(admin::run(Arc::clone(&app), admin_listener));
+        let replaced = Arc::new(Notify::new());
+        if let (Some(path), [Ok(data_socket), Ok(admin_socket)]) = (handover, shared) {
+            tasks.spawn(succeed(
+                Arc::clone(&app),
+                predecessor,
+                (path, [data_socket, admin_socket]),
+                Arc::clone(&replaced),
+            ));
+        }
         info!(%address, %admin_address, workers = app.fleet.workers().len(), "serving");
         Ok(Self {
             address,
@@ -72,7 +102,15 @@ impl Server {
             data,
             admin,
             tasks,
+            replaced,
         })
+    }
+
+    /// Waits until another process has taken over the ports and serves. Never, if none can.
+    pub async fn replaced(&self) {
+        self.replaced.notified().await;
+        // From here on the other process answers for both.
+        self.admin.abort();
     }
 
     /// What the requests share: for tests and for programs that embed the router.
@@ -96,7 +134,7 @@ impl Server {
     /// many requests were cut.
     pub async fn drain(self) -> usize {
         self.app.start_draining();
-        let limit = self.app.config.limits.drain_timeout;
+        let limit = self.app.live().limits.drain_timeout;
         info!(
             in_flight = self.app.in_flight(),
             limit_s = limit.as_secs_f64(),
@@ -105,6 +143,7 @@ impl Server {
         self.phase.send_replace(Phase::Draining);
         let ended = async {
             if let Ok(connections) = self.data.await {
+                idle_out(&connections).await;
                 connections.shutdown().await;
             }
             // A connection may be gone before the last of what it held is.
@@ -137,8 +176,31 @@ async fn nothing_in_flight(app: &App) {
     }
 }
 
-async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address} ({key})"))
+/// A connection that is closed while its client sends the next request loses that request. So those that are used get
+/// to know from an answer that they end, and only those that are not are closed.
+async fn idle_out(connections: &GracefulShutdown) {
+    let until = Instant::now() + IDLE_GRACE;
+    while connections.count() > 0 && Instant::now() < until {
+        tokio::time::sleep(DRAIN_STEP).await;
+    }
+}
+
+/// Relieves the process before this one as soon as this one can serve, and then waits to be relieved itself.
+async fn succeed(
+    app: Arc<App>,
+    predecessor: Option<Predecessor>,
+    (path, sockets): (PathBuf, [OwnedFd; 2]),
+    replaced: Arc<Notify>,
+) {
+    if let Some(predecessor) = predecessor {
+        let some_ready = async {
+            while !app.fleet.any_ready() {
+                tokio::time::sleep(DRAIN_STEP).await;
+            }
+        };
+        let _ = tokio::time::timeout(READY_LIMIT, some_ready).await;
+        predecessor.relieve().await;
+    }
+    handover::offer(path, sockets).await;
+    replaced.notify_one();
 }

@@ -24,6 +24,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     if let Some(snapshot) = &app.config.index.snapshot {
         tasks.spawn(crate::snapshot::keep(Arc::clone(app), snapshot.clone()));
     }
+    tasks.spawn(crate::admission::gate::keep_moving(Arc::clone(app)));
     if let Some(lessons) = app.feedback.lessons() {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }

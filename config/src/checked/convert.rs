@@ -5,18 +5,21 @@
 //! and the rest is still checked; nothing that was put together with a stand-in is ever returned.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroUsize};
-use std::time::Duration;
+use std::num::NonZeroU32;
 
-use policy::route::{CacheAware, Weights};
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 
-use super::{
-    Admin, Capture, Class, Config, Health, Hints, IndexConfig, Learning, Limits, Log, Objective, Routing,
-    Server, Snapshot, worker,
-};
-use crate::problem::{Origin, Problem, Problems};
+use super::admission::admission;
+use super::checker::Checker;
+use super::failure::failure;
+use super::health::health;
+use super::http::http;
+use super::keys::keys;
+use super::limits::limits;
+use super::objective::objective;
+use super::tls::tls;
+use super::{Admin, Capture, Config, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
+use crate::problem::{Origin, Problems};
 use crate::written;
 
 /// Checks what `file` means. The result is whole only if `problems` stays empty.
@@ -28,6 +31,7 @@ pub(crate) fn check(
     let mut checker = Checker { origins, problems };
     let server = Server {
         listen: checker.address("server.listen", &file.server.listen),
+        handover: (!file.server.handover.is_empty()).then(|| file.server.handover.into()),
     };
     let admin = Admin {
         listen: checker.address("admin.listen", &file.admin.listen),
@@ -61,38 +65,14 @@ pub(crate) fn check(
         },
         index: index(file.index, &mut checker),
         health: health(&file.health, &mut checker),
+        failure: failure(&file.failure, &mut checker),
+        http: http(file.http, &mut checker),
         limits: limits(&file.limits, &mut checker),
+        keys: keys(file.keys, &file.admission.keys_file, &mut checker),
+        admission: admission(file.admission, &mut checker),
+        tls: tls(file.tls, &mut checker),
         capture: capture(file.capture, &mut checker),
         log: log(file.log, &mut checker),
-    }
-}
-
-fn objective(written: written::Objective, checker: &mut Checker<'_>) -> Objective {
-    let mut classes: Vec<Class> = Vec::with_capacity(written.classes.len());
-    for (at, class) in written.classes.into_iter().enumerate() {
-        let key = |key: &str| format!("objective.classes[{at}].{key}");
-        worker::check_name(&class.name, &key("name"), checker);
-        if classes.iter().any(|known| known.name == class.name) {
-            let what = format!("`{}` is the name of another class already", class.name);
-            checker.report(&key("name"), what, None);
-        }
-        for model in &class.models {
-            if classes.iter().any(|known| known.models.contains(model)) {
-                let what = format!("`{model}` is of another class already");
-                checker.report(&key("models"), what, None);
-            }
-        }
-        classes.push(Class {
-            name: class.name,
-            ttft: Millis(class.ttft_ms),
-            models: class.models,
-        });
-    }
-    Objective {
-        ttft: Millis(written.ttft_ms),
-        share: written.share,
-        next_prompt: Tokens(written.next_prompt_tokens),
-        classes,
     }
 }
 
@@ -117,87 +97,6 @@ fn capture(written: written::Capture, checker: &mut Checker<'_>) -> Option<Captu
     })
 }
 
-/// Needs no checker: every value of the section is a number or a name that the schema has checked.
-pub(crate) fn routing(written: written::Routing) -> Routing {
-    let written::Weights {
-        locality,
-        home,
-        load,
-        slo,
-        affinity_ms,
-        spread_ms,
-    } = written.weights;
-    let written::CacheAware {
-        match_threshold,
-        imbalance_abs,
-        imbalance_rel,
-    } = written.cache_aware;
-    Routing {
-        policy: written.policy,
-        weights: Weights {
-            locality,
-            home,
-            load,
-            slo,
-            affinity_ms,
-            spread_ms,
-        },
-        kappa_max: written.kappa_max,
-        utilisation_window: Millis(written.utilisation_window_s * 1000.0),
-        cache_aware: CacheAware {
-            match_threshold,
-            imbalance_abs,
-            imbalance_rel,
-        },
-        tokens_per_byte: written.tokens_per_byte,
-    }
-}
-
-fn health(written: &written::Health, checker: &mut Checker<'_>) -> Health {
-    if written.timeout_ms > written.interval_ms {
-        let what = format!(
-            "{} ms is longer than the {} ms between probes, which would overlap",
-            written.timeout_ms, written.interval_ms
-        );
-        checker.report(
-            "health.timeout_ms",
-            what,
-            Some("raise health.interval_ms or lower this".to_owned()),
-        );
-    }
-    let path_is_good =
-        written.path.parse::<http::uri::PathAndQuery>().is_ok() && written.path.starts_with('/');
-    if !path_is_good {
-        let what = format!("expected a path that begins with `/`, found {:?}", written.path);
-        checker.report("health.path", what, None);
-    }
-    Health {
-        interval: checker.seconds("health.interval_ms", written.interval_ms / 1000.0),
-        timeout: checker.seconds("health.timeout_ms", written.timeout_ms / 1000.0),
-        unhealthy_after: checker.count("health.unhealthy_after", written.unhealthy_after),
-        healthy_after: checker.count("health.healthy_after", written.healthy_after),
-        path: written.path.clone(),
-        queue_interval: (written.queue_interval_ms > 0.0)
-            .then(|| checker.seconds("health.queue_interval_ms", written.queue_interval_ms / 1000.0)),
-    }
-}
-
-fn limits(written: &written::Limits, checker: &mut Checker<'_>) -> Limits {
-    Limits {
-        max_body_bytes: checker.bytes("limits.max_body_bytes", written.max_body_bytes),
-        max_header_bytes: checker.bytes("limits.max_header_bytes", written.max_header_bytes),
-        header_timeout: checker.seconds("limits.header_timeout_s", written.header_timeout_s),
-        body_timeout: checker.seconds("limits.body_timeout_s", written.body_timeout_s),
-        connect_timeout: checker.seconds("limits.connect_timeout_s", written.connect_timeout_s),
-        first_byte_timeout: checker.seconds("limits.first_byte_timeout_s", written.first_byte_timeout_s),
-        idle_timeout: checker.seconds("limits.idle_timeout_s", written.idle_timeout_s),
-        max_connections: checker.bytes("limits.max_connections", written.max_connections.into()),
-        max_in_flight: checker.bytes("limits.max_in_flight", written.max_in_flight.into()),
-        drain_timeout: checker.seconds("limits.drain_timeout_s", written.drain_timeout_s),
-        retries: written.retries,
-    }
-}
-
 fn log(written: written::Log, checker: &mut Checker<'_>) -> Log {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     for directive in written.level.split(',') {
@@ -216,81 +115,5 @@ fn log(written: written::Log, checker: &mut Checker<'_>) -> Log {
     Log {
         format: written.format,
         level: written.level,
-    }
-}
-
-/// Collects problems, each with the place where its key was written.
-pub(super) struct Checker<'a> {
-    origins: &'a BTreeMap<String, Origin>,
-    problems: &'a mut Problems,
-}
-
-impl Checker<'_> {
-    /// Notes a problem with the key `path`. A key that was not written is placed where its section was, or at
-    /// the file's beginning.
-    pub(super) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
-        let mut place = path;
-        let origin = loop {
-            if let Some(origin) = self.origins.get(place) {
-                break origin.clone();
-            }
-            match place.rfind(['.', '[']) {
-                Some(end) => place = &place[..end],
-                None => break self.origins.get("").cloned().unwrap_or(Origin::Nowhere),
-            }
-        };
-        self.problems.push(Problem {
-            origin,
-            path: path.to_owned(),
-            what,
-            hint,
-        });
-    }
-
-    /// Whether somebody wrote this key, in the file or elsewhere.
-    pub(super) fn is_written(&self, path: &str) -> bool {
-        self.origins.contains_key(path)
-    }
-
-    fn address(&mut self, path: &str, text: &str) -> SocketAddr {
-        text.parse().unwrap_or_else(|_| {
-            let hint = match text.strip_prefix("localhost:") {
-                Some(port) => Some(format!("write 127.0.0.1:{port}")),
-                None if text.starts_with(':') => Some(format!("write 0.0.0.0{text} for every interface")),
-                None => None,
-            };
-            self.report(
-                path,
-                format!("expected an address and a port such as 127.0.0.1:8080, found {text:?}"),
-                hint,
-            );
-            SocketAddr::from(([127, 0, 0, 1], 0))
-        })
-    }
-
-    fn bytes(&mut self, path: &str, number: u64) -> NonZeroUsize {
-        let number = usize::try_from(number).ok().and_then(NonZeroUsize::new);
-        number.unwrap_or_else(|| {
-            self.report(
-                path,
-                "expected a number that is not zero and fits this machine".to_owned(),
-                None,
-            );
-            NonZeroUsize::MIN
-        })
-    }
-
-    fn count(&mut self, path: &str, number: u32) -> NonZeroU32 {
-        NonZeroU32::new(number).unwrap_or_else(|| {
-            self.report(path, "expected a number of at least 1".to_owned(), None);
-            NonZeroU32::MIN
-        })
-    }
-
-    fn seconds(&mut self, path: &str, seconds: f64) -> Duration {
-        Duration::try_from_secs_f64(seconds).unwrap_or_else(|_| {
-            self.report(path, "expected a length of time".to_owned(), None);
-            Duration::ZERO
-        })
     }
 }

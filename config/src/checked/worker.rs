@@ -7,12 +7,80 @@ use http::Uri;
 use policy::cost::PrefillCost;
 use policy::units::Tokens;
 
-use super::convert::Checker;
-use super::{KvEvents, Worker, calibration};
-use crate::written;
+use super::base_url::base_url;
+use super::calibration;
+use super::checker::Checker;
+use crate::written::{self, CachePolicy, Dialect, Priority};
 
 /// Names go into a header and a metric's label.
 const LONGEST_NAME: usize = 64;
+/// Longest API key of a worker.
+const LONGEST_KEY: usize = 4_096;
+
+/// One worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worker {
+    /// Unique; 1 to 64 visible ASCII characters, fit for a header and a label.
+    pub name: String,
+    /// `http` or `https` scheme, an authority, and a base path that does not end in `/` unless it is just that.
+    pub url: Uri,
+    /// What it asks of those who speak to it.
+    pub api_key: Option<Secret>,
+    /// α, β, γ to begin with.
+    pub cost: PrefillCost,
+    /// Whether somebody measured or wrote them; else the worker begins as the others of its pool are.
+    pub cost_is_known: bool,
+    /// Tokens that fit into its prefix cache; at least one block.
+    pub capacity: Tokens,
+    /// Tokens per block; at least 1.
+    pub block_size: u32,
+    /// The data-parallel rank that requests are pinned to, where its url has several.
+    pub rank: Option<u32>,
+    /// What its cache drops first.
+    pub cache_policy: CachePolicy,
+    /// How it is told.
+    pub dialect: Dialect,
+    /// Whether and how its requests carry a priority.
+    pub priority: Priority,
+    /// The models that it serves, if that was written; empty means: ask it.
+    pub models: Vec<String>,
+    /// Where its cache's events are.
+    pub kv_events: KvEvents,
+}
+
+/// What must not be seen in a log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(std::sync::Arc<str>);
+
+impl Secret {
+    /// What it is.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Where a worker's cache events are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEvents {
+    /// Ask it.
+    Auto,
+    /// Take none.
+    Off,
+    /// There.
+    At {
+        /// Of the publisher: `tcp://host:port`.
+        endpoint: String,
+        /// Of the socket that replays what was lost: `tcp://host:port`.
+        replay: Option<String>,
+    },
+}
 
 pub(super) fn check_all(written: Vec<written::Worker>, checker: &mut Checker<'_>) -> Vec<Worker> {
     if written.is_empty() {
@@ -96,11 +164,13 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         );
         checker.report(&path("capacity_tokens"), what, None);
     }
+    let api_key = secret(&written.api_key_file, &path("api_key_file"), checker);
     let (cost, cost_is_known) = cost(&written, &path, checker);
     let kv_events = kv_events(written.kv_events, Some(written.kv_events_replay), &path, checker);
     Some(Worker {
         name,
         url: url?,
+        api_key,
         cost,
         cost_is_known,
         capacity: Tokens(written.capacity_tokens),
@@ -112,6 +182,26 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         models: written.models.unwrap_or_default(),
         kv_events,
     })
+}
+
+/// The key in a file: one line of visible ASCII. What else is there is not repeated, since it may be secret.
+pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Option<Secret> {
+    if file.is_empty() {
+        return None;
+    }
+    match std::fs::read_to_string(file) {
+        Err(error) => checker.report(path, format!("{file} cannot be read: {error}"), None),
+        Ok(text) => {
+            let key = text.trim();
+            if !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| byte.is_ascii_graphic())
+            {
+                return Some(Secret(key.into()));
+            }
+            let what = format!("{file} holds no key: expected one line of visible ASCII without spaces");
+            checker.report(path, what, None);
+        }
+    }
+    None
 }
 
 /// α, β, γ, and whether anybody said what they are.
@@ -195,53 +285,4 @@ fn default_name(url: &Uri) -> String {
     let authority = url.authority().map_or("", |authority| authority.as_str());
     let name = format!("{authority}{}", url.path().trim_end_matches('/'));
     name.chars().take(LONGEST_NAME).collect()
-}
-
-type Refusal = (String, Option<&'static str>);
-
-/// Reads a base url and drops the slashes at its end, so that a path can be appended.
-fn base_url(text: &str) -> Result<Uri, Refusal> {
-    let trimmed = text.trim_end_matches('/');
-    let refuse = |why: &str, hint| {
-        Err((
-            format!("{why}; expected a url such as http://10.0.0.1:8000, found {text:?}"),
-            hint,
-        ))
-    };
-    let (Ok(_), Ok(url)) = (text.parse::<Uri>(), trimmed.parse::<Uri>()) else {
-        return refuse("not a url", None);
-    };
-    match url.scheme_str() {
-        Some("http") => {}
-        Some("https") => {
-            return refuse(
-                "https is not supported",
-                Some("use http, behind a tunnel if it crosses a network"),
-            );
-        }
-        Some(_) => return refuse("not an http url", None),
-        None => return refuse("no scheme", Some("put http:// in front")),
-    }
-    let Some(authority) = url.authority() else {
-        return refuse("no host", None);
-    };
-    if authority.host().is_empty() {
-        return refuse("no host", None);
-    }
-    if authority.as_str().contains('@') {
-        return refuse("credentials in a url end up in logs", Some("leave them out"));
-    }
-    if authority.as_str() != authority.host() && authority.port_u16().is_none_or(|port| port == 0) {
-        return refuse("no usable port", None);
-    }
-    if url.query().is_some() || trimmed.contains('#') {
-        return refuse("a base url has no query and no fragment", None);
-    }
-    if url.path().ends_with("/v1") {
-        return refuse(
-            "ends in /v1, which the client's path brings already",
-            Some("leave /v1 out"),
-        );
-    }
-    Ok(url)
 }

@@ -154,6 +154,14 @@ impl PendingWork {
         }
     }
 
+    /// The worker was found to take so many times as long as what is pending was predicted with.
+    pub fn repriced(&mut self, factor: f64) {
+        for item in &mut self.items {
+            item.predicted = Millis(item.predicted.0 * factor);
+        }
+        self.total *= factor;
+    }
+
     /// Predicted time until everything pending has produced its first token.
     #[must_use]
     pub fn wait(&self, now: Millis) -> Millis {
@@ -274,6 +282,19 @@ mod tests {
         assert_eq!(work.wait(Millis(100.0)), Millis(50.0));
         // Late by 400 ms: another 400 are expected, and then the one behind it.
         assert_eq!(work.wait(Millis(500.0)), Millis(450.0));
+    }
+
+    #[test]
+    fn what_waits_takes_as_long_as_the_worker_is_found_to_take() {
+        let mut work = PendingWork::new();
+        let head = work.sent(Millis(0.0), Millis(100.0));
+        work.sent(Millis(0.0), Millis(50.0));
+        let gone = work.sent(Millis(0.0), Millis(70.0));
+        work.gone(Millis(10.0), gone);
+        work.repriced(8.0);
+        assert_eq!(work.wait(Millis(20.0)), Millis(780.0 + 400.0));
+        work.first_token(Millis(800.0), head);
+        assert_eq!(work.wait(Millis(800.0)), Millis(400.0));
     }
 
     #[test]

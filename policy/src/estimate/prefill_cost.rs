@@ -38,6 +38,41 @@ const GUESSED: f64 = 100.0;
 const TOKENS: f64 = 1e3;
 const PAIRS: f64 = 1e7;
 
+/// What a prefill's cost depends on: of one prompt, or the means over several, which cost the mean of what each costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PrefillSize {
+    /// u: tokens to compute.
+    pub uncached: f64,
+    /// u·(h + u/2): pairs of a token and one before it.
+    pub pairs: f64,
+}
+
+impl PrefillSize {
+    /// Of one prompt.
+    #[must_use]
+    pub fn of(uncached: Tokens, cached: Tokens) -> Self {
+        let u = uncached.as_f64();
+        Self {
+            uncached: u,
+            pairs: u * (cached.as_f64() + u / 2.0),
+        }
+    }
+
+    /// h: the cached tokens that such a prompt has.
+    #[must_use]
+    pub fn cached(self) -> f64 {
+        if self.uncached > 0.0 {
+            (self.pairs / self.uncached - self.uncached / 2.0).max(0.0)
+        } else {
+            0.0
+        }
+    }
+
+    fn features(self) -> [f64; 3] {
+        [1.0, self.uncached / TOKENS, self.pairs / PAIRS]
+    }
+}
+
 /// The estimator of one worker.
 #[derive(Clone, Debug)]
 pub struct LearnedCost {
@@ -84,10 +119,17 @@ impl LearnedCost {
 
     /// An answer: after `wait` in the queue its first token took `prefill` more. Nonsense is ignored.
     pub fn observe(&mut self, uncached: Tokens, cached: Tokens, prefill: Millis) {
-        if !(prefill.0.is_finite() && prefill.0 >= 0.0) {
+        self.observe_size(PrefillSize::of(uncached, cached), prefill);
+    }
+
+    /// An answer, or the mean of several: the cost is linear in what it depends on, so means lie on it as well. Nonsense
+    /// is ignored.
+    pub fn observe_size(&mut self, size: PrefillSize, prefill: Millis) {
+        let x = size.features();
+        let is_sound = |value: f64| value.is_finite() && value >= 0.0;
+        if !(is_sound(prefill.0) && x.into_iter().all(is_sound)) {
             return;
         }
-        let x = features(uncached, cached);
         let predicted: f64 = (0..3).map(|i| self.theta[i] * x[i]).sum();
         let residual = self.clip(prefill.0 - predicted);
         let px: [f64; 3] = std::array::from_fn(|i| (0..3).map(|j| self.covariance[i][j] * x[j]).sum());
@@ -173,7 +215,7 @@ impl LearnedCost {
     pub fn predict(&self, uncached: Tokens, cached: Tokens) -> (Millis, Millis) {
         /// A normal variable's deviation in mean absolute deviations: `√(π/2)`.
         const DEVIATION: f64 = 1.2533;
-        let x = features(uncached, cached);
+        let x = PrefillSize::of(uncached, cached).features();
         let variance: f64 = (0..3)
             .map(|i| x[i] * (0..3).map(|j| self.covariance[i][j] * x[j]).sum::<f64>())
             .sum();
@@ -209,11 +251,6 @@ impl LearnedCost {
     pub fn seen(&self) -> u64 {
         self.seen
     }
-}
-
-fn features(uncached: Tokens, cached: Tokens) -> [f64; 3] {
-    let u = uncached.as_f64();
-    [1.0, u / TOKENS, u * (cached.as_f64() + u / 2.0) / PAIRS]
 }
 
 fn diagonal(value: f64) -> [[f64; 3]; 3] {
@@ -269,6 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn means_of_several_answers_lie_on_the_same_line() {
+        let mut learned = LearnedCost::new(PrefillCost::linear(0.02, 0.0));
+        for group in 0..400u64 {
+            let (mut mean, mut took) = (PrefillSize::default(), 0.0);
+            let count = 1 + group % 5;
+            for i in 0..count {
+                let (u, h) = (
+                    Tokens((group * 7 + i) * 7919 % 6000 + 10),
+                    Tokens((group * 7 + i) * 104_729 % 20_000),
+                );
+                let size = PrefillSize::of(u, h);
+                mean.uncached += size.uncached / count as f64;
+                mean.pairs += size.pairs / count as f64;
+                took += TRUE.prefill(u, h).0 / count as f64;
+            }
+            learned.observe_size(mean, Millis(took));
+        }
+        assert!(off(&learned, TRUE) < 0.02, "{:?}", learned.cost());
+    }
+
+    #[test]
     fn a_guess_that_is_far_off_is_overturned_by_a_few_answers_and_a_measurement_is_not() {
         let far = PrefillCost::linear(9.0, 5.0);
         let mut guess = LearnedCost::guess(far);
@@ -303,6 +361,11 @@ mod tests {
     fn coefficients_stay_physical_and_nonsense_changes_nothing() {
         let mut learned = LearnedCost::new(TRUE);
         learned.observe(Tokens(5), Tokens(5), Millis(f64::NAN));
+        let endless = PrefillSize {
+            uncached: 5.0,
+            pairs: f64::INFINITY,
+        };
+        learned.observe_size(endless, Millis(5.0));
         assert_eq!(learned.seen(), 0);
         for i in 0..300 {
             learned.observe(Tokens(6000 - i * 20), Tokens(0), Millis(i as f64));

@@ -367,6 +367,17 @@ impl Pieces {
         self.sink.0.truncate(to.pieces);
     }
 
+    /// Adds the messages of `more`, all of them ended, after these.
+    pub fn extend_from(&mut self, more: &Self) {
+        self.end_message();
+        let before = self.bytes;
+        let pieces = more.sink.0.iter();
+        self.sink
+            .0
+            .extend(pieces.map(|&(digest, end)| (digest, before + end)));
+        self.bytes += more.bytes;
+    }
+
     /// Drops the pieces and keeps their memory, unless it is more than `kept` pieces take.
     pub fn clear(&mut self, kept: usize) {
         self.reset();

@@ -20,13 +20,18 @@
 //!   idle fleet only. Below ρ = 0.1 nobody else waits, and any work is affordable that keeps the fleet idle: three times
 //!   what LRU does. From 0.3 on it is 0.5 %, which is as well as arms can be told apart; and from 0.6 on an arm has to
 //!   *save* 0.5 % to be taken.
-//! - *keeping* what is good already: where 95 % of the turns that have a history start in time under plain LRU, as many
-//!   have to start about as soon (within a tenth) under the arm. TEL does not see what happens below the objective.
+//! - *keeping* what is good already: where 95 % of the turns start in time under plain LRU, as many have to start about as
+//!   soon (within a tenth) under the arm. TEL does not see what happens below the objective.
 //!   Agents' contexts are nearly all cached and their turns start after 100 of 1,000 ms; the few that are late are cold.
 //!   The tail of least TEL let those few be a little less late, at a p95 of 954 ms instead of 116.
 //! - *proven*, if plain LRU is in force: the excess that it saves is more than 1.2 standard errors of the difference,
 //!   `Σd > 1.2·√Σd²`: more than one lucky turn. What trimming gains shows at once, in the conversation that was not
 //!   evicted; what it costs shows when the trimmed ones come back, which for agents is hundreds of turns later.
+//!
+//! On an idle fleet there are few late turns, and which of two arms has less TEL over a few thousand is mostly which of
+//! them met fewer. But TEL hardly differs from one scale to the next, so there an arm is judged by its neighbours as well
+//! (where they are near: see `SMOOTH`), and an arm that gives less away, if it is not plain LRU, has to have less TEL to
+//! be taken, not only as little. Going to and fro costs what neither arm would: half of the cache is trimmed for the one, half for the other.
 //!
 //! # A change of cost
 //! A ghost's tokens are right whatever they cost. When a worker's α doubles, ξ halves: the tail of scale 1 is now what
@@ -73,10 +78,14 @@ const MARGIN: f64 = 0.004;
 const MARGIN_OF_TEL: f64 = 0.001;
 /// Arms within this share of the prefill work (or that share of the TEL) of the least TEL are as good.
 const TIE: f64 = 0.002;
+/// What an arm's neighbours count in its TEL on an idle fleet, where both are within [`NEAR`] of its scale. Further
+/// apart TEL is no straight line between them: beyond the whole tail it rises steeply.
+const SMOOTH: f64 = 0.8;
+const NEAR: f64 = 0.21;
 /// Standard errors by which an arm has to be better than plain LRU to take over from it.
 const PROOF: f64 = 1.2;
 /// How much later than under plain LRU the 95th percentile may be where plain LRU meets the objective. Measured over
-/// [`window::LENGTH`] turns, which is as well as a percentile is known.
+/// some thousand turns, which is as well as a percentile is known.
 const SLACK: f64 = 1.1;
 /// Cost of the mean that is allowed where others wait, and what has to be saved where many do.
 const ALLOWANCE: f64 = 0.005;
@@ -170,7 +179,12 @@ impl Controller {
         if let Some(from) = remapped {
             self.window.remap(turn.worker, &from);
         }
-        self.window.push(turn, cached);
+        let length = if self.is_idle() {
+            window::IDLE_LENGTH
+        } else {
+            window::LENGTH
+        };
+        self.window.push(turn, cached, length);
         let (least, every) = if self.is_idle() {
             (IDLE_LEAST, IDLE_EVERY)
         } else {
@@ -236,8 +250,14 @@ impl Controller {
         let may = |at| self.affordable(at) && proven(at) && self.keeps(at, bound);
         let allowed: [bool; ARMS] = std::array::from_fn(may);
         let candidates = || (0..ARMS).filter(|&at| allowed[at]);
-        let tel = |at: usize| self.window.of(at).tel_ms;
         let idle = self.is_idle();
+        let tel = |at: usize| {
+            if idle {
+                self.smoothed(at)
+            } else {
+                self.window.of(at).tel_ms
+            }
+        };
         let within = |of_work: f64, tel: f64| {
             let of_work = of_work * self.window.of(0).work_ms;
             if idle {
@@ -251,13 +271,38 @@ impl Controller {
         let Some(best) = candidates().find(|&at| tel(at) <= least + within(TIE, least)) else {
             return;
         };
-        // Away from the arm in force: to one that is better, or as good and gives less away.
+        // Away from the arm in force: to one that is better; to one that gives less away also if it is hardly so, and to
+        // plain LRU if it is as good.
         let current = tel(self.current);
-        let better = tel(best) < current - within(MARGIN, current) || best < self.current;
+        let hardly = if idle {
+            MARGIN_OF_TEL * current
+        } else {
+            f64::NEG_INFINITY
+        };
+        let better = tel(best) < current - within(MARGIN, current)
+            || (best < self.current && (best == 0 || tel(best) < current - hardly));
         if best != self.current && (better || !allowed[self.current]) {
             self.current = best;
             self.changes += 1;
         }
+    }
+
+    /// An arm's TEL, and by [`SMOOTH`] what its near neighbours' say that it should be.
+    fn smoothed(&self, at: usize) -> f64 {
+        let tel = |at: usize| self.window.of(at).tel_ms;
+        let (Some(&below), Some(&above)) = (
+            at.checked_sub(1).and_then(|at| SCALES.get(at)),
+            SCALES.get(at + 1),
+        ) else {
+            return tel(at);
+        };
+        let (down, up) = (SCALES[at] - below, above - SCALES[at]);
+        // Plain LRU is no small tail: it is no tail.
+        if at == 1 || down > NEAR || up > NEAR {
+            return tel(at);
+        }
+        let line = (tel(at - 1) * up + tel(at + 1) * down) / (down + up);
+        (1.0 - SMOOTH) * tel(at) + SMOOTH * line
     }
 
     /// Prefill that an arm adds to plain LRU's.

@@ -3,12 +3,15 @@
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use config::{Config, LogFormat, Overrides};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tracing_subscriber::EnvFilter;
 
+use crate::reload::{self, Source};
 use crate::serve::Server;
 
 /// Serve: route requests to workers.
@@ -33,7 +36,8 @@ pub struct Args {
     policy: Option<String>,
 }
 
-/// Runs the router until it is told to stop (SIGTERM or SIGINT), then drains.
+/// Runs the router until it is told to stop (SIGTERM or SIGINT), or another process has taken over, then drains. SIGHUP
+/// makes it read its configuration again.
 ///
 /// # Errors
 /// If the configuration is wrong or a port cannot be bound.
@@ -44,23 +48,40 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         workers: args.workers,
         policy: args.policy,
     };
-    let config = config::load_file(args.config.as_deref(), super::environment(), overrides)?;
+    let source = Source {
+        file: args.config,
+        environment: super::environment(),
+        overrides,
+    };
+    let config = source.load()?;
     log_to_stderr(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("no runtime")?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(config, source))
 }
 
-async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
+    let mut hang_up = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::start(config).await?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let asked = Arc::new(Notify::new());
+    let reloading = tokio::spawn(reload::watch(
+        Arc::clone(server.app()),
+        source,
+        Arc::clone(&asked),
+    ));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            () = server.replaced() => break,
+            _ = hang_up.recv() => asked.notify_one(),
+        }
     }
+    reloading.abort();
     // A second signal means: now.
     tokio::select! {
         cut = server.drain() => Ok(if cut == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
@@ -69,8 +90,26 @@ async fn serve(config: Config) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// What is logged at this level. What other crates log at `trace` is only logged if their name is given: some of them show
+/// what passes over a connection, and what passes there is prompts and keys.
+///
+/// # Errors
+/// If the level is none.
+pub fn log_filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let mut filter = EnvFilter::try_new(level).context("log.level")?;
+    for crate_name in ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"] {
+        let is_named = level
+            .split(',')
+            .any(|directive| directive.trim().starts_with(crate_name));
+        if !is_named && level.contains("trace") {
+            filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
+        }
+    }
+    Ok(filter)
+}
+
 fn log_to_stderr(config: &Config) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&config.log.level).context("log.level")?;
+    let filter = log_filter(&config.log.level)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

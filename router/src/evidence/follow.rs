@@ -8,6 +8,10 @@
 //! Where nobody answers for what was lost (no endpoint, one that is silent, or one that keeps too little), everything
 //! that was known is forgotten and learned again from the next batch on. What is never done is to go on as if nothing had
 //! been lost.
+//!
+//! The socket connects again by itself, with pauses that grow to half a minute, and says nothing of having lost its peer.
+//! So the stream of a worker that is not ready is ended, and begun anew when it is: one that comes back is followed from
+//! its first turns on, wherever it publishes then.
 
 mod cut;
 mod replay;
@@ -53,6 +57,8 @@ enum StreamError {
     Zmq(#[from] ZmqError),
     #[error("no answer in time")]
     Timeout(#[from] tokio::time::error::Elapsed),
+    #[error("the worker is not ready")]
+    Away,
     #[error("a message of {0} frames without a number")]
     Frames(usize),
     #[error("it carries the events of ranks {0} and {1}: set `ranks`")]
@@ -82,7 +88,7 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         let Err(error) = stream.run(&source).await;
         let can_resume = stream.replay.answers() && !matches!(error, StreamError::Ranks(..));
         warn!(worker = worker.name(), endpoint = source.endpoint, %error, "its cache events are lost: back to the mirror");
-        if app.knowledge.stored(worker.id).is_some() {
+        if app.knowledge.stored(worker.id).is_some() || matches!(error, StreamError::Away) {
             wait = FIRST_RETRY;
         }
         app.knowledge.evidence_paused(worker.id);
@@ -126,7 +132,12 @@ impl Stream<'_> {
         loop {
             tokio::select! {
                 message = subscription.recv() => self.live(message?).await?,
-                _ = heartbeat.tick() => self.catch_up().await?,
+                _ = heartbeat.tick() => {
+                    if !self.worker.is_ready() {
+                        return Err(StreamError::Away);
+                    }
+                    self.catch_up().await?;
+                }
             }
         }
     }

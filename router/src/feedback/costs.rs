@@ -2,8 +2,8 @@
 //!
 //! Two kinds of answer tell it: one whose engine says so itself (vLLM's per-request metrics), and one whose first token
 //! was timed while its request was the head of the worker's queue all the time, so that the time since the one before it
-//! is its own ([`policy::estimate::PendingWork::first_token`]). Either teaches only if the worker also reported how much
-//! of the prompt was cached. Both see batching engines with noise: two prompts computed in one step share its time. The
+//! is its own ([`policy::estimate::PendingWork::first_token`]). Where no answer tells it, what the engine counts of all of
+//! them does ([`super::Counters`]). All see batching engines with noise: two prompts computed in one step share its time. The
 //! regression clips what does not fit and follows what keeps coming.
 //!
 //! # Equal until shown otherwise
@@ -14,7 +14,7 @@
 //! is believed to be like the others; as long as all are such, the median of those that have answered at all is.
 
 use policy::cost::PrefillCost;
-use policy::estimate::{LearnedCost, pooled};
+use policy::estimate::{LearnedCost, PrefillSize, pooled};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
@@ -35,6 +35,8 @@ pub enum Sample {
     Engine(Millis),
     /// The router's, of a request that had the worker to itself.
     Clean(Millis),
+    /// The engine's counters, of several answers: their mean.
+    Counters(Millis),
 }
 
 impl Sample {
@@ -44,11 +46,12 @@ impl Sample {
         match self {
             Self::Engine(_) => "engine",
             Self::Clean(_) => "clean",
+            Self::Counters(_) => "counters",
         }
     }
 
     fn took(self) -> Millis {
-        let (Self::Engine(took) | Self::Clean(took)) = self;
+        let (Self::Engine(took) | Self::Clean(took) | Self::Counters(took)) = self;
         took
     }
 }
@@ -114,23 +117,17 @@ impl Costs {
         }
     }
 
-    /// Learns from an answer.
-    pub fn observe(
-        &mut self,
-        now: Millis,
-        worker: WorkerId,
-        (uncached, cached): (Tokens, Tokens),
-        sample: Sample,
-    ) {
+    /// Learns from an answer, or from the mean of several.
+    pub fn observe(&mut self, now: Millis, worker: WorkerId, size: PrefillSize, sample: Sample) {
         let Some(one) = self.workers.get_mut(worker.index()) else {
             return;
         };
-        one.learned.observe(uncached, cached, sample.took());
+        one.learned.observe_size(size, sample.took());
         one.renewed = now;
         let (u, h, count) = &mut self.typical;
         *count = (*count + 1.0).min(MEMORY);
-        *u += (uncached.as_f64() - *u) / *count;
-        *h += (cached.as_f64() - *h) / *count;
+        *u += (size.uncached - *u) / *count;
+        *h += (size.cached() - *h) / *count;
     }
 
     /// What each worker's prefill is believed to cost, by slot.
@@ -237,7 +234,7 @@ mod tests {
             costs.observe(
                 Millis(i as f64),
                 WorkerId(slot),
-                (Tokens(u), Tokens(0)),
+                PrefillSize::of(Tokens(u), Tokens(0)),
                 Sample::Clean(took),
             );
         }

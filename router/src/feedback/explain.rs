@@ -69,6 +69,8 @@ pub struct TailState {
 pub struct WorkerState {
     /// Its name.
     pub name: String,
+    /// How it is told things, as far as it was asked by now; `none` if it is told nothing.
+    pub dialect: &'static str,
     /// What its prefill is believed to cost.
     #[serde(flatten)]
     pub cost: Option<CostState>,
@@ -173,7 +175,8 @@ pub fn explain(app: &App) -> SloState {
 }
 
 fn objective(app: &App) -> ObjectiveState {
-    let objective = &app.config.objective;
+    let live = app.live();
+    let objective = &live.objective;
     let class = |class: &str, ttft_ms| {
         let (met, missed) = app.metrics.slo_turns(class);
         ObjectiveClass {
@@ -197,13 +200,14 @@ fn objective(app: &App) -> ObjectiveState {
 fn workers(app: &App, rule: TailRule) -> Vec<WorkerState> {
     let now = app.clock.now();
     let next_prompt = app.next_prompt();
-    let objective = app.config.objective.ttft;
+    let objective = app.live().objective.ttft;
     let state = |worker: &std::sync::Arc<crate::fleet::Worker>| {
         let (cost, wait, utilisation) =
             worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
         let xi = policy::slo::xi_tokens(&cost, objective, Millis::ZERO, policy::units::Tokens::ZERO);
         WorkerState {
             name: worker.name().to_owned(),
+            dialect: worker.dialect().name(),
             cost: app.feedback.costs.lock().state(worker.id),
             utilisation,
             wait_ms: wait.0,

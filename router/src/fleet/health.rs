@@ -1,9 +1,22 @@
 //! Whether a worker may be given work: a judgement over several probes, never over one.
 //!
 //! One failed probe says little (a busy engine answers late), so it takes `unhealthy_after` failures in a row to take a
-//! worker out and `healthy_after` successes in a row to bring it back. The very first success is enough to begin.
+//! worker out and `healthy_after` successes in a row to bring it back. The very first success is enough to begin. A probe
+//! that is merely late while the worker has requests to work on counts half: engines answer probes from the same thread
+//! that builds batches, and a busy worker is not a dead one.
 
 use std::num::NonZeroU32;
+
+/// What a probe, or a request that showed the same, said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// It is well.
+    Well,
+    /// It did not answer in time, and has work to do.
+    Late,
+    /// It refused, failed, or did not answer though it has nothing to do.
+    Bad,
+}
 
 /// The state of one worker's health.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +25,7 @@ pub struct Health {
     healthy_after: u32,
     /// `None` until the first success.
     ready: Option<bool>,
-    /// Observations in a row that contradict `ready`.
+    /// Observations in a row that contradict `ready`, counted in halves.
     streak: u32,
 }
 
@@ -35,14 +48,22 @@ impl Health {
     }
 
     /// Takes one observation; returns the new readiness if it changed.
-    pub fn observe(&mut self, healthy: bool) -> Option<bool> {
-        let (contradicts, needed) = match self.ready {
-            None if healthy => (true, 1),
-            None => (false, 1),
-            Some(true) => (!healthy, self.unhealthy_after),
-            Some(false) => (healthy, self.healthy_after),
+    pub fn observe(&mut self, probe: Probe) -> Option<bool> {
+        let healthy = probe == Probe::Well;
+        // In halves of an observation.
+        let (weight, needed) = match (self.ready, probe) {
+            (None, Probe::Well) => (2, 2),
+            (None, _) => (0, 2),
+            (Some(true), Probe::Well) | (Some(false), Probe::Late | Probe::Bad) => (0, 2),
+            (Some(true), Probe::Late) => (1, self.unhealthy_after.saturating_mul(2)),
+            (Some(true), Probe::Bad) => (2, self.unhealthy_after.saturating_mul(2)),
+            (Some(false), Probe::Well) => (2, self.healthy_after.saturating_mul(2)),
         };
-        self.streak = if contradicts { self.streak + 1 } else { 0 };
+        self.streak = if weight > 0 {
+            self.streak.saturating_add(weight)
+        } else {
+            0
+        };
         if self.streak < needed {
             return None;
         }
@@ -67,24 +88,45 @@ mod tests {
     fn the_first_success_is_enough_to_begin() {
         let mut health = health(3, 3);
         assert!(!health.is_ready());
-        assert_eq!(health.observe(false), None);
-        assert_eq!(health.observe(true), Some(true));
+        assert_eq!(health.observe(Probe::Bad), None);
+        assert_eq!(health.observe(Probe::Well), Some(true));
         assert!(health.is_ready());
     }
 
     #[test]
     fn it_takes_failures_in_a_row_to_go_and_successes_in_a_row_to_return() {
         let mut health = health(3, 2);
-        health.observe(true);
+        health.observe(Probe::Well);
         let seen: Vec<_> = [
             false, false, true, false, false, false, false, true, false, true, true,
         ]
         .into_iter()
-        .map(|healthy| health.observe(healthy))
+        .map(|healthy| health.observe(if healthy { Probe::Well } else { Probe::Bad }))
         .collect();
         let mut expected = [None; 11];
         expected[5] = Some(false);
         expected[10] = Some(true);
         assert_eq!(seen, expected);
+    }
+
+    /// <https://github.com/sgl-project/sglang/pull/9198>: one late probe took a busy worker out.
+    #[test]
+    fn a_busy_worker_that_is_late_is_given_twice_the_time() {
+        let mut health = health(3, 1);
+        health.observe(Probe::Well);
+        for _ in 0..5 {
+            assert_eq!(health.observe(Probe::Late), None);
+        }
+        assert_eq!(health.observe(Probe::Late), Some(false));
+        assert_eq!(health.observe(Probe::Late), None);
+        assert_eq!(health.observe(Probe::Well), Some(true));
+        for probe in [Probe::Late, Probe::Late, Probe::Bad] {
+            assert_eq!(health.observe(probe), None);
+        }
+        assert_eq!(
+            health.observe(Probe::Bad),
+            Some(false),
+            "both count towards the same"
+        );
     }
 }

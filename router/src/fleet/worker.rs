@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 
 use http::Uri;
-use http::uri::{PathAndQuery, Scheme};
+use http::uri::PathAndQuery;
 use parking_lot::{Mutex, RwLock};
 use policy::cost::PrefillCost;
 use policy::estimate::{PendingWork, QueueFigure, Reconciled, Ticket, Utilisation};
@@ -14,10 +14,11 @@ use policy::ids::WorkerId;
 use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
 
+use super::breaker::{self, Breaker, Pass, Standing};
 use super::dialect::{self, Dialect, Terms};
-use super::health::Health;
+use super::health::{Health, Probe};
 use super::hints::HintQueue;
-use crate::clock::Clock;
+use super::rotation::Condition;
 
 /// One worker: who it is, and what is known of it.
 #[derive(Debug)]
@@ -31,10 +32,34 @@ pub struct Worker {
     load: Mutex<Load>,
     health: Mutex<Health>,
     ready: AtomicBool,
+    trust: Mutex<Trust>,
+    /// Whether `trust` has anything to say.
+    is_watched: AtomicBool,
     dialect: RwLock<Arc<dyn Dialect>>,
     models: ArcSwapOption<Vec<serde_json::Value>>,
     bytes_seen: AtomicU64,
     tells_cached: AtomicBool,
+}
+
+/// How far a worker is trusted with work.
+#[derive(Debug)]
+struct Trust {
+    breaker: Breaker,
+    /// When it came back.
+    since: Option<Millis>,
+    slow_start: Millis,
+}
+
+impl Trust {
+    /// How far it has started: 0 to 1.
+    fn started(&self, now: Millis) -> f64 {
+        match self.since {
+            Some(since) if self.slow_start > Millis::ZERO => {
+                ((now - since).0 / self.slow_start.0).clamp(0.0, 1.0)
+            }
+            _ => 1.0,
+        }
+    }
 }
 
 /// The work that was sent to a worker.
@@ -60,7 +85,14 @@ impl Worker {
         spec: config::Worker,
         utilisation_window: Millis,
         health: &config::Health,
+        failure: &config::Failure,
     ) -> Self {
+        let breaker = Breaker::new(breaker::Settings {
+            failures: f64::from(failure.breaker_failures),
+            share: failure.breaker_share,
+            pause: failure.breaker_pause,
+            longest_pause: failure.breaker_longest_pause,
+        });
         let load = Load {
             pending: PendingWork::new(),
             utilisation: Utilisation::new(utilisation_window),
@@ -74,6 +106,12 @@ impl Worker {
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             ready: AtomicBool::new(false),
+            trust: Mutex::new(Trust {
+                breaker,
+                since: None,
+                slow_start: failure.slow_start,
+            }),
+            is_watched: AtomicBool::new(false),
             dialect: RwLock::new(dialect::before_probe(&spec)),
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
@@ -94,9 +132,14 @@ impl Worker {
         self.load.lock().cost
     }
 
-    /// Its answers showed what its prefill costs.
+    /// Its answers showed what its prefill costs. What waits there was predicted with what was believed before.
     pub fn set_cost(&self, cost: PrefillCost) {
-        self.load.lock().cost = cost;
+        let mut load = self.load.lock();
+        if cost != load.cost {
+            let factor = cost.times_as_long_as(&load.cost, load.utilisation.mean_work());
+            load.pending.repriced(factor);
+            load.cost = cost;
+        }
     }
 
     /// Holds what is believed to wait on it against what it says itself.
@@ -121,9 +164,14 @@ impl Worker {
     }
 
     /// Records a probe, or a request that showed the same. Returns the new readiness if it changed.
-    pub fn observe_health(&self, healthy: bool) -> Option<bool> {
+    pub fn observe_health(&self, now: Millis, probe: Probe) -> Option<bool> {
         let mut health = self.health.lock();
-        let changed = health.observe(healthy);
+        let changed = health.observe(probe);
+        if changed == Some(true) {
+            // What it did before it went says nothing of what it will do.
+            self.with_breaker(now, |breaker| breaker.reset(now));
+            self.starts_anew(now);
+        }
         self.ready.store(health.is_ready(), Ordering::Release);
         if changed == Some(false) {
             // It may come back with other settings.
@@ -224,22 +272,69 @@ impl Worker {
         read(&self.load.lock())
     }
 
-    /// The request goes out: from here on its work counts, until the guard is dropped.
-    #[must_use]
-    pub fn send(self: &Arc<Self>, clock: Clock, prefill: Option<Millis>) -> InFlight {
-        let now = clock.now();
+    /// Counts a request that goes out.
+    pub(super) fn sent(&self, now: Millis, prefill: Option<Millis>) -> Option<Ticket> {
         let mut load = self.load.lock();
         load.in_flight += 1;
-        let ticket = prefill.map(|work| {
+        prefill.map(|work| {
             load.utilisation.add(now, work);
             load.pending.sent(now, work)
-        });
-        drop(load);
-        InFlight {
-            worker: Arc::clone(self),
-            clock,
-            ticket,
+        })
+    }
+
+    /// Ends the waiting of a request whose first token came.
+    pub(super) fn prefilled(&self, now: Millis, ticket: Ticket) -> Option<Millis> {
+        self.load.lock().pending.first_token(now, ticket)
+    }
+
+    /// Ends the counting of a request, and its waiting if it still waits.
+    pub(super) fn ended(&self, now: Millis, ticket: Option<Ticket>) {
+        let mut load = self.load.lock();
+        debug_assert!(load.in_flight > 0, "a request ends twice");
+        load.in_flight = load.in_flight.saturating_sub(1);
+        if let Some(ticket) = ticket {
+            load.pending.gone(now, ticket);
         }
+    }
+
+    /// What there is to say of it beside its view.
+    #[must_use]
+    pub fn condition(&self, now: Millis) -> Condition {
+        if !self.is_watched.load(Ordering::Acquire) {
+            return Condition::WELL;
+        }
+        let trust = self.trust.lock();
+        Condition {
+            breaker: trust.breaker.standing(now),
+            failing: trust.breaker.failing(),
+            started: trust.started(now),
+        }
+    }
+
+    /// Lets a request through, if its breaker does; `regardless` of it where there is nobody else.
+    #[must_use]
+    pub fn admit(&self, now: Millis, regardless: bool) -> Option<Pass> {
+        if !self.is_watched.load(Ordering::Acquire) {
+            return Some(Pass::Ordinary);
+        }
+        let pass = self.trust.lock().breaker.admit(now);
+        pass.or(regardless.then_some(Pass::Ordinary))
+    }
+
+    /// Tells its breaker something.
+    pub(super) fn with_breaker<T>(&self, now: Millis, tell: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut trust = self.trust.lock();
+        let told = tell(&mut trust.breaker);
+        let watched = trust.breaker.standing(now) != Standing::Closed || trust.started(now) < 1.0;
+        self.is_watched.store(watched, Ordering::Release);
+        told
+    }
+
+    /// It comes back: it is given more and more to do.
+    pub(super) fn starts_anew(&self, now: Millis) {
+        let mut trust = self.trust.lock();
+        trust.since = Some(now);
+        self.is_watched.store(true, Ordering::Release);
     }
 
     /// The worker's address for a path and query.
@@ -254,42 +349,9 @@ impl Worker {
             format!("{base}{path_and_query}").parse()?
         };
         let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = self.spec.url.scheme().cloned();
         parts.authority = self.spec.url.authority().cloned();
         parts.path_and_query = Some(path);
         Ok(Uri::from_parts(parts)?)
-    }
-}
-
-/// A request in flight. However it ends, dropping this ends its counting.
-#[derive(Debug)]
-pub struct InFlight {
-    worker: Arc<Worker>,
-    clock: Clock,
-    ticket: Option<Ticket>,
-}
-
-impl InFlight {
-    /// The worker it is on.
-    #[must_use]
-    pub fn worker(&self) -> &Arc<Worker> {
-        &self.worker
-    }
-
-    /// Its first token arrived. Returns how long its prefill took, if it had the worker to itself.
-    pub fn first_token(&mut self) -> Option<Millis> {
-        let ticket = self.ticket.take()?;
-        let now = self.clock.now();
-        self.worker.load.lock().pending.first_token(now, ticket)
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let mut load = self.worker.load.lock();
-        load.in_flight = load.in_flight.saturating_sub(1);
-        if let Some(ticket) = self.ticket.take() {
-            load.pending.gone(self.clock.now(), ticket);
-        }
     }
 }

@@ -3,6 +3,8 @@
 //! A model's ratio of tokens to bytes is an average; it is off by a block within a few hundred tokens. But the ends of
 //! messages have places (`places`), so only what lies between two of them, or after the last, is estimated.
 
+use std::cell::Cell;
+
 use policy::fingerprint::{CHUNK_BYTES, Chain};
 use policy::ids::PrefixHash;
 
@@ -156,7 +158,28 @@ impl Scale {
     /// Tokens of the first `bytes` bytes.
     #[must_use]
     pub fn tokens(&self, bytes: u64) -> u64 {
-        let after = self.pins.partition_point(|pin| pin.bytes <= bytes);
+        self.between(self.pins.partition_point(|pin| pin.bytes <= bytes), bytes)
+    }
+
+    /// [`Self::tokens`] for places that are asked for in order, as a chain's ends are: the search goes on from where the
+    /// last one ended.
+    pub fn rising(&self) -> impl Fn(u64) -> u64 {
+        let last = Cell::new(0);
+        move |bytes| {
+            let mut after = last.get();
+            if after > 0 && self.pins.get(after - 1).is_some_and(|pin| pin.bytes > bytes) {
+                after = 0;
+            }
+            while self.pins.get(after).is_some_and(|pin| pin.bytes <= bytes) {
+                after += 1;
+            }
+            last.set(after);
+            self.between(after, bytes)
+        }
+    }
+
+    /// Tokens of the first `bytes` bytes, which end before the pin `after`.
+    fn between(&self, after: usize, bytes: u64) -> u64 {
         let before = after.checked_sub(1).and_then(|at| self.pins.get(at));
         let (from, at) = before.map_or((0, 0), |pin| (pin.bytes, pin.tokens));
         let ratio = match self.pins.get(after) {
@@ -238,6 +261,10 @@ mod tests {
         let scale = scale(&chain, &[(3, Place::Counted(300)), (7, Place::Counted(200))]);
         assert_eq!(scale.tokens(ends[3]), 300);
         assert_eq!(scale.tokens(ends[3] / 2), 150);
+        let rising = scale.rising();
+        for bytes in (0..=*ends.last().unwrap() + 9).chain([0, ends[5], ends[4]]) {
+            assert_eq!(rising(bytes), scale.tokens(bytes), "{bytes}");
+        }
         let after = scale.tokens(ends[3] + 100);
         assert_eq!(after, 350, "the second place contradicts the first");
         assert_eq!(scale.tokens(0), 0);

@@ -12,6 +12,7 @@ use prometheus::{Gauge, GaugeVec, IntGauge, IntGaugeVec};
 use super::registrar::Registrar;
 use super::{clamp, yes_no};
 use crate::feedback::ClassState;
+use crate::fleet::breaker::Standing;
 
 /// What is true at one moment, for the page.
 #[derive(Debug)]
@@ -28,8 +29,12 @@ pub struct Gauges {
     pub controller: ControllerState,
     /// What conversations do, by class.
     pub habits: Vec<ClassState>,
+    /// Tasks that live in the runtime.
+    pub tasks: u64,
     /// Lessons lost to a full queue.
     pub lessons_dropped: u64,
+    /// Requests that wait here, and those behind the gate.
+    pub admission: (usize, usize),
 }
 
 /// A worker at one moment.
@@ -38,6 +43,7 @@ pub struct Gauges {
 pub struct WorkerGauges {
     pub name: String,
     pub ready: bool,
+    pub breaker: Standing,
     pub in_flight: u32,
     pub wait: Millis,
     pub utilisation: f64,
@@ -76,6 +82,7 @@ pub(super) struct Page {
     habit: GaugeVec,
     habit_error: GaugeVec,
     lessons_dropped: IntGauge,
+    tasks: IntGauge,
 }
 
 impl Page {
@@ -166,7 +173,8 @@ impl Page {
             tail_arm: metrics.real(
                 "tailroute_tail_arm",
                 "What giving away that share would have done, in the mean over the window: excess over the objective, \
-                 time to first token, prefill work, share of violations, and whether its work is affordable.",
+                 time to first token, prefill work, share of violations, whether its work is affordable and it keeps what \
+                 is in time already, and the excess that it saves in standard errors.",
                 &["scale", "what"],
             )?,
             habit: metrics.real(
@@ -178,6 +186,10 @@ impl Page {
                 "tailroute_habit_error",
                 "Mean error of that expectation, in its own unit.",
                 &["stage", "tools", "what"],
+            )?,
+            tasks: metrics.count(
+                "tailroute_tasks",
+                "Tasks that live in the runtime: a few for each connection and each worker.",
             )?,
             lessons_dropped: metrics.count(
                 "tailroute_lessons_dropped",
@@ -192,6 +204,7 @@ impl Page {
             self.worker(worker);
         }
         self.feedback(gauges);
+        self.tasks.set(clamp(gauges.tasks));
         let stats = gauges.index;
         for (what, value) in [
             ("keys", stats.keys),
@@ -273,6 +286,8 @@ impl Page {
                 ("work_seconds", arm.work_ms / 1e3),
                 ("violations", arm.violations),
                 ("affordable", f64::from(u8::from(arm.affordable))),
+                ("keeps", f64::from(u8::from(arm.keeps))),
+                ("evidence", arm.evidence),
             ] {
                 self.tail_arm.with_label_values(&[&scale, what]).set(value);
             }

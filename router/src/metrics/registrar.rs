@@ -2,7 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Error, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Error, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry,
 };
 
 /// Bucket bounds of times to first token, in seconds: from a cached short prompt to a minute in a queue.
@@ -29,6 +30,10 @@ impl Registrar {
 
     pub(super) fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    pub(super) fn plain_counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
+        self.add(IntCounter::new(name, help)?)
     }
 
     /// Whole numbers.

@@ -25,7 +25,8 @@ impl Requests {
         Ok(Self {
             requests: metrics.counter(
                 "tailroute_requests_total",
-                "Requests by endpoint and outcome: ok, client_error, worker_error, router_error, aborted, broken.",
+                "Requests by endpoint and outcome: ok, client_error, worker_error, router_error, aborted, broken, deadline (their \
+                 own time was up), cut (the router had to go).",
                 &["endpoint", "outcome"],
             )?,
             request_seconds: metrics.seconds(
@@ -55,7 +56,7 @@ impl Requests {
             )?,
             retries: metrics.counter(
                 "tailroute_retries_total",
-                "Attempts that failed before the worker could have begun, and were tried elsewhere.",
+                "Attempts that failed and were tried elsewhere: the worker cannot have begun, or it does no harm.",
                 &["worker"],
             )?,
             hints: metrics.counter(
@@ -73,7 +74,7 @@ impl Requests {
                 "tailroute_worker_cost_answers_total",
                 "Answers by whether they told what their prefill took: engine (its own clock), clean (it had the worker \
                  to itself), predicted (one of both, but how much was cached is a prediction), late (clean, and taught at the first token; the answer \
-                 itself then counts as none), none.",
+                 itself then counts as none), none. And intervals learned from because no answer told: counters.",
                 &["worker", "told"],
             )?,
         })

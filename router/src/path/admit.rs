@@ -4,59 +4,19 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Request};
+use http::{HeaderMap, Request};
+use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
+use super::routes;
+pub use super::routes::{Endpoint, Route};
+use super::tunnel;
 use crate::app::App;
 use crate::error::ApiError;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
-
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// A turn of a conversation, routed by its prefix.
-    Turn(Endpoint),
-    /// The list of models, merged over the workers.
-    Models,
-    /// Anything else: passed to some worker as it is.
-    Other,
-}
-
-/// The endpoints whose prompts are understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `/v1/chat/completions`
-    Chat,
-    /// `/v1/completions`
-    Completions,
-}
-
-impl Route {
-    /// The name in metrics.
-    #[must_use]
-    pub fn endpoint(self) -> &'static str {
-        match self {
-            Self::Turn(endpoint) => endpoint.as_str(),
-            Self::Models => "models",
-            Self::Other => "other",
-        }
-    }
-}
-
-impl Endpoint {
-    /// The name in metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Completions => "completions",
-        }
-    }
-}
 
 /// Finds the route of a request.
 ///
@@ -73,20 +33,14 @@ pub fn route<B>(app: &Arc<App>, request: &Request<B>) -> Result<Route, ApiError>
     if header_bytes(request.headers()) > app.config.limits.max_header_bytes.get() {
         return Err(ApiError::HeadersTooLarge);
     }
-    let (route, method) = match request.uri().path() {
-        "/v1/chat/completions" => (Route::Turn(Endpoint::Chat), Method::POST),
-        "/v1/completions" => (Route::Turn(Endpoint::Completions), Method::POST),
-        "/v1/models" => (Route::Models, Method::GET),
-        // The workers' control routes are for the router alone.
-        path if path.starts_with("/v1/tailroute") => return Err(ApiError::NotFound),
-        _ => return Ok(Route::Other),
-    };
-    match (route, request.method()) {
-        (_, given) if *given == method => Ok(route),
-        (Route::Models, given) if *given == Method::HEAD => Ok(route),
-        (Route::Models, _) => Err(ApiError::MethodNotAllowed("GET, HEAD")),
-        _ => Err(ApiError::MethodNotAllowed("POST")),
-    }
+    let extra = &app.config.http.extra_paths;
+    routes::find(
+        request.method(),
+        request.uri().path(),
+        tunnel::is_asked(request),
+        extra,
+        app.admission.has_keys(),
+    )
 }
 
 fn header_bytes(headers: &HeaderMap) -> usize {
@@ -99,13 +53,14 @@ fn header_bytes(headers: &HeaderMap) -> usize {
 /// Reads a whole body.
 ///
 /// # Errors
-/// 413 if it is too large, 408 if it takes too long, 400 if it breaks off.
+/// 413 if it is too large, 408 if it takes too long, 400 if it breaks off, 503 if too much is being read at a time.
 pub async fn read_body(
     app: &App,
     head: &http::request::Parts,
-    mut body: Incoming,
+    mut body: impl HttpBody<Data = Bytes> + Unpin,
 ) -> Result<Bytes, ApiError> {
-    let limits = &app.config.limits;
+    let live = app.live();
+    let limits = &live.limits;
     let max = limits.max_body_bytes.get();
     let declared = head
         .headers
@@ -115,6 +70,7 @@ pub async fn read_body(
         return Err(ApiError::BodyTooLarge(max));
     }
     let deadline = Instant::now() + limits.body_timeout;
+    let mut room = app.unread();
     // A body in one piece, as most are, is not copied.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -128,6 +84,9 @@ pub async fn read_body(
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + rest.len() + data.len() > max {
             return Err(ApiError::BodyTooLarge(max));
+        }
+        if !room.grow(data.len()) {
+            return Err(ApiError::Overloaded);
         }
         if first.is_empty() && rest.is_empty() {
             first = data;

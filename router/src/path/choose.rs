@@ -12,14 +12,18 @@ use policy::units::{Millis, Tokens};
 use tracing::debug;
 
 use super::admit::Endpoint;
-use super::fingerprint::Fingerprint;
+use super::fingerprint::{Extent, Fingerprint};
 use super::objective::Goal;
 use super::session::Session;
-use super::{headers, parse};
+use super::tenant::Edit;
+use super::{headers, models, parse};
+use crate::admission::keys::Caller;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::feedback::Expected;
 use crate::fleet::Worker;
+use crate::fleet::breaker::Standing;
+use crate::fleet::rotation::{self, Condition};
 use crate::knowledge::{Match, Scale, Source};
 
 /// More tokens than any conversation has.
@@ -32,10 +36,14 @@ pub struct Turn {
     pub endpoint: Endpoint,
     /// When its last byte was here.
     pub arrived: Millis,
+    /// Bytes of its body.
+    pub body_bytes: usize,
     /// The model it asks for; empty if it names none.
     pub model: String,
     /// Its prompt's keys.
     pub fingerprint: Fingerprint,
+    /// What its body says otherwise when a worker gets it, if there are tenants.
+    pub edits: Vec<Edit>,
     /// The conversation it belongs to; `None` if its prompt is not understood.
     pub session: Option<Session>,
     /// What it is to meet.
@@ -44,6 +52,10 @@ pub struct Turn {
     pub expected: Expected,
     /// Its client says that it is the conversation's last.
     pub last: bool,
+    /// Whose it is: [`Caller::seed`].
+    pub tenant: u64,
+    /// The only worker that has what it goes on from.
+    pub home: Option<WorkerId>,
 }
 
 /// A worker chosen for a turn.
@@ -59,6 +71,10 @@ pub struct Choice {
     pub evict_first: Tokens,
     /// What the worker was like when it was chosen.
     pub view: WorkerView,
+    /// Its breaker is open, but too few others are left.
+    pub regardless: bool,
+    /// Whether another worker, not tried yet, could take it, even if nothing goes there by itself.
+    pub may_go_elsewhere: bool,
 }
 
 /// What a [`Match`] says of the chosen worker.
@@ -92,6 +108,8 @@ impl Matched {
 struct Desk {
     found: Match,
     views: Vec<WorkerView>,
+    conditions: Vec<Condition>,
+    ready: Vec<bool>,
 }
 
 thread_local! {
@@ -99,7 +117,7 @@ thread_local! {
 }
 
 impl Choice {
-    /// Whether another worker could have been chosen.
+    /// Whether another worker could have been chosen, of those that are in use.
     #[must_use]
     pub fn has_alternative(&self) -> bool {
         self.decision.terms.iter().filter(|terms| terms.ready).count() > 1
@@ -110,38 +128,68 @@ impl Turn {
     /// Reads a turn's body.
     ///
     /// # Errors
-    /// 400 if it is not JSON, 404 if no worker serves its model.
+    /// 400 if it is not JSON; 404 if no worker serves its model, or it goes on from a response that its tenant does not have.
     pub fn read(
         app: &App,
         endpoint: Endpoint,
+        caller: &Caller,
         headers: &HeaderMap,
         body: &[u8],
         arrived: Millis,
     ) -> Result<Self, ApiError> {
-        let parsed = parse::parse(endpoint, body)?;
-        if let Some(model) = &parsed.model
-            && app.fleet.surely_lacks(model)
-        {
-            return Err(ApiError::UnknownModel(model.chars().take(128).collect()));
+        let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
+        if let Some(model) = &parsed.model {
+            models::check(app, model)?;
         }
-        let session = Session::of(
-            headers,
-            parsed.session.as_deref(),
-            &parsed.fingerprint.chain,
-            &app.knowledge,
-        );
+        let previous = parsed.previous.as_deref();
+        let kept = previous.and_then(|id| app.stored.find(caller.seed(), id));
+        if caller.tenant().is_some() && previous.is_some() && kept.is_none() {
+            return Err(ApiError::UnknownResponse);
+        }
+        let previous = kept;
+        let is_named = parsed.session.is_some() || headers.contains_key(headers::SESSION);
+        let session = match previous.as_ref().and_then(|kept| kept.conversation.clone()) {
+            Some(conversation) if !is_named => Some(Session {
+                in_header: false,
+                ..conversation
+            }),
+            _ => Session::of(
+                caller.tenant(),
+                headers,
+                parsed.session.as_deref(),
+                &parsed.fingerprint.chain,
+                &app.knowledge,
+            ),
+        };
         let model = parsed.model.unwrap_or_default().into_owned();
         let expected = expect(app, arrived, session.as_ref(), headers, parsed.has_tools);
         Ok(Self {
             endpoint,
             arrived,
-            goal: Goal::of(headers, &model, &app.config.objective),
+            body_bytes: body.len(),
+            goal: Goal::of(headers, &model, &app.live().objective),
             model,
             fingerprint: parsed.fingerprint,
+            edits: parsed.edits,
+            tenant: caller.seed(),
             session,
             expected,
             last: says_last(headers),
+            home: previous.map(|kept| kept.worker),
         })
+    }
+
+    /// Tokens of its prompt, as far as they can be told without looking for it. Where no prompt was understood (several
+    /// prompts in one, a response gone on from, what is not generated from) the body is taken for one: it is not free.
+    #[must_use]
+    pub fn tokens(&self, app: &App) -> Tokens {
+        let bytes = match self.fingerprint.extent {
+            Extent::Tokens(tokens) => return Tokens(tokens),
+            Extent::Bytes(0) if self.endpoint.only_counts() => return Tokens::ZERO,
+            Extent::Bytes(0) => self.body_bytes as u64,
+            Extent::Bytes(bytes) => bytes,
+        };
+        Tokens((bytes as f64 * app.knowledge.ratio(&self.model)).ceil() as u64)
     }
 }
 
@@ -163,7 +211,7 @@ fn expect(
         .lock()
         .arrived(arrived, key, api_key, tools);
     if !app.config.learning.habits {
-        expected.next_prompt = app.config.objective.next_prompt;
+        expected.next_prompt = app.live().objective.next_prompt;
     }
     expected
 }
@@ -172,6 +220,24 @@ fn says_last(headers: &HeaderMap) -> bool {
     headers
         .get(headers::SESSION_END)
         .is_some_and(|value| matches!(value.as_bytes(), b"1" | b"true"))
+}
+
+/// What the turn's prefill takes on the worker where it takes least; `None` if none is ready.
+#[must_use]
+pub fn least_prefill(app: &App, turn: &Turn) -> Option<Millis> {
+    DESK.with_borrow_mut(|desk| {
+        let found = &mut desk.found;
+        let workers = app.fleet.workers();
+        app.knowledge
+            .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+        let ready = workers.iter().filter(|worker| worker.is_ready());
+        let prefill = ready.map(|worker| {
+            let cached = found.resident.get(worker.id.index()).copied().unwrap_or_default();
+            let cached = cached.min(found.prompt);
+            worker.cost().prefill(found.prompt.saturating_sub(cached), cached)
+        });
+        prefill.reduce(Millis::min)
+    })
 }
 
 /// Chooses among the workers that were not tried yet.
@@ -183,7 +249,12 @@ pub fn choose(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiE
 }
 
 fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
-    let Desk { found, views } = desk;
+    let Desk {
+        found,
+        views,
+        conditions,
+        ready,
+    } = desk;
     let now = app.clock.now();
     let workers = app.fleet.workers();
     app.knowledge
@@ -192,10 +263,21 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     views.clear();
     views.extend(workers.iter().map(|worker| {
         let indexed = found.indexed.get(worker.id.index()).copied();
-        let mut view = worker.view(now, model, indexed.unwrap_or_default());
-        view.ready &= !tried.contains(&worker.id);
-        view
+        worker.view(now, model, indexed.unwrap_or_default())
     }));
+    ready.clear();
+    ready.extend(views.iter().map(|view| view.ready));
+    narrow(app, &workers, now, views, conditions);
+    if let Some(home) = turn.home
+        && ready.get(home.index()) == Some(&true)
+    {
+        // Whatever its breaker says: no other worker can answer it.
+        for (view, ready) in views.iter_mut().zip(ready.iter_mut()) {
+            *ready &= view.id == home;
+            view.ready = *ready;
+        }
+    }
+    leave_out(tried, ready, views);
     let settings = app.settings.load();
     let snapshot = Snapshot {
         workers: views,
@@ -223,8 +305,9 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         ApiError::WorkerFailed
     })?;
 
-    let worker = Arc::clone(&workers[decision.chosen]);
-    let view = views[decision.chosen].clone();
+    let decision_at = decision.chosen;
+    let worker = Arc::clone(&workers[decision_at]);
+    let view = views[decision_at].clone();
     let evict_first = evict_first(app, turn, &worker, &view, found.prompt);
     app.metrics
         .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
@@ -241,7 +324,41 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         decision,
         evict_first,
         view,
+        regardless: conditions[decision_at].breaker == Standing::Open,
+        may_go_elsewhere: (0..)
+            .zip(ready.iter())
+            .any(|(at, ready)| *ready && at != decision_at && !tried.contains(&views[at].id)),
     })
+}
+
+/// Takes out who was tried. If nobody else is in use, whoever is `ready` all the same may try: a worker that fails often,
+/// or has just come back, is more than none.
+fn leave_out(tried: &[WorkerId], ready: &[bool], views: &mut [WorkerView]) {
+    if tried.is_empty() {
+        return;
+    }
+    let was_tried = |view: &WorkerView| tried.contains(&view.id);
+    let nobody = !views.iter().any(|view| view.ready && !was_tried(view));
+    for (view, ready) in views.iter_mut().zip(ready) {
+        view.ready = (view.ready || (nobody && *ready)) && !was_tried(view);
+    }
+}
+
+/// Takes workers out that fail or have just come back, as far as there are others.
+pub(super) fn narrow(
+    app: &App,
+    workers: &[Arc<Worker>],
+    now: Millis,
+    views: &mut [WorkerView],
+    conditions: &mut Vec<Condition>,
+) {
+    conditions.clear();
+    conditions.extend(workers.iter().map(|worker| worker.condition(now)));
+    if conditions.iter().all(|condition| *condition == Condition::WELL) {
+        return;
+    }
+    let passed_over = rotation::narrow(views, conditions, app.config.failure.max_ejected_share);
+    app.metrics.breakers_passed_over(passed_over);
 }
 
 /// The evict-first tail that the worker will hold by: what it is told, or what it does by itself. ξ is that of a worker

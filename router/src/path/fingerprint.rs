@@ -44,6 +44,7 @@ pub enum Extent {
 #[derive(Debug, Default)]
 pub struct Draft {
     tools: Pieces,
+    system: Pieces,
     messages: Pieces,
     is_chat: bool,
     text: Pieces,
@@ -64,7 +65,12 @@ enum Completion {
 impl Draft {
     /// Forgets the last request's prompt.
     pub fn clear(&mut self) {
-        for pieces in [&mut self.tools, &mut self.messages, &mut self.text] {
+        for pieces in [
+            &mut self.tools,
+            &mut self.system,
+            &mut self.messages,
+            &mut self.text,
+        ] {
             pieces.clear(KEPT);
         }
         self.tokens.clear();
@@ -82,6 +88,39 @@ impl Draft {
         self.is_chat = scanner.peek() == Some(b'[');
         let pieces = &mut self.messages;
         scanner.array(|scanner| message::message(scanner, pieces))?;
+        self.messages.end_message();
+        Ok(())
+    }
+
+    /// Takes in a system prompt that stands beside the messages: `system`, `instructions`.
+    ///
+    /// # Errors
+    /// If it is not JSON.
+    pub fn system(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        self.system.clear(KEPT);
+        if !matches!(scanner.peek(), Some(b'"' | b'[')) {
+            return scanner.skip().map(drop);
+        }
+        self.system.begin_message("system");
+        message::content(scanner, &mut self.system, &mut false)?;
+        self.system.end_message();
+        Ok(())
+    }
+
+    /// Takes in `input`: what the user says, or a list of items, most of them messages.
+    ///
+    /// # Errors
+    /// If it is not JSON.
+    pub fn input(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        self.messages.clear(KEPT);
+        self.is_chat = matches!(scanner.peek(), Some(b'"' | b'['));
+        let pieces = &mut self.messages;
+        if scanner.peek() == Some(b'"') {
+            pieces.begin_message("user");
+            message::content(scanner, pieces, &mut false)?;
+        } else {
+            scanner.array(|scanner| message::item(scanner, pieces))?;
+        }
         self.messages.end_message();
         Ok(())
     }
@@ -112,7 +151,10 @@ impl Draft {
     #[must_use]
     pub fn finish(&mut self, model: &str, salt: Option<&str>) -> Fingerprint {
         match self.completion {
-            _ if self.is_chat => text(&mut self.messages, &self.tools, model, salt),
+            _ if self.is_chat => {
+                self.tools.extend_from(&self.system);
+                text(&mut self.messages, &self.tools, model, salt)
+            }
             Completion::Text => text(&mut self.text, &Pieces::new(), model, salt),
             Completion::Tokens => {
                 let mut chain = Chain::new();

@@ -1,9 +1,11 @@
 //! Which headers travel, and which end here (RFC 9110, section 7.6.1).
 
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+
+use crate::admission::keys::X_API_KEY;
 
 /// Names the conversation to the worker.
 pub const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -27,17 +29,30 @@ pub const SLO_CLASS: HeaderName = HeaderName::from_static("x-slo-class");
 /// `1` or `true`: the client says that this turn is its conversation's last.
 pub const SESSION_END: HeaderName = HeaderName::from_static("x-session-end");
 
-const HOP_BY_HOP: [HeaderName; 7] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
+    HeaderName::from_static("keep-alive"),
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
     TE,
-    TRAILER,
     TRANSFER_ENCODING,
     UPGRADE,
 ];
 
-/// Removes what concerns one connection only: the fixed list, `Keep-Alive`, and what `Connection` names.
+/// Fields that no `Connection` field may name away: how the rest is read hangs on them, and who asks, and for what.
+/// A client that could remove them would speak for a proxy before this router, or change what the worker is asked.
+const NEVER_NAMED: [HeaderName; 6] = [
+    http::header::CONTENT_LENGTH,
+    http::header::CONTENT_TYPE,
+    http::header::CONTENT_ENCODING,
+    http::header::AUTHORIZATION,
+    http::header::FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+];
+
+/// Removes what concerns one connection only: the fixed list and what `Connection` names. `Trailer` is not of it: it
+/// announces what comes after the body, and travels with it.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -45,22 +60,54 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| !NEVER_NAMED.contains(name))
         .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
-    headers.remove("keep-alive");
-    headers.remove("proxy-connection");
 }
 
 /// Removes what the router has already dealt with, or must not take from a client.
 pub fn strip_for_worker(headers: &mut HeaderMap) {
+    let takes_trailers = headers.get_all(TE).iter().any(names_trailers);
     strip_hop_by_hop(headers);
-    // The body is already here, and the host is the worker's.
+    if takes_trailers {
+        // Said anew: it holds for one connection (RFC 9110, section 10.1.4).
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+    // The body is already here, without its trailers, and the host is the worker's.
     headers.remove(EXPECT);
+    headers.remove(TRAILER);
     headers.remove(HOST);
     // Only the router says what may be evicted.
     headers.remove(EVICT_FIRST);
+}
+
+fn names_trailers(value: &HeaderValue) -> bool {
+    let parts = value.to_str().unwrap_or_default().split(',');
+    parts
+        .map(str::trim)
+        .any(|part| part.eq_ignore_ascii_case("trailers"))
+}
+
+/// A key that the router has checked ends here: what opens the router is nobody else's to see. Where the router has no
+/// keys, the client's are for the worker.
+pub fn credentials(headers: &mut HeaderMap, are_ours: bool) {
+    if are_ours {
+        headers.remove(AUTHORIZATION);
+        headers.remove(X_API_KEY);
+    }
+}
+
+/// Shows a worker the key that it asks for, in place of any other.
+pub fn present(headers: &mut HeaderMap, worker: &config::Worker) {
+    let Some(key) = &worker.api_key else { return };
+    if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", key.expose())) {
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+        headers.remove(X_API_KEY);
+    }
 }
 
 /// Pins a request to the rank that was chosen; a client's own choice gives way. Where an engine has no ranks of its own,
@@ -74,8 +121,6 @@ pub fn pin(headers: &mut HeaderMap, rank: Option<u32>) {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]
@@ -97,6 +142,55 @@ mod tests {
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["authorization", "x-request-id"]);
+    }
+
+    #[test]
+    fn what_connection_names_goes_but_not_what_others_rely_on() {
+        let mut headers = HeaderMap::new();
+        headers.append(
+            CONNECTION,
+            HeaderValue::from_static("X-A, content-length, authorization"),
+        );
+        headers.append(
+            CONNECTION,
+            HeaderValue::from_static("x-b,,bad name, x-forwarded-for"),
+        );
+        for name in [
+            "x-a",
+            "x-b",
+            "content-length",
+            "authorization",
+            "x-forwarded-for",
+            "trailer",
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        strip_hop_by_hop(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            ["authorization", "content-length", "trailer", "x-forwarded-for"]
+        );
+    }
+
+    #[test]
+    fn that_trailers_are_taken_is_said_anew() {
+        for (te, said) in [
+            ("trailers", true),
+            ("gzip;q=0.5, Trailers", true),
+            ("gzip", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(TE, HeaderValue::from_static(te));
+            strip_for_worker(&mut headers);
+            assert_eq!(headers.get(TE).is_some_and(|te| te == "trailers"), said, "{te}");
+            assert_eq!(
+                headers.get(CONNECTION).is_some_and(|named| named == "te"),
+                said,
+                "{te}"
+            );
+        }
     }
 
     #[test]

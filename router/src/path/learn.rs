@@ -6,6 +6,7 @@
 //! ends (answered, failed, timed out, client gone, panic) it is counted once and nothing leaks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use policy::cost::PrefillCost;
 use policy::estimate::Finish;
@@ -22,10 +23,12 @@ use super::fingerprint::Extent;
 use super::objective::Goal;
 use super::reply::{self, Piece};
 use super::session::Session;
-use super::watch::{Seen, Usage};
+use super::stored::Kept;
+use super::watch::{Passed, Seen, Usage};
 use crate::app::{App, Place};
 use crate::capture::{Record, Slip};
 use crate::feedback::{Expected, Late, Lesson, Sample};
+use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Counted, Reported, Scale, Source};
 
@@ -42,8 +45,14 @@ pub enum Outcome {
     Broken,
     /// The client left.
     Aborted,
-    /// The worker was never reached; the request may go elsewhere.
+    /// The request's own time was up.
+    Deadline,
+    /// The router had to go.
+    Cut,
+    /// The worker did not begin; the request may go elsewhere.
     NotReached,
+    /// Another worker, asked as well, was faster.
+    Outrun,
 }
 
 impl Outcome {
@@ -54,10 +63,28 @@ impl Outcome {
             Self::WorkerError => "worker_error",
             Self::Broken => "broken",
             Self::Aborted => "aborted",
+            Self::Deadline => "deadline",
+            Self::Cut => "cut",
             Self::NotReached => "not_reached",
+            Self::Outrun => "outrun",
         }
     }
 }
+
+impl Outcome {
+    /// Whether it is the request's end, and not only an attempt's.
+    fn is_final(self) -> bool {
+        !matches!(self, Self::NotReached | Self::Outrun)
+    }
+
+    /// Whether it is held against the worker.
+    fn is_the_workers(self) -> bool {
+        matches!(self, Self::WorkerError | Self::Broken)
+    }
+}
+
+/// Whether a request has been held against a worker: once is enough, however many attempts it takes.
+pub type Charged = Arc<AtomicBool>;
 
 /// Tokens in the full blocks of so many.
 fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
@@ -71,8 +98,11 @@ pub struct Flight {
     app: Arc<App>,
     in_flight: InFlight,
     hold: Option<Hold>,
+    /// Its place in the router, once it is this attempt that is answered.
     place: Option<Place>,
+    charged: Charged,
     endpoint: Endpoint,
+    tenant: u64,
     arrived: Millis,
     model: String,
     session: Option<Session>,
@@ -114,12 +144,14 @@ pub struct Flight {
     left: Option<WorkerId>,
     outcome: Outcome,
     seen: Option<Seen>,
+    /// What has passed of the answer.
+    passed: Passed,
 }
 
 impl Flight {
-    /// The attempt goes out: its work, its place and its prefix count from here on.
+    /// The attempt goes out: its work and its prefix count from here on.
     #[must_use]
-    pub fn start(app: &Arc<App>, turn: &mut Turn, choice: &Choice, place: Option<Place>) -> Self {
+    pub fn start(app: &Arc<App>, turn: &Turn, choice: &Choice, pass: Pass, charged: Charged) -> Self {
         let terms = choice.decision.chosen();
         let worker = &choice.worker;
         let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
@@ -129,15 +161,18 @@ impl Flight {
             None
         } else {
             app.knowledge.update(worker.id, |residency| {
-                residency.sent(worker.id, chain, |end| full_blocks(worker, scale.tokens(end)))
+                let tokens = scale.rising();
+                residency.sent(worker.id, chain, |end| full_blocks(worker, tokens(end)))
             })
         };
         Self {
             app: Arc::clone(app),
-            in_flight: worker.send(app.clock, Some(prefill)),
+            in_flight: worker.send(app.clock, Some(prefill), pass),
             hold,
-            place,
+            place: None,
+            charged,
             endpoint: turn.endpoint,
+            tenant: turn.tenant,
             arrived: turn.arrived,
             model: turn.model.clone(),
             session: turn.session.clone(),
@@ -157,7 +192,11 @@ impl Flight {
             mirrored: choice.matched.mirrored,
             prompt: chain.clone(),
             blocks_told: app.knowledge.stored(worker.id),
-            passing: turn.fingerprint.reply.clone().map(reply::Reply::new),
+            passing: turn
+                .fingerprint
+                .reply
+                .clone()
+                .map(|hash| reply::Reply::at(turn.endpoint, hash)),
             reply: None,
             slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
             ttft: Millis::ZERO,
@@ -167,6 +206,7 @@ impl Flight {
             left: None,
             outcome: Outcome::Aborted,
             seen: None,
+            passed: Passed::default(),
         }
     }
 
@@ -187,12 +227,17 @@ impl Flight {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
+        self.answered();
         self.alone = self.in_flight.first_token().filter(|_| streamed);
+        if !self.endpoint.generates() {
+            return;
+        }
         self.teach_late();
         self.ttft = self.app.clock.now() - self.arrived;
         let actual_s = self.ttft.0 / 1e3;
         let goal_s = self.goal.ttft.0 / 1e3;
-        let class = self.goal.origin.name(&self.app.config.objective);
+        let live = self.app.live();
+        let class = self.goal.origin.name(&live.objective);
         self.app.metrics.first_token(
             self.worker().name(),
             class,
@@ -205,11 +250,25 @@ impl Flight {
         }
     }
 
+    /// The answer can be asked for again, and gone on from, by the id with this key: only on this worker.
+    pub fn is_kept(&self, key: u64) {
+        let kept = Kept {
+            worker: self.worker().id,
+            conversation: self.session.clone(),
+        };
+        self.app.stored.keep(self.tenant, key, kept);
+    }
+
     /// A piece of the reply passed.
     pub fn reply(&mut self, piece: Piece<'_>) {
         if let Some(passing) = &mut self.passing {
             passing.push(piece);
         }
+    }
+
+    /// So much of the answer has passed.
+    pub fn passed(&mut self, passed: Passed) {
+        self.passed = passed;
     }
 
     /// The attempt ended; what is not said here counts as the client having left. Only a reply that is `complete` can be
@@ -226,11 +285,37 @@ impl Flight {
         }
     }
 
-    /// The worker was never reached. Gives back the place, so that the request can be tried elsewhere.
+    /// Whether a stream of it ends with `[DONE]`.
     #[must_use]
-    pub fn not_reached(mut self) -> Option<Place> {
+    pub fn is_ended_by_done(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions)
+    }
+
+    /// This is the attempt that is answered: the request's place goes with it.
+    pub fn keep(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
+    /// The worker answers as it should.
+    pub fn answered(&mut self) {
+        self.in_flight.answered();
+    }
+
+    /// The worker did not begin: the request may go elsewhere.
+    pub fn not_reached(mut self) {
         self.outcome = Outcome::NotReached;
-        self.place.take()
+    }
+
+    /// What comes is not held against the worker.
+    pub fn spare(&mut self) {
+        self.charged.store(true, Ordering::Relaxed);
+    }
+
+    /// Holds the request against the worker, unless that was done for an earlier attempt of it.
+    pub fn charge(&mut self) {
+        if !self.charged.swap(true, Ordering::Relaxed) && self.in_flight.failed() {
+            self.app.metrics.breaker_opened(self.worker().name());
+        }
     }
 
     /// The worker computed the prompt: it holds it, and the reply as far as it came.
@@ -257,15 +342,11 @@ impl Flight {
             .then(|| self.app.knowledge.places(&self.model, &self.prompt));
         self.app.knowledge.update(worker, |residency| {
             if let Some(places) = &places {
-                residency.counted(&hold, &self.prompt, |end| held(places.tokens(end)));
+                let tokens = places.rising();
+                residency.counted(&hold, &self.prompt, |end| held(tokens(end)));
             }
-            residency.settle(
-                hold,
-                reply,
-                |end| held(scale.tokens(end)),
-                self.evict_first,
-                total,
-            );
+            let tokens = scale.rising();
+            residency.settle(hold, reply, |end| held(tokens(end)), self.evict_first, total);
         });
     }
 
@@ -419,6 +500,23 @@ impl Flight {
 }
 
 impl Flight {
+    /// What its key pays, now that it is known.
+    fn settle_charge(&mut self, usage: Option<Usage>) {
+        let Some(place) = &mut self.place else { return };
+        match (usage, self.outcome) {
+            (Some(usage), _) => place.charge.correct(Tokens(usage.prompt + usage.completion)),
+            (None, Outcome::WorkerError | Outcome::ClientError) => place.charge.give_back(),
+            (None, Outcome::Broken) if !self.started => place.charge.give_back(),
+            (None, _) if self.endpoint.generates() => {
+                place
+                    .charge
+                    .add(self.passed.tokens(self.app.knowledge.ratio(&self.model)));
+            }
+            // What it answers with is not tokens of a model.
+            (None, _) => {}
+        }
+    }
+
     /// The turn as the capture keeps it. Without a count of the worker's, lengths are estimates.
     fn record(&mut self) -> Record {
         let (Extent::Bytes(units) | Extent::Tokens(units)) = self.extent;
@@ -431,7 +529,7 @@ impl Flight {
             .map(|usage| [usage.prompt, usage.completion]);
         Record {
             conversation: self.session.as_ref().map(|session| session.key),
-            class: self.goal.origin.named(&self.app.config.objective).to_owned(),
+            class: self.goal.origin.named(&self.app.live().objective).to_owned(),
             objective: self.goal.ttft,
             model: std::mem::take(&mut self.model),
             // Not taken: what the turn teaches comes after.
@@ -456,6 +554,7 @@ impl Flight {
     fn write_down(&mut self) {
         if let Some(slip) = self.slip.take()
             && self.started
+            && self.endpoint.generates()
             && self.outcome != Outcome::ClientError
         {
             slip.hand_in(self.record());
@@ -465,13 +564,20 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        match self.outcome {
+            Outcome::Ok => self.answered(),
+            outcome if outcome.is_the_workers() => self.charge(),
+            // It did not fail; whether it would have, nobody knows.
+            _ => {}
+        }
         self.reply = self.passing.take().and_then(reply::Reply::finish);
         let seen = self.seen.unwrap_or_default();
         let usage = seen.usage;
         if let Some(usage) = usage {
             self.learn_usage(usage);
         }
-        let computed = self.started && self.outcome != Outcome::ClientError;
+        self.settle_charge(usage);
+        let computed = self.started && self.outcome != Outcome::ClientError && self.endpoint.generates();
         if let Some(hold) = self.hold.take() {
             // A prompt that produced a token was computed; one that did not may not have been.
             if computed {
@@ -491,7 +597,7 @@ impl Drop for Flight {
             self.teach(seen);
         }
         let seconds = (self.app.clock.now() - self.arrived).0 / 1e3;
-        if self.outcome != Outcome::NotReached {
+        if self.outcome.is_final() {
             self.app
                 .metrics
                 .request(self.endpoint.as_str(), self.outcome.as_str(), seconds);

@@ -15,37 +15,44 @@ mod tests;
 use bytes::Bytes;
 use sse::Standing;
 
+use super::routes::Family;
+
 /// How a line with JSON begins, as every client knows it: some insist on the blank.
 const FIELD: &[u8] = b"data: ";
+/// What tells an error apart from other events to Anthropic's clients.
+const ERROR_EVENT: &[u8] = b"event: error\n";
 /// What OpenAI's streams end with.
 const DONE: &[u8] = b"[DONE]";
 
 /// What to send on a stream that stands there, so that `error`, a JSON object, is the last thing that its client reads.
 #[must_use]
-pub fn last_words(standing: Standing<'_>, error: &[u8]) -> Bytes {
+pub fn last_words(standing: Standing<'_>, error: &[u8], family: Family) -> Bytes {
     let mut said = Vec::with_capacity(error.len() + 64);
     match standing {
-        Standing::Between => own_event(&mut said, error),
+        Standing::Between => own_event(&mut said, error, family),
         Standing::InEvent { after_cr: false } => {
             said.push(b'\n');
-            own_event(&mut said, error);
+            own_event(&mut said, error, family);
         }
         Standing::InEvent { after_cr: true } | Standing::InLongLine => {
             said.extend_from_slice(b"\n\n");
-            own_event(&mut said, error);
+            own_event(&mut said, error, family);
         }
-        Standing::InLine(line) => in_line(&mut said, line, error),
+        Standing::InLine(line) => in_line(&mut said, line, error, family),
     }
     Bytes::from(said)
 }
 
-fn own_event(said: &mut Vec<u8>, error: &[u8]) {
+fn own_event(said: &mut Vec<u8>, error: &[u8], family: Family) {
+    if family == Family::Anthropic {
+        said.extend_from_slice(ERROR_EVENT);
+    }
     said.extend_from_slice(FIELD);
     said.extend_from_slice(error);
     said.extend_from_slice(b"\n\n");
 }
 
-fn in_line(said: &mut Vec<u8>, line: &[u8], error: &[u8]) {
+fn in_line(said: &mut Vec<u8>, line: &[u8], error: &[u8], family: Family) {
     if let Some(rest) = FIELD.strip_prefix(line) {
         said.extend_from_slice(rest);
         said.extend_from_slice(error);
@@ -62,6 +69,6 @@ fn in_line(said: &mut Vec<u8>, line: &[u8], error: &[u8]) {
     }
     said.extend_from_slice(b"\n\n");
     if !told {
-        own_event(said, error);
+        own_event(said, error, family);
     }
 }

@@ -1,4 +1,4 @@
-//! `/v1/models`: what the workers list, merged.
+//! `/v1/models`: what the workers list, merged; and which models there are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,32 +9,131 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::body::{self, Body};
+use crate::error::ApiError;
 
-/// Every model that some ready worker lists, once, ordered by name.
+/// Longest part of a model's name that an error repeats.
+const SHOWN_CHARS: usize = 128;
+/// Most models that an error names.
+const SHOWN_MODELS: usize = 16;
+
+/// Every model that some ready worker serves, once, ordered by name, with all that is said of it.
 pub fn list(app: &Arc<App>) -> Response<Body> {
+    let models: Vec<Value> = merged(app).into_values().collect();
+    answer(app, &json!({ "object": "list", "data": models }))
+}
+
+/// One of them.
+///
+/// # Errors
+/// 404 if no ready worker serves it.
+pub fn one(app: &Arc<App>, name: &str) -> Result<Response<Body>, ApiError> {
+    let card = merged(app).remove(name).ok_or_else(|| unknown(app, name))?;
+    Ok(answer(app, &card))
+}
+
+/// Checks that some worker may serve a model.
+///
+/// # Errors
+/// 404, naming the models that there are, if surely none does.
+pub fn check(app: &App, name: &str) -> Result<(), ApiError> {
+    if app.fleet.surely_lacks(name) {
+        Err(unknown(app, name))
+    } else {
+        Ok(())
+    }
+}
+
+fn unknown(app: &App, name: &str) -> ApiError {
+    let short = |name: &str| name.chars().take(SHOWN_CHARS).collect::<String>();
+    let models = merged(app);
+    let mut known: Vec<String> = models
+        .keys()
+        .take(SHOWN_MODELS)
+        .map(|name| format!("`{}`", short(name)))
+        .collect();
+    if models.len() > SHOWN_MODELS {
+        known.push(format!("{} more (GET /v1/models)", models.len() - SHOWN_MODELS));
+    }
+    ApiError::UnknownModel {
+        model: short(name),
+        known: known.join(", "),
+    }
+}
+
+/// The models of the workers that are ready.
+fn merged(app: &App) -> BTreeMap<String, Value> {
     let mut models = BTreeMap::new();
     for worker in app.fleet.workers().iter().filter(|worker| worker.is_ready()) {
+        let listed = worker.models();
+        let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
         for name in &worker.spec.models {
-            models
-                .entry(name.clone())
-                .or_insert_with(|| json!({ "id": name, "object": "model", "owned_by": "tailroute" }));
+            let card = listed.iter().find(|card| card["id"] == **name).cloned();
+            let made = || json!({ "id": name, "object": "model", "created": 0, "owned_by": "tailroute" });
+            add(&mut models, name, card.unwrap_or_else(made));
         }
         if worker.spec.models.is_empty() {
-            for card in worker.models().iter().flat_map(|models| models.iter()) {
-                let name = card["id"].as_str().unwrap_or_default().to_owned();
-                models.entry(name).or_insert_with(|| card.clone());
+            for card in listed {
+                if let Some(name) = card["id"].as_str() {
+                    add(&mut models, name, card.clone());
+                }
             }
         }
     }
-    let models: Vec<Value> = models.into_values().collect();
+    models
+}
+
+/// Adds what a worker says of a model. Where workers differ on how long its prompts may be, the least is what holds for a
+/// request that may go to any of them; of anything else the first is as good as the others.
+fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
+    let Some(known) = models.get_mut(name) else {
+        models.insert(name.to_owned(), card);
+        return;
+    };
+    let length = |card: &Value| card["max_model_len"].as_u64();
+    let least = length(known).into_iter().chain(length(&card)).min();
+    if let (Some(known), Value::Object(card)) = (known.as_object_mut(), card) {
+        for (key, value) in card {
+            known.entry(key).or_insert(value);
+        }
+        if let Some(least) = least {
+            known.insert("max_model_len".to_owned(), least.into());
+        }
+    }
+}
+
+fn answer(app: &App, said: &Value) -> Response<Body> {
     let started = app.clock.now();
-    let mut response = Response::new(body::full(
-        json!({ "object": "list", "data": models }).to_string(),
-    ));
+    let mut response = Response::new(body::full(said.to_string()));
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     app.metrics
         .request("models", "ok", (app.clock.now() - started).0 / 1e3);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_say_of_one_model_is_put_together() {
+        let mut models = BTreeMap::new();
+        add(
+            &mut models,
+            "m",
+            json!({ "id": "m", "max_model_len": 8192, "owned_by": "vllm" }),
+        );
+        add(
+            &mut models,
+            "m",
+            json!({ "id": "m", "max_model_len": 4096, "owned_by": "sglang", "root": "/m" }),
+        );
+        add(&mut models, "m", json!({ "id": "m" }));
+        add(&mut models, "m", json!(5));
+        assert_eq!(
+            models["m"],
+            json!({ "id": "m", "max_model_len": 4096, "owned_by": "vllm", "root": "/m" })
+        );
+    }
 }

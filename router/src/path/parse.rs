@@ -13,11 +13,13 @@ use std::cell::RefCell;
 use super::admit::Endpoint;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
+use super::tenant::{Edit, Given, edits};
+use crate::admission::tenants::Tenant;
 use crate::error::ApiError;
 
 mod namespace;
 
-use namespace::Namespace;
+use namespace::{Namespace, Value};
 
 /// What the router needs to know of a request's body.
 #[derive(Debug)]
@@ -30,8 +32,12 @@ pub struct Parsed<'a> {
     pub session: Option<Cow<'a, str>>,
     /// Whether it may call tools.
     pub has_tools: bool,
+    /// The response that it goes on from, by its id.
+    pub previous: Option<Cow<'a, str>>,
     /// The prompt's keys.
     pub fingerprint: Fingerprint,
+    /// What the body has to say otherwise before a worker gets it, if there are tenants.
+    pub edits: Vec<Edit>,
 }
 
 thread_local! {
@@ -39,17 +45,38 @@ thread_local! {
     static DRAFT: RefCell<Draft> = RefCell::default();
 }
 
-/// Reads the body of a request to this endpoint, which says whether `messages` or `prompt` is the prompt: an engine passes
-/// over the other one, and so does this.
+/// Reads the body of a request to this endpoint, which says where the prompt stands: an engine passes over the other places,
+/// and so does this.
+///
+/// | endpoint | its prompt |
+/// |---|---|
+/// | `/v1/chat/completions` | `tools`, `messages` |
+/// | `/v1/completions` | `prompt` |
+/// | `/v1/messages` | `tools`, `system`, `messages` |
+/// | `/v1/responses` | `tools`, `instructions`, `input`; none if it goes on from a `previous_response_id`, whose prompt is elsewhere |
+/// | `/generate` | `text` or `input_ids` |
+/// | any other | none |
 ///
 /// # Errors
 /// [`ApiError::MalformedJson`] if the body is not JSON, with the place.
 pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Parsed<'_>, ApiError> {
+    parse_for(None, endpoint, body)
+}
+
+/// Reads the body of a request of this tenant: its prompt has other keys than the same prompt of any other.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_for<'a>(
+    tenant: Option<&Tenant>,
+    endpoint: Endpoint,
+    body: &'a [u8],
+) -> Result<Parsed<'a>, ApiError> {
     let refuse = |error: Malformed| ApiError::MalformedJson(error.describe(body));
     check_utf8(body).map_err(refuse)?;
     DRAFT.with_borrow_mut(|draft| {
         draft.clear();
-        members(endpoint, body, draft).map_err(refuse)
+        members(endpoint, tenant, body, draft).map_err(refuse)
     })
 }
 
@@ -66,25 +93,42 @@ fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
     })
 }
 
-fn members<'a>(endpoint: Endpoint, body: &'a [u8], draft: &mut Draft) -> Result<Parsed<'a>, Malformed> {
+fn members<'a>(
+    endpoint: Endpoint,
+    tenant: Option<&Tenant>,
+    body: &'a [u8],
+    draft: &mut Draft,
+) -> Result<Parsed<'a>, Malformed> {
     let (mut model, mut stream, mut namespace) = (None, false, Namespace::default());
     let (mut has_tools, mut within) = (false, false);
-    let (mut session, mut cache_key) = (None, None);
+    let (mut session, mut cache_key, mut request_id, mut previous) = (None, None, None, None);
+    let form = Form::of(endpoint);
     let mut scanner = Scanner::new(body);
     scanner.object(|scanner, key| {
         match key {
-            b"messages" if endpoint == Endpoint::Chat => draft.messages(scanner)?,
-            b"tools" => {
+            b"messages" if matches!(form, Form::Chat | Form::Messages) => draft.messages(scanner)?,
+            b"system" if form == Form::Messages => draft.system(scanner)?,
+            b"instructions" if form == Form::Responses => draft.system(scanner)?,
+            b"input" if form == Form::Responses => draft.input(scanner)?,
+            b"previous_response_id" if form == Form::Responses => {
+                previous = text(scanner)?.filter(|id| !id.is_empty());
+            }
+            // One of the two is the prompt; the other one is absent or null.
+            b"text" | b"input_ids" if form == Form::Generate && scanner.peek() != Some(b'n') => {
+                draft.prompt(scanner)?;
+            }
+            b"tools" if form != Form::None => {
                 has_tools = scanner.peek() == Some(b'[');
                 draft.tools(scanner)?;
             }
-            b"prompt" if endpoint == Endpoint::Completions => draft.prompt(scanner)?,
+            b"prompt" if form == Form::Completions => draft.prompt(scanner)?,
             b"model" => model = text(scanner)?,
             b"stream" => stream = scanner.skip()? == b"true",
             // The answer repeats the prompt, or goes on within its last message: the next turn has other keys than these.
             b"echo" | b"continue_final_message" => within |= scanner.skip()? == b"true",
-            b"session_id" => session = text(scanner)?.filter(|name| !name.is_empty()),
-            b"prompt_cache_key" => cache_key = text(scanner)?.filter(|name| !name.is_empty()),
+            b"session_id" => session = Value::read(scanner)?,
+            b"prompt_cache_key" => cache_key = Value::read(scanner)?,
+            b"request_id" if form == Form::Responses => request_id = Value::read(scanner)?,
             _ => match Namespace::place(key) {
                 Some(place) => namespace.take(place, scanner)?,
                 None => scanner.skip().map(drop)?,
@@ -98,17 +142,58 @@ fn members<'a>(endpoint: Endpoint, body: &'a [u8], draft: &mut Draft) -> Result<
             what: "more follows the JSON value",
         });
     }
-    let mut fingerprint = draft.finish(model.as_deref().unwrap_or_default(), namespace.salt().as_deref());
+    if previous.is_some() {
+        draft.clear();
+    }
+    let own = namespace.salt();
+    let given = Given {
+        salt: namespace.cache_salt(),
+        session: session.as_ref().map(Value::as_str),
+        cache_key: cache_key.as_ref().map(Value::as_str),
+        request_id: request_id.as_ref().map(Value::as_str),
+    };
+    let edits = tenant.map_or_else(Vec::new, |tenant| edits(tenant, endpoint, &given));
+    let all = tenant.map(|tenant| tenant.salt(own.as_deref()));
+    let mut fingerprint = draft.finish(
+        model.as_deref().unwrap_or_default(),
+        all.as_deref().or(own.as_deref()),
+    );
     if within {
         fingerprint.reply = None;
     }
     Ok(Parsed {
         model,
         stream,
-        session: session.or(cache_key),
+        session: session.and_then(Value::name).or(cache_key.and_then(Value::name)),
         has_tools,
+        previous,
         fingerprint,
+        edits,
     })
+}
+
+/// Where a body has its prompt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Chat,
+    Completions,
+    Messages,
+    Responses,
+    Generate,
+    None,
+}
+
+impl Form {
+    fn of(endpoint: Endpoint) -> Self {
+        match endpoint {
+            Endpoint::Chat => Self::Chat,
+            Endpoint::Completions => Self::Completions,
+            Endpoint::Messages => Self::Messages,
+            Endpoint::Responses => Self::Responses,
+            Endpoint::Generate => Self::Generate,
+            _ => Self::None,
+        }
+    }
 }
 
 /// A string's text; anything else has none.
@@ -196,11 +281,164 @@ mod tests {
         assert_eq!(session(r#"{"session_id":""}"#), None);
     }
 
+    fn keys(endpoint: Endpoint, body: &str) -> Vec<u64> {
+        let chain = super::parse(endpoint, body.as_bytes()).unwrap().fingerprint.chain;
+        chain.hashes().iter().map(|hash| hash.0).collect()
+    }
+
+    #[test]
+    fn one_conversation_has_one_fingerprint_at_every_endpoint_that_takes_messages() {
+        let chat = keys(
+            Endpoint::Chat,
+            r#"{"model":"m","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi"}]}"#,
+        );
+        assert_eq!(chat.len(), 2);
+        for (endpoint, body) in [
+            (
+                Endpoint::Messages,
+                r#"{"messages":[{"role":"user","content":"hi"}],"system":"be brief","model":"m"}"#,
+            ),
+            (
+                Endpoint::Messages,
+                r#"{"model":"m","system":[{"type":"text","text":"be brief","cache_control":{}}],"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}"#,
+            ),
+            (
+                Endpoint::Responses,
+                r#"{"model":"m","input":"hi","instructions":"be brief"}"#,
+            ),
+            (
+                Endpoint::Responses,
+                r#"{"model":"m","instructions":"be brief","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}"#,
+            ),
+            (
+                Endpoint::Responses,
+                r#"{"model":"m","input":[{"type":"message","role":"system","content":"be brief"},{"type":"message","role":"user","content":"hi"}]}"#,
+            ),
+        ] {
+            assert_eq!(keys(endpoint, body), chat, "{body}");
+        }
+        let tools = |endpoint, rest: &str| {
+            keys(
+                endpoint,
+                &format!(r#"{{"model":"m",{rest},"tools":[{{"name":"f"}}]}}"#),
+            )
+        };
+        let with = tools(
+            Endpoint::Chat,
+            r#""messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi"}]"#,
+        );
+        assert_eq!(with.len(), 3);
+        assert_eq!(
+            tools(
+                Endpoint::Messages,
+                r#""system":"be brief","messages":[{"role":"user","content":"hi"}]"#
+            ),
+            with
+        );
+        assert_eq!(
+            tools(Endpoint::Responses, r#""instructions":"be brief","input":"hi""#),
+            with
+        );
+    }
+
+    #[test]
+    fn a_plain_prompt_is_one_wherever_it_stands() {
+        let text = keys(Endpoint::Completions, r#"{"prompt":"once"}"#);
+        assert_eq!(
+            keys(Endpoint::Generate, r#"{"text":"once","input_ids":null}"#),
+            text
+        );
+        let ids: Vec<u32> = (0..64).collect();
+        let tokens = keys(Endpoint::Completions, &format!(r#"{{"prompt":{ids:?}}}"#));
+        assert_eq!(tokens.len(), 1);
+        assert_eq!(
+            keys(
+                Endpoint::Generate,
+                &format!(r#"{{"input_ids":{ids:?},"text":null}}"#)
+            ),
+            tokens
+        );
+        assert!(keys(Endpoint::Generate, r#"{"prompt":"once","messages":[]}"#).is_empty());
+    }
+
+    #[test]
+    fn what_goes_on_from_a_response_has_no_prompt_of_its_own() {
+        let parsed = super::parse(
+            Endpoint::Responses,
+            br#"{"previous_response_id":"resp_1","input":"go on"}"#,
+        )
+        .unwrap();
+        assert_eq!(parsed.previous.as_deref(), Some("resp_1"));
+        assert!(parsed.fingerprint.chain.is_empty() && parsed.fingerprint.reply.is_none());
+        let parsed = super::parse(
+            Endpoint::Responses,
+            br#"{"previous_response_id":null,"input":"hi"}"#,
+        )
+        .unwrap();
+        assert!(parsed.previous.is_none() && !parsed.fingerprint.chain.is_empty());
+    }
+
+    #[test]
+    fn an_anthropic_turn_that_calls_tools_is_repeated_by_the_next() {
+        let turn = |content: &str| {
+            let body = format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}},{{"role":"assistant","content":[{content}]}}]}}"#
+            );
+            keys(Endpoint::Messages, &body)
+        };
+        let call =
+            turn(r#"{"type":"text","text":"so"},{"type":"tool_use","id":"t1","name":"f","input":{"a": 1}}"#);
+        assert_eq!(
+            turn(
+                r#"{"text":"so","type":"text"},{"input":{"a":1},"name":"f","id":"t1","type":"tool_use","cache_control":{"type":"ephemeral"}}"#
+            ),
+            call
+        );
+        for other in [
+            r#"{"type":"text","text":"so"},{"type":"tool_use","id":"t1","name":"f","input":{"a":2}}"#,
+            r#"{"type":"text","text":"so"},{"type":"tool_use","id":"t2","name":"f","input":{"a":1}}"#,
+            r#"{"type":"text","text":"so"},{"type":"tool_use","id":"t1","name":"g","input":{"a":1}}"#,
+            r#"{"type":"text","text":"so"}"#,
+        ] {
+            assert_ne!(turn(other), call, "{other}");
+        }
+        let result = turn(r#"{"type":"tool_result","tool_use_id":"t1","content":"r"}"#);
+        assert_eq!(
+            turn(
+                r#"{"type":"tool_result","content":[{"type":"text","text":"r"}],"tool_use_id":"t1","cache_control":{}}"#
+            ),
+            result
+        );
+        assert_ne!(
+            turn(r#"{"type":"tool_result","tool_use_id":"t2","content":"r"}"#),
+            result
+        );
+        let image = |data: &str, more: &str| {
+            turn(&format!(
+                r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}{more}}}"#
+            ))
+        };
+        assert_eq!(image("AA", r#","cache_control":{}"#), image("AA", ""));
+        assert_ne!(image("AA", ""), image("AB", ""));
+        assert_ne!(
+            turn(r#"{"type":"thinking","thinking":"x","signature":"s"}"#),
+            turn(r#"{"type":"thinking","thinking":"y","signature":"s"}"#)
+        );
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = super::parse(Endpoint::Chat, &body);
-            let _ = super::parse(Endpoint::Completions, &body);
+            for endpoint in [
+                Endpoint::Chat,
+                Endpoint::Completions,
+                Endpoint::Messages,
+                Endpoint::Responses,
+                Endpoint::Generate,
+                Endpoint::Embeddings,
+            ] {
+                let _ = super::parse(endpoint, &body);
+            }
         }
     }
 }

@@ -20,6 +20,9 @@
 
 use policy::fingerprint::{ChainBuilder, Field};
 
+use super::json::Scanner;
+use super::routes::Endpoint;
+
 /// Most calls of one reply. OpenAI's API takes 128 tools.
 const MAX_CALLS: usize = 128;
 /// Most bytes of calls that are held: some 250,000 tokens, more than engines generate at once.
@@ -72,6 +75,8 @@ pub struct Reply {
     calls: Vec<Call>,
     held: usize,
     lost: bool,
+    /// The next turn has a call's arguments as an object, not as its text.
+    objects: bool,
 }
 
 impl Reply {
@@ -84,6 +89,17 @@ impl Reply {
             calls: Vec::new(),
             held: 0,
             lost: false,
+            objects: false,
+        }
+    }
+
+    /// The same, to a prompt of this endpoint. Anthropic's clients read the text of a call's arguments and send back what
+    /// they read: JSON, without the white space that it was generated with.
+    #[must_use]
+    pub fn at(endpoint: Endpoint, hash: ChainBuilder) -> Self {
+        Self {
+            objects: endpoint == Endpoint::Messages,
+            ..Self::new(hash)
         }
     }
 
@@ -150,10 +166,26 @@ impl Reply {
     /// The keys that the next turn's prompt goes through, if it can repeat this reply: the builder, its message ended.
     #[must_use]
     pub fn finish(self) -> Option<ChainBuilder> {
-        let Self { mut hash, calls, .. } = self;
+        let Self {
+            mut hash,
+            calls,
+            objects,
+            ..
+        } = self;
         for call in &calls {
             hash.field(Field::ToolArguments);
-            hash.push_text(&call.arguments);
+            if objects {
+                let text = if call.arguments.is_empty() {
+                    "{}"
+                } else {
+                    &call.arguments
+                };
+                Scanner::new(text.as_bytes())
+                    .compact(&mut |bytes: &[u8]| hash.push(bytes))
+                    .ok()?;
+            } else {
+                hash.push_text(&call.arguments);
+            }
             hash.field(Field::ToolName);
             hash.push_text(&call.name);
             hash.field(Field::ToolId);

@@ -5,6 +5,7 @@
 //! Two conversations that began alike share that key; the first to go on takes it along, and the other is found to be
 //! one of its own, named after where its prompt left the first.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
@@ -12,6 +13,7 @@ use policy::fingerprint::Chain;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::headers;
+use crate::admission::tenants::Tenant;
 use crate::knowledge::Knowledge;
 
 /// Longest name that is passed on as it is; longer ones are hashed.
@@ -29,9 +31,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Finds the conversation of a turn; `None` if it has no name and no prompt that is understood.
+    /// Finds the conversation of a turn; `None` if it has no name and no prompt that is understood. A name in the head is the
+    /// tenant's already ([`super::tenant::settle`]).
     #[must_use]
     pub fn of(
+        tenant: Option<&Tenant>,
         headers: &HeaderMap,
         in_body: Option<&str>,
         chain: &Chain,
@@ -48,9 +52,13 @@ impl Session {
             });
         }
         if let Some(name) = in_header.or(in_body) {
+            let name = match tenant {
+                Some(tenant) => Cow::Owned(tenant.session(name.as_bytes())),
+                None => Cow::Borrowed(name),
+            };
             let key = xxh3_64(name.as_bytes());
-            let name = if is_plain(name) {
-                name.into()
+            let name = if is_plain(&name) {
+                (&*name).into()
             } else {
                 derived_name(key)
             };
@@ -105,7 +113,7 @@ mod tests {
     }
 
     fn found(knowledge: &Knowledge, messages: &[&str]) -> Arc<str> {
-        Session::of(&HeaderMap::new(), None, &chain(messages), knowledge)
+        Session::of(None, &HeaderMap::new(), None, &chain(messages), knowledge)
             .unwrap()
             .name
     }
@@ -114,10 +122,10 @@ mod tests {
     fn the_clients_name_comes_first_and_the_header_before_the_body() {
         let mut headers = HeaderMap::new();
         let (knowledge, chain) = (knowledge(), chain(&["hi"]));
-        let body = Session::of(&headers, Some("in-body"), &chain, &knowledge).unwrap();
+        let body = Session::of(None, &headers, Some("in-body"), &chain, &knowledge).unwrap();
         assert_eq!((&*body.name, body.in_header), ("in-body", false));
         headers.insert(headers::SESSION, HeaderValue::from_static("in-header"));
-        let header = Session::of(&headers, Some("in-body"), &chain, &knowledge).unwrap();
+        let header = Session::of(None, &headers, Some("in-body"), &chain, &knowledge).unwrap();
         assert_eq!((&*header.name, header.in_header), ("in-header", true));
     }
 
@@ -125,7 +133,7 @@ mod tests {
     fn a_name_that_fits_no_header_is_hashed() {
         let (knowledge, chain) = (knowledge(), chain(&["hi"]));
         for name in ["two words", "naïve", &"x".repeat(300)] {
-            let session = Session::of(&HeaderMap::new(), Some(name), &chain, &knowledge).unwrap();
+            let session = Session::of(None, &HeaderMap::new(), Some(name), &chain, &knowledge).unwrap();
             assert!(session.name.starts_with("tr-"), "{name}");
             assert!(session.header_value().is_some());
         }
@@ -158,6 +166,6 @@ mod tests {
 
     #[test]
     fn neither_name_nor_prompt_is_no_conversation() {
-        assert!(Session::of(&HeaderMap::new(), None, &Chain::new(), &knowledge()).is_none());
+        assert!(Session::of(None, &HeaderMap::new(), None, &Chain::new(), &knowledge()).is_none());
     }
 }

@@ -13,6 +13,37 @@ pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     }
 }
 
+/// `body` with this value for a field, wherever it had another; `None` if it is no JSON object.
+#[must_use]
+pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
+    let mut spans = Vec::new();
+    if memmem::find(body, format!("\"{key}\"").as_bytes()).is_some() {
+        let mut scanner = Scanner::new(body);
+        scanner
+            .object(|scanner, name| {
+                let length = scanner.skip()?.len();
+                if name == key.as_bytes() {
+                    let end = scanner.position();
+                    spans.push(end - length..end);
+                }
+                Ok(())
+            })
+            .ok()?;
+    }
+    if spans.is_empty() {
+        // A name that is written with escapes is not found, and then ours, which comes later, is the one that counts.
+        return at_end(body, &format!("\"{key}\":{value}"));
+    }
+    let (mut set, mut from) = (Vec::with_capacity(body.len() + value.len()), 0);
+    for span in spans {
+        set.extend_from_slice(&body[from..span.start]);
+        set.extend_from_slice(value.as_bytes());
+        from = span.end;
+    }
+    set.extend_from_slice(&body[from..]);
+    Some(set)
+}
+
 /// `body` with a member more in its object `object`, which is made if it is missing. The member comes last, so that it
 /// holds against one of the same name. `None` if the field is there and is no object.
 #[must_use]
@@ -132,6 +163,19 @@ mod tests {
             joined(body, "x").as_deref(),
             Some(r#"{"messages":["\"x\"",{"x":1}],"x":{"n":7}}"#)
         );
+    }
+
+    #[test]
+    fn a_field_that_is_set_has_no_other_value() {
+        let set = |body: &str| set(body.as_bytes(), "x", "7").map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(set("{}").as_deref(), Some(r#"{"x":7}"#));
+        assert_eq!(set(r#"{"y": "x"}"#).as_deref(), Some(r#"{"y": "x","x":7}"#));
+        assert_eq!(
+            set(r#"{"x": {"x":1} , "y":2, "x":"a"}"#).as_deref(),
+            Some(r#"{"x": 7 , "y":2, "x":7}"#)
+        );
+        assert_eq!(set(r#"{"\u0078":1}"#).as_deref(), Some(r#"{"\u0078":1,"x":7}"#));
+        assert_eq!(set("[]"), None);
     }
 
     fn values() -> impl Strategy<Value = Value> {

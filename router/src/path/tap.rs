@@ -4,33 +4,31 @@
 //! breaks off must not look complete: an event stream is given a last event that says what happened ([`mend`], wherever
 //! it broke off), and then the connection is cut instead of being ended.
 
-use std::future::Future as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep};
 use tracing::warn;
 
 use super::learn::{Flight, Outcome};
 use super::mend;
 use super::watch::Watch;
+use super::watchdog::{Overrun, Watchdog};
 use crate::body::BodyError;
 use crate::error::ApiError;
+use crate::upstream::Answer;
 
 /// A worker's answer on its way to the client.
 pub struct Tap {
-    inner: Incoming,
+    /// What was read of it already.
+    first: Option<Frame<Bytes>>,
+    inner: Answer,
     watch: Watch,
     flight: Option<Flight>,
     /// The outcome if all of it passes.
     outcome: Outcome,
-    idle: Pin<Box<Sleep>>,
-    idle_timeout: Duration,
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+    watchdog: Watchdog,
     failing: Failing,
 }
 
@@ -45,28 +43,25 @@ enum Failing {
 }
 
 impl Tap {
-    /// Taps an answer.
+    /// Taps an answer, of which `first` was read already.
     #[must_use]
     pub fn new(
-        inner: Incoming,
+        (first, inner): (Option<Frame<Bytes>>, Answer),
         watch: Watch,
         flight: Flight,
         outcome: Outcome,
-        idle_timeout: Duration,
+        watchdog: Watchdog,
     ) -> Self {
-        let idle = Box::pin(tokio::time::sleep(idle_timeout));
-        let cut = Box::pin(flight.app().when_cut_off());
         let mut tap = Self {
+            first,
             inner,
             watch,
             flight: Some(flight),
             outcome,
-            idle,
-            idle_timeout,
-            cut,
+            watchdog,
             failing: Failing::No,
         };
-        if tap.inner.is_end_stream() {
+        if tap.is_end_stream() {
             tap.ended();
         }
         tap
@@ -76,6 +71,10 @@ impl Tap {
         let Some(flight) = &mut self.flight else { return };
         flight.worker().saw_bytes(data.len());
         self.watch.push(data, |piece| flight.reply(piece));
+        flight.passed(self.watch.passed);
+        if let Some(key) = self.watch.answer.take() {
+            flight.is_kept(key);
+        }
         if self.watch.first_token && self.outcome == Outcome::Ok {
             flight.first_token(self.watch.is_stream());
         }
@@ -86,22 +85,75 @@ impl Tap {
             return;
         };
         self.watch.end(|piece| flight.reply(piece));
-        let complete = self.watch.complete || self.outcome != Outcome::Ok;
+        flight.passed(self.watch.passed);
+        if let Some(key) = self.watch.answer.take() {
+            flight.is_kept(key);
+        }
+        let complete = self.watch.complete || self.watch.finished || self.outcome != Outcome::Ok;
         let outcome = if complete { self.outcome } else { Outcome::Broken };
         flight.end(outcome, Some(self.watch.seen()), complete);
     }
 
+    /// A frame leaves.
+    fn hand_on(&mut self, frame: Frame<Bytes>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(data) = frame.data_ref() {
+            self.passed(data);
+        }
+        self.watchdog.saw();
+        if self.inner.is_end_stream() && !self.stops_short() {
+            self.ended();
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    /// Whether a stream has ended as HTTP ends one, but not as the API does: an engine whose generator failed. A client that
+    /// does not wait for `[DONE]` would take what came for the whole reply.
+    fn stops_short(&self) -> bool {
+        self.outcome == Outcome::Ok
+            && self.watch.is_stream()
+            && !(self.watch.complete || self.watch.finished)
+            && self.flight.as_ref().is_some_and(Flight::is_ended_by_done)
+    }
+
+    /// Its time is up.
+    fn overran(
+        &mut self,
+        cx: &mut Context<'_>,
+        overrun: Overrun,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let outcome = match overrun {
+            Overrun::Silent(_) => Outcome::Broken,
+            Overrun::Late => Outcome::Deadline,
+            Overrun::Cut => Outcome::Cut,
+        };
+        self.broke(cx, outcome, overrun.cause(), &self.watchdog.told(overrun))
+    }
+
     /// The stream broke: say so where there is a way to, then cut it.
-    fn broke(&mut self, error: BodyError, told: &ApiError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn broke(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Outcome,
+        error: BodyError,
+        told: &ApiError,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(flight) = self.flight.take() {
             warn!(worker = flight.worker().name(), %error, "the answer broke off");
-            flight.end(Outcome::Broken, Some(self.watch.seen()), false);
+            flight.end(outcome, Some(self.watch.seen()), false);
         }
+        let family = self.watch.family();
         let Some(standing) = self.watch.standing() else {
-            return Poll::Ready(Some(Err(error)));
+            // The answer's head may have come just before: it is flushed first, so that there is something that breaks off.
+            self.failing = Failing::Cut(error);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         };
         self.failing = Failing::Said(error);
-        Poll::Ready(Some(Ok(Frame::data(mend::last_words(standing, &told.json())))))
+        Poll::Ready(Some(Ok(Frame::data(mend::last_words(
+            standing,
+            &told.json_for(family),
+            family,
+        )))))
     }
 }
 
@@ -124,38 +176,46 @@ impl HttpBody for Tap {
             }
             Failing::Cut(error) => return Poll::Ready(Some(Err(error))),
         }
+        if let Some(first) = tap.first.take() {
+            return tap.hand_on(first);
+        }
         match Pin::new(&mut tap.inner).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    tap.passed(data);
-                }
-                tap.idle.as_mut().reset(Instant::now() + tap.idle_timeout);
-                if tap.inner.is_end_stream() {
-                    tap.ended();
-                }
-                Poll::Ready(Some(Ok(frame)))
+            Poll::Ready(Some(Ok(frame))) => tap.hand_on(frame),
+            Poll::Ready(Some(Err(error))) => tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
+            Poll::Ready(None) if tap.stops_short() => {
+                let error = "the stream ended without saying that it is complete".into();
+                tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed)
             }
-            Poll::Ready(Some(Err(error))) => tap.broke(error.into(), &ApiError::WorkerFailed),
             Poll::Ready(None) => {
                 tap.ended();
                 Poll::Ready(None)
             }
-            Poll::Pending if tap.idle.as_mut().poll(cx).is_ready() => {
-                let told = ApiError::WorkerTimeout(tap.idle_timeout);
-                tap.broke("the worker stopped sending".into(), &told)
-            }
-            Poll::Pending if tap.cut.as_mut().poll(cx).is_ready() => {
-                tap.broke("the drain limit was reached".into(), &ApiError::Draining)
-            }
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => match tap.watchdog.poll(cx) {
+                Poll::Ready(overrun) => tap.overran(cx, overrun),
+                Poll::Pending => Poll::Pending,
+            },
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.failing, Failing::No) && self.inner.is_end_stream()
+        matches!(self.failing, Failing::No)
+            && self.first.is_none()
+            && self.inner.is_end_stream()
+            && !self.stops_short()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let read = self
+            .first
+            .as_ref()
+            .and_then(Frame::data_ref)
+            .map_or(0, Bytes::len) as u64;
+        let rest = self.inner.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + read);
+        }
+        hint.set_lower(rest.lower() + read);
+        hint
     }
 }

@@ -1,16 +1,23 @@
 //! What a passing answer says: first token, the reply's pieces, usage, finish reason, the engine's own times.
 //!
-//! Reads the answer of `/v1/chat/completions` and `/v1/completions`, streamed or whole, without holding it up. A
-//! streamed answer is read line by line; a whole one is copied aside up to a bound and read at its end.
+//! Reads the answer of every endpoint that generates, streamed or whole, without holding it up: OpenAI's chat and completions
+//! here ([`event`]), the others each in a file of its own. A streamed answer is read line by line; a whole one is copied
+//! aside up to a bound and read at its end.
 
 use policy::estimate::Finish;
-use policy::units::Millis;
+use policy::units::{Millis, Tokens};
 
 use super::reply::Piece;
+use super::routes::{Endpoint, Family};
 
 mod event;
+mod generate;
+mod messages;
+mod responses;
+mod stencil;
 
 use event::{Choice, Delta, Event, Said};
+use stencil::Stencil;
 
 /// Longest whole answer that is read for its usage; a longer one still passes, unread.
 const MAX_WHOLE_BYTES: usize = 8 << 20;
@@ -26,6 +33,39 @@ pub struct Usage {
     pub completion: u64,
     /// Prompt tokens found in the worker's cache, if it says.
     pub cached: Option<u64>,
+}
+
+/// What has passed of an answer, for those that do not say what it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Bytes, of an answer that is not read as it passes.
+    unread: u64,
+    /// Events with tokens in them.
+    events: u64,
+    /// Bytes of all that was said in them, of every choice.
+    said: u64,
+}
+
+impl Passed {
+    /// As how many tokens it counts, at so many per byte: those that were said, and one at least for every event that said
+    /// something; of what was not read, as if all of it were text.
+    #[must_use]
+    pub fn tokens(self, per_byte: f64) -> Tokens {
+        let bytes = if self.said + self.events > 0 {
+            self.said
+        } else {
+            self.unread
+        };
+        Tokens(((bytes as f64 * per_byte).ceil() as u64).max(self.events))
+    }
+
+    fn say(&mut self, piece: &Piece<'_>) {
+        self.said += match piece {
+            Piece::Reasoning(text) | Piece::Text(text) => text.len(),
+            Piece::Call { name, arguments, .. } => name.len() + arguments.len(),
+            Piece::Unrepeated => 0,
+        } as u64;
+    }
 }
 
 /// All that an answer said of itself.
@@ -45,12 +85,22 @@ pub struct Seen {
 #[derive(Debug)]
 pub struct Watch {
     form: Form,
+    stencil: Stencil,
+    endpoint: Endpoint,
+    /// The answer's own id, where it can be asked for by it; see `stored`.
+    pub answer: Option<u64>,
+    /// The text so far, where events repeat it.
+    text: String,
     /// A token has passed.
     pub first_token: bool,
     /// Tokens' events seen in a stream.
     pub token_events: u64,
+    /// What has passed.
+    pub passed: Passed,
     /// The answer said that it is complete.
     pub complete: bool,
+    /// A choice gave the reason for its end.
+    pub finished: bool,
     /// What the worker counted.
     pub usage: Option<Usage>,
     finish: Finish,
@@ -66,20 +116,26 @@ enum Form {
 }
 
 impl Watch {
-    /// A watch for an answer of this content type.
+    /// A watch for an answer of this endpoint and content type.
     #[must_use]
-    pub fn new(content_type: Option<&str>, encoded: bool) -> Self {
+    pub fn new(endpoint: Endpoint, content_type: Option<&str>, encoded: bool) -> Self {
         let form = match content_type {
-            _ if encoded => Form::Unread,
+            _ if encoded || !endpoint.generates() => Form::Unread,
             Some(kind) if kind.starts_with("text/event-stream") => Form::Stream(sse::Lines::default()),
             Some(kind) if kind.starts_with("application/json") => Form::Whole(Vec::new()),
             _ => Form::Unread,
         };
         Self {
             form,
+            stencil: Stencil::default(),
+            endpoint,
+            answer: None,
+            text: String::new(),
             first_token: false,
             token_events: 0,
+            passed: Passed::default(),
             complete: false,
+            finished: false,
             usage: None,
             finish: Finish::Other,
             several: false,
@@ -104,6 +160,12 @@ impl Watch {
         matches!(self.form, Form::Stream(_))
     }
 
+    /// Whose clients read the answer.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.endpoint.family()
+    }
+
     /// Where the event stream stands; `None` if it is none.
     #[must_use]
     pub fn standing(&self) -> Option<sse::Standing<'_>> {
@@ -117,8 +179,13 @@ impl Watch {
     pub fn push(&mut self, chunk: &[u8], mut reply: impl FnMut(Piece<'_>)) {
         match &mut self.form {
             Form::Stream(lines) => {
-                let mut lines = std::mem::take(lines);
-                lines.push(chunk, |line| self.line(line, &mut reply));
+                let (mut lines, mut said) = (std::mem::take(lines), Passed::default());
+                let mut counted = |piece: Piece<'_>| {
+                    said.say(&piece);
+                    reply(piece);
+                };
+                lines.push(chunk, |line| self.line(line, &mut counted));
+                self.passed.said += said.said;
                 if lines.skipped() > 0 {
                     reply(Piece::Unrepeated);
                 }
@@ -130,14 +197,27 @@ impl Watch {
                 reply(Piece::Unrepeated);
             }
         }
-        self.first_token |= !self.is_stream() && !chunk.is_empty();
+        if !self.is_stream() {
+            self.first_token |= !chunk.is_empty();
+            self.passed.unread += chunk.len() as u64;
+        }
     }
 
     /// The answer ended cleanly.
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
         match std::mem::replace(&mut self.form, Form::Unread) {
             Form::Whole(copy) => {
-                self.event(&copy, &mut reply);
+                let mut said = Passed::default();
+                let mut counted = |piece: Piece<'_>| {
+                    said.say(&piece);
+                    reply(piece);
+                };
+                if self.endpoint == Endpoint::Responses {
+                    responses::whole(self, &copy, &mut counted);
+                } else {
+                    self.event(&copy, &mut counted);
+                }
+                self.passed.said += said.said;
                 self.complete = true;
             }
             Form::Unread => self.complete = true,
@@ -155,10 +235,27 @@ impl Watch {
     }
 
     fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+        match self.endpoint {
+            Endpoint::Messages => messages::read(self, json, reply),
+            Endpoint::Responses => responses::event(self, json, reply),
+            Endpoint::Generate => generate::read(self, json, reply),
+            _ => self.choices(json, reply),
+        }
+    }
+
+    fn choices(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+        if let Some(piece) = self.stencil.read(json) {
+            self.saw_token();
+            reply(piece);
+            return;
+        }
         let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
             reply(Piece::Unrepeated);
             return;
         };
+        if self.is_stream() {
+            self.stencil.learn(json, &event);
+        }
         if let Some(usage) = event.usage {
             self.usage = Some(usage.into());
         }
@@ -167,18 +264,24 @@ impl Watch {
         }
         let mut token = false;
         for choice in event.choices {
+            self.finished |= choice.finish_reason.is_some();
             if choice.index == 0 {
                 token |= self.first_choice(&choice, reply);
             } else {
                 // Clients that go on with one go on with the first, and the worker holds it as it does the others.
                 self.several = true;
-                token |= says(&choice, &mut |_| {});
+                token |= says(&choice, &mut |piece| self.passed.say(&piece));
             }
         }
         if token {
-            self.first_token = true;
-            self.token_events += 1;
+            self.saw_token();
         }
+    }
+
+    fn saw_token(&mut self) {
+        self.first_token = true;
+        self.token_events += 1;
+        self.passed.events += 1;
     }
 
     fn first_choice(&mut self, choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {

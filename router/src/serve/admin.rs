@@ -12,6 +12,7 @@ use tracing::error;
 
 use crate::app::App;
 use crate::feedback::{SloState, explain};
+use crate::reload;
 
 /// Serves the admin port for as long as the task lives.
 pub(super) async fn run(app: Arc<App>, listener: TcpListener) {
@@ -20,6 +21,7 @@ pub(super) async fn run(app: Arc<App>, listener: TcpListener) {
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .route("/admin/v1/slo", get(explained))
+        .route("/admin/v1/config", get(reloads))
         .with_state(app);
     if let Err(error) = axum::serve(listener, router).await {
         error!(%error, "the admin port stopped");
@@ -35,6 +37,11 @@ async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
 
 async fn explained(State(app): State<Arc<App>>) -> Json<SloState> {
     Json(explain(&app))
+}
+
+/// Which configuration is in force, and what is wrong with the last one that was read.
+async fn reloads(State(app): State<Arc<App>>) -> Json<reload::State> {
+    Json(app.reloads.lock().clone())
 }
 
 /// Ready while some worker is, and not draining. A router that drains lives on but is not ready.

@@ -3,7 +3,11 @@
 //! hyper answers a request that it cannot parse with a bare status line, and one whose headers never end with nothing.
 //! Clients of this API expect a JSON error. So the bare answer is recognised on its way out and given its body, and the
 //! socket can still be written to after hyper has given up on it.
+//!
+//! A client that does not read holds what is behind its answer: hyper asks for no more of it, so nothing there can notice
+//! that its time is up. So it is this socket that gives up, when nothing that waits to be written could be for a while.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +16,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Sleep;
 
+use super::socket::Socket;
 use crate::error::ApiError;
 
 /// Longest bare answer; hyper's is a status line, a date and a length.
@@ -28,6 +34,7 @@ const WASTE_BYTES: usize = 16 * 1024;
 pub(super) struct Progress {
     requests: AtomicBool,
     unanswered: AtomicBool,
+    upgraded: AtomicBool,
 }
 
 impl Progress {
@@ -40,6 +47,16 @@ impl Progress {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// The connection speaks another protocol from here on.
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Ordering::Release);
+    }
+
+    /// Whether it does.
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Acquire)
+    }
+
     /// Whether bytes came in after the last answer went out.
     pub(super) fn half_a_request(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed)
@@ -49,29 +66,57 @@ impl Progress {
 /// The socket as hyper sees it.
 #[derive(Debug)]
 pub(super) struct ClientIo {
-    stream: Arc<TcpStream>,
+    stream: Arc<Socket>,
     progress: Arc<Progress>,
+    /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
+    patience: Duration,
+    stuck: Option<Pin<Box<Sleep>>>,
     /// An answer that goes out in place of a bare one, and how much of it is out.
     instead: Option<(Vec<u8>, usize)>,
+    /// The connection's place among all of them. It is here because a tunnel outlives the serving of its connection.
+    _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl ClientIo {
-    pub(super) fn new(stream: Arc<TcpStream>, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(
+        stream: Arc<Socket>,
+        progress: Arc<Progress>,
+        place: Arc<OwnedSemaphorePermit>,
+        patience: Duration,
+    ) -> Self {
         Self {
             stream,
             progress,
+            patience,
+            stuck: None,
             instead: None,
+            _place: place,
         }
+    }
+
+    /// What became of writing, unless the client has taken nothing for too long.
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stuck = None;
+            return written;
+        }
+        let patience = self.patience;
+        let stuck = self
+            .stuck
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ready!(stuck.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read",
+        )))
     }
 
     fn poll_instead(&mut self, cx: &mut Context<'_>, replaced: usize) -> Poll<io::Result<usize>> {
         while let Some((answer, written)) = &mut self.instead {
-            ready!(self.stream.poll_write_ready(cx))?;
-            match self.stream.try_write(&answer[*written..]) {
-                Ok(count) => *written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+            *written += ready!(
+                self.stream
+                    .poll_write(cx, &[io::IoSlice::new(&answer[*written..])])
+            )?;
             if *written == answer.len() {
                 self.instead = None;
             }
@@ -82,19 +127,12 @@ impl ClientIo {
 
 impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.stream.poll_read_ready(cx))?;
-            match self.stream.try_read_buf(buf) {
-                Ok(count) => {
-                    if count > 0 {
-                        self.progress.unanswered.store(true, Ordering::Relaxed);
-                    }
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+        let before = buf.filled().len();
+        ready!(self.stream.poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            self.progress.unanswered.store(true, Ordering::Relaxed);
         }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -116,35 +154,31 @@ impl AsyncWrite for ClientIo {
             io.instead = Some((raw(&error), 0));
         }
         if io.instead.is_some() {
-            return io.poll_instead(cx, first.len());
+            let written = io.poll_instead(cx, first.len());
+            return io.in_time(cx, written);
         }
-        loop {
-            ready!(io.stream.poll_write_ready(cx))?;
-            match io.stream.try_write_vectored(bufs) {
-                Ok(count) => {
-                    io.progress.unanswered.store(false, Ordering::Relaxed);
-                    return Poll::Ready(Ok(count));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
+        let written = io.stream.poll_write(cx, bufs);
+        let count = ready!(io.in_time(cx, written))?;
+        io.progress.unanswered.store(false, Ordering::Relaxed);
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let io = self.get_mut();
+        let flushed = io.stream.poll_flush(cx);
+        match *io.stream {
+            // It has nothing to flush: that it is ready says nothing of what waits to be written.
+            Socket::Plain(_) => flushed,
+            Socket::Encrypted(_) => io.in_time(cx, flushed),
+        }
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let socket = socket2::SockRef::from(&*self.stream);
-        match socket.shutdown(std::net::Shutdown::Write) {
-            Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),
-            _ => Poll::Ready(Ok(())),
-        }
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_shutdown(cx)
     }
 }
 
@@ -180,20 +214,17 @@ fn raw(error: &ApiError) -> Vec<u8> {
 }
 
 /// Says an error on a connection that hyper has given up on.
-pub(super) async fn say(stream: &TcpStream, error: &ApiError) {
+pub(super) async fn say(stream: &Socket, error: &ApiError) {
     let answer = raw(error);
     let mut rest = &answer[..];
     let write = async {
         while !rest.is_empty() {
-            if stream.writable().await.is_err() {
-                return;
-            }
-            match stream.try_write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
+            match poll_fn(|cx| stream.poll_write(cx, &[io::IoSlice::new(rest)])).await {
+                Ok(count) if count > 0 => rest = &rest[count..],
+                _ => return,
             }
         }
+        let _ = poll_fn(|cx| stream.poll_flush(cx)).await;
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
 }
@@ -201,21 +232,17 @@ pub(super) async fn say(stream: &TcpStream, error: &ApiError) {
 /// Closes a connection so that the client gets to read the last answer: closing while it still sends, as a client
 /// whose request is too large does, would reset the connection under it. So what it sends is read and thrown away for
 /// a while, until it closes too.
-pub(super) async fn close(stream: &TcpStream) {
-    if socket2::SockRef::from(stream)
-        .shutdown(std::net::Shutdown::Write)
-        .is_err()
-    {
-        return;
-    }
+pub(super) async fn close(stream: &Socket) {
     let mut waste = vec![0; WASTE_BYTES];
     let read = async {
-        while stream.readable().await.is_ok() {
-            match stream.try_read(&mut waste) {
-                Ok(0) => return,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
+        if poll_fn(|cx| stream.poll_shutdown(cx)).await.is_err() {
+            return;
+        }
+        loop {
+            let mut buf = ReadBuf::new(&mut waste);
+            match poll_fn(|cx| stream.poll_read(cx, &mut buf)).await {
+                Ok(()) if !buf.filled().is_empty() => {}
+                _ => return,
             }
         }
     };

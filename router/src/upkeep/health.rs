@@ -11,6 +11,7 @@ use super::introduce::{Pause, introduce};
 use crate::app::App;
 use crate::control;
 use crate::fleet::Worker;
+use crate::fleet::health::Probe;
 
 /// Probes one worker for as long as the task lives.
 pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
@@ -23,8 +24,8 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         ticks.tick().await;
         let outcome = control::call(&app, &worker, Method::GET, &settings.path, None).await;
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
-        let healthy = match outcome {
-            Ok(_) => true,
+        let probe = match outcome {
+            Ok(_) => Probe::Well,
             Err(error) if sending && error.is_timeout() => {
                 debug!(
                     worker = worker.name(),
@@ -34,14 +35,20 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             }
             Err(error) => {
                 debug!(worker = worker.name(), %error, "probe failed");
-                false
+                let is_busy = worker.with_load(|load| load.in_flight > 0);
+                if error.is_timeout() && is_busy {
+                    Probe::Late
+                } else {
+                    Probe::Bad
+                }
             }
         };
         let again = worker.is_ready();
-        if healthy && (!again || pause.is_over()) {
+        if probe == Probe::Well && (!again || pause.is_over()) {
             // Ask before it is given work: what it serves and what it understands decide what it is sent.
             pause.asked(introduce(&app, &worker).await, again);
         }
-        app.note_health(&worker, healthy);
+        app.note_health(&worker, probe);
+        app.tidy_connections();
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::slo::ServedTurn;
 use policy::units::{Millis, Tokens};
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::App;
-use crate::feedback::{Late, Lesson, Silent, Taught, Turned};
+use crate::feedback::{Counted, Late, Lesson, Sample, Silent, Taught, Turned};
 use crate::fleet::Worker;
 use crate::fleet::hints::Kind;
 
@@ -117,15 +118,37 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
         Some(sample) => sample.source(),
     };
     app.metrics.cost_sample(worker.name(), told);
-    let Some(sample) = lesson.prefill else { return };
     if !app.config.learning.costs {
         return;
     }
-    let sizes = (lesson.prompt.saturating_sub(lesson.cached), lesson.cached);
-    app.feedback
-        .costs
-        .lock()
-        .observe(lesson.ended, worker.id, sizes, sample);
+    let size = PrefillSize::of(lesson.prompt.saturating_sub(lesson.cached), lesson.cached);
+    app.feedback.counters.lock().answered(
+        lesson.ended,
+        worker.id,
+        size,
+        lesson.cached_is_told,
+        lesson.prefill.is_some(),
+    );
+    if let Some(sample) = lesson.prefill {
+        app.feedback
+            .costs
+            .lock()
+            .observe(lesson.ended, worker.id, size, sample);
+    }
+}
+
+/// What an engine has counted of its prefills.
+pub(super) fn learn_counted(app: &App, worker: &Worker, counted: Counted) {
+    if !app.config.learning.costs {
+        return;
+    }
+    let now = app.clock.now();
+    let learned = app.feedback.counters.lock().counted(now, worker.id, counted);
+    let Some((size, took)) = learned else { return };
+    let sample = Sample::Counters(took);
+    app.metrics.cost_sample(worker.name(), sample.source());
+    app.feedback.costs.lock().observe(now, worker.id, size, sample);
+    publish_costs(app);
 }
 
 /// A first token that could not wait for its answer's end.
@@ -134,11 +157,11 @@ fn learn_late(app: &App, late: &Late) {
         app.metrics.cost_sample(worker.name(), "late");
     }
     if app.config.learning.costs {
-        let sizes = (late.uncached, late.cached);
+        let size = PrefillSize::of(late.uncached, late.cached);
         app.feedback
             .costs
             .lock()
-            .observe(late.at, late.worker, sizes, late.took);
+            .observe(late.at, late.worker, size, late.took);
     }
 }
 

@@ -1,8 +1,12 @@
-//! What engines say of their own queues: asked on a timer, held against the books.
+//! What engines say of their own queues and of their prefills: asked on a timer, held against the books.
 //!
 //! vLLM and SGLang publish how many requests wait and how many run in `/metrics`; SGLang's `/v1/loads` also counts the
-//! uncached tokens that wait. A worker that is one rank of an endpoint goes by that rank's figures. The rule by which such a figure corrects the predicted wait is
-//! [`policy::estimate::PendingWork::reconcile`]'s. An engine that publishes neither is asked less and less often.
+//! uncached tokens that wait. A worker that is one rank of an endpoint goes by that rank's figures. The rule by which such
+//! a figure corrects the predicted wait is [`policy::estimate::PendingWork::reconcile`]'s. An engine that publishes neither
+//! is asked less and less often.
+//!
+//! The same pages count what prefills took, from which costs are learned where answers do not tell
+//! ([`crate::feedback::Counters`]).
 
 mod exposition;
 
@@ -14,14 +18,18 @@ use policy::estimate::QueueFigure;
 use policy::units::{Millis, Tokens};
 use serde_json::Value;
 use tokio::time::MissedTickBehavior;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
+use super::learner;
 use crate::app::App;
 use crate::control;
+use crate::feedback::Counted;
 use crate::fleet::Worker;
 
 /// Figures are believed for this many intervals: one that is lost does not matter, an engine that stops answering does.
 const INTERVALS: f64 = 2.5;
+/// Looks in a row at which requests were missing from which on the counts do not agree.
+const DRIFTS: u32 = 3;
 /// An engine without figures is asked again after so many intervals.
 const SELDOM: u32 = 60;
 
@@ -31,6 +39,8 @@ struct Counts {
     waiting: u32,
     running: u32,
     waiting_tokens: Option<Tokens>,
+    /// Its prefills since it started.
+    prefills: Option<Counted>,
 }
 
 /// Asks one worker for as long as the task lives.
@@ -39,9 +49,11 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut skip = 0;
     let mut known = false;
+    let mut drift = Drift::default();
     loop {
         ticks.tick().await;
         if !worker.is_ready() {
+            app.feedback.counters.lock().forget(worker.id);
             continue;
         }
         if skip > 0 {
@@ -57,6 +69,9 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
         };
         if !std::mem::replace(&mut known, true) {
             info!(worker = worker.name(), "its own queue figures are followed");
+        }
+        if let Some(prefills) = counts.prefills {
+            learner::learn_counted(&app, &worker, prefills);
         }
         let cost = worker.cost();
         let figure = QueueFigure {
@@ -75,9 +90,39 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
             debug!(
                 worker = worker.name(),
                 lost = found.lost,
-                "requests counted here are not there"
+                "prefills counted here are not there"
             );
         }
+        let there = counts.waiting + counts.running;
+        if drift.looked(in_flight, there) {
+            app.metrics.in_flight_drift(worker.name());
+        }
+        if drift.in_a_row == DRIFTS {
+            warn!(
+                worker = worker.name(),
+                in_flight, there, "it knows of fewer requests than are counted here"
+            );
+        }
+    }
+}
+
+/// Our count of a worker's requests, held against its own.
+///
+/// For a moment ours is the higher one: a request is on its way, or its answer is. A client that reads slowly keeps it
+/// higher for longer, so this corrects nothing; a count that had leaked would stay too high for ever, and be seen here.
+#[derive(Debug, Default)]
+struct Drift {
+    before: u32,
+    in_a_row: u32,
+}
+
+impl Drift {
+    /// The worker knows of `there` requests; when it was asked, `here` were counted. Returns whether that has differed for
+    /// longer than a request is on its way.
+    fn looked(&mut self, here: u32, there: u32) -> bool {
+        let all_along = here.min(std::mem::replace(&mut self.before, here));
+        self.in_a_row = if all_along > there { self.in_a_row + 1 } else { 0 };
+        self.in_a_row >= DRIFTS
     }
 }
 
@@ -88,7 +133,7 @@ async fn ask(app: &App, worker: &Worker) -> Option<Counts> {
     let rank = worker.spec.rank;
     let (mut counts, is_sglang) = read(&page, rank)?;
     if is_sglang && let Ok(loads) = control::call(app, worker, Method::GET, "/v1/loads", None).await {
-        counts.waiting_tokens = waiting_tokens(&loads, rank);
+        counts.take_loads(&loads, rank);
     }
     Some(counts)
 }
@@ -106,33 +151,66 @@ fn read(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
             waiting: waiting? as u32,
             running: running.unwrap_or(0.0) as u32,
             waiting_tokens: None,
+            prefills: vllms_prefills(page, rank).filter(|_| !is_sglang),
         };
         Some((counts, is_sglang))
     })
 }
 
-/// `num_waiting_uncached_tokens` of `/v1/loads`, of one rank or summed over what the answer lists.
-fn waiting_tokens(answer: &[u8], rank: Option<u32>) -> Option<Tokens> {
-    fn sum(value: &Value, rank: Option<u32>) -> Option<u64> {
-        let all = |parts: &mut dyn Iterator<Item = &Value>| {
-            parts
-                .filter_map(|part| sum(part, rank))
-                .reduce(u64::saturating_add)
+/// What vLLM's histograms of finished requests come to.
+fn vllms_prefills(page: &str, rank: Option<u32>) -> Option<Counted> {
+    let names = [
+        "vllm:request_prefill_time_seconds_sum",
+        "vllm:request_prefill_time_seconds_count",
+        "vllm:request_prefill_kv_computed_tokens_sum",
+    ];
+    let [seconds, requests, tokens] = exposition::figures(page, names, rank);
+    Some(Counted {
+        took: Millis(seconds? * 1e3),
+        tokens: tokens?,
+        requests: Some(requests?),
+    })
+}
+
+impl Counts {
+    /// What SGLang's `/v1/loads` adds.
+    fn take_loads(&mut self, answer: &[u8], rank: Option<u32>) {
+        let Ok(answer) = serde_json::from_slice::<Value>(answer) else {
+            return;
         };
-        match value {
-            Value::Object(fields) => match fields.get("num_waiting_uncached_tokens") {
-                Some(count) => {
-                    let of = fields.get("dp_rank").and_then(Value::as_u64);
-                    let asked = rank.is_none_or(|rank| of == Some(u64::from(rank)));
-                    count.as_u64().filter(|_| asked)
-                }
-                None => all(&mut fields.values()),
-            },
-            Value::Array(items) => all(&mut items.iter()),
-            _ => None,
+        let sum = |field| sum(&answer, field, rank);
+        self.waiting_tokens = sum("num_waiting_uncached_tokens").map(Tokens);
+        if let (Some(busy_us), Some(tokens)) =
+            (sum("total_prefill_busy_us"), sum("total_prefill_uncached_tokens"))
+        {
+            self.prefills = Some(Counted {
+                took: Millis(busy_us as f64 / 1e3),
+                tokens: tokens as f64,
+                requests: None,
+            });
         }
     }
-    sum(&serde_json::from_slice(answer).ok()?, rank).map(Tokens)
+}
+
+/// A field of `/v1/loads`, of one rank or summed over what the answer lists.
+fn sum(value: &Value, field: &str, rank: Option<u32>) -> Option<u64> {
+    let all = |parts: &mut dyn Iterator<Item = &Value>| {
+        parts
+            .filter_map(|part| sum(part, field, rank))
+            .reduce(u64::saturating_add)
+    };
+    match value {
+        Value::Object(fields) => match fields.get(field) {
+            Some(count) => {
+                let of = fields.get("dp_rank").and_then(Value::as_u64);
+                let asked = rank.is_none_or(|rank| of == Some(u64::from(rank)));
+                count.as_u64().filter(|_| asked)
+            }
+            None => all(&mut fields.values()),
+        },
+        Value::Array(items) => all(&mut items.iter()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -149,42 +227,114 @@ mod tests {
         Counts {
             waiting,
             running,
-            waiting_tokens: None,
+            ..Counts::default()
         }
+    }
+
+    fn read_queue(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
+        let (found, is_sglang) = read(page, rank)?;
+        Some((counts(found.waiting, found.running), is_sglang))
+    }
+
+    #[test]
+    fn counts_differ_only_if_they_do_so_for_a_while() {
+        let mut drift = Drift::default();
+        let looks = [
+            (3, 1),
+            (3, 3),
+            (3, 1),
+            (1, 1),
+            (5, 1),
+            (5, 0),
+            (5, 4),
+            (5, 4),
+            (4, 4),
+        ];
+        let seen: Vec<bool> = looks.map(|(here, there)| drift.looked(here, there)).to_vec();
+        assert_eq!(
+            seen,
+            [false, false, false, false, false, false, false, true, false]
+        );
     }
 
     #[test]
     fn vllm_and_sglang_say_it_under_their_own_names() {
-        assert_eq!(read(VLLM.as_bytes(), None), Some((counts(9, 12), false)));
-        assert_eq!(read(SGLANG.as_bytes(), None), Some((counts(5, 11), true)));
-        assert_eq!(read(b"process_cpu_seconds_total 1\n", None), None);
-        assert_eq!(read(b"\xff\xfe", None), None);
+        assert_eq!(read_queue(VLLM.as_bytes(), None), Some((counts(9, 12), false)));
+        assert_eq!(read_queue(SGLANG.as_bytes(), None), Some((counts(5, 11), true)));
+        assert_eq!(read_queue(b"process_cpu_seconds_total 1\n", None), None);
+        assert_eq!(read_queue(b"\xff\xfe", None), None);
     }
 
     #[test]
     fn a_rank_goes_by_its_own_figures() {
-        assert_eq!(read(VLLM.as_bytes(), Some(0)), Some((counts(2, 8), false)));
-        assert_eq!(read(VLLM.as_bytes(), Some(1)), Some((counts(7, 4), false)));
-        assert_eq!(read(SGLANG.as_bytes(), Some(0)), Some((counts(5, 7), true)));
-        assert_eq!(read(SGLANG.as_bytes(), Some(1)), Some((counts(0, 4), true)));
-        assert_eq!(read(VLLM.as_bytes(), Some(2)), None);
+        assert_eq!(read_queue(VLLM.as_bytes(), Some(0)), Some((counts(2, 8), false)));
+        assert_eq!(read_queue(VLLM.as_bytes(), Some(1)), Some((counts(7, 4), false)));
+        assert_eq!(read_queue(SGLANG.as_bytes(), Some(0)), Some((counts(5, 7), true)));
+        assert_eq!(read_queue(SGLANG.as_bytes(), Some(1)), Some((counts(0, 4), true)));
+        assert_eq!(read_queue(VLLM.as_bytes(), Some(2)), None);
         // An engine that tells one figure of all its ranks tells nothing of any.
-        assert_eq!(read(b"vllm:num_requests_waiting 9\n", Some(0)), None);
+        assert_eq!(read_queue(b"vllm:num_requests_waiting 9\n", Some(0)), None);
     }
 
     #[test]
+    fn vllm_counts_what_its_prefills_took() {
+        let prefills = |rank| read(VLLM.as_bytes(), rank).unwrap().0.prefills;
+        let counted = |seconds: f64, tokens, requests| {
+            Some(Counted {
+                took: Millis(seconds * 1e3),
+                tokens,
+                requests: Some(requests),
+            })
+        };
+        assert_eq!(prefills(Some(1)), counted(1.5, 2496.0, 5.0));
+        assert_eq!(prefills(None), counted(10.25, 20_512.0, 17.0));
+        assert_eq!(
+            read(b"vllm:num_requests_waiting 9\n", None).unwrap().0.prefills,
+            None
+        );
+        // Word for word what a vLLM 0.32 said that had answered 13 requests.
+        let said = "vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 0.0\n\
+            vllm:request_prefill_time_seconds_bucket{engine=\"0\",le=\"+Inf\",model_name=\"tiny\"} 13.0\n\
+            vllm:request_prefill_time_seconds_count{engine=\"0\",model_name=\"tiny\"} 13.0\n\
+            vllm:request_prefill_time_seconds_sum{engine=\"0\",model_name=\"tiny\"} 12.435293920010736\n\
+            vllm:request_prefill_time_seconds_created{engine=\"0\",model_name=\"tiny\"} 1.7952990595891955e+09\n\
+            vllm:request_prefill_kv_computed_tokens_count{engine=\"0\",model_name=\"tiny\"} 13.0\n\
+            vllm:request_prefill_kv_computed_tokens_sum{engine=\"0\",model_name=\"tiny\"} 10106.0\n";
+        let found = read(said.as_bytes(), None).unwrap().0.prefills;
+        assert_eq!(found, counted(12.435_293_920_010_736, 10_106.0, 13.0));
+    }
+
+    /// Of SGLang 0.5.23's `/v1/loads`.
+    const LOADS: &str = r#"{"timestamp":"2026-11-21T20:15:00+00:00","version":"0.5.23","num_accelerators":4,"loads":[
+        {"dp_rank":0,"num_waiting_uncached_tokens":70,"total_prefill_uncached_tokens":9000,"total_prefill_busy_us":812500},
+        {"dp_rank":1,"num_waiting_uncached_tokens":5,"total_prefill_uncached_tokens":100,"total_prefill_busy_us":20000}]}"#;
+
+    #[test]
     fn sglangs_loads_are_found_however_they_are_nested() {
-        let tokens = |text: &str, rank| waiting_tokens(text.as_bytes(), rank);
-        let both = r#"{"dp_rank_count":2,"loads":[{"dp_rank":0,"num_waiting_uncached_tokens":70},
-            {"dp_rank":1,"num_waiting_uncached_tokens":5}],"aggregate":{"total_waiting_reqs":3}}"#;
-        assert_eq!(tokens(both, None), Some(Tokens(75)));
-        assert_eq!(tokens(both, Some(1)), Some(Tokens(5)));
-        assert_eq!(tokens(both, Some(2)), None);
+        let take = |text: &str, rank| {
+            let mut counts = Counts::default();
+            counts.take_loads(text.as_bytes(), rank);
+            counts
+        };
+        let tokens = |text, rank| take(text, rank).waiting_tokens;
+        assert_eq!(tokens(LOADS, None), Some(Tokens(75)));
+        assert_eq!(tokens(LOADS, Some(1)), Some(Tokens(5)));
+        assert_eq!(tokens(LOADS, Some(2)), None);
         assert_eq!(
             tokens(r#"{"num_waiting_uncached_tokens":3}"#, None),
             Some(Tokens(3))
         );
         assert_eq!(tokens(r#"{"loads":[]}"#, None), None);
         assert_eq!(tokens("nonsense", None), None);
+        let counted = |ms, tokens| {
+            Some(Counted {
+                took: Millis(ms),
+                tokens,
+                requests: None,
+            })
+        };
+        assert_eq!(take(LOADS, None).prefills, counted(832.5, 9100.0));
+        assert_eq!(take(LOADS, Some(1)).prefills, counted(20.0, 100.0));
+        assert_eq!(take(r#"{"total_prefill_busy_us":1}"#, None).prefills, None);
     }
 }

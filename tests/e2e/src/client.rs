@@ -276,6 +276,8 @@ impl H2 {
     /// If the other side does not speak HTTP/2.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.unwrap();
+        // Or a reset waits for the other side to acknowledge what was sent before.
+        socket.set_nodelay(true).unwrap();
         let (sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
                 .await

@@ -16,6 +16,7 @@ pub mod client;
 pub mod fleet;
 pub mod metrics;
 pub mod raw;
+pub mod silent;
 pub mod talk;
 pub mod upstream;
 pub mod wait;

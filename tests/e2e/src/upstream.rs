@@ -20,6 +20,7 @@ pub struct Upstream {
     pub address: SocketAddr,
     exchanges: mpsc::Receiver<Exchange>,
     well: Arc<AtomicBool>,
+    early: Arc<AtomicBool>,
     accepting: JoinHandle<()>,
 }
 
@@ -63,12 +64,14 @@ impl Upstream {
         let (sender, exchanges) = mpsc::channel(64);
         let well = Arc::new(AtomicBool::new(true));
         let probed = Arc::clone(&well);
+        let early = Arc::new(AtomicBool::new(false));
+        let hands_over = Arc::clone(&early);
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(
                     stream,
                     sender.clone(),
-                    Arc::clone(&probed),
+                    (Arc::clone(&probed), Arc::clone(&hands_over)),
                     Arc::clone(&says),
                 ));
             }
@@ -77,6 +80,7 @@ impl Upstream {
             address,
             exchanges,
             well,
+            early,
             accepting,
         }
     }
@@ -84,6 +88,11 @@ impl Upstream {
     /// From now on its probes say that it is well, or that it is not.
     pub fn is_well(&self, well: bool) {
         self.well.store(well, Ordering::Relaxed);
+    }
+
+    /// From now on a request is handed over when its head is there, with as much of its body as came along.
+    pub fn hands_over_early(&self) {
+        self.early.store(true, Ordering::Relaxed);
     }
 
     /// The next request.
@@ -101,9 +110,14 @@ impl Upstream {
 }
 
 /// Answers probes until another request comes, which is handed over with the connection.
-async fn serve(mut stream: TcpStream, exchanges: mpsc::Sender<Exchange>, well: Arc<AtomicBool>, says: Says) {
+async fn serve(
+    mut stream: TcpStream,
+    exchanges: mpsc::Sender<Exchange>,
+    (well, early): (Arc<AtomicBool>, Arc<AtomicBool>),
+    says: Says,
+) {
     stream.set_nodelay(true).unwrap();
-    while let Some((head, body)) = read_request(&mut stream).await {
+    while let Some((head, body)) = read_request(&mut stream, &early).await {
         let path = head.split(' ').nth(1);
         let said = says.iter().find(|(known, _)| Some(*known) == path);
         let answer = match path {
@@ -137,7 +151,7 @@ fn json(status: &str, body: &str, fields: &str) -> String {
     )
 }
 
-async fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+async fn read_request(stream: &mut TcpStream, early: &AtomicBool) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -158,7 +172,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
                 .map(str::to_owned)
         })
         .map_or(0, |length| length.parse().unwrap());
-    while body.len() < length {
+    while body.len() < length && !early.load(Ordering::Relaxed) {
         if stream.read_buf(&mut body).await.ok()? == 0 {
             return None;
         }
@@ -175,6 +189,29 @@ impl Exchange {
             .filter_map(|line| line.split_once(':'))
             .find(|(given, _)| given.eq_ignore_ascii_case(name))
             .map(|(_, value)| value.trim())
+    }
+
+    /// Reads on until so much of the body is there.
+    ///
+    /// # Panics
+    /// If it ends before.
+    pub async fn read_to(&mut self, length: usize) {
+        while self.body.len() < length {
+            let read = within(self.stream.read_buf(&mut self.body)).await.unwrap();
+            assert!(read > 0, "the body ended after {} bytes", self.body.len());
+        }
+    }
+
+    /// Reads on until the router has hung up.
+    pub async fn read_to_end(&mut self) {
+        // A reset ends it too.
+        let _ = within(self.stream.read_to_end(&mut self.body)).await;
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     /// Sends bytes as they are.

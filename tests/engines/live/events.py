@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 import zmq
-from processes import Engine, until
+from processes import PATIENCE_S, Engine, until
 
 
 class Listener:
@@ -14,8 +14,12 @@ class Listener:
 
     def __init__(self, engine: Engine) -> None:
         self._socket = zmq.Context.instance().socket(zmq.SUB)
-        self._socket.connect(f"tcp://127.0.0.1:{engine.events}")
         self._socket.setsockopt_string(zmq.SUBSCRIBE, "kv")
+        # What is published before somebody listens is nobody's.
+        connected = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._socket.connect(f"tcp://127.0.0.1:{engine.events}")
+        assert connected.poll(1000 * PATIENCE_S), f"{engine.name} does not publish its cache events"
+        self._socket.disable_monitor()
         self.stored: list[tuple[str | None, list[int]]] = []
         self.removed: list[int] = []
         self.cleared = 0

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,20 +34,27 @@ _running: list[Process] = []
 http = httpx.Client(timeout=120, trust_env=False)
 
 
+_taken: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, below those that connections are given: an engine takes it minutes later."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if port not in _taken and probe.connect_ex(("127.0.0.1", port)) != 0:
+                _taken.add(port)
+                return port
 
 
-def until(what: str, found: Any, patience_s: float = PATIENCE_S, step_s: float = 0.02) -> Any:
-    """Asks until the answer is true; fails with `what` was waited for."""
+def until(what: Any, found: Any, patience_s: float = PATIENCE_S, step_s: float = 0.02) -> Any:
+    """Asks until the answer is true; fails with `what` was waited for, which may be a function that says how far it came."""
     end = time.monotonic() + patience_s
     while True:
         if answer := found():
             return answer
         if time.monotonic() > end:
-            raise AssertionError(f"waited {patience_s:.0f} s in vain: {what}")
+            raise AssertionError(f"waited {patience_s:.0f} s in vain for {what() if callable(what) else what}")
         time.sleep(step_s)
 
 
@@ -96,7 +104,7 @@ class Process:
             pass
 
     def last_words(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+        return "\n".join(line[:500] for line in self.log.read_text(errors="replace").splitlines()[-40:])
 
 
 @atexit.register
@@ -110,12 +118,26 @@ def end_all() -> None:
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
+def answers_health(server: Any) -> bool:
+    """Whether a server is up; fails if it will never be."""
+    assert server.process.is_alive(), f"{server.name} ended:\n{server.process.last_words()}"
+    try:
+        return http.get(f"{server.url}/health", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
 class Engine:
     """One vLLM server on the tiny model."""
 
-    def __init__(self, name: str, blocks: int = 99, plugin: bool = True, more: list[str] | None = None) -> None:
+    block = BLOCK
+
+    def __init__(
+        self, name: str, blocks: int = 99, plugin: bool = True, times: bool = True, more: list[str] | None = None
+    ) -> None:
         self.name, self.blocks, self.plugin = name, blocks, plugin
-        self._more = more or []
+        # Answers tell what they took.
+        self._more = ["--enable-per-request-metrics"] * times + (more or [])
         self.port, self.events, self.replay = free_port(), free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.started_in_s = 0.0
@@ -125,6 +147,11 @@ class Engine:
     @property
     def capacity_tokens(self) -> int:
         return self.blocks * BLOCK
+
+    @property
+    def dialect(self) -> str:
+        """What a router finds out by asking it."""
+        return "tailroute (xargs)" if self.plugin else "none"
 
     def start(self) -> None:
         events = {
@@ -147,23 +174,16 @@ class Engine:
         # The null block is one more.
         flags = f"""--served-model-name {MODEL} --host 127.0.0.1 --port {self.port} --block-size {BLOCK}
             --num-gpu-blocks-override {self.blocks + 1} --max-model-len 2560 --dtype float32 --enforce-eager
-            --enable-prefix-caching --enable-prompt-tokens-details --enable-per-request-metrics
-            --enable-request-id-headers --disable-uvicorn-access-log""".split()
+            --enable-prefix-caching --enable-prompt-tokens-details --enable-request-id-headers
+            --disable-uvicorn-access-log""".split()
         command = [str(HOME / "vllm-0.32.0/bin/vllm"), "serve", str(HOME / "model-1"), *flags]
         started = time.monotonic()
         self.process = Process(
             self.name, [*command, "--kv-events-config", json.dumps(events), *self._more], env
         )
-        until(f"{self.name} to start", self._is_well, START_S, 0.25)
+        until(f"{self.name} to start", lambda: answers_health(self), START_S, 0.25)
         self.started_in_s = time.monotonic() - started
         print(f"{self.name}: started in {self.started_in_s:.0f} s", file=sys.stderr)
-
-    def _is_well(self) -> bool:
-        assert self.process.is_alive(), f"{self.name} ended:\n{self.process.last_words()}"
-        try:
-            return http.get(f"{self.url}/health", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         self.process.end(how)
@@ -182,26 +202,35 @@ class Engine:
 class Router:
     """`tailroute serve` in front of engines."""
 
-    def __init__(self, name: str, engines: list[Engine], **settings: Any) -> None:
+    def __init__(self, name: str, engines: list[Any], dialect: str = "auto", **settings: Any) -> None:
         port, admin = free_port(), free_port()
         self.url, self.admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         self.v1 = f"{self.url}/v1"
         config = LOGS / f"{name}.toml"
         LOGS.mkdir(parents=True, exist_ok=True)
-        config.write_text(_config(engines, port, admin, **settings))
+        config.write_text(_config(engines, port, admin, dialect=dialect, **settings))
         self.process = Process(name, [str(ROUTER), "serve", "--config", str(config)], {})
-        self._engines = engines
-        until(f"{name} to be ready", self._is_ready)
+        # An engine that is short of time may say what it understands only when it is asked again.
+        self._dialects = {engine.name: engine.dialect if dialect == "auto" else dialect for engine in engines}
+        until(f"{name} to be ready and to know what its workers understand: {self._dialects}", self._is_ready)
 
     def _is_ready(self) -> bool:
         assert self.process.is_alive(), f"the router ended:\n{self.process.last_words()}"
         try:
-            return all(self.metric("tailroute_worker_ready", worker=engine.name) == 1 for engine in self._engines)
+            says = http.get(f"{self.admin}/admin/v1/slo", timeout=30).json()
+            dialects = {worker["name"]: worker["dialect"] for worker in says["workers"]}
+            ready = all(self.metric("tailroute_worker_ready", worker=name) == 1 for name in dialects)
+            return ready and dialects == self._dialects
         except httpx.HTTPError:
             return False
 
     def metric(self, name: str, **labels: str) -> float:
         return metric(f"{self.admin}/metrics", name, **labels)
+
+    def cost(self) -> dict[str, float]:
+        """What a prefill costs on its worker, as it believes by now."""
+        names = ("alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2")
+        return {name: self.metric("tailroute_worker_cost", coefficient=name) for name in names}
 
     def stop(self) -> None:
         self.process.end()
@@ -214,7 +243,7 @@ class Router:
 
 
 def _config(
-    engines: list[Engine],
+    engines: list[Any],
     port: int,
     admin: int,
     events: bool = True,
@@ -232,18 +261,25 @@ def _config(
         # What is told is then a matter of arithmetic. The load is small at this cost, so nothing is held back for it.
         f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false\nxi = false",
         f"[hints]\nenabled = {str(hints).lower()}\nin_request = {str(in_request).lower()}",
-        "[health]\ninterval_ms = 2000.0\ntimeout_ms = 2000.0\nunhealthy_after = 5\nhealthy_after = 1",
+        # Patient: an engine that is short of time is not dead. One that is dead refuses connections.
+        "[health]\ninterval_ms = 5000.0\ntimeout_ms = 5000.0\nunhealthy_after = 2\nhealthy_after = 1\n"
+        f"queue_interval_ms = {250.0 if learn_costs else 1000.0}",
         '[log]\nlevel = "info,tailroute=debug"',
     ]
     for engine in engines:
         lines.append(
             f'[[workers]]\nname = "{engine.name}"\nurl = "{engine.url}"\n'
             f"alpha_ms_per_token = {MS_PER_TOKEN}\nbeta_ms = 0.0\n"
-            f"capacity_tokens = {engine.capacity_tokens}\nblock_size_tokens = {BLOCK}\n"
+            f"capacity_tokens = {engine.capacity_tokens}\nblock_size_tokens = {engine.block}\n"
             f'cache_policy = "{"t-lru" if hints else "lru"}"\n'
             f'dialect = "{dialect}"\nkv_events = "{"auto" if events else "off"}"'
         )
     return "\n".join(lines) + "\n"
+
+
+def prefill_ms(cost: dict[str, float], tokens: int) -> float:
+    """What a prompt of so many tokens takes by a cost, none of them cached."""
+    return cost["beta_ms"] + cost["alpha_ms_per_token"] * tokens + cost["gamma_ms_per_token2"] * tokens**2 / 2
 
 
 def metric(url: str, name: str, **labels: str) -> float:

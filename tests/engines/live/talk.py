@@ -86,9 +86,11 @@ class Conversation:
         return usage(read)
 
 
-def complete(url: str, prompt: list[int], session: str | None, **more: Any) -> Usage:
-    """One completion of a prompt of token ids, of one token."""
+def complete(url: str, prompt: list[int], session: str | None, last: bool = False, **more: Any) -> Usage:
+    """One completion of a prompt of token ids, of one token. The conversation's last, if its client says so."""
     headers = {} if session is None else {"X-Session-ID": session}
+    if last:
+        headers["X-Session-End"] = "1"
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, **more}
     answer = http.post(f"{url}/v1/completions", json=body, headers=headers, timeout=120)
     assert answer.status_code == 200, answer.text

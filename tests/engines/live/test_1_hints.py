@@ -89,6 +89,15 @@ def test_out_of_band_hints_from_the_router_reach_the_engine(fresh):
     assert fresh.metric("tailroute:evict_first_blocks") == 15
 
 
+def test_a_conversation_that_its_client_ends_may_go_first_as_a_whole(fresh):
+    marked = lambda: fresh.metric("tailroute:evict_first_blocks")  # noqa: E731
+    with Router("ended", [fresh], tail=TAIL) as router:
+        complete(router.url, ids(65, 1024), "goes-on")
+        complete(router.url, ids(66, 1024), "over", last=True)
+        # 15 blocks of the one that goes on, as above, and all 32 of the other.
+        until(lambda: f"15 + 32 blocks to go first, it has {marked():.0f}; see {router.process.log}", lambda: marked() == 47)
+
+
 def test_a_hint_by_block_hash_marks_those_blocks(fresh):
     listener = Listener(fresh)
     complete(fresh.url, ids(69, 64), "warm")

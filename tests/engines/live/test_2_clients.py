@@ -4,11 +4,10 @@ import anthropic
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from processes import MODEL, MS_PER_TOKEN, Router, http, until
+from processes import MODEL, MS_PER_TOKEN, Router, http, prefill_ms, until
 from talk import SAYABLE, complete, ids, words
 
 ANSWERS = "tailroute_worker_cost_answers_total"
-COEFFICIENTS = ("alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2")
 QUEUE = "tailroute_worker_queue"
 ASK = [{"role": "user", "content": words(1, 100)}]
 
@@ -102,14 +101,13 @@ def test_what_vllm_says_of_its_queue_and_of_its_prefills_is_learned(engine):
         answers = len(asked)
         until("its times to be learned from", lambda: router.metric(ANSWERS, told="engine") == answers)
         took_ms = 1e3 * (engine.metric(prefills) - before)
-        cost = {name: router.metric("tailroute_worker_cost", coefficient=name) for name in COEFFICIENTS}
-        alpha, beta, gamma = cost.values()
-        believed_ms = sum(beta + alpha * len(p) + gamma * len(p) ** 2 / 2 for p in asked)
+        cost = router.cost()
+        believed_ms = sum(prefill_ms(cost, len(prompt)) for prompt in asked)
         print(f"{answers} prefills took {took_ms:.0f} ms by its metrics, {believed_ms:.0f} ms by {cost}")
         # What others do on this machine moves single prefills by more than that, but not the sum.
         assert took_ms / 2 < believed_ms < took_ms * 2
         assert cost["alpha_ms_per_token"] != MS_PER_TOKEN
-        body = {"model": MODEL, "messages": ASK, "max_tokens": 1500, "min_tokens": 1500, "stream": True}
+        body = {"model": MODEL, "messages": ASK, "max_tokens": 2400, "min_tokens": 2400, "stream": True}
         with http.stream("POST", f"{engine.url}/v1/chat/completions", json=body, timeout=180) as answer:
             pieces = answer.iter_bytes()
             next(pieces)

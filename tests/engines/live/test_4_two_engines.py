@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from processes import Engine, Router, http
+from processes import MS_PER_TOKEN, Engine, Router, http, prefill_ms
 from talk import complete, ids
 
 A, B, C = 1024, 1024, 2048
@@ -22,7 +22,7 @@ def older_keeps(engine: Engine, **settings) -> int:
 
 @pytest.fixture(scope="module")
 def stock():
-    started = Engine("vllm-stock", plugin=False)
+    started = Engine("vllm-stock", plugin=False, times=False)
     yield started
     started.stop()
 
@@ -40,6 +40,25 @@ def test_a_stock_engine_is_told_nothing(stock):
     assert http.get(f"{stock.url}/v1/tailroute", timeout=30).status_code == 404
     assert "tailroute" not in http.get(f"{stock.url}/metrics", timeout=30).text
     assert "tailroute: three-band" not in stock.process.log.read_text()
+
+
+def test_what_answers_do_not_tell_is_learned_from_vllms_counters(stock):
+    answers = "tailroute_worker_cost_answers_total"
+    prefills = "vllm:request_prefill_time_seconds_sum"
+    with Router("counters", [stock], learn_costs=True) as router:
+        before = stock.metric(prefills)
+        asked = []
+        while router.metric(answers, told="counters") < 12:
+            assert len(asked) < 300, f"{len(asked)} answers in one piece, and too little learned: {router.process.log}"
+            asked.append(100 + 250 * (len(asked) % 7))
+            assert complete(router.url, ids(800 + len(asked), asked[-1]), f"cost-{len(asked)}").cached == 0
+        took_ms = 1e3 * (stock.metric(prefills) - before)
+        cost = router.cost()
+        believed_ms = sum(prefill_ms(cost, tokens) for tokens in asked)
+        assert router.metric(answers, told="engine") == router.metric(answers, told="clean") == 0
+    print(f"{len(asked)} prefills took {took_ms:.0f} ms by vLLM's metrics, {believed_ms:.0f} ms by {cost}")
+    assert took_ms / 2 < believed_ms < took_ms * 2
+    assert cost["alpha_ms_per_token"] != MS_PER_TOKEN
 
 
 def test_the_connector_takes_hints_within_requests_without_patching(stock):

@@ -9,6 +9,9 @@ use tailroute::path::parse::parse;
 fuzz_target!(|body: &[u8]| {
     check(Endpoint::Chat, body);
     check(Endpoint::Completions, body);
+    check(Endpoint::Messages, body);
+    check(Endpoint::Responses, body);
+    check(Endpoint::Generate, body);
 });
 
 fn check(endpoint: Endpoint, body: &[u8]) {

@@ -3,12 +3,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use tailroute::path::mend::last_words;
+use tailroute::path::routes::Family;
 
 fuzz_target!(|stream: &[u8]| {
     let error = br#"{"error":{"code":"gone"}}"#;
     let mut lines = sse::Lines::default();
     lines.push(stream, |_| ());
-    let said = last_words(lines.standing(), error);
+    let said = last_words(lines.standing(), error, Family::OpenAi);
     let (mut events, mut last) = (sse::Events::default(), Vec::new());
     events
         .push(&[stream, &said].concat(), |event| last = event.to_vec())

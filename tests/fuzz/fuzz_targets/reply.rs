@@ -4,22 +4,29 @@
 use libfuzzer_sys::fuzz_target;
 use policy::fingerprint::{Chain, ChainBuilder, Field};
 use tailroute::path::reply::Reply;
+use tailroute::path::routes::Endpoint;
 use tailroute::path::watch::{Seen, Watch};
 
-fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, Seen, bool, bool, u64) {
+fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, Seen, bool, bool, u64) {
     let mut prompt = ChainBuilder::new("model", None).reply();
     prompt.field(Field::Text);
-    let (mut watch, mut reply) = (Watch::new(Some(kind), false), Reply::new(prompt));
+    let (mut watch, mut reply) = (Watch::new(endpoint, Some(kind), false), Reply::at(endpoint, prompt));
     chunks.for_each(|chunk| watch.push(chunk, |piece| reply.push(piece)));
     watch.end(|piece| reply.push(piece));
     let chain = reply.finish().map(ChainBuilder::into_chain);
     (chain, watch.seen(), watch.first_token, watch.complete, watch.token_events)
 }
 
-fuzz_target!(|input: (u8, bool, &[u8])| {
-    let (size, streamed, answer) = input;
+fuzz_target!(|input: (u8, u8, bool, &[u8])| {
+    let (endpoint, size, streamed, answer) = input;
+    let endpoint = match endpoint % 4 {
+        0 => Endpoint::Chat,
+        1 => Endpoint::Messages,
+        2 => Endpoint::Responses,
+        _ => Endpoint::Generate,
+    };
     let kind = if streamed { "text/event-stream" } else { "application/json" };
-    let whole = read(std::iter::once(answer).filter(|answer| !answer.is_empty()), kind);
-    let split = read(answer.chunks(1 + usize::from(size)), kind);
+    let whole = read(endpoint, std::iter::once(answer).filter(|answer| !answer.is_empty()), kind);
+    let split = read(endpoint, answer.chunks(1 + usize::from(size)), kind);
     assert_eq!(whole, split);
 });

@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     fault_number: AtomicU64,
     events: Option<Arc<EventLog>>,
     captured: Mutex<VecDeque<Captured>>,
+    /// Between the tokens of a fast engine's streams, in wall nanoseconds.
+    pace: AtomicU64,
 }
 
 impl Shared {
@@ -93,7 +95,18 @@ impl Shared {
             fault_number: AtomicU64::new(0),
             events,
             captured: Mutex::default(),
+            pace: AtomicU64::new(0),
         }
+    }
+
+    /// Wall time between the tokens of a fast engine's streams.
+    pub(crate) fn pace(&self) -> Duration {
+        Duration::from_nanos(self.pace.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_pace(&self, gap: Duration) {
+        let nanos = u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX);
+        self.pace.store(nanos, Ordering::Relaxed);
     }
 
     /// Requests waiting or running.

@@ -17,12 +17,18 @@ pub struct Fault {
     pub slow: f64,
     /// Answers completions with this status.
     pub status: Option<u16>,
-    /// The share of completions that `status` and the resets hit, spread evenly.
+    /// The share of completions that `status`, resets, stalls and early ends hit, spread evenly.
     pub share: f64,
     /// Cuts the connection instead of answering a completion.
     pub reset_before_first_byte: bool,
-    /// Cuts the connection after this many tokens of a streamed reply.
+    /// Cuts the connection after this many tokens of a streamed reply, and in the middle of a whole one.
     pub reset_after_tokens: Option<u32>,
+    /// Says nothing more after this many tokens of a streamed reply, or the first half of a whole one, and keeps the
+    /// connection.
+    pub stall_after_tokens: Option<u32>,
+    /// Ends a streamed reply after this many tokens as HTTP ends a body, without its last events, as an engine does whose
+    /// generator has failed; a whole one after its first half.
+    pub end_after_tokens: Option<u32>,
     /// `/health` answers 503.
     pub refuse_health: bool,
     /// Forgets the cache once, now, and says so in the events.
@@ -44,6 +50,8 @@ impl Default for Fault {
             share: 1.0,
             reset_before_first_byte: false,
             reset_after_tokens: None,
+            stall_after_tokens: None,
+            end_after_tokens: None,
             refuse_health: false,
             clear_cache: false,
             drop_events: false,
@@ -67,11 +75,33 @@ impl Fault {
         Ok(())
     }
 
+    /// How a reply breaks off, and after how many tokens.
+    pub(crate) fn breaks(&self) -> Option<(u32, Break)> {
+        [
+            (self.reset_after_tokens, Break::Reset),
+            (self.stall_after_tokens, Break::Stall),
+            (self.end_after_tokens, Break::End),
+        ]
+        .into_iter()
+        .find_map(|(tokens, how)| Some((tokens?.max(1), how)))
+    }
+
     /// Whether the completion numbered `number` is among the share: exactly ⌊share·n⌋ of any first n.
     pub(crate) fn hits(&self, number: u64) -> bool {
         let before = (number as f64 * self.share).floor();
         ((number + 1) as f64 * self.share).floor() > before
     }
+}
+
+/// How a reply breaks off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Break {
+    /// The connection is cut.
+    Reset,
+    /// Nothing more comes.
+    Stall,
+    /// The body ends as if it were whole.
+    End,
 }
 
 #[cfg(test)]

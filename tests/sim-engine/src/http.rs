@@ -5,6 +5,7 @@ mod body;
 mod completions;
 mod control;
 mod error;
+mod fast;
 mod metrics;
 mod request;
 mod stream;
@@ -98,6 +99,7 @@ async fn route(
         (&Method::GET, "/sim/fault") => Ok(json_response(StatusCode::OK, &shared.fault())),
         (&Method::PUT, "/sim/fault") => Ok(control::set_fault(ranks, request).await?),
         (&Method::DELETE, "/sim/fault") => Ok(control::heal(ranks)),
+        (&Method::PUT, "/sim/pace") => Ok(control::set_pace(ranks, request).await?),
         (_, known) if is_known(known, tailroute) => Err(ApiError::method_not_allowed(&method, known).into()),
         (_, unknown) => Err(ApiError::no_such_path(unknown).into()),
     }
@@ -112,7 +114,7 @@ fn is_known(path: &str, tailroute: bool) -> bool {
         "/v1/chat/completions" | "/v1/completions" | "/tokenize" | "/v1/models" | "/health" | "/metrics" => {
             true
         }
-        "/kv_event_sources" | "/sim/stats" | "/sim/fault" => true,
+        "/kv_event_sources" | "/sim/stats" | "/sim/fault" | "/sim/pace" => true,
         "/v1/tailroute" | "/v1/tailroute/hints" | "/v1/tailroute/objective" => tailroute,
         _ => false,
     }

@@ -64,7 +64,7 @@ struct Args {
     /// Virtual milliseconds per wall millisecond.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
-    /// Answer at once and cache nothing: for measuring a proxy in front.
+    /// Answer at once, or at the pace of PUT /sim/pace, and cache nothing: for measuring a proxy in front.
     #[arg(long)]
     fast: bool,
     /// The order of the waiting queue.

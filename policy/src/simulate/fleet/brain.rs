@@ -239,7 +239,13 @@ impl<'a> Brain<'a> {
             load.ordered.done(now, sent.turn);
         }
         let began = load.last_first_token.max(sent.sent_at);
+        let before = load.learned.cost();
         load.learned.observe(uncached, cached, now.saturating_sub(began));
+        if self.config.learn_costs {
+            let typical = load.utilisation.mean_work();
+            let factor = load.learned.cost().times_as_long_as(&before, typical);
+            load.pending.repriced(factor);
+        }
         load.last_first_token = now;
         let left = sent
             .left

@@ -36,8 +36,8 @@ pub struct ControllerState {
     pub kappa: f64,
     /// Growth of the work that is allowed; negative where work has to be saved.
     pub allowance: f64,
-    /// Multiple of the objective within which an arm has to serve all but a few of the turns that have a history; absent
-    /// where plain LRU misses the objective, so that there is nothing to keep.
+    /// Multiple of the objective within which an arm has to serve all but a few of the turns; absent where plain LRU misses
+    /// the objective, so that there is nothing to keep.
     pub bound: Option<f64>,
     /// How often another arm was taken.
     pub changes: u64,

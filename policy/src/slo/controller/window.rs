@@ -5,7 +5,8 @@
 //! last thousand turns wrong by as much, and waiting until they have left the window takes as many turns again. So the
 //! window keeps the tokens, and prices a worker's turns anew when its cost has moved by more than [`REPRICE_FROM`].
 //!
-//! It is a ring of [`LENGTH`] turns, some 70 bytes each, with running sums.
+//! It is a ring of [`LENGTH`] turns, some 70 bytes each, with running sums; of twice as many on an idle fleet, where late
+//! turns are few and traffic comes slowly, so that as many of them are compared.
 
 use std::collections::VecDeque;
 
@@ -14,8 +15,9 @@ use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
 use crate::units::Tokens;
 
-/// Turns that are remembered.
+/// Turns that are remembered under load, and on an idle fleet.
 pub(super) const LENGTH: usize = 2048;
+pub(super) const IDLE_LENGTH: usize = 2 * LENGTH;
 /// Change of a worker's cost, as a share, from which its turns are priced anew.
 const REPRICE_FROM: f64 = 0.03;
 /// Turns between two times, so that a cost that will not rest costs a few microseconds a turn and not the whole window.
@@ -32,8 +34,6 @@ struct Entry {
     prompt: u32,
     wait_ms: f64,
     objective_ms: f64,
-    /// Whether a cache could have held any of it.
-    has_history: bool,
     cached: Cached,
 }
 
@@ -124,10 +124,10 @@ impl Window {
         &self.sums[arm]
     }
 
-    /// A turn of a worker that the window knows, and how much of it each arm would have held.
-    pub(super) fn push(&mut self, turn: &ServedTurn, cached: Cached) {
+    /// A turn of a worker that the window knows, and how much of it each arm would have held; `length` turns are kept.
+    pub(super) fn push(&mut self, turn: &ServedTurn, cached: Cached, length: usize) {
         self.price(turn);
-        if self.entries.len() == LENGTH
+        while self.entries.len() >= length.max(1)
             && let Some(oldest) = self.entries.pop_front()
         {
             count(&mut self.sums, &self.costs, &oldest, -1.0);
@@ -137,7 +137,6 @@ impl Window {
             prompt: u32::try_from(turn.prompt.0).unwrap_or(u32::MAX),
             wait_ms: turn.wait.0,
             objective_ms: turn.objective.0,
-            has_history: turn.history > Tokens::ZERO,
             cached,
         };
         self.entries.push_back(entry);
@@ -180,11 +179,11 @@ impl Window {
         sums
     }
 
-    /// TTFT of the 95th percentile of plain LRU's turns that have a history, as a multiple of the objective; `None` where
-    /// the objective is missed, or there are no such turns.
+    /// TTFT of the 95th percentile of plain LRU's turns, as a multiple of the objective; `None` where the objective is
+    /// missed, or there are no turns.
     pub(super) fn bound(&self) -> Option<f64> {
         let mut relative: Vec<f64> = self
-            .guarded()
+            .priced()
             .map(|(entry, cost)| entry.relative(0, cost))
             .collect();
         let at = (relative.len().checked_sub(1)? as f64 * SHARE) as usize;
@@ -194,16 +193,18 @@ impl Window {
 
     /// Whether the arm serves as large a share of them within this multiple of the objective.
     pub(super) fn keeps(&self, arm: usize, bound: f64) -> bool {
-        let few = (1.0 - SHARE) * self.guarded().count() as f64;
+        let few = (1.0 - SHARE) * self.entries.len() as f64;
         let beyond = |(entry, cost): &(&Entry, &PrefillCost)| entry.relative(arm, cost) > bound;
         // Most arms that do not are known for it long before the last turn.
-        self.guarded().filter(beyond).nth(few as usize).is_none()
+        self.priced().filter(beyond).nth(few as usize).is_none()
     }
 
-    /// Turns that a cache could help, with what they are priced at.
-    fn guarded(&self) -> impl Iterator<Item = (&Entry, &PrefillCost)> {
-        let warm = self.entries.iter().filter(|entry| entry.has_history);
-        warm.filter_map(|entry| Some((entry, self.costs.get(entry.worker as usize)?)))
+    /// Turns, with what they are priced at.
+    fn priced(&self) -> impl Iterator<Item = (&Entry, &PrefillCost)> {
+        let cost = |entry: &Entry| self.costs.get(entry.worker as usize);
+        self.entries
+            .iter()
+            .filter_map(move |entry| Some((entry, cost(entry)?)))
     }
 }
 
@@ -251,10 +252,10 @@ mod tests {
     #[test]
     fn a_worker_that_slows_down_makes_all_of_its_window_dearer_and_nobody_elses() {
         let mut window = Window::new(2);
-        (0..100).for_each(|_| window.push(&turn(0, 1000, 0.05), [500; ARMS]));
-        (0..100).for_each(|_| window.push(&turn(1, 1000, 0.05), [500; ARMS]));
+        (0..100).for_each(|_| window.push(&turn(0, 1000, 0.05), [500; ARMS], LENGTH));
+        (0..100).for_each(|_| window.push(&turn(1, 1000, 0.05), [500; ARMS], LENGTH));
         assert!((window.of(0).work_ms - 200.0 * 30.0).abs() < 1e-6);
-        window.push(&turn(0, 1000, 0.1), [500; ARMS]);
+        window.push(&turn(0, 1000, 0.1), [500; ARMS], LENGTH);
         let dearer = 101.0 * 55.0 + 100.0 * 30.0;
         assert!((window.of(0).work_ms - dearer).abs() < 1e-6, "{:?}", window.of(0));
         assert!(close(&window));
@@ -265,13 +266,22 @@ mod tests {
         let mut window = Window::new(1);
         let mut cached = [900; ARMS];
         cached[3] = 500;
-        (0..100).for_each(|_| window.push(&turn(0, 1000, 0.05), cached));
+        (0..100).for_each(|_| window.push(&turn(0, 1000, 0.05), cached, LENGTH));
         let bound = window.bound().unwrap();
         assert!((bound - 0.11).abs() < 1e-9, "{bound}");
         assert!(window.keeps(1, bound) && !window.keeps(3, bound));
         // Where LRU misses the objective there is nothing to keep.
-        (0..100).for_each(|_| window.push(&turn(0, 1000, 5.0), cached));
+        (0..100).for_each(|_| window.push(&turn(0, 1000, 5.0), cached, LENGTH));
         assert_eq!(window.bound(), None);
+    }
+
+    #[test]
+    fn it_remembers_as_many_turns_as_it_is_told_to() {
+        let mut window = Window::new(1);
+        (0..50).for_each(|_| window.push(&turn(0, 1000, 0.05), [500; ARMS], 50));
+        assert_eq!(window.len(), 50);
+        window.push(&turn(0, 1000, 0.05), [500; ARMS], 20);
+        assert!(window.len() == 20 && close(&window));
     }
 
     proptest! {
@@ -283,7 +293,7 @@ mod tests {
             let mut window = Window::new(3);
             for (at, (worker, prompt, alpha, cached)) in turns.iter().enumerate() {
                 let held = std::array::from_fn(|arm| (cached / (arm as u32 + 1)).min(*prompt as u32 - 1));
-                window.push(&turn(*worker, *prompt, f64::from(*alpha) / 20.0), held);
+                window.push(&turn(*worker, *prompt, f64::from(*alpha) / 20.0), held, 100);
                 if at % 50 == 49 {
                     window.remap(WorkerId(*worker), &[0, 0, 1, 2, 3, 4, 5, 6, 8]);
                 }

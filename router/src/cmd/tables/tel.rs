@@ -12,6 +12,7 @@
 mod markdown;
 mod setting;
 mod settle;
+mod shift;
 
 use policy::ids::WorkerId;
 use policy::simulate::fleet::{self, CacheRule, Fault, FaultKind, FleetConfig, FleetReport, Workload};
@@ -24,6 +25,8 @@ use crate::trace_source::TraceSource;
 
 /// Multiples of the objective's free tail that a fixed ξ leaves: 0, 0.1, … 2.
 const FIXED: u32 = 20;
+/// The two sizes of a workload's cache.
+const CACHES: [&str; 2] = ["tight", "roomy"];
 /// How far above the best fixed ξ the adaptive one may be, in per cent.
 const BAND: f64 = 5.0;
 /// Turns within which it has to settle.
@@ -38,6 +41,7 @@ pub(super) struct Report {
     /// Share of the worker's time that the trace would take without a cache.
     load: f64,
     cells: Vec<Cell>,
+    shifts: Vec<shift::Shift>,
     aims: Vec<Aim>,
 }
 
@@ -68,7 +72,7 @@ struct Row {
     scale_at_end: f64,
     /// How often it changed its mind.
     changes: u64,
-    doubled: settle::Doubled,
+    doubled: settle::Settled,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -183,12 +187,14 @@ pub(super) fn measure(
         .filter_map(|(jobs, reports)| Some((jobs.first()?, row(jobs.first()?, reports)?)))
         .collect();
     let cells: Vec<Cell> = settings.flat_map(|setting| cells(setting, &rows)).collect();
+    let shifts = shift::measure(turns, seeds)?;
     Ok(Report {
         trace: trace.map(|trace| trace.0.clone()),
         seeds: seeds.0.clone(),
         load: LOAD,
-        aims: aims(&cells),
+        aims: aims(&cells, &shifts),
         cells,
+        shifts,
     })
 }
 
@@ -213,12 +219,7 @@ fn cells(setting: &'static Setting, rows: &[(&Job, Row)]) -> Vec<Cell> {
             rows,
         }
     };
-    setting
-        .capacities
-        .into_iter()
-        .zip(["tight", "roomy"])
-        .map(cell)
-        .collect()
+    setting.capacities.into_iter().zip(CACHES).map(cell).collect()
 }
 
 /// Out of a seed's runs, in the order of [`whats`].
@@ -230,6 +231,7 @@ fn row(job: &Job, reports: &[Option<FleetReport>]) -> Option<Row> {
         .enumerate()
         .min_by(|(_, a), (_, b)| a.tel_ms.total_cmp(&b.tel_ms))?;
     let controller = adaptive.controller.as_ref()?;
+    let changed = settle::half_way(doubles);
     Some(Row {
         seed: job.seed,
         turns: adaptive.turns,
@@ -240,7 +242,9 @@ fn row(job: &Job, reports: &[Option<FleetReport>]) -> Option<Row> {
         above_best_percent: above(adaptive.tel_ms, best.tel_ms),
         scale_at_end: controller.arms.get(controller.current)?.scale,
         changes: controller.changes,
-        doubled: settle::compare(doubles, doubled, job.config().target.ttft),
+        doubled: settle::compare(doubles, doubled, job.config().target.ttft, |record| {
+            record.arrived_ms >= changed
+        }),
     })
 }
 
@@ -256,13 +260,21 @@ fn above(figure: f64, base: f64) -> f64 {
     100.0 * (figure / base.max(1e-9) - 1.0)
 }
 
-fn aims(cells: &[Cell]) -> Vec<Aim> {
+fn aims(cells: &[Cell], shifts: &[shift::Shift]) -> Vec<Aim> {
     let count = |aim, met: Vec<bool>| Aim {
         aim,
         met: met.iter().filter(|met| **met).count(),
         of: met.len(),
     };
     let rows = || cells.iter().flat_map(|cell| &cell.rows);
+    let shifted = || {
+        shifts
+            .iter()
+            .flat_map(|shift| &shift.rows)
+            .map(|row| &row.settled)
+    };
+    let soon = |settled: &settle::Settled| settled.settled_after.is_some_and(|turns| turns <= SETTLES_WITHIN);
+    let near = |settled: &settle::Settled| settled.later_above_percent <= BAND;
     vec![
         count(
             "TEL at most 5 % above the best fixed ξ: cells, over their seeds",
@@ -274,19 +286,19 @@ fn aims(cells: &[Cell]) -> Vec<Aim> {
         ),
         count(
             "settled within 200 turns after α doubles: every seed",
-            rows()
-                .map(|row| {
-                    row.doubled
-                        .settled_after
-                        .is_some_and(|turns| turns <= SETTLES_WITHIN)
-                })
-                .collect(),
+            rows().map(|row| soon(&row.doubled)).collect(),
         ),
         count(
             "from the 200th turn on at most 5 % above the twin: every seed",
-            rows()
-                .map(|row| row.doubled.later_above_percent <= BAND)
-                .collect(),
+            rows().map(|row| near(&row.doubled)).collect(),
+        ),
+        count(
+            "settled within 200 turns after the traffic changes: every seed",
+            shifted().map(soon).collect(),
+        ),
+        count(
+            "from the 200th turn after that on at most 5 % above the twin: every seed",
+            shifted().map(near).collect(),
         ),
     ]
 }
@@ -314,8 +326,9 @@ mod tests {
         }
         assert_eq!(
             report.aims.iter().map(|aim| aim.of).collect::<Vec<_>>(),
-            [10, 20, 20, 20]
+            [10, 20, 20, 20, 20, 20]
         );
+        assert!(report.shifts.len() == 10 && report.shifts.iter().all(|shift| shift.rows.len() == 2));
         let text = markdown(&report);
         assert!(text.contains("| documents, roomy |") && text.contains("no trace was given"));
     }

@@ -170,7 +170,22 @@ pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<()
     Ok(())
 }
 
-fn content(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+/// An item of `input`: a message, or something else, which counts whole.
+pub(super) fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    if scanner.peek() == Some(b'{') && scanner.ahead(b"role").is_none() {
+        pieces.begin_message("item");
+        pieces.field(Field::Other);
+        return scanner.compact(&mut Hashed(pieces));
+    }
+    message(scanner, pieces)
+}
+
+/// A message's content: a text, or parts.
+pub(super) fn content(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
     if scanner.peek() == Some(b'"') {
         field(scanner, pieces, Field::Text)
     } else {
@@ -214,6 +229,10 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
             }
             Ok(())
         }
+        b"tool_use" => tool_use(scanner, pieces, twice),
+        b"tool_result" => tool_result(scanner, pieces, twice),
+        b"thinking" => thinking(scanner, pieces, twice),
+        b"image" | b"document" => source(scanner, pieces, twice),
         b"input_audio" | b"audio_url" => named_medium(scanner, pieces, "audio", twice),
         b"video_url" => named_medium(scanner, pieces, "video", twice),
         b"file" | b"input_file" => named_medium(scanner, pieces, "file", twice),
@@ -223,6 +242,78 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
             scanner.compact(&mut Hashed(pieces))
         }
     }
+}
+
+/// Anthropic's call of a tool. Where a client marks what is to be cached (`cache_control`) moves from turn to turn and
+/// changes no prompt, so that is passed over, here as in all parts.
+fn tool_use(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut name, mut id, mut met) = (None, None, Met::default());
+    scanner.object(|scanner, key| match key {
+        b"input" => {
+            met.note(SAID, twice);
+            pieces.field(Field::ToolArguments);
+            scanner.compact(&mut Hashed(pieces))
+        }
+        b"name" => hold(scanner, &mut name),
+        b"id" => hold(scanner, &mut id),
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })?;
+    held(name, pieces, Field::ToolName)?;
+    held(id, pieces, Field::ToolId)
+}
+
+/// What Anthropic's tool answered.
+fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut id, mut met) = (None, Met::default());
+    scanner.object(|scanner, key| match key {
+        b"content" => {
+            met.note(SAID, twice);
+            content(scanner, pieces, twice)
+        }
+        b"tool_use_id" => hold(scanner, &mut id),
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })?;
+    held(id, pieces, Field::ToolId)
+}
+
+/// Anthropic's reasoning.
+fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let mut met = Met::default();
+    scanner.object(|scanner, key| match key {
+        b"thinking" => {
+            met.note(SAID, twice);
+            field(scanner, pieces, Field::Reasoning)
+        }
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })
+}
+
+/// Anthropic's media, by their source.
+fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let mut met = Met::default();
+    scanner.object(|scanner, key| match key {
+        b"source" => {
+            met.note(SAID, twice);
+            medium(scanner, pieces)
+        }
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })
 }
 
 /// A part that says the string in its member `name`.

@@ -7,7 +7,7 @@
 use crate::path::json::{Malformed, Scanner};
 
 /// The members that mean something in a message, its parts, or its calls.
-const NAMES: [&[u8]; 17] = [
+const NAMES: [&[u8]; 21] = [
     b"role",
     b"reasoning",
     b"reasoning_content",
@@ -25,6 +25,10 @@ const NAMES: [&[u8]; 17] = [
     b"function",
     b"id",
     b"arguments",
+    b"input",
+    b"tool_use_id",
+    b"thinking",
+    b"source",
 ];
 
 /// Brackets around the innermost of them: message, calls, call, function.

@@ -68,7 +68,7 @@ fn a_streamed_reply_is_found_in_the_next_turn_however_the_stream_is_split() {
         let turn = of_text(&this);
         let (mut reply, mut watch) = (
             Reply::new(turn.reply.unwrap()),
-            Watch::new(Some("text/event-stream"), false),
+            Watch::new(Endpoint::Chat, Some("text/event-stream"), false),
         );
         for chunk in stream.as_bytes().chunks(size) {
             watch.push(chunk, |piece| reply.push(piece));

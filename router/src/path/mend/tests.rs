@@ -9,7 +9,7 @@ const ERROR: &str = r#"{"error":{"message":"gone","code":"draining"}}"#;
 fn read(cut: &[u8]) -> Vec<Result<Value, String>> {
     let mut lines = sse::Lines::default();
     lines.push(cut, |_| ());
-    let said = last_words(lines.standing(), ERROR.as_bytes());
+    let said = last_words(lines.standing(), ERROR.as_bytes(), Family::OpenAi);
     let (mut events, mut seen) = (sse::Events::default(), Vec::new());
     events
         .push(&[cut, &said].concat(), |event| {
@@ -57,8 +57,10 @@ fn a_stream_cut_at_any_byte_ends_with_the_error_and_all_of_it_can_be_read() {
 
 #[test]
 fn what_was_between_events_is_followed_by_the_error_alone() {
-    let said = last_words(sse::Standing::Between, ERROR.as_bytes());
+    let said = last_words(sse::Standing::Between, ERROR.as_bytes(), Family::OpenAi);
     assert_eq!(said, format!("data: {ERROR}\n\n"));
+    let said = last_words(sse::Standing::Between, ERROR.as_bytes(), Family::Anthropic);
+    assert_eq!(said, format!("event: error\ndata: {ERROR}\n\n"));
 }
 
 #[test]

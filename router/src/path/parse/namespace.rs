@@ -20,11 +20,43 @@ const LIST: char = '\0';
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a>([Option<Value<'a>>; MEMBERS.len()]);
 
+/// What a member is given as.
 #[derive(Debug)]
-enum Value<'a> {
+pub(super) enum Value<'a> {
     Text(Cow<'a, str>),
     /// Anything else (SGLang takes lists), without insignificant white space.
     Json(String),
+}
+
+impl<'a> Value<'a> {
+    /// Reads one; `null` is none.
+    pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
+        Ok(match scanner.peek() {
+            Some(b'n') => scanner.skip().map(|_| None)?,
+            Some(b'"') => text(scanner)?.map(Value::Text),
+            _ => {
+                let mut json = Vec::new();
+                scanner.compact(&mut |bytes: &[u8]| json.extend_from_slice(bytes))?;
+                Some(Value::Json(String::from_utf8_lossy(&json).into_owned()))
+            }
+        })
+    }
+
+    /// A text, or anything else as it is written.
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Value::Text(text) => text,
+            Value::Json(json) => json,
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn name(self) -> Option<Cow<'a, str>> {
+        match self {
+            Value::Text(text) => Some(text).filter(|text| !text.is_empty()),
+            Value::Json(_) => None,
+        }
+    }
 }
 
 impl<'a> Namespace<'a> {
@@ -35,19 +67,16 @@ impl<'a> Namespace<'a> {
 
     /// Takes in the value of the member with this place.
     pub(super) fn take(&mut self, place: usize, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
-        let value = match scanner.peek() {
-            Some(b'n') => scanner.skip().map(|_| None)?,
-            Some(b'"') => text(scanner)?.map(Value::Text),
-            _ => {
-                let mut json = Vec::new();
-                scanner.compact(&mut |bytes: &[u8]| json.extend_from_slice(bytes))?;
-                Some(Value::Json(String::from_utf8_lossy(&json).into_owned()))
-            }
-        };
+        let value = Value::read(scanner)?;
         if let Some(slot) = self.0.get_mut(place) {
             *slot = value;
         }
         Ok(())
+    }
+
+    /// The body's own `cache_salt`, as text.
+    pub(super) fn cache_salt(&self) -> Option<&str> {
+        self.0.first()?.as_ref().map(Value::as_str)
     }
 
     /// All of it as one salt; `None` if nothing was given.

@@ -179,7 +179,10 @@ fn fingerprint(messages: &[&str]) -> Fingerprint {
 /// What is known after an answer to the question, if it was learned.
 fn known<'a>(kind: &str, chunks: impl Iterator<Item = &'a [u8]>) -> Option<Chain> {
     let turn = fingerprint(&[QUESTION]);
-    let (mut reply, mut watch) = (Reply::new(turn.reply.unwrap()), Watch::new(Some(kind), false));
+    let (mut reply, mut watch) = (
+        Reply::new(turn.reply.unwrap()),
+        Watch::new(Endpoint::Chat, Some(kind), false),
+    );
     chunks.for_each(|chunk| watch.push(chunk, |piece| reply.push(piece)));
     watch.end(|piece| reply.push(piece));
     assert!(watch.complete);
@@ -350,9 +353,53 @@ fn an_answer_that_is_not_read_is_not_learned() {
     let turn = fingerprint(&[QUESTION]);
     let (mut reply, mut watch) = (
         Reply::new(turn.reply.unwrap()),
-        Watch::new(Some("application/json"), true),
+        Watch::new(Endpoint::Chat, Some("application/json"), true),
     );
     watch.push(b"\x1f\x8b", |piece| reply.push(piece));
     watch.end(|piece| reply.push(piece));
     assert!(reply.finish().is_none());
+}
+
+#[test]
+fn an_anthropic_reply_is_found_in_the_next_turn() {
+    let turn = |messages: &str| {
+        let body = format!(r#"{{"model":"m","system":"be brief","messages":[{QUESTION}{messages}]}}"#);
+        parse(Endpoint::Messages, body.as_bytes()).unwrap().fingerprint
+    };
+    let event = |event: Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap());
+    let delta = |index: u32, delta: Value| {
+        event(json!({"type": "content_block_delta", "index": index, "delta": delta}))
+    };
+    let call = |index: u32, id: &str, name: &str| {
+        let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+        event(json!({"type": "content_block_start", "index": index, "content_block": block}))
+    };
+    let stream = [
+        delta(0, json!({"type": "thinking_delta", "thinking": "hm"})),
+        delta(1, json!({"type": "text_delta", "text": "I \"look\"."})),
+        call(2, "t1", "f"),
+        delta(
+            2,
+            json!({"type": "input_json_delta", "partial_json": "{\"a\": [1,"}),
+        ),
+        delta(
+            2,
+            json!({"type": "input_json_delta", "partial_json": " \"\\u00e9\"]}"}),
+        ),
+        call(3, "t2", "g"),
+        event(json!({"type": "message_stop"})),
+    ]
+    .concat();
+    let first = turn("");
+    let mut reply = Reply::at(Endpoint::Messages, first.reply.unwrap());
+    let mut watch = Watch::new(Endpoint::Messages, Some("text/event-stream"), false);
+    for chunk in stream.as_bytes().chunks(11) {
+        watch.push(chunk, |piece| reply.push(piece));
+    }
+    let mut known = first.chain;
+    known.extend_from(reply.finish().unwrap().chain());
+    let next = turn(
+        r#",{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"x"},{"type":"text","text":"I \"look\"."},{"type":"tool_use","id":"t1","name":"f","input":{"a":[1,"é"]}},{"type":"tool_use","id":"t2","name":"g","input":{}}]}"#,
+    );
+    assert_eq!(known, next.chain);
 }

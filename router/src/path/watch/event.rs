@@ -96,7 +96,11 @@ pub(super) enum Said<'a> {
 }
 
 impl Said<'_> {
-    fn text(&self) -> Option<&str> {
+    pub(super) fn is(&self, text: &str) -> bool {
+        matches!(self, Self::Text(said) if said == text)
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Nothing => Some(""),
             Self::Text(text) => Some(text),

@@ -2,7 +2,7 @@ use super::*;
 
 /// What was read of an answer, and its pieces, written down.
 fn watch(content_type: &str, chunks: &[&[u8]]) -> (Watch, String) {
-    let mut watch = Watch::new(Some(content_type), false);
+    let mut watch = Watch::new(Endpoint::Chat, Some(content_type), false);
     let mut said = String::new();
     let mut take = |piece: Piece<'_>| match piece {
         Piece::Text(text) => said.push_str(text),
@@ -180,8 +180,163 @@ fn counts_that_no_worker_can_mean_are_cut() {
 fn garbage_and_compressed_answers_pass_unread() {
     let (garbage, text) = watch("text/event-stream", &[b"data: {nope\n\n\xff\xfe\n"]);
     assert_eq!((garbage.first_token, text.as_str()), (false, "?"));
-    let mut encoded = Watch::new(Some("application/json"), true);
+    let mut encoded = Watch::new(Endpoint::Chat, Some("application/json"), true);
     encoded.push(b"\x1f\x8b", |_| {});
     encoded.end(|_| {});
     assert!(encoded.first_token && encoded.complete && encoded.usage.is_none());
+}
+
+/// What an answer of an endpoint says, and the text of its reply.
+fn other(endpoint: Endpoint, kind: &str, answer: &str) -> (Watch, String) {
+    let mut watch = Watch::new(endpoint, Some(kind), false);
+    let mut text = String::new();
+    let mut take = |piece: Piece<'_>| match piece {
+        Piece::Text(piece) => text.push_str(piece),
+        Piece::Reasoning(piece) => text.push_str(&format!("({piece})")),
+        Piece::Call {
+            id, name, arguments, ..
+        } => text.push_str(&format!("<{id}{name}{arguments}>")),
+        Piece::Unrepeated => text.push('!'),
+    };
+    for chunk in answer.as_bytes().chunks(7) {
+        watch.push(chunk, &mut take);
+    }
+    watch.end(&mut take);
+    (watch, text)
+}
+
+const EVENTS: &str = "text/event-stream";
+
+#[test]
+fn anthropics_stream_is_read() {
+    let stream = r#"event: message_start
+data: {"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":3,"output_tokens":0}}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"h\u00e9"}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{}"}}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"input_tokens":2,"output_tokens":5,"cache_read_input_tokens":8}}
+
+"#;
+    let (watch, text) = other(Endpoint::Messages, EVENTS, stream);
+    assert_eq!(text, "(hm)h\u{e9}<tf><{}>");
+    assert!(
+        watch.first_token && !watch.complete,
+        "it has not said that it is over"
+    );
+    let usage = Usage {
+        prompt: 10,
+        completion: 5,
+        cached: Some(8),
+    };
+    assert_eq!(watch.usage, Some(usage));
+    assert_eq!(watch.seen().finish, Finish::ToolCalls);
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    assert!(
+        other(Endpoint::Messages, EVENTS, &format!("{stream}{stop}"))
+            .0
+            .complete
+    );
+}
+
+#[test]
+fn a_whole_message_of_anthropics_is_read() {
+    let message = r#"{"type":"message","content":[{"type":"text","text":"so"},{"type":"tool_use","id":"t","name":"f","input":{"a":1}}],"stop_reason":"end_turn","usage":{"input_tokens":7,"output_tokens":2}}"#;
+    let (watch, text) = other(Endpoint::Messages, "application/json", message);
+    assert_eq!(text, r#"so<tf{"a":1}>"#);
+    let usage = Usage {
+        prompt: 7,
+        completion: 2,
+        cached: None,
+    };
+    assert_eq!(watch.usage, Some(usage));
+    assert_eq!((watch.seen().finish, watch.complete), (Finish::Stop, true));
+}
+
+#[test]
+fn a_response_is_read_streamed_or_whole() {
+    let usage = r#""status":"completed","usage":{"input_tokens":9,"output_tokens":2,"input_tokens_details":{"cached_tokens":4}}"#;
+    let stream = r#"event: response.created
+data: {"type":"response.created","response":{"id":"resp_1","status":"in_progress","usage":null}}
+
+data: {"type":"response.output_text.delta","delta":"h"}
+
+data: {"type":"response.output_text.delta","delta":"i"}
+
+data: {"type":"response.completed","response":{"id":"resp_1","output":[],USAGE}}
+
+"#;
+    let whole = r#"{"id":"resp_1","output":[{"type":"message","content":[{"type":"output_text","text":"hi"}]}],USAGE}"#;
+    for (kind, answer) in [(EVENTS, stream), ("application/json", whole)] {
+        let answer = answer.replace("USAGE", usage);
+        let (watch, text) = other(Endpoint::Responses, kind, &answer);
+        assert_eq!(
+            (text.as_str(), watch.complete, watch.first_token),
+            ("hi", true, true),
+            "{kind}"
+        );
+        let counted = Usage {
+            prompt: 9,
+            completion: 2,
+            cached: Some(4),
+        };
+        assert_eq!(watch.usage, Some(counted));
+        assert_eq!(watch.answer, Some(crate::path::stored::Stored::key("resp_1")));
+        assert_eq!(watch.seen().finish, Finish::Stop);
+    }
+    let call = r#"{"id":"r","output":[{"type":"function_call","name":"f"}]}"#;
+    assert_eq!(other(Endpoint::Responses, "application/json", call).1, "!");
+}
+
+#[test]
+fn sglangs_own_stream_is_read_whether_it_repeats_the_text_or_not() {
+    let event = |text: &str, count: u64| {
+        let meta = format!(
+            r#"{{"prompt_tokens":6,"completion_tokens":{count},"cached_tokens":2,"finish_reason":null}}"#
+        );
+        format!("data: {{\"text\":\"{text}\",\"meta_info\":{meta}}}\n\n")
+    };
+    for texts in [["ab", "abc", "abcabd"], ["ab", "c", "abd"]] {
+        let stream: String = texts
+            .iter()
+            .zip(1..)
+            .map(|(text, count)| event(text, count))
+            .collect();
+        let (watch, text) = other(Endpoint::Generate, EVENTS, &(stream + "data: [DONE]\n\n"));
+        assert_eq!((text.as_str(), watch.complete), ("abcabd", true));
+        let usage = Usage {
+            prompt: 6,
+            completion: 3,
+            cached: Some(2),
+        };
+        assert_eq!(watch.usage, Some(usage));
+        assert_eq!(watch.token_events, 3);
+    }
+    let several = other(
+        Endpoint::Generate,
+        "application/json",
+        r#"[{"text":"a"},{"text":"b"}]"#,
+    );
+    assert!(several.0.seen().several && several.1 == "!");
+}
+
+#[test]
+fn what_generates_nothing_is_not_read() {
+    let answer = r#"{"usage":{"prompt_tokens":5}}"#;
+    let (watch, text) = other(Endpoint::Embeddings, "application/json", answer);
+    assert_eq!((watch.usage, watch.complete), (None, true));
+    assert!(text.chars().all(|said| said == '!'));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use policy::ids::WorkerId;
 use serde_json::json;
+use tailroute::admission::keys::Caller;
 use tailroute::path::admit::Endpoint;
 use tailroute::path::choose::Turn;
 use tailroute_e2e::client::CHAT;
@@ -25,7 +26,15 @@ async fn a_request_that_is_lost_on_the_way_counts_until_its_time_is_up() {
     let app = router.app();
     let held = || {
         let headers = HeaderMap::new();
-        let turn = Turn::read(app, Endpoint::Chat, &headers, body.as_bytes(), app.clock.now()).unwrap();
+        let turn = Turn::read(
+            app,
+            Endpoint::Chat,
+            &Caller::anonymous(),
+            &headers,
+            body.as_bytes(),
+            app.clock.now(),
+        )
+        .unwrap();
         let found = app.knowledge.look_up(&turn.model, &turn.fingerprint, 1);
         (found.resident[0].0, app.knowledge.held(WorkerId(0)).0)
     };

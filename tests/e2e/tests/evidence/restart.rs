@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::Snapshot;
@@ -56,6 +57,30 @@ async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
     assert!(page.sum("tailroute_kv_stream_total", &[("what", "forget")]) >= 1.0);
     let (exact, _) = agreement(&page);
     assert_eq!(exact, 1.0);
+}
+
+#[tokio::test]
+async fn an_engine_that_is_away_is_not_taken_to_be_followed_and_is_followed_when_it_is_back() {
+    let fleet = Fleet::start(vec![publishing()], |_| {}).await;
+    all_live(&fleet).await;
+    fleet.kill(0).await;
+    let app = Arc::clone(fleet.router.app());
+    until("its stream to be given up", || {
+        app.knowledge.stored(WorkerId(0)).is_none()
+    })
+    .await;
+    assert!(!app.fleet.workers()[0].is_ready());
+    fleet.engines[0].set_fault(Fault::default());
+    until("it to be back", || app.fleet.workers()[0].is_ready()).await;
+    all_live(&fleet).await;
+    let mut talk = Conversation::new(&words(1, 300));
+    for turn in 0..3 {
+        fleet
+            .turn(&mut talk, &[("x-session-id", "one")], &words(10 + turn, 40))
+            .await;
+        fleet.at_rest().await;
+    }
+    assert_eq!(agreement(&fleet.metrics().await).0, 1.0);
 }
 
 fn publishing() -> EngineConfig {

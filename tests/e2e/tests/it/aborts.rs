@@ -1,4 +1,5 @@
-//! A client that leaves takes its request with it, wherever that is.
+//! A client that leaves takes its request with it, wherever that is. Routers that let it go on keep a GPU busy for
+//! nobody: <https://github.com/sgl-project/sglang/issues/6280>.
 
 use policy::cost::PrefillCost;
 use serde_json::json;
@@ -99,10 +100,13 @@ async fn a_client_that_resets_one_http2_stream_aborts_that_one_alone() {
 #[tokio::test]
 async fn a_client_that_leaves_while_it_sends_reaches_no_worker() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
-    let whole = request(&format!("POST {CHAT}"), &["content-length: 1000"], "{\"model\":");
+    let fields = ["content-length: 1000", "expect: 100-continue"];
+    let head = request(&format!("POST {CHAT}"), &fields, "");
     let mut wire = Wire::connect(fleet.address()).await;
-    wire.write(&whole).await;
-    until("the request is in", || fleet.router.app().in_flight() == 1).await;
+    wire.write(&head).await;
+    // The router has begun to read the body.
+    wire.read_past(b"100 Continue\r\n\r\n").await;
+    wire.write(b"{\"model\":").await;
     drop(wire);
     fleet.at_rest().await;
     assert_eq!(fleet.received(), [0]);

@@ -281,28 +281,6 @@ async fn a_body_that_ends_early_is_refused_and_reaches_no_worker() {
 }
 
 #[tokio::test]
-async fn a_request_framed_two_ways_is_read_by_its_chunks_and_forwarded_with_one_length() {
-    let fleet = fleet().await;
-    let body = good_body();
-    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
-    for fields in [
-        ["content-length: 3", "transfer-encoding: chunked"],
-        ["transfer-encoding: chunked", "content-length: 3"],
-    ] {
-        let answer = exchange(
-            fleet.address(),
-            &request(&format!("POST {CHAT}"), &fields, &chunked),
-        )
-        .await;
-        assert_eq!(answer.status, 200);
-        let arrived = fleet.engines[0].captured().pop().unwrap();
-        assert_eq!(arrived.body, body);
-        assert_eq!(arrived.headers["content-length"], body.len().to_string());
-        assert!(!arrived.headers.contains_key("transfer-encoding"));
-    }
-}
-
-#[tokio::test]
 async fn requests_on_one_connection_are_answered_in_turn_pipelined_or_not() {
     let fleet = fleet().await;
     let one = post(&[], &good_body());

@@ -11,7 +11,13 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
 /// Every metric that operators may rely on.
-const METRICS: [&str; 32] = [
+const METRICS: [&str; 45] = [
+    "tailroute_config_reloads_total",
+    "tailroute_tls_failures_total",
+    "tailroute_admission_requests_total",
+    "tailroute_admission_wait_seconds",
+    "tailroute_admission_waiting",
+    "tailroute_admission_inside",
     "tailroute_requests_total",
     "tailroute_request_duration_seconds",
     "tailroute_time_to_first_token_seconds",
@@ -44,6 +50,13 @@ const METRICS: [&str; 32] = [
     "tailroute_worker_utilisation_ratio",
     "tailroute_worker_resident_tokens",
     "tailroute_index",
+    "tailroute_retries_refused_total",
+    "tailroute_breaker_opened_total",
+    "tailroute_breaker_passed_over_total",
+    "tailroute_worker_breaker",
+    "tailroute_hedges_total",
+    "tailroute_in_flight_drift_total",
+    "tailroute_tasks",
 ];
 
 #[tokio::test]

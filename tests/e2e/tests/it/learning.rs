@@ -83,6 +83,39 @@ async fn and_by_the_routers_own_clock_of_one_that_does_not() {
     correct(paced(), true, 0.35).await;
 }
 
+/// Answers in one piece of an engine that reports no times tell nothing; what the engine counts of them does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_the_engines_counters_where_answers_tell_nothing() {
+    let fleet = Fleet::start(vec![paced()], |config| {
+        config.workers[0].cost = PrefillCost::linear(0.04, 2.0);
+        config.workers[0].cost_is_known = true;
+        config.health.queue_interval = Some(Duration::from_millis(5));
+    })
+    .await;
+    let costs = &fleet.router.app().feedback.costs;
+    let learned = || costs.lock().state(policy::ids::WorkerId(0)).unwrap().answers;
+    let mut number = 0;
+    while learned() < 150 {
+        assert!(
+            number < 3000,
+            "{} intervals of {number} answers taught",
+            learned()
+        );
+        let answer = fleet.chat(&[], &ask(&prompt(number), json!({}))).await;
+        assert_eq!(answer.status, 200);
+        number += 1;
+    }
+    // A prompt of 400 takes 10 ms at the wall. Means of a few prompts each tell less of what two of different lengths take.
+    let found = cost(&fleet, 0);
+    let typical = found.prefill(Tokens(400), Tokens::ZERO).0;
+    assert!((typical / 10.0 - 1.0).abs() < 0.05, "{found:?}");
+    assert!((found.alpha_ms_per_token / 0.02 - 1.0).abs() < 0.25, "{found:?}");
+    let page = fleet.metrics().await;
+    let told = |told| page.sum("tailroute_worker_cost_answers_total", &[("told", told)]);
+    assert!(told("counters") >= 150.0);
+    assert_eq!(told("engine") + told("clean") + told("predicted"), 0.0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_pass_as_they_are() {
     let fleet = Fleet::start(vec![paced()], |config| {

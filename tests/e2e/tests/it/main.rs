@@ -8,14 +8,26 @@
 )]
 
 mod aborts;
+mod admission;
 mod affinity;
+mod api;
 mod bad_input;
+mod bounds;
 mod chaos;
 mod dialects;
 mod drain;
+mod failing;
 mod faults;
 mod feedback;
 mod forwarding;
+mod guards;
+mod heads;
 mod hints;
 mod learning;
+mod matrix;
+mod reloads;
+mod smuggling;
 mod streaming;
+mod tenants;
+mod tls;
+mod tunnel;

@@ -12,6 +12,9 @@ use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::within;
 
+/// How a stream says that it is complete.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
 /// A stream as vLLM sends it, with characters of one to four bytes, raw and escaped.
 const STREAM: &str = concat!(
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
@@ -63,9 +66,10 @@ async fn each_chunk_leaves_as_it_arrives() {
             // The next one is not released before this one has arrived.
             assert_eq!(answer.bytes(chunk.len()).await, chunk.as_bytes());
         }
+        exchange.chunk(DONE).await;
         exchange.end().await;
         let rest = answer.whole().await;
-        assert!(rest.clean && rest.body.is_empty());
+        assert!(rest.clean && rest.body == DONE);
     }
     at_rest(&stage.router).await;
 }
@@ -100,8 +104,9 @@ async fn over_http2_chunks_leave_as_they_arrive_and_a_stream_that_breaks_off_say
             assert_eq!(code_of(&events(&event)[0]), "worker_failed");
             assert!(within(answer.frame()).await.unwrap().is_err());
         } else {
+            exchange.chunk(DONE).await;
             exchange.end().await;
-            assert!(within(answer.collect()).await.unwrap().to_bytes().is_empty());
+            assert_eq!(within(answer.collect()).await.unwrap().to_bytes(), DONE);
         }
     }
     at_rest(&stage.router).await;
@@ -121,6 +126,7 @@ async fn a_request_that_waits_behind_a_stream_does_not_hold_it_back() {
         exchange.chunk(b"data: 1\n\n").await;
         wire.read_past(b"data: 1\n\n").await;
     }
+    exchange.chunk(DONE).await;
     exchange.end().await;
     wire.read_past(b"0\r\n\r\n").await;
     stage.upstream.next().await.answer("200 OK", "{}").await;
@@ -182,14 +188,23 @@ async fn a_stream_that_arrives_byte_by_byte_leaves_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_saying_so_passes_as_it_is_and_counts_as_broken() {
+async fn a_stream_that_ends_without_saying_so_never_looks_done() {
     let mut stage = Stage::set().await;
     let (answer, mut exchange) = stage.begin(CHAT).await;
     let cut = STREAM.find("data: [DONE]").unwrap();
     exchange.chunk(&STREAM.as_bytes()[..cut]).await;
     exchange.end().await;
     let answer = answer.whole().await;
-    assert!(answer.clean && answer.body == STREAM[..cut]);
+    assert!(!answer.clean && answer.body.starts_with(&STREAM.as_bytes()[..cut]));
+    assert_eq!(code_of(&events(&answer.body[cut..])[0]), "worker_failed");
+
+    // Some engines give a reason for the end and leave out the word.
+    let (answer, mut exchange) = stage.begin(CHAT).await;
+    let finished = b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    exchange.chunk(finished).await;
+    exchange.end().await;
+    let answer = answer.whole().await;
+    assert!(answer.clean && answer.body == finished[..]);
     at_rest(&stage.router).await;
     let page = metrics(&stage.router).await;
     assert_eq!(

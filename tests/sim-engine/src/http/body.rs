@@ -2,8 +2,12 @@
 
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
+use futures_util::stream::unfold;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full, StreamBody};
+use hyper::body::Frame;
+
+use crate::fault::Break;
 
 /// Whole or streamed; an error cuts the connection.
 pub(crate) type Body = UnsyncBoxBody<Bytes, CutOff>;
@@ -20,6 +24,32 @@ pub(crate) fn full(status: StatusCode, content_type: &'static str, body: Bytes) 
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+/// The first half of an answer, and then what `how` says.
+pub(crate) async fn half(answer: Response<Body>, how: Break) -> Response<Body> {
+    let (head, body) = answer.into_parts();
+    let mut first = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+    let length = first.len();
+    first.truncate(length / 2);
+    let frames = unfold(Some((first, how)), |rest| async move {
+        let (half, how) = rest?;
+        if !half.is_empty() {
+            return Some((Ok(Frame::data(half)), Some((Bytes::new(), how))));
+        }
+        match how {
+            Break::End => return None,
+            Break::Stall => std::future::pending::<()>().await,
+            // The server flushes what was said before only if the body makes it wait.
+            Break::Reset => tokio::task::yield_now().await,
+        }
+        Some((Err(CutOff), None))
+    });
+    let mut answer = Response::from_parts(head, StreamBody::new(frames).boxed_unsync());
+    if how != Break::End {
+        answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    answer
 }
 
 pub(crate) fn json_response(status: StatusCode, value: &impl serde::Serialize) -> Response<Body> {

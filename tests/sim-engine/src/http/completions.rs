@@ -6,10 +6,10 @@ use ::http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::body::{Body, json_response};
+use super::body::{self, Body, json_response};
 use super::error::ApiError;
-use super::request::{self, Finish, Reply, header_text};
-use super::{Failure, stream};
+use super::request::{self, Reply, header_text};
+use super::{Failure, fast, stream};
 use crate::engine::{Shared, Ticket};
 use crate::scheduler::Progress;
 use crate::text;
@@ -23,7 +23,7 @@ pub(super) async fn answer(
     let fault = shared.fault();
     let struck = fault.hits(number);
     let headers = request.headers().clone();
-    let body = super::read_body(shared, request).await?;
+    let bytes = super::read_body(shared, request).await?;
     if struck && fault.reset_before_first_byte {
         return Err(Failure::Cut);
     }
@@ -31,19 +31,13 @@ pub(super) async fn answer(
         shared.count_injected();
         return Err(ApiError::injected(status).into());
     }
-    let fields = request::fields(&shared.config, &body)?;
-    let id = reply_id(&headers, chat, number);
     if shared.config.fast {
-        return Ok(fast(
-            shared,
-            &id,
-            chat,
-            fields.stream.unwrap_or(false),
-            body.len(),
-        ));
+        return Ok(fast::answer(shared, &headers, number, chat, &bytes)?);
     }
+    let fields = request::fields(&shared.config, &bytes)?;
+    let id = reply_id(&headers, chat, number);
     let (submission, reply) = fields.submission(&shared.config, &headers)?;
-    drop(body);
+    drop(bytes);
     let ticket = shared.submit(submission).map_err(|_| ApiError::overloaded())?;
     let shape = Shape {
         id,
@@ -52,11 +46,18 @@ pub(super) async fn answer(
         shared: Arc::clone(shared),
         reply,
     };
+    let breaks = fault.breaks().filter(|_| struck);
     if shape.reply.stream {
-        let reset_after = fault.reset_after_tokens.filter(|_| struck);
-        return Ok(stream::respond(shape, ticket, reset_after));
+        return Ok(stream::respond(shape, ticket, breaks));
     }
-    whole(&shape, ticket).await
+    let answer = whole(&shape, ticket).await?;
+    match breaks {
+        None => Ok(answer),
+        Some((_, how)) => {
+            shared.count_injected();
+            Ok(body::half(answer, how).await)
+        }
+    }
 }
 
 /// `POST /tokenize`, for prompts and messages.
@@ -135,11 +136,11 @@ async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure>
 }
 
 /// A message of text.
-fn plain(said: String) -> Value {
+pub(super) fn plain(said: String) -> Value {
     json!({ "role": "assistant", "content": said, "tool_calls": [] })
 }
 
-fn whole_answer(shape: &Shape, message: Value, usage: Value) -> Value {
+pub(super) fn whole_answer(shape: &Shape, message: Value, usage: Value) -> Value {
     let finish = shape.reply.finish.name();
     let (object, choice) = if shape.chat {
         let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish });
@@ -157,7 +158,7 @@ fn whole_answer(shape: &Shape, message: Value, usage: Value) -> Value {
 }
 
 /// The client's `X-Request-Id` becomes the reply's id.
-fn reply_id(headers: &HeaderMap, chat: bool, number: u64) -> String {
+pub(super) fn reply_id(headers: &HeaderMap, chat: bool, number: u64) -> String {
     let kind = if chat { "chatcmpl" } else { "cmpl" };
     match header_text(headers, "x-request-id") {
         Some(id) => format!(
@@ -168,39 +169,4 @@ fn reply_id(headers: &HeaderMap, chat: bool, number: u64) -> String {
         ),
         None => format!("{kind}-sim{number:016x}"),
     }
-}
-
-/// A fixed reply at once, with four bytes taken for a token.
-fn fast(shared: &Arc<Shared>, id: &str, chat: bool, streamed: bool, body_bytes: usize) -> Response<Body> {
-    let generated = shared.config.default_output_tokens;
-    let reply = Reply {
-        stream: streamed,
-        include_usage: true,
-        finish: Finish::Stop,
-        cut: None,
-        script: None,
-        seed: 0,
-        prompt_tokens: body_bytes as u64 / 4,
-    };
-    let created = crate::engine::unix_seconds() as u64;
-    let shape = Shape {
-        id: id.to_owned(),
-        chat,
-        created,
-        shared: Arc::clone(shared),
-        reply,
-    };
-    let progress = Progress {
-        generated,
-        done: true,
-        ..Progress::default()
-    };
-    if streamed {
-        return stream::at_once(shape, progress);
-    }
-    let said = text::words(0, 0..generated, shared.config.multibyte);
-    json_response(
-        StatusCode::OK,
-        &whole_answer(&shape, plain(said), shape.usage(&progress)),
-    )
 }

@@ -178,6 +178,24 @@ pub(super) fn heal(ranks: &Ranks) -> Response<Body> {
     json_response(StatusCode::OK, &Fault::default())
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pace {
+    gap_ms: f64,
+}
+
+/// `PUT /sim/pace`: wall milliseconds between the tokens of a fast engine's streams from now on. 0: all at once.
+pub(super) async fn set_pace(ranks: &Ranks, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    let Some(first) = ranks.first() else {
+        return Ok(json_response(StatusCode::OK, &Value::Null));
+    };
+    let pace: Pace = parse(&read_body(first, request).await?)?;
+    let gap = std::time::Duration::try_from_secs_f64(pace.gap_ms / 1e3)
+        .map_err(|_| ApiError::bad_request("`gap_ms` must be finite and at least 0."))?;
+    ranks.iter().for_each(|rank| rank.set_pace(gap));
+    Ok(json_response(StatusCode::OK, &json!({ "gap_ms": pace.gap_ms })))
+}
+
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("Invalid JSON body: {error}")))
 }

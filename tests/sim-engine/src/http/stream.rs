@@ -6,7 +6,7 @@
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -14,16 +14,17 @@ use tokio::sync::watch;
 use super::body::{Body, CutOff};
 use super::completions::Shape;
 use crate::engine::{Hold, Ticket};
+use crate::fault::Break;
 use crate::scheduler::Progress;
 use crate::text;
 
-pub(super) fn respond(shape: Shape, ticket: Ticket, reset_after: Option<u32>) -> Response<Body> {
+pub(super) fn respond(shape: Shape, ticket: Ticket, breaks: Option<(u32, Break)>) -> Response<Body> {
     let Ticket { progress, hold } = ticket;
     let stream = Stream {
         writer: Writer::new(shape),
         progress,
         hold: Some(hold),
-        reset_after,
+        breaks,
     };
     let frames = unfold(Some(stream), |stream| async move {
         let mut stream = stream?;
@@ -36,14 +37,7 @@ pub(super) fn respond(shape: Shape, ticket: Ticket, reset_after: Option<u32>) ->
     event_stream(StreamBody::new(frames).boxed_unsync())
 }
 
-/// A whole reply in one piece.
-pub(super) fn at_once(shape: Shape, progress: Progress) -> Response<Body> {
-    let mut writer = Writer::new(shape);
-    let events = Bytes::from(writer.events(&progress));
-    event_stream(Full::new(events).map_err(|never| match never {}).boxed_unsync())
-}
-
-fn event_stream(body: Body) -> Response<Body> {
+pub(super) fn event_stream(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::OK;
     let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
@@ -56,7 +50,7 @@ struct Stream {
     progress: watch::Receiver<Progress>,
     /// Dropped with the stream: then the client has left.
     hold: Option<Hold>,
-    reset_after: Option<u32>,
+    breaks: Option<(u32, Break)>,
 }
 
 impl Stream {
@@ -74,13 +68,12 @@ impl Stream {
             // The engine is gone.
             Err(_) => return Err(CutOff),
         };
-        match self.reset_after {
-            Some(tokens) if said >= tokens.max(1) => return Err(self.cut().await),
+        match self.breaks {
+            Some((tokens, how)) if said >= tokens => return self.break_off(how).await,
             // Says exactly as many tokens as it was asked to before it breaks off.
-            Some(tokens) if progress.generated >= tokens => {
-                let generated = tokens.max(1);
+            Some((tokens, _)) if progress.generated >= tokens => {
                 let part = Progress {
-                    generated,
+                    generated: tokens,
                     done: false,
                     ..progress
                 };
@@ -94,19 +87,23 @@ impl Stream {
         Ok(Some(Bytes::from(self.writer.events(&progress))))
     }
 
-    async fn cut(&mut self) -> CutOff {
+    async fn break_off(&mut self, how: Break) -> Result<Option<Bytes>, CutOff> {
+        if how == Break::Stall {
+            // Until the client leaves.
+            std::future::pending::<()>().await;
+        }
         // The server flushes what was said before only if the body makes it wait.
         tokio::task::yield_now().await;
         if let Some(mut hold) = self.hold.take() {
             hold.injected = true;
             hold.count_injected();
         }
-        CutOff
+        if how == Break::End { Ok(None) } else { Err(CutOff) }
     }
 }
 
 /// Writes events by hand: a reply's chunks differ in their text alone.
-struct Writer {
+pub(super) struct Writer {
     shape: Shape,
     /// `data: {"id":…,"choices":`, the same for every chunk.
     head: String,
@@ -116,7 +113,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(shape: Shape) -> Self {
+    pub(super) fn new(shape: Shape) -> Self {
         let object = if shape.chat {
             "chat.completion.chunk"
         } else {
@@ -138,7 +135,7 @@ impl Writer {
     }
 
     /// The events that lead from what was written to `progress`.
-    fn events(&mut self, progress: &Progress) -> String {
+    pub(super) fn events(&mut self, progress: &Progress) -> String {
         let mut out = String::with_capacity(2 * self.head.len() + 128);
         if self.said == 0 && self.shape.chat {
             self.choice(

@@ -301,6 +301,27 @@ async fn a_fast_engine_answers_at_once_in_both_forms() {
 }
 
 #[tokio::test]
+async fn a_fast_engine_keeps_the_pace_that_it_is_told() {
+    let engine = start(EngineConfig {
+        fast: true,
+        ..quick()
+    })
+    .await;
+    let (status, _) = call(&engine, "PUT", "/sim/pace", &[], &json!({ "gap_ms": -1 })).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    call(&engine, "PUT", "/sim/pace", &[], &json!({ "gap_ms": 5 })).await;
+    let begun = std::time::Instant::now();
+    let body = say("hi", json!({ "stream": true, "max_tokens": 5 })).to_string();
+    let (bytes, _) = open(&engine, "POST", "/v1/chat/completions", &[], body)
+        .await
+        .unwrap()
+        .rest()
+        .await;
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(20));
+    assert_eq!(streamed_text(&events(&bytes)).split_whitespace().count(), 5);
+}
+
+#[tokio::test]
 async fn models_and_health_answer() {
     let engine = start(quick()).await;
     let (_, models) = call(&engine, "GET", "/v1/models", &[], &Value::Null).await;

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::settle::Settled;
 use super::{Cell, Report, Row};
 
-/// Two tables: against the best fixed ξ, and after α doubles.
+/// Three tables: against the best fixed ξ, after α doubles, and after the traffic changes.
 pub(in super::super) fn markdown(report: &Report) -> String {
     let seeds: Vec<_> = report.seeds.iter().map(u64::to_string).collect();
     let trace = report.trace.as_deref().unwrap_or("none: no trace was given");
@@ -39,23 +40,41 @@ pub(in super::super) fn markdown(report: &Report) -> String {
              | workload, cache | settled after turns | excess of the first 200 above the twin's % | of all later % |\n\
              |---|---|---|---|\n";
     for cell in &report.cells {
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} |",
-            name(cell),
-            each(cell, |row| {
-                let settled = row.doubled.settled_after;
-                settled.map_or("never".to_owned(), |turns| turns.to_string())
-            }),
-            each(cell, |row| format!("{:+.1}", row.doubled.first_above_percent)),
-            each(cell, |row| format!("{:+.1}", row.doubled.later_above_percent)),
-        );
+        let of: Vec<_> = cell.rows.iter().map(|row| &row.doubled).collect();
+        settled(&mut text, &name(cell), &of);
+    }
+    text += "\n## After the traffic changes half way, beside a twin that has known no other\n\n\
+             | from, to, cache | settled after turns | excess of the first 200 above the twin's % | of all later % |\n\
+             |---|---|---|---|\n";
+    for shift in &report.shifts {
+        let of: Vec<_> = shift.rows.iter().map(|row| &row.settled).collect();
+        let name = format!("{}, {}, {}", shift.from, shift.to.workload, shift.cache);
+        settled(&mut text, &name, &of);
     }
     text += "\n| aim | met |\n|---|---|\n";
     for aim in &report.aims {
         let _ = writeln!(text, "| {} | {} of {} |", aim.aim, aim.met, aim.of);
     }
     text
+}
+
+/// A row of how soon it settled, seed by seed.
+fn settled(text: &mut String, name: &str, seeds: &[&Settled]) {
+    let each = |of: &dyn Fn(&Settled) -> String| {
+        let each: Vec<String> = seeds.iter().map(|settled| of(settled)).collect();
+        each.join(", ")
+    };
+    let after = |settled: &Settled| {
+        let turns = settled.settled_after;
+        turns.map_or("never".to_owned(), |turns| turns.to_string())
+    };
+    let _ = writeln!(
+        text,
+        "| {name} | {} | {} | {} |",
+        each(&after),
+        each(&|settled| format!("{:+.1}", settled.first_above_percent)),
+        each(&|settled| format!("{:+.1}", settled.later_above_percent)),
+    );
 }
 
 fn name(cell: &Cell) -> String {

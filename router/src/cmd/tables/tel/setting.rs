@@ -2,7 +2,9 @@
 
 use anyhow::Context as _;
 use policy::cost::PrefillCost;
+use policy::ids::ConversationId;
 use policy::simulate::fleet::{CacheRule, FleetConfig, Pace, Workload};
+use policy::trace::Turn;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 
@@ -19,6 +21,22 @@ const LARGE: PrefillCost = PrefillCost::linear(0.05, 0.0);
 
 /// Turns of a generated workload.
 const TURNS: usize = 4000;
+/// Tells the conversations of a second workload from those of the first.
+const LATER: u64 = 1 << 40;
+
+/// What comes after what, where the traffic changes: by name.
+pub(super) const SHIFTS: [(&str, &str); 5] = [
+    ("wildchat", "support"),
+    ("support", "wildchat"),
+    ("sharegpt", "wildchat"),
+    ("wildchat", "documents"),
+    ("documents", "support"),
+];
+
+/// The setting of this name.
+pub(super) fn named(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
+}
 
 /// A workload, and the worker that it is served by.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +91,9 @@ pub(super) const SETTINGS: [Setting; 6] = [
         cost: LARGE,
         objective_ms: 500.0,
         next_prompt: 2000,
+        // Thousands of smaller ones per document would make this take as long as all the rest.
+        block_tokens: 64,
         capacities: [150_000, 1_000_000],
-        ..CHAT
     },
     Setting {
         name: "agents",
@@ -132,7 +151,34 @@ impl Setting {
         let limit = turns.or((!self.is_trace()).then_some(TURNS));
         let read = source.read(limit)?;
         let block_tokens = read.block_tokens.unwrap_or(self.block_tokens);
-        Workload::new(&read.turns, block_tokens).with_context(|| format!("{} cannot be played", self.name))
+        self.playable(&read.turns, block_tokens)
+    }
+
+    /// Turns of another workload's seed, and then as many of this one's; and how many that is.
+    pub(super) fn after(
+        &self,
+        (before, seed_before): (&Self, u64),
+        seed: u64,
+        turns: Option<usize>,
+    ) -> anyhow::Result<(Workload, usize)> {
+        let half = turns.unwrap_or(TURNS) / 2;
+        let read = |setting: &Self, seed: u64| -> anyhow::Result<Vec<Turn>> {
+            let source: TraceSource = setting.trace.replace("SEED", &seed.to_string()).parse()?;
+            Ok(source.read(Some(half.max(1)))?.turns)
+        };
+        let mut joined = read(before, seed_before)?;
+        let count = joined.len();
+        let end_s = joined.last().map_or(0.0, |turn| turn.ts_s) + 1.0;
+        joined.extend(read(self, seed)?.into_iter().map(|turn| Turn {
+            ts_s: end_s + turn.ts_s,
+            conversation: ConversationId(turn.conversation.0 | LATER),
+            ..turn
+        }));
+        Ok((self.playable(&joined, self.block_tokens)?, count))
+    }
+
+    fn playable(&self, turns: &[Turn], block_tokens: u32) -> anyhow::Result<Workload> {
+        Workload::new(turns, block_tokens).with_context(|| format!("{} cannot be played", self.name))
     }
 
     /// One idle worker with a cache of this many tokens that takes `slowness` times as long; arrivals are the same

@@ -1,6 +1,6 @@
-//! How soon the controller is where it belongs after the worker's speed changed.
+//! How soon the controller is where it belongs after the worker's speed, or its traffic, changed.
 //!
-//! Where it belongs is where a twin is that has known no other speed: same turns, same arrivals. Turn by turn the two are
+//! Where it belongs is where a twin is that has known nothing else: same turns, same arrivals. Turn by turn the two are
 //! the same but for what each cache holds, so their excess can be compared over as few turns as a couple of hundred, which
 //! that of two stretches of one run cannot.
 
@@ -19,7 +19,7 @@ const WITHIN: f64 = 0.1;
 
 /// After the change.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Doubled {
+pub(super) struct Settled {
     /// Turns after the change.
     turns: usize,
     /// Turns until every later window's excess is within a tenth of the twin's; `None` if the last one's is not.
@@ -30,23 +30,33 @@ pub(super) struct Doubled {
     pub(super) later_above_percent: f64,
 }
 
-/// A run whose worker slowed down half way, beside its twin.
-pub(super) fn compare(doubles: &FleetReport, twin: &FleetReport, objective: Millis) -> Doubled {
+/// A run beside its twin, from the first turn that `after` says comes after the change.
+pub(super) fn compare(
+    run: &FleetReport,
+    twin: &FleetReport,
+    objective: Millis,
+    after: impl Fn(&TurnRecord) -> bool,
+) -> Settled {
     let excess = |record: &TurnRecord| (record.ttft_ms - objective.0).max(0.0);
     let records = |report: &FleetReport| report.per_turn.clone().unwrap_or_default();
-    let (run, twin) = (records(doubles), records(twin));
-    let change_ms = run.iter().map(|record| record.arrived_ms).fold(0.0, f64::max) / 2.0;
+    let (run, twin) = (records(run), records(twin));
     let twin: BTreeMap<u32, f64> = twin.iter().map(|record| (record.turn, excess(record))).collect();
     let pairs: Vec<(f64, f64)> = run
         .iter()
-        .filter(|record| record.arrived_ms >= change_ms)
+        .filter(|record| after(record))
         .filter_map(|record| Some((excess(record), *twin.get(&record.turn)?)))
         .collect();
     settled(&pairs)
 }
 
+/// The moment half way through a run.
+pub(super) fn half_way(report: &FleetReport) -> f64 {
+    let arrivals = report.per_turn.iter().flatten().map(|record| record.arrived_ms);
+    arrivals.fold(0.0, f64::max) / 2.0
+}
+
 /// Pairs of excess: the run's and its twin's.
-fn settled(pairs: &[(f64, f64)]) -> Doubled {
+fn settled(pairs: &[(f64, f64)]) -> Settled {
     let above = |pairs: &[(f64, f64)]| {
         let sum = |of: fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>();
         super::above(sum(|pair| pair.0), sum(|pair| pair.1))
@@ -62,7 +72,7 @@ fn settled(pairs: &[(f64, f64)]) -> Doubled {
         settled_after = Some(start);
     }
     let (first, later) = pairs.split_at(pairs.len().min(WINDOW));
-    Doubled {
+    Settled {
         turns: pairs.len(),
         settled_after,
         first_above_percent: above(first),

@@ -1,0 +1,47 @@
+//! The grammar of a worker's url.
+
+use http::Uri;
+
+/// What is wrong, and the remedy.
+type Refusal = (String, Option<&'static str>);
+
+/// Reads a base url and drops the slashes at its end, so that a path can be appended.
+pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
+    let trimmed = text.trim_end_matches('/');
+    let refuse = |why: &str, hint| {
+        Err((
+            format!("{why}; expected a url such as http://10.0.0.1:8000, found {text:?}"),
+            hint,
+        ))
+    };
+    let (Ok(_), Ok(url)) = (text.parse::<Uri>(), trimmed.parse::<Uri>()) else {
+        return refuse("not a url", None);
+    };
+    match url.scheme_str() {
+        Some("http" | "https") => {}
+        Some(_) => return refuse("not an http url", None),
+        None => return refuse("no scheme", Some("put http:// in front")),
+    }
+    let Some(authority) = url.authority() else {
+        return refuse("no host", None);
+    };
+    if authority.host().is_empty() {
+        return refuse("no host", None);
+    }
+    if authority.as_str().contains('@') {
+        return refuse("credentials in a url end up in logs", Some("leave them out"));
+    }
+    if authority.as_str() != authority.host() && authority.port_u16().is_none_or(|port| port == 0) {
+        return refuse("no usable port", None);
+    }
+    if url.query().is_some() || trimmed.contains('#') {
+        return refuse("a base url has no query and no fragment", None);
+    }
+    if url.path().ends_with("/v1") {
+        return refuse(
+            "ends in /v1, which the client's path brings already",
+            Some("leave /v1 out"),
+        );
+    }
+    Ok(url)
+}

@@ -1,0 +1,127 @@
+//! Who may come in, from the configuration and from a file of its own.
+
+use std::fmt;
+use std::path::Path;
+
+use super::checker::Checker;
+use super::worker::check_name;
+use crate::written;
+
+/// One API key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Unique; 1 to 64 visible ASCII characters.
+    pub name: String,
+    /// Of the key itself.
+    pub digest: KeyDigest,
+    /// Whose it is; 1 to 64 visible ASCII characters.
+    pub tenant: String,
+    /// Its share; positive.
+    pub weight: f64,
+    /// The largest goes first.
+    pub priority: i32,
+    /// Limit on requests.
+    pub requests: Option<Rate>,
+    /// Limit on tokens.
+    pub tokens: Option<Rate>,
+}
+
+/// A rate with what it lets through at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Per second; positive.
+    pub per_s: f64,
+    /// At once; at least 1.
+    pub burst: f64,
+}
+
+/// SHA-256 of a key. Not shown whole, so that a log does not have it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyDigest(pub [u8; 32]);
+
+impl KeyDigest {
+    fn read(text: &str) -> Option<Self> {
+        let mut digest = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (at, byte) in digest.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(Self(digest))
+    }
+}
+
+impl fmt::Debug for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{:02x}{:02x}…", self.0[0], self.0[1])
+    }
+}
+
+/// The keys of the configuration, and of its file of keys.
+pub(super) fn keys(written: Vec<written::Key>, file: &str, checker: &mut Checker<'_>) -> Vec<Key> {
+    let mut keys = Vec::with_capacity(written.len());
+    check_all(written, &mut keys, checker);
+    if file.is_empty() {
+        return keys;
+    }
+    match crate::load::read_keys(Path::new(file)) {
+        Ok(mut read) => {
+            let mut checker_of_file = Checker {
+                origins: &read.origins,
+                problems: &mut read.problems,
+            };
+            check_all(read.keys, &mut keys, &mut checker_of_file);
+            for problem in &read.problems {
+                checker.problems.push(problem.clone());
+            }
+        }
+        Err(error) => checker.report("admission.keys_file", error.to_string(), None),
+    }
+    keys
+}
+
+fn check_all(written: Vec<written::Key>, keys: &mut Vec<Key>, checker: &mut Checker<'_>) {
+    for (at, key) in written.into_iter().enumerate() {
+        let path = |key: &str| format!("keys[{at}].{key}");
+        check_name(&key.name, &path("name"), checker);
+        if let Some(tenant) = &key.tenant {
+            check_name(tenant, &path("tenant"), checker);
+        }
+        let Some(digest) = KeyDigest::read(&key.sha256) else {
+            let what = "expected the 64 hexadecimal digits of a SHA-256".to_owned();
+            let hint = "`tailroute key new` makes a key and writes its section".to_owned();
+            checker.report(&path("sha256"), what, Some(hint));
+            continue;
+        };
+        if keys.iter().any(|known| known.name == key.name) {
+            let what = format!("`{}` is the name of another key already", key.name);
+            checker.report(&path("name"), what, None);
+        }
+        if let Some(known) = keys.iter().find(|known| known.digest == digest) {
+            let what = format!("is the key `{}` already", known.name);
+            checker.report(&path("sha256"), what, None);
+        }
+        let burst = if key.requests_burst == 0 {
+            key.requests_per_s.max(1.0)
+        } else {
+            f64::from(key.requests_burst)
+        };
+        let per_min = key.tokens_per_min as f64;
+        keys.push(Key {
+            tenant: key.tenant.unwrap_or_else(|| key.name.clone()),
+            name: key.name,
+            digest,
+            weight: key.weight,
+            priority: key.priority,
+            requests: (key.requests_per_s > 0.0).then_some(Rate {
+                per_s: key.requests_per_s,
+                burst,
+            }),
+            tokens: (per_min > 0.0).then_some(Rate {
+                per_s: per_min / 60.0,
+                burst: per_min,
+            }),
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! The example, the schema and the reference agree with each other and with the defaults.
+
+use std::collections::BTreeSet;
+
+use policy::units::{Millis, Tokens};
+use serde_json::Value as Json;
+
+use super::*;
+use crate::schema::Schema;
+use crate::tree::join;
+
+/// Every key of the schema, as `section.key`, `[]` for a list's elements.
+fn keys_of(schema: Schema<'_>, path: &str, keys: &mut BTreeSet<String>) {
+    for (key, property) in schema.properties() {
+        let path = join(path, key);
+        match property.items() {
+            Some(item) if item.kind() == "object" => keys_of(item, &format!("{path}[]"), keys),
+            _ if property.kind() == "object" => keys_of(property, &path, keys),
+            _ => drop(keys.insert(path)),
+        }
+    }
+}
+
+/// Every key that a JSON value has, in the same form.
+fn keys_written(value: &Json, path: &str, keys: &mut BTreeSet<String>) {
+    match value {
+        Json::Object(entries) => {
+            entries
+                .iter()
+                .for_each(|(key, value)| keys_written(value, &join(path, key), keys));
+        }
+        Json::Array(elements) if elements.iter().any(Json::is_object) => {
+            elements
+                .iter()
+                .for_each(|element| keys_written(element, &format!("{path}[]"), keys));
+        }
+        _ => drop(keys.insert(path.to_owned())),
+    }
+}
+
+#[test]
+fn a_url_is_all_that_has_to_be_written() {
+    let config = load_text(ONE_WORKER).unwrap();
+    assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!(config.workers[0].name, "10.0.0.1:8000");
+    assert_eq!(config.workers[0].capacity, Tokens(500_000));
+    assert_eq!(config.routing.settings(), policy::route::Settings::default());
+    assert_eq!(config.objective.ttft, Millis(500.0));
+    assert_eq!(config.routing.utilisation_window, Millis(60_000.0));
+    assert_eq!(config.limits.drain_timeout.as_secs(), 130);
+}
+
+#[test]
+fn the_example_has_every_key_and_no_other() {
+    let schema = schema();
+    let (mut expected, mut written) = (BTreeSet::new(), BTreeSet::new());
+    keys_of(Schema::of(&schema), "", &mut expected);
+    keys_written(&toml::from_str::<Json>(EXAMPLE).unwrap(), "", &mut written);
+    assert_eq!(written, expected);
+}
+
+#[test]
+fn the_example_holds_the_defaults_as_it_says() {
+    let example: written::File = toml::from_str(EXAMPLE).unwrap();
+    let mut as_default = written::File {
+        workers: Vec::new(),
+        ..example.clone()
+    };
+    as_default.objective.classes.clear();
+    as_default.keys.clear();
+    assert_eq!(as_default, written::File::default());
+    for worker in &example.workers {
+        let as_default = written::Worker {
+            name: None,
+            url: String::new(),
+            models: None,
+            ..worker.clone()
+        };
+        assert_eq!(as_default, written::Worker::default());
+    }
+    let config = load_text(EXAMPLE).unwrap();
+    assert_eq!(config.workers.len(), 2);
+    assert_eq!(config.workers[0].models, ["my-model"]);
+}
+
+#[test]
+fn every_key_of_the_example_is_commented() {
+    let lines: Vec<&str> = EXAMPLE.lines().collect();
+    for (at, line) in lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.contains(" = ") && !line.starts_with('#'))
+    {
+        // A comment may speak for the keys that follow it without a gap.
+        let group = lines[..at].iter().rev().take_while(|line| !line.is_empty());
+        assert!(
+            group.into_iter().any(|line| line.starts_with('#')) || line.starts_with("url"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn the_schema_speaks_of_every_key() {
+    fn described(schema: Schema<'_>, path: &str) {
+        for (key, property) in schema.properties() {
+            let path = join(path, key);
+            assert!(
+                property.text("description").is_some(),
+                "{path} has no description"
+            );
+            described(property.items().unwrap_or(property), &path);
+        }
+    }
+    let schema = schema();
+    described(Schema::of(&schema), "");
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+}
+
+#[test]
+fn the_reference_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    if std::env::var_os("TAILROUTE_BLESS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs")).unwrap();
+        std::fs::write(path, reference()).unwrap();
+    }
+    let page = std::fs::read_to_string(path).unwrap();
+    assert_eq!(
+        page,
+        reference(),
+        "run `TAILROUTE_BLESS=1 cargo test -p tailroute-config` and commit"
+    );
+}

@@ -1,0 +1,138 @@
+//! What is meant by a worker.
+
+use super::*;
+
+#[test]
+fn a_calibration_file_is_where_a_worker_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.json");
+    let with = |fit: &str| {
+        std::fs::write(
+            &path,
+            format!(r#"{{"version":1,"fit":{{"cost":{fit}}},"model":"m"}}"#),
+        )
+        .unwrap();
+        load_text(&format!(
+            "{ONE_WORKER}calibration = {:?}\n",
+            path.display().to_string()
+        ))
+    };
+    let good = r#"{"alpha_ms_per_token":0.05,"beta_ms":7.5,"gamma_ms_per_token2":1e-7}"#;
+    let worker = &with(good).unwrap().workers[0];
+    assert!(worker.cost_is_known);
+    assert_eq!((worker.cost.alpha_ms_per_token, worker.cost.beta_ms), (0.05, 7.5));
+    let told = complaints(with(
+        r#"{"alpha_ms_per_token":0.0,"beta_ms":7.5,"gamma_ms_per_token2":0.0}"#,
+    ));
+    assert!(
+        told[0].ends_with("alpha must be above 0, beta and gamma at least 0"),
+        "{told:?}"
+    );
+    let told = complaints(with(r#"{"alpha_ms_per_token":0.1}"#));
+    assert!(
+        told[0].contains("is no calibration: missing field `beta_ms`"),
+        "{told:?}"
+    );
+    let told = complaints(load_text(&format!(
+        "{ONE_WORKER}calibration = \"/nowhere/c.json\"\n"
+    )));
+    assert!(
+        told[0].starts_with("t.toml:3:1: workers[0].calibration: /nowhere/c.json cannot be read"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_calibration_and_numbers_beside_it_are_two_truths() {
+    let text = format!("{ONE_WORKER}beta_ms = 5.0\ncalibration = \"/nowhere/c.json\"\n");
+    assert!(complaints(load_text(&text))[0].contains("leave one of the two out"));
+}
+
+#[test]
+fn a_cost_is_known_where_somebody_wrote_it() {
+    let worker = |extra: &str| {
+        load_text(&format!("{ONE_WORKER}{extra}"))
+            .unwrap()
+            .workers
+            .remove(0)
+    };
+    assert!(!worker("").cost_is_known);
+    assert!(worker("beta_ms = 20.0\n").cost_is_known);
+}
+
+#[test]
+fn no_workers_is_a_problem_that_says_what_to_do() {
+    refused(
+        "",
+        &[
+            "t.toml:1:1: workers: no workers; expected at least one; add a [[workers]] section with a url, or give \
+           --worker http://host:port",
+        ],
+    );
+}
+
+#[test]
+fn names_and_urls_of_workers_are_unique() {
+    refused(
+        "[[workers]]\nurl = \"http://a:1/\"\n[[workers]]\nurl = \"http://a:1\"\n",
+        &["t.toml:4:1: workers[1].url: http://a:1/ is the url of workers[0] already"],
+    );
+    refused(
+        "[[workers]]\nname = \"b:1\"\nurl = \"http://a:1\"\n[[workers]]\nurl = \"http://b:1\"\n",
+        &["t.toml:4:1: workers[1].name: `b:1` is the name of workers[0] already; give one of the two a name"],
+    );
+}
+
+#[test]
+fn urls_that_could_not_work_are_refused_with_the_remedy() {
+    for (url, why) in [
+        ("http://a:1/v1/", "leave /v1 out"),
+        ("http://user:secret@a:1", "leave them out"),
+        ("http://a:99999", "no usable port"),
+        ("http://a:1/?x=1", "no query"),
+        ("ftp://a:1", "not an http url"),
+        ("", "not a url"),
+        ("http://", "not a url"),
+    ] {
+        let told = complaints(load_text(&format!("[[workers]]\nurl = \"{url}\"\n")));
+        assert!(told[0].contains(why), "{url}: {told:?}");
+    }
+}
+
+#[test]
+fn a_base_path_is_kept_without_its_last_slash() {
+    let config = load_text("[[workers]]\nurl = \"http://a:1/engine/\"\n").unwrap();
+    assert_eq!(config.workers[0].url.path(), "/engine");
+    assert_eq!(config.workers[0].name, "a:1/engine");
+}
+
+#[test]
+fn an_endpoint_with_ranks_is_a_worker_for_each_of_them() {
+    let file = r#"
+        [[workers]]
+        url = "http://a:1"
+        name = "big"
+        ranks = 3
+        kv_events = "tcp://a:7000"
+        kv_events_replay = "tcp://a:8000"
+        [[workers]]
+        url = "http://b:1"
+    "#;
+    let workers = load_text(file).unwrap().workers;
+    let names: Vec<_> = workers
+        .iter()
+        .map(|worker| (worker.name.as_str(), worker.rank))
+        .collect();
+    let expected = [
+        ("big/dp0", Some(0)),
+        ("big/dp1", Some(1)),
+        ("big/dp2", Some(2)),
+        ("b:1", None),
+    ];
+    assert_eq!(names, expected);
+    let at = KvEvents::At {
+        endpoint: "tcp://a:7002".to_owned(),
+        replay: Some("tcp://a:8002".to_owned()),
+    };
+    assert_eq!((&workers[2].kv_events, &workers[2].url), (&at, &workers[0].url));
+}

@@ -1,0 +1,202 @@
+//! API keys: found by their hash, compared in constant time.
+//!
+//! Only SHA-256 digests are in memory and on disk. A plain hash is enough because keys are 256 random bits: there is
+//! nothing to guess, so nothing that salt or a slow hash would protect. The map is keyed by the process's own random
+//! seed, and the comparison after it takes the same time whatever differs, so that time tells a caller nothing of a key.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use aws_lc_rs::{constant_time, digest, rand};
+use config::KeyDigest;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use parking_lot::Mutex;
+use policy::admission::Flow;
+use policy::units::Millis;
+
+use super::limits::Used;
+use super::tenants::{self, Tenant};
+use crate::error::ApiError;
+
+/// Where Anthropic's clients put their key.
+pub const X_API_KEY: &str = "x-api-key";
+/// What a key that the router made begins with: secret scanners look for such.
+const PREFIX: &str = "tr-";
+/// Random bytes of a key.
+const KEY_BYTES: usize = 32;
+/// Name of callers where there are no keys.
+const ANONYMOUS: &str = "anonymous";
+
+/// The keys in force.
+#[derive(Debug, Default)]
+pub struct Keyring {
+    required: bool,
+    keys: HashMap<Sealed, Arc<Key>>,
+}
+
+/// A key, and what has been used of it.
+#[derive(Debug)]
+pub struct Key {
+    /// What was configured.
+    pub spec: config::Key,
+    tenant: Arc<Tenant>,
+    /// Shared with the key of the same name in the configurations before and after, so that what is under way when one is
+    /// read again is settled with the one in force.
+    pub(super) used: Arc<Mutex<Used>>,
+}
+
+/// Whose a request is.
+#[derive(Clone, Debug)]
+pub struct Caller(pub(super) Option<Arc<Key>>);
+
+/// A digest that is compared in constant time.
+#[derive(Clone, Copy, Debug)]
+struct Sealed(KeyDigest);
+
+impl Hash for Sealed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.0.hash(state);
+    }
+}
+
+impl PartialEq for Sealed {
+    fn eq(&self, other: &Self) -> bool {
+        constant_time::verify_slices_are_equal(&self.0.0, &other.0.0).is_ok()
+    }
+}
+
+impl Eq for Sealed {}
+
+impl Keyring {
+    /// The keys of a configuration; those of the same name take over what was used in `old`.
+    #[must_use]
+    pub fn new(config: &config::Config, old: &Self, now: Millis) -> Self {
+        let tenants = tenants::all(config);
+        let key = |spec: &config::Key| {
+            let before = old.keys.values().find(|key| key.spec.name == spec.name);
+            let used = match before {
+                Some(key) => Arc::clone(&key.used),
+                None => Arc::default(),
+            };
+            used.lock().reshape(spec, now);
+            let (spec, tenant) = (spec.clone(), Arc::clone(tenants.get(&*spec.tenant)?));
+            Some((Sealed(spec.digest), Arc::new(Key { spec, tenant, used })))
+        };
+        Self {
+            required: config.requires_keys(),
+            keys: config.keys.iter().filter_map(key).collect(),
+        }
+    }
+
+    /// Charges that are not settled yet.
+    pub(super) fn unsettled(&self) -> usize {
+        self.keys.values().map(|key| key.used.lock().unsettled()).sum()
+    }
+
+    /// Tokens that the key of this name has left.
+    pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
+        let key = self.keys.values().find(|key| key.spec.name == name)?;
+        key.used.lock().tokens_left(now)
+    }
+
+    /// Whether a key has to be shown.
+    #[must_use]
+    pub fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// Whose a request with these headers is.
+    ///
+    /// # Errors
+    /// [`ApiError::Unauthorized`] if a key has to be shown and none that is known was.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if !self.required {
+            return Ok(Caller(None));
+        }
+        let shown = shown(headers).ok_or(ApiError::Unauthorized)?;
+        let found = self.keys.get(&Sealed(hash(shown)));
+        let key = found.ok_or(ApiError::Unauthorized)?;
+        Ok(Caller(Some(Arc::clone(key))))
+    }
+}
+
+impl Caller {
+    /// The caller where there are no keys.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self(None)
+    }
+
+    /// Its name, in metrics and logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.as_ref().map_or(ANONYMOUS, |key| &key.spec.name)
+    }
+
+    /// Whose cached prefixes and conversations it shares; `None` if there are no tenants.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&Tenant> {
+        self.0.as_ref().map(|key| &*key.tenant)
+    }
+
+    /// Seeds hashes of what it names; 0 if there are no tenants.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.tenant().map_or(0, Tenant::seed)
+    }
+
+    /// With whom it shares its place in the queue.
+    #[must_use]
+    pub fn flow(&self) -> Flow {
+        // The name and not the address, so that a reload does not give a key a second place.
+        Flow(xxhash_rust::xxh3::xxh3_64(self.name().as_bytes()))
+    }
+
+    /// Its share of places, and its priority.
+    #[must_use]
+    pub fn standing(&self) -> (f64, i32) {
+        self.0
+            .as_ref()
+            .map_or((1.0, 0), |key| (key.spec.weight, key.spec.priority))
+    }
+}
+
+/// The key that a request shows.
+fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
+}
+
+/// SHA-256 of a key.
+#[must_use]
+pub fn hash(key: &[u8]) -> KeyDigest {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest::digest(&digest::SHA256, key).as_ref());
+    KeyDigest(bytes)
+}
+
+/// A new key.
+///
+/// # Errors
+/// If the system has no randomness.
+pub fn make() -> Result<String, aws_lc_rs::error::Unspecified> {
+    let mut bytes = [0; KEY_BYTES];
+    rand::fill(&mut bytes)?;
+    Ok(format!("{PREFIX}{}", hex(&bytes)))
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,205 @@
+//! What a key may use: requests per second, tokens per minute.
+//!
+//! Tokens are charged before they are known: the prompt's estimate when the request comes in, the difference to what the
+//! engine counted (prompt and answer) when it has answered. Where it counted nothing (a stream without usage, which is
+//! what clients get who do not ask for it, or one that broke off) what passed is counted here. So a key can be overdrawn
+//! by the error of its estimates and the length of its answers, and pays for it before its next request comes in. What
+//! was never sent, and an attempt that brought nothing, is given back; what was sent is not because its client left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use policy::admission::Bucket;
+use policy::units::{Millis, Tokens};
+
+use super::keys::Caller;
+use crate::clock::{self, Clock};
+use crate::error::ApiError;
+
+/// What has been used of a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    requests: Option<Bucket>,
+    tokens: Option<Bucket>,
+    /// Charges that are not settled yet.
+    open: usize,
+}
+
+impl Used {
+    pub(super) fn unsettled(&self) -> usize {
+        self.open
+    }
+
+    pub(super) fn tokens_left(&self, now: Millis) -> Option<f64> {
+        self.tokens.map(|bucket| bucket.remaining(now))
+    }
+
+    /// Bounds it as `spec` says from now on; what was used stays used.
+    pub(super) fn reshape(&mut self, spec: &config::Key, now: Millis) {
+        let bucket = |rate: Option<config::Rate>, before: Option<Bucket>| {
+            rate.map(|rate| match before {
+                Some(bucket) => bucket.reshaped(rate.per_s, rate.burst, now),
+                None => Bucket::new(rate.per_s, rate.burst, now),
+            })
+        };
+        self.requests = bucket(spec.requests, self.requests);
+        self.tokens = bucket(spec.tokens, self.tokens);
+    }
+}
+
+/// Tokens that were charged to a key before they were known. Dropping it gives them back, unless the request was sent:
+/// then what was estimated stays charged until somebody knows better.
+#[derive(Debug, Default)]
+pub struct Charge(Option<Open>);
+
+/// A charge that is not settled.
+#[derive(Debug)]
+struct Open {
+    used: Arc<Mutex<Used>>,
+    clock: Clock,
+    estimated: Tokens,
+    sent: bool,
+}
+
+impl Charge {
+    /// The request is on its way to a worker: from here on it costs something, however it ends.
+    pub fn sent(&mut self) {
+        if let Some(open) = &mut self.0 {
+            open.sent = true;
+        }
+    }
+
+    /// What it really was.
+    pub fn correct(&mut self, actual: Tokens) {
+        self.settle(Some(actual));
+    }
+
+    fn settle(&mut self, actual: Option<Tokens>) {
+        let Some(open) = self.0.take() else { return };
+        let mut used = open.used.lock();
+        used.open = used.open.saturating_sub(1);
+        if let (Some(bucket), Some(actual)) = (&mut used.tokens, actual) {
+            bucket.correct(open.clock.now(), actual.as_f64() - open.estimated.as_f64());
+        }
+    }
+
+    /// Nobody counted it: it was the estimate, and so many tokens of an answer.
+    pub fn add(&mut self, answered: Tokens) {
+        let estimated = self.0.as_ref().map_or(Tokens::ZERO, |open| open.estimated);
+        self.correct(estimated + answered);
+    }
+
+    /// Nothing was used.
+    pub fn give_back(&mut self) {
+        self.correct(Tokens::ZERO);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let sent = self.0.as_ref().is_some_and(|open| open.sent);
+        self.settle((!sent).then_some(Tokens::ZERO));
+    }
+}
+
+impl Caller {
+    /// One more request.
+    ///
+    /// # Errors
+    /// [`ApiError::RateLimited`] if its key's are used up.
+    pub fn count_request(&self, now: Millis) -> Result<(), ApiError> {
+        let Some(key) = &self.0 else { return Ok(()) };
+        match &mut key.used.lock().requests {
+            Some(bucket) => bucket.take(now, 1.0).map_err(|after| refusal("requests", after)),
+            None => Ok(()),
+        }
+    }
+
+    /// So many tokens more, as far as is known.
+    ///
+    /// # Errors
+    /// [`ApiError::RateLimited`] if its key's are used up.
+    pub fn charge(&self, clock: Clock, estimated: Tokens) -> Result<Charge, ApiError> {
+        let Some(key) = &self.0 else {
+            return Ok(Charge::default());
+        };
+        let mut used = key.used.lock();
+        if let Some(bucket) = &mut used.tokens {
+            bucket
+                .take(clock.now(), estimated.as_f64())
+                .map_err(|after| refusal("tokens", after))?;
+        }
+        used.open += 1;
+        Ok(Charge(Some(Open {
+            used: Arc::clone(&key.used),
+            clock,
+            estimated,
+            sent: false,
+        })))
+    }
+
+    /// Says on an answer what its key may still use, in the headers of OpenAI's API. An engine's own give way: they would
+    /// speak of somebody else's limits.
+    pub fn mark(&self, headers: &mut HeaderMap, now: Millis) {
+        let Some(key) = &self.0 else { return };
+        let used = *key.used.lock();
+        for (bucket, [limit, remaining, reset]) in [(used.requests, REQUESTS), (used.tokens, TOKENS)] {
+            let Some(bucket) = bucket else { continue };
+            headers.insert(limit, HeaderValue::from(bucket.burst() as u64));
+            headers.insert(remaining, HeaderValue::from(bucket.remaining(now) as u64));
+            if let Ok(value) = HeaderValue::from_str(&go_duration(bucket.until_full(now))) {
+                headers.insert(reset, value);
+            }
+        }
+    }
+}
+
+const REQUESTS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const TOKENS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
+
+fn refusal(what: &'static str, after: Millis) -> ApiError {
+    ApiError::RateLimited {
+        what,
+        after: clock::duration(after).max(Duration::from_millis(1)),
+    }
+}
+
+/// A time as OpenAI writes it in these headers, which is Go's way: `20ms`, `1.5s`, `6m0s`.
+fn go_duration(time: Millis) -> String {
+    let ms = time.0.max(0.0).ceil();
+    if ms < 1_000.0 {
+        return format!("{ms}ms");
+    }
+    let seconds = ms / 1e3;
+    if seconds < 60.0 {
+        return format!("{seconds}s");
+    }
+    format!("{}m{}s", (seconds / 60.0).floor(), (seconds % 60.0).floor())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_openai_writes_them() {
+        for (ms, text) in [
+            (0.0, "0ms"),
+            (20.2, "21ms"),
+            (1_500.0, "1.5s"),
+            (360_000.0, "6m0s"),
+        ] {
+            assert_eq!(go_duration(Millis(ms)), text);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const SETTINGS: Settings = Settings {
+    failures: 5.0,
+    share: 0.5,
+    pause: Millis(1000.0),
+    longest_pause: Millis(8000.0),
+};
+
+fn breaker() -> Breaker {
+    Breaker::new(SETTINGS)
+}
+
+fn fail(breaker: &mut Breaker, now: f64) -> bool {
+    let pass = breaker.admit(Millis(now)).expect("it is let through");
+    breaker.failed(Millis(now), pass)
+}
+
+fn opened_at(now: f64) -> Breaker {
+    let mut breaker = breaker();
+    for _ in 0..5 {
+        fail(&mut breaker, now);
+    }
+    assert_eq!(breaker.standing(Millis(now)), Standing::Open);
+    breaker
+}
+
+#[test]
+fn the_fifth_failure_opens_it() {
+    let mut breaker = breaker();
+    let opened: Vec<bool> = (0..5)
+        .map(|at| fail(&mut breaker, 10.0 * f64::from(at)))
+        .collect();
+    assert_eq!(opened, [false, false, false, false, true]);
+    assert_eq!(breaker.admit(Millis(41.0)), None);
+}
+
+#[test]
+fn failures_that_are_a_small_share_do_not() {
+    let mut breaker = breaker();
+    for at in 0..200 {
+        let pass = breaker.admit(Millis(f64::from(at))).unwrap();
+        if at % 3 == 0 {
+            assert!(!breaker.failed(Millis(f64::from(at)), pass), "at {at}");
+        } else {
+            breaker.answered(Millis(f64::from(at)), pass);
+        }
+    }
+}
+
+#[test]
+fn failures_that_are_long_ago_do_not() {
+    let mut breaker = breaker();
+    for at in 0..50 {
+        assert!(!fail(&mut breaker, 10_000.0 * f64::from(at)));
+    }
+}
+
+#[test]
+fn when_its_time_is_up_one_request_tries_and_the_others_wait_for_what_it_finds() {
+    let mut breaker = opened_at(0.0);
+    assert_eq!(breaker.admit(Millis(999.0)), None);
+    assert_eq!(breaker.standing(Millis(1000.0)), Standing::HalfOpen);
+    let trial = breaker.admit(Millis(1000.0));
+    assert_eq!(trial, Some(Pass::Trial));
+    assert_eq!(breaker.admit(Millis(1001.0)), None);
+    assert!(breaker.answered(Millis(1500.0), Pass::Trial));
+    assert_eq!(breaker.admit(Millis(1501.0)), Some(Pass::Ordinary));
+}
+
+#[test]
+fn a_trial_that_fails_doubles_the_pause_up_to_the_longest() {
+    let mut breaker = opened_at(0.0);
+    let mut now = 0.0;
+    for pause in [1000.0, 2000.0, 4000.0, 8000.0, 8000.0] {
+        assert_eq!(breaker.standing(Millis(now + pause - 1.0)), Standing::Open);
+        now += pause;
+        assert!(fail(&mut breaker, now));
+    }
+}
+
+#[test]
+fn a_relapse_is_a_longer_pause_and_a_failure_much_later_is_not() {
+    for (after, pause) in [(100.0, 2000.0), (60_000.0, 1000.0)] {
+        let mut breaker = opened_at(0.0);
+        breaker.admit(Millis(1000.0)).unwrap();
+        breaker.answered(Millis(1000.0), Pass::Trial);
+        let again = 1000.0 + after;
+        while !fail(&mut breaker, again) {}
+        assert_eq!(breaker.standing(Millis(again + pause - 1.0)), Standing::Open);
+        assert_eq!(breaker.standing(Millis(again + pause)), Standing::HalfOpen);
+    }
+}
+
+#[test]
+fn a_trial_that_shows_nothing_leaves_the_place_to_the_next() {
+    let mut breaker = opened_at(0.0);
+    breaker.admit(Millis(1000.0)).unwrap();
+    breaker.undecided(Pass::Trial);
+    assert_eq!(breaker.admit(Millis(1000.0)), Some(Pass::Trial));
+}
+
+#[test]
+fn what_was_sent_before_it_opened_neither_closes_nor_prolongs_it() {
+    let mut breaker = breaker();
+    let before = breaker.admit(Millis(0.0)).unwrap();
+    let other = breaker.admit(Millis(0.0)).unwrap();
+    while !fail(&mut breaker, 0.0) {}
+    assert!(!breaker.failed(Millis(900.0), before));
+    assert!(!breaker.answered(Millis(900.0), other));
+    assert_eq!(breaker.standing(Millis(999.0)), Standing::Open);
+    assert_eq!(breaker.standing(Millis(1000.0)), Standing::HalfOpen);
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_a_failure_and_no_answer() {
+    let mut breaker = breaker();
+    for at in 0..5 {
+        let pass = breaker.admit(Millis::ZERO).unwrap();
+        breaker.answered(Millis::ZERO, pass);
+        assert_eq!(breaker.broke_off(Millis::ZERO), at == 4);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Admit,
+    End(usize, u8),
+    Wait(u16),
+}
+
+proptest! {
+    /// However answers, failures and silence interleave: never two trials at once, an open breaker always becomes half
+    /// open, and when every request has ended no trial is held.
+    #[test]
+    fn there_is_never_more_than_one_trial_and_none_is_lost(
+        steps in prop::collection::vec(prop_oneof![
+            4 => Just(Step::Admit),
+            4 => (0_usize..8, 0_u8..3).prop_map(|(at, how)| Step::End(at, how)),
+            2 => (0_u16..3000).prop_map(Step::Wait),
+        ], 1..200)
+    ) {
+        let mut breaker = breaker();
+        let mut now = Millis::ZERO;
+        let mut out: Vec<Pass> = Vec::new();
+        let end = |breaker: &mut Breaker, now, pass, how| match how {
+            0 => { breaker.answered(now, pass); }
+            1 => { breaker.failed(now, pass); }
+            _ => breaker.undecided(pass),
+        };
+        for step in steps {
+            match step {
+                Step::Admit => out.extend(breaker.admit(now)),
+                Step::End(at, how) if !out.is_empty() => {
+                    let pass = out.swap_remove(at % out.len());
+                    end(&mut breaker, now, pass, how);
+                }
+                Step::End(..) => {}
+                Step::Wait(ms) => now += Millis(f64::from(ms)),
+            }
+            prop_assert!(out.iter().filter(|pass| **pass == Pass::Trial).count() <= 1);
+        }
+        for pass in out.drain(..) {
+            end(&mut breaker, now, pass, 2);
+        }
+        now += SETTINGS.longest_pause;
+        prop_assert!(breaker.admit(now).is_some());
+    }
+}

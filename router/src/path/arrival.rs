@@ -1,0 +1,148 @@
+//! A request as it comes in and its answer as it leaves: what a proxy has to do to their heads whatever they are about.
+//!
+//! Done once, in place, before anything else looks at the request: what concerned only the client's connection ends here
+//! (RFC 9110, section 7.6.1), and the worker is told who asked ([`forwarded`]), under which name the request is known
+//! ([`trace`]), and through whom it came (`Via`). The answer is given the request's name and the router's own time.
+
+pub mod forwarded;
+mod own_time;
+pub mod trace;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::header::{HOST, HeaderName, VIA};
+use http::{HeaderMap, HeaderValue, Request, Response, Version};
+
+pub use self::forwarded::Peer;
+use self::own_time::own_time;
+use super::{headers, tunnel};
+use crate::app::App;
+
+/// Names the request, to the client, in the log and to the worker.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Longest name of a request that is taken from a client.
+const MAX_REQUEST_ID: usize = 128;
+
+/// What is kept of a request's head until its answer leaves.
+#[derive(Debug)]
+pub struct Arrival {
+    id: HeaderValue,
+    at: Instant,
+}
+
+impl Arrival {
+    /// Makes a client's request ready to be passed on.
+    pub fn of<B>(app: &App, peer: &Peer, request: &mut Request<B>) -> Self {
+        let at = Instant::now();
+        let via = via(request.version());
+        let host = request.headers().get(HOST).cloned();
+        let host = host.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok());
+        tunnel::note(request);
+        let headers = request.headers_mut();
+        headers::strip_for_worker(headers);
+        peer.tell(app.config.http.forwarded, host, headers);
+        headers.append(VIA, via);
+        let made = app.ids.next();
+        trace::settle(headers, made);
+        Self {
+            id: name(headers, made),
+            at,
+        }
+    }
+
+    /// The request's name.
+    #[must_use]
+    pub fn id(&self) -> &HeaderValue {
+        &self.id
+    }
+
+    /// Runs what answers the request, and completes the head of the answer.
+    pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
+        let (mut response, own) = own_time(answering).await;
+        let (took, headers) = (self.at.elapsed(), response.headers_mut());
+        if headers.contains_key(&super::headers::WORKER) {
+            headers.append(VIA, via(Version::HTTP_11));
+        }
+        if !headers.contains_key(&REQUEST_ID) {
+            headers.insert(REQUEST_ID, self.id);
+        }
+        if let Ok(timing) = timing(own, took) {
+            headers.append(SERVER_TIMING, timing);
+        }
+        response
+    }
+}
+
+/// The client's name for the request, if it is fit to be one; else the one that was made, which it is given.
+fn name(headers: &mut HeaderMap, made: trace::Made) -> HeaderValue {
+    let fit = |name: &&HeaderValue| {
+        (1..=MAX_REQUEST_ID).contains(&name.len()) && name.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
+    if let Some(name) = headers.get(&REQUEST_ID).filter(fit) {
+        return name.clone();
+    }
+    let name = made.hex();
+    headers.insert(REQUEST_ID, name.clone());
+    name
+}
+
+/// Says that a message came through here, as its receiver is told (RFC 9110, section 7.6.3).
+fn via(received: Version) -> HeaderValue {
+    HeaderValue::from_static(match received {
+        Version::HTTP_09 | Version::HTTP_10 => "1.0 tailroute",
+        Version::HTTP_2 => "2 tailroute",
+        _ => "1.1 tailroute",
+    })
+}
+
+/// `Server-Timing`: what the router itself worked on the request until the head of the answer, and all that passed until
+/// then. The rest was waited for: the client's body, a place, the worker.
+fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::InvalidHeaderValue> {
+    let mut text = String::with_capacity(48);
+    let ms = |duration: Duration| (duration.as_micros() / 1000, duration.as_micros() % 1000);
+    let ((own, own_rest), (total, total_rest)) = (ms(own), ms(total));
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "tailroute;dur={own}.{own_rest:03}, total;dur={total}.{total_rest:03}"
+    );
+    HeaderValue::try_from(text)
+}
+
+/// What a connection's requests share.
+#[must_use]
+pub fn peer(app: &App, address: std::net::SocketAddr, is_secure: bool) -> Arc<Peer> {
+    Arc::new(Peer::new(&app.config.http, address.ip(), is_secure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clients_name_is_kept_if_it_is_fit_to_be_one() {
+        let made = trace::Ids::new([1, 2]).next();
+        for (given, kept) in [
+            ("req-7", true),
+            ("", false),
+            ("two words", false),
+            (&"x".repeat(129), false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_str(given).unwrap());
+            let name = name(&mut headers, made);
+            assert_eq!(name == given, kept, "{given}");
+            assert_eq!(headers[REQUEST_ID], name);
+        }
+    }
+
+    #[test]
+    fn times_are_told_in_milliseconds() {
+        let timing = timing(Duration::from_micros(21), Duration::from_micros(12_345_006)).unwrap();
+        assert_eq!(timing, "tailroute;dur=0.021, total;dur=12345.006");
+    }
+}

@@ -1,0 +1,187 @@
+//! W3C trace context (<https://www.w3.org/TR/trace-context/>): which trace a request belongs to.
+//!
+//! A `traceparent` that is valid goes on to the worker as it came, with its `tracestate`: the router records no span of its
+//! own that could stand between the client's and the worker's, and an id of a span that nobody recorded would tear them
+//! apart. Where there is none, or one that is not valid, one is made, so that what the worker logs can be found from the
+//! request's name; it is marked as not sampled, since nobody asked for a recording.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const PARENT: HeaderName = HeaderName::from_static("traceparent");
+const STATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// Makes names that no other request has.
+#[derive(Debug)]
+pub struct Ids {
+    seeds: [u64; 2],
+    next: AtomicU64,
+}
+
+/// A name that was made: 128 bits, none of whose halves is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    trace: u128,
+    span: u64,
+}
+
+impl Ids {
+    /// Names that depend on the seeds alone. Two routers with different seeds make different names.
+    #[must_use]
+    pub fn new(seeds: [u64; 2]) -> Self {
+        Self {
+            seeds,
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Seeds that no other process has.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        // The standard library's hash keys come from the operating system.
+        let random = RandomState::new();
+        Self::new([random.hash_one(0_u64), random.hash_one(1_u64)])
+    }
+
+    /// The next one.
+    #[must_use]
+    pub fn next(&self) -> Made {
+        let number = self.next.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let part = |seed: u64| xxh3_64_with_seed(&number, seed) | 1;
+        let [high, low] = self.seeds.map(part);
+        Made {
+            trace: u128::from(high) << 64 | u128::from(low),
+            span: high.rotate_left(32) ^ low | 1,
+        }
+    }
+}
+
+impl Made {
+    /// In 32 hexadecimal digits.
+    #[must_use]
+    pub fn hex(self) -> HeaderValue {
+        value(|text| write!(text, "{:032x}", self.trace))
+    }
+
+    fn parent(self) -> HeaderValue {
+        value(|text| write!(text, "00-{:032x}-{:016x}-00", self.trace, self.span))
+    }
+}
+
+fn value(write: impl FnOnce(&mut String) -> std::fmt::Result) -> HeaderValue {
+    let mut text = String::with_capacity(55);
+    // Writing digits to a string cannot fail, nor can digits as a value.
+    let _ = write(&mut text);
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0"))
+}
+
+/// Leaves a valid trace context in a request's head: the client's, or else the one that was made.
+pub fn settle(headers: &mut HeaderMap, made: Made) {
+    let mut given = headers.get_all(&PARENT).iter();
+    if let (Some(parent), None) = (given.next(), given.next())
+        && is_valid(parent.as_bytes())
+    {
+        return;
+    }
+    // A state without its parent means nothing.
+    headers.remove(&STATE);
+    headers.insert(PARENT, made.parent());
+}
+
+/// Whether a `traceparent` is valid: version, trace, span and flags, in lower case, no id all zero. A version above 00 may
+/// say more after them.
+fn is_valid(parent: &[u8]) -> bool {
+    let Some((head, rest)) = parent.split_at_checked(55) else {
+        return false;
+    };
+    let version = &head[..2];
+    let dashes = [2, 35, 52].iter().all(|at| head[*at] == b'-');
+    let hex = |range: std::ops::Range<usize>| {
+        head[range]
+            .iter()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let zero = |range: std::ops::Range<usize>| head[range].iter().all(|byte| *byte == b'0');
+    let ends = rest.is_empty() || (version != b"00" && rest[0] == b'-');
+    dashes
+        && hex(0..2)
+        && hex(3..35)
+        && hex(36..52)
+        && hex(53..55)
+        && version != b"ff"
+        && !zero(3..35)
+        && !zero(36..52)
+        && ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn settled(parents: &[&str]) -> (HeaderValue, bool) {
+        let mut headers = HeaderMap::new();
+        for parent in parents {
+            headers.append(PARENT, HeaderValue::from_str(parent).unwrap());
+        }
+        headers.insert(STATE, HeaderValue::from_static("a=b"));
+        settle(&mut headers, Ids::new([1, 2]).next());
+        assert_eq!(headers.get_all(PARENT).iter().count(), 1);
+        (headers[PARENT].clone(), headers.contains_key(STATE))
+    }
+
+    #[test]
+    fn a_valid_context_is_continued_with_its_state() {
+        for parent in [
+            GOOD,
+            &GOOD.replace("-01", "-00"),
+            &GOOD.replacen("00", "cc", 1),
+            &(GOOD.replacen("00", "01", 1) + "-more"),
+        ] {
+            assert_eq!(settled(&[parent]), (HeaderValue::from_str(parent).unwrap(), true));
+        }
+    }
+
+    #[test]
+    fn an_invalid_one_is_replaced_and_its_state_dropped() {
+        let zero_trace = "00-00000000000000000000000000000000-00f067aa0ba902b7-01";
+        let zero_span = "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01";
+        for parents in [
+            &[][..],
+            &[""],
+            &[GOOD, GOOD],
+            &[zero_trace],
+            &[zero_span],
+            &[&GOOD.to_uppercase()],
+            &[&GOOD[..54]],
+            &[&(GOOD.to_owned() + "-more")],
+            &[&(GOOD.replacen("00", "01", 1) + "more")],
+            &[&GOOD.replacen("00", "ff", 1)],
+            &[&GOOD.replace('-', "_")],
+        ] {
+            let (parent, has_state) = settled(parents);
+            assert!(is_valid(parent.as_bytes()) && parent != GOOD, "{parents:?}");
+            assert!(
+                parent.as_bytes().ends_with(b"-00"),
+                "nobody asked for a recording"
+            );
+            assert!(!has_state);
+        }
+    }
+
+    #[test]
+    fn names_differ_and_depend_on_the_seeds() {
+        let (ids, same, other) = (Ids::new([1, 2]), Ids::new([1, 2]), Ids::new([1, 3]));
+        let (first, second) = (ids.next(), ids.next());
+        assert_ne!(first, second);
+        assert_eq!(first, same.next());
+        assert_ne!(first, other.next());
+        assert_eq!(first.hex().len(), 32);
+    }
+}

@@ -1,0 +1,194 @@
+//! A client's body that is passed on as it comes, bounded in size and time.
+//!
+//! What was read of it to find the model comes first. If it breaks its bounds, or off, it ends with an error, so that what
+//! the worker got is never a whole request; why is kept, so that the client is told and the worker is not blamed.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::multipart::{self, Model};
+use crate::app::App;
+use crate::body::BodyError;
+use crate::error::ApiError;
+
+/// A body that comes more slowly than this, once `limits.body_timeout_s` has passed, is given up.
+const LEAST_BYTES_PER_S: u64 = 1024;
+
+/// A client's body.
+pub struct ClientBody {
+    /// What was read of it already.
+    first: Option<Bytes>,
+    inner: Incoming,
+    received: usize,
+    last: Instant,
+    max: usize,
+    began: Instant,
+    timeout: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    broken: Option<Broken>,
+    /// Its end was seen.
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Off,
+    TooLarge,
+    TooSlow,
+}
+
+impl ClientBody {
+    /// A body of which nothing was read yet.
+    #[must_use]
+    pub fn new(app: &App, inner: Incoming) -> Self {
+        let live = app.live();
+        let limits = &live.limits;
+        Self {
+            first: None,
+            inner,
+            received: 0,
+            last: Instant::now(),
+            max: limits.max_body_bytes.get(),
+            began: Instant::now(),
+            timeout: limits.body_timeout,
+            timer: None,
+            broken: None,
+            ended: false,
+        }
+    }
+
+    /// What is wrong with it, if anything is.
+    #[must_use]
+    pub fn failure(&self) -> Option<ApiError> {
+        self.broken.map(|broken| match broken {
+            Broken::Off => ApiError::BodyCutShort,
+            Broken::TooLarge => ApiError::BodyTooLarge(self.max),
+            Broken::TooSlow => ApiError::RequestTimeout(self.timeout),
+        })
+    }
+
+    /// Whether all of it is here.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.ended || self.is_end_stream()
+    }
+
+    /// The model that the body asks for in its beginning, if it is a form with parts.
+    ///
+    /// # Errors
+    /// If it breaks its bounds while that is read.
+    pub async fn model(&mut self, app: &App, content_type: Option<&str>) -> Result<Option<String>, ApiError> {
+        let Some(boundary) = content_type.and_then(multipart::boundary) else {
+            return Ok(None);
+        };
+        let (mut seen, mut room) = (BytesMut::new(), app.unread());
+        let mut looked_at = 0;
+        let model = loop {
+            let is_all = match self.frame().await {
+                None => true,
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        if !room.grow(data.len()) {
+                            return Err(ApiError::Overloaded);
+                        }
+                        seen.extend_from_slice(&data);
+                    }
+                    false
+                }
+                Some(Err(_)) => return Err(self.failure().unwrap_or(ApiError::BodyCutShort)),
+            };
+            // Only when it has doubled: a body that comes byte by byte is not worth the square of its length.
+            if !is_all && seen.len() < (2 * looked_at).min(multipart::LOOKED_AT) {
+                continue;
+            }
+            looked_at = seen.len();
+            match multipart::model(boundary, &seen, is_all) {
+                Model::More => {}
+                Model::Named(model) => break Some(model),
+                Model::Unnamed => break None,
+            }
+        };
+        self.first = Some(seen.freeze()).filter(|seen| !seen.is_empty());
+        Ok(model)
+    }
+
+    fn breaks(&mut self, broken: Broken) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.broken = Some(broken);
+        Poll::Ready(Some(Err("the client's body broke off or its bounds".into())))
+    }
+
+    /// Whether it is too slow: the time that it may take grows with what has come, but none may pass without anything.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            let grown = Duration::from_secs(self.received as u64 / LEAST_BYTES_PER_S);
+            let until = (self.began + grown).min(self.last) + self.timeout;
+            if until <= Instant::now() {
+                return true;
+            }
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            timer.as_mut().reset(until);
+        }
+    }
+}
+
+impl HttpBody for ClientBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let body = self.get_mut();
+        if body.broken.is_some() {
+            return Poll::Ready(None);
+        }
+        if let Some(first) = body.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        match Pin::new(&mut body.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                body.last = Instant::now();
+                body.received += frame.data_ref().map_or(0, Bytes::len);
+                if body.received > body.max {
+                    return body.breaks(Broken::TooLarge);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(_))) => body.breaks(Broken::Off),
+            Poll::Ready(None) => {
+                body.ended = true;
+                Poll::Ready(None)
+            }
+            Poll::Pending if body.is_late(cx) => body.breaks(Broken::TooSlow),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let rest = self.inner.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + read);
+        }
+        hint.set_lower(rest.lower() + read);
+        hint
+    }
+}

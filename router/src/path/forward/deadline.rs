@@ -1,0 +1,196 @@
+//! How long a request may take: the operator's limits, and what its client says it will wait for.
+//!
+//! | header | who sends it | bounds |
+//! |---|---|---|
+//! | `x-request-timeout-ms` | anybody who wants to | the whole request |
+//! | `grpc-timeout` (`10S`, `500m`) | gRPC and Connect gateways | the whole request |
+//! | `x-envoy-expected-rq-timeout-ms` | an Envoy in front | the whole request |
+//! | `x-stainless-timeout`, seconds | OpenAI's and Anthropic's client libraries | until the head of the answer is there |
+//! | `x-stainless-read-timeout`, seconds | the same, in Python | until the head of the answer is there |
+//!
+//! The clients' libraries stop their clock when the head of the answer is there (Node) or start it anew with every piece
+//! (Python), so theirs must not cut a stream. A header can shorten what the configuration allows and never lengthen it;
+//! one that makes no sense, and zero, say nothing. Time counts from the request's head, so that waiting for the body, a
+//! queue and attempts that failed are all within it.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use crate::error::ApiError;
+
+/// What is longer is no limit: clocks need not reach that far.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// When a request has to have been answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    began: Instant,
+    head: Option<Instant>,
+    whole: Option<Instant>,
+}
+
+impl Deadline {
+    /// The deadline of a request whose head has just come.
+    #[must_use]
+    pub fn of(headers: &HeaderMap, failure: &config::Failure, began: Instant) -> Self {
+        let text = |name: &str| headers.get(name)?.to_str().ok();
+        let millis = |name| text(name)?.parse().ok().map(Duration::from_millis);
+        let seconds = |name| Duration::try_from_secs_f64(text(name)?.parse().ok()?).ok();
+        let at = |limits: &[Option<Duration>]| {
+            let sensible = |limit: &&Duration| !limit.is_zero() && **limit <= LONGEST;
+            let least = limits.iter().flatten().filter(sensible).min();
+            least.and_then(|limit| began.checked_add(*limit))
+        };
+        Self {
+            began,
+            head: at(&[
+                seconds("x-stainless-timeout"),
+                seconds("x-stainless-read-timeout"),
+            ]),
+            whole: at(&[
+                failure.total_timeout,
+                millis("x-request-timeout-ms"),
+                millis("x-envoy-expected-rq-timeout-ms"),
+                text("grpc-timeout").and_then(grpc),
+            ]),
+        }
+    }
+
+    /// When the head of the answer has to be there.
+    #[must_use]
+    pub fn head(&self) -> Option<Instant> {
+        earlier(self.head, self.whole)
+    }
+
+    /// When all of the answer has to be there.
+    #[must_use]
+    pub fn whole(&self) -> Option<Instant> {
+        self.whole
+    }
+
+    /// What to say when it has passed.
+    #[must_use]
+    pub fn exceeded(&self) -> ApiError {
+        ApiError::DeadlineExceeded(self.began.elapsed())
+    }
+
+    /// Ends when the head of the answer has to be there; never if that has no limit.
+    pub async fn head_passed(self) {
+        match self.head() {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The earlier of two moments, either of which may be never.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// `grpc-timeout`: up to eight digits and a unit.
+fn grpc(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if number.len() > 8 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    /// Head and whole limit, in milliseconds.
+    fn limits(total_s: Option<u64>, headers: &[(&'static str, &'static str)]) -> [Option<u128>; 2] {
+        let overrides = config::Overrides {
+            workers: vec!["http://127.0.0.1:1".to_owned()],
+            ..config::Overrides::default()
+        };
+        let config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
+        let failure = config::Failure {
+            total_timeout: total_s.map(Duration::from_secs),
+            ..config.failure
+        };
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect();
+        let began = Instant::now();
+        let deadline = Deadline::of(&headers, &failure, began);
+        [deadline.head(), deadline.whole()].map(|at| at.map(|at| (at - began).as_millis()))
+    }
+
+    #[test]
+    fn without_a_limit_there_is_none() {
+        assert_eq!(limits(None, &[]), [None, None]);
+    }
+
+    #[test]
+    fn the_shortest_counts() {
+        let headers = [("x-request-timeout-ms", "1500"), ("grpc-timeout", "2S")];
+        assert_eq!(limits(Some(60), &headers), [Some(1500), Some(1500)]);
+        assert_eq!(limits(Some(1), &headers), [Some(1000), Some(1000)]);
+    }
+
+    #[test]
+    fn what_client_libraries_say_does_not_cut_a_stream() {
+        assert_eq!(
+            limits(None, &[("x-stainless-timeout", "600")]),
+            [Some(600_000), None]
+        );
+        assert_eq!(
+            limits(Some(30), &[("x-stainless-read-timeout", "2.5")]),
+            [Some(2_500), Some(30_000)]
+        );
+    }
+
+    #[test]
+    fn nonsense_and_zero_say_nothing() {
+        for value in [
+            "",
+            "0",
+            "-1",
+            "ten",
+            "99999999999999999999999",
+            "9223372036854775807",
+            "1e400",
+        ] {
+            assert_eq!(limits(None, &[("x-request-timeout-ms", value)]), [None, None]);
+            assert_eq!(limits(None, &[("x-stainless-timeout", value)]), [None, None]);
+        }
+        assert_eq!(limits(None, &[("grpc-timeout", "0S")]), [None, None]);
+        for value in ["", "S", "10", "10s", "123456789S", "+1S", "10é"] {
+            assert!(grpc(value).is_none(), "{value}");
+        }
+    }
+
+    #[test]
+    fn every_unit_of_grpc_is_read() {
+        for (value, nanos) in [
+            ("1H", 3_600_000_000_000),
+            ("2M", 120_000_000_000),
+            ("3S", 3_000_000_000),
+            ("4m", 4_000_000),
+            ("5u", 5_000),
+            ("6n", 6),
+        ] {
+            assert_eq!(grpc(value).unwrap().as_nanos(), nanos);
+        }
+    }
+}

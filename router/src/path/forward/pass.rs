@@ -1,0 +1,372 @@
+//! What is passed on without being understood: to the worker that keeps what it is about, or the conversation's if it names
+//! one, else to the least busy of those that serve its model.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request, Response, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use policy::ids::WorkerId;
+use policy::units::{Millis, Tokens};
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
+
+use super::super::client_body::ClientBody;
+use super::super::watchdog::Watchdog;
+use super::super::{admit, choose, headers};
+use super::attempt::note;
+use super::begun::{self, Lost};
+use super::{Deadline, mark};
+use crate::app::{App, Place};
+use crate::body::{self, Body, BodyError};
+use crate::error::ApiError;
+use crate::fleet::breaker::Standing;
+use crate::fleet::{InFlight, Worker};
+
+/// A body that may be needed twice is kept if it is no longer than this.
+const KEPT_BYTES: u64 = 1 << 20;
+
+/// What is known of a request that is passed on.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// The name of its endpoint in metrics.
+    pub endpoint: &'static str,
+    /// The model that it is for.
+    pub model: Option<String>,
+    /// The worker that keeps what it is about.
+    pub home: Option<WorkerId>,
+}
+
+/// Passes a request on as it is.
+///
+/// # Errors
+/// If no worker is ready, the one chosen does not answer, or the deadline passes.
+pub async fn pass(
+    app: &Arc<App>,
+    request: Request<ClientBody>,
+    wanted: &Wanted,
+    deadline: Deadline,
+) -> Result<Response<Body>, ApiError> {
+    let started = app.clock.now();
+    app.retries.lock().request(started);
+    let (head, incoming) = request.into_parts();
+    let idempotent = begun::is_idempotent(&head.method, head.uri.path(), &head.headers);
+    let mut upload = Upload::of(app, &head, incoming, idempotent).await?;
+    let place = app.place().ok_or(ApiError::Overloaded)?;
+    let mut tried: Vec<Arc<Worker>> = Vec::new();
+    let mut charged = false;
+    loop {
+        let mut in_flight = some_worker(app, &head.headers, &tried, wanted).ok_or(if tried.is_empty() {
+            ApiError::NoWorkerReady
+        } else {
+            ApiError::WorkerFailed
+        })?;
+        let worker = Arc::clone(in_flight.worker());
+        let ended = pass_once(app, &head, upload.body(), &worker, deadline).await;
+        if let Some(error) = upload.failure() {
+            // The client's own doing: nobody is charged.
+            return Err(error);
+        }
+        if let Ended::Lost(_, ApiError::WorkerTimeout(limit)) = &ended
+            && !upload.is_here()
+        {
+            // The worker cannot answer what it has not got.
+            return Err(ApiError::RequestTimeout(*limit));
+        }
+        let failed = match &ended {
+            Ended::Answer(response) => begun::is_failure(response.status()),
+            Ended::Lost(lost, _) => *lost == Lost::MayHaveBegun,
+        };
+        if failed && !std::mem::replace(&mut charged, true) && in_flight.failed() {
+            app.metrics.breaker_opened(worker.name());
+        }
+        let harmless = match &ended {
+            Ended::Answer(response) => begun::declines(response.status()),
+            Ended::Lost(lost, error) => {
+                let is_late = !matches!(error, ApiError::WorkerFailed);
+                !is_late && (*lost != Lost::MayHaveBegun || idempotent)
+            }
+        };
+        let may_retry = harmless
+            && upload.is_whole()
+            && tried.len() < app.live().limits.retries as usize
+            && others(app, &tried, &worker)
+            && app.retries.lock().take(app.clock.now());
+        match ended {
+            _ if may_retry => {
+                warn!(worker = worker.name(), "trying another worker");
+                app.metrics.retry(worker.name());
+                tried.push(worker);
+            }
+            Ended::Answer(response) => {
+                let how = (started, wanted.endpoint);
+                return Ok(answered(app, response, (in_flight, place), deadline, how));
+            }
+            Ended::Lost(_, error) => return Err(error),
+        }
+    }
+}
+
+fn others(app: &App, tried: &[Arc<Worker>], worker: &Worker) -> bool {
+    let is_other =
+        |other: &Arc<Worker>| other.id != worker.id && !tried.iter().any(|tried| tried.id == other.id);
+    app.fleet
+        .workers()
+        .iter()
+        .any(|other| other.is_ready() && is_other(other))
+}
+
+/// A worker's answer as the client gets it.
+pub(in crate::path) fn answered(
+    app: &Arc<App>,
+    response: Response<Incoming>,
+    (mut in_flight, place): (InFlight, Place),
+    deadline: Deadline,
+    (started, endpoint): (Millis, &'static str),
+) -> Response<Body> {
+    let outcome = match response.status().as_u16() {
+        500.. => "worker_error",
+        400.. => "client_error",
+        _ => {
+            in_flight.answered();
+            "ok"
+        }
+    };
+    app.metrics
+        .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+    let (mut parts, incoming) = response.into_parts();
+    mark(&mut parts.headers, in_flight.worker(), None);
+    parts.version = Version::HTTP_11;
+    let passing = Passing {
+        inner: incoming,
+        watchdog: Watchdog::new(app, deadline),
+        in_flight,
+        _place: place,
+    };
+    Response::from_parts(parts, body::streaming(passing))
+}
+
+/// How an attempt ended.
+enum Ended {
+    Answer(Response<Incoming>),
+    Lost(Lost, ApiError),
+}
+
+async fn pass_once(
+    app: &Arc<App>,
+    head: &http::request::Parts,
+    body: Body,
+    worker: &Arc<Worker>,
+    deadline: Deadline,
+) -> Ended {
+    let mut headers = head.headers.clone();
+    headers::credentials(&mut headers, app.admission.has_keys());
+    headers::present(&mut headers, &worker.spec);
+    headers::pin(&mut headers, worker.spec.rank);
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = match worker.uri(target) {
+        Ok(uri) => uri,
+        Err(_) => return Ended::Lost(Lost::Unsent, ApiError::NotFound),
+    };
+    *request.headers_mut() = headers;
+    let limit = app.live().limits.first_byte_timeout;
+    let until = Instant::now() + limit;
+    let own = deadline.head().filter(|own| *own <= until);
+    match timeout_at(own.unwrap_or(until), app.client.request(request)).await {
+        Ok(Ok(response)) => Ended::Answer(response),
+        Ok(Err(error)) => {
+            let error = error.into();
+            let lost = Lost::of(&error);
+            note(app, worker, &error, lost);
+            Ended::Lost(lost, ApiError::WorkerFailed)
+        }
+        Err(_) if own.is_some() => Ended::Lost(Lost::Unsent, deadline.exceeded()),
+        Err(_) => {
+            warn!(worker = worker.name(), "no answer in time");
+            Ended::Lost(Lost::MayHaveBegun, ApiError::WorkerTimeout(limit))
+        }
+    }
+}
+
+/// Some worker that the request has not been tried on, let past its breaker.
+pub(in crate::path) fn some_worker(
+    app: &App,
+    headers: &HeaderMap,
+    tried: &[Arc<Worker>],
+    wanted: &Wanted,
+) -> Option<InFlight> {
+    let (workers, now) = (app.fleet.workers(), app.clock.now());
+    let model = wanted.model.as_deref();
+    let mut views: Vec<_> = workers
+        .iter()
+        .map(|worker| worker.view(now, model, Tokens::ZERO))
+        .collect();
+    let mut conditions = Vec::new();
+    choose::narrow(app, &workers, now, &mut views, &mut conditions);
+    let session = headers
+        .get(headers::SESSION)
+        .and_then(|name| name.to_str().ok())
+        .map(|name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()));
+    let home = wanted.home.or_else(|| app.knowledge.last_worker(session?));
+    let mut free: Vec<usize> = (0..views.len())
+        .filter(|&at| views[at].ready && !tried.iter().any(|other| other.id == workers[at].id))
+        .collect();
+    free.sort_by_key(|&at| (home != Some(workers[at].id), views[at].in_flight));
+    let let_through = |at: usize, regardless: bool| {
+        let pass = workers[at].admit(now, regardless)?;
+        Some(workers[at].send(app.clock, None, pass))
+    };
+    let taken = free
+        .iter()
+        .find_map(|&at| let_through(at, conditions[at].breaker == Standing::Open));
+    // Another request tries them all just now: one of them is more than none.
+    taken.or_else(|| let_through(*free.first()?, true))
+}
+
+/// The client's body on its way to a worker.
+enum Upload {
+    /// All of it is here.
+    Whole(Bytes),
+    /// It is still coming.
+    Coming(Arc<Coming>),
+}
+
+struct Coming {
+    body: Mutex<ClientBody>,
+    touched: AtomicBool,
+}
+
+impl Upload {
+    /// A body that may be needed again is kept, if it is short; any other passes as it comes.
+    async fn of(
+        app: &App,
+        head: &http::request::Parts,
+        incoming: ClientBody,
+        idempotent: bool,
+    ) -> Result<Self, ApiError> {
+        if incoming.is_end_stream() {
+            return Ok(Self::Whole(Bytes::new()));
+        }
+        let length = head
+            .headers
+            .get(CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if idempotent && length.is_some_and(|length| length <= KEPT_BYTES) {
+            return Ok(Self::Whole(admit::read_body(app, head, incoming).await?));
+        }
+        Ok(Self::Coming(Arc::new(Coming {
+            body: Mutex::new(incoming),
+            touched: AtomicBool::new(false),
+        })))
+    }
+
+    fn body(&mut self) -> Body {
+        match self {
+            Self::Whole(bytes) => body::full(bytes.clone()),
+            Self::Coming(coming) => body::streaming(Lent(Arc::clone(coming))),
+        }
+    }
+
+    /// What is wrong with it, if it was that which ended an attempt.
+    fn failure(&self) -> Option<ApiError> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Coming(coming) => coming.body.lock().failure(),
+        }
+    }
+
+    /// Whether all of it has come.
+    fn is_here(&self) -> bool {
+        match self {
+            Self::Whole(_) => true,
+            Self::Coming(coming) => coming.body.lock().is_here(),
+        }
+    }
+
+    /// Whether none of it is lost.
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Whole(_) => true,
+            Self::Coming(coming) => !coming.touched.load(Ordering::Acquire),
+        }
+    }
+}
+
+/// A body that is lent to one attempt after the other, until one has read of it.
+struct Lent(Arc<Coming>);
+
+impl HttpBody for Lent {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.0.touched.store(true, Ordering::Release);
+        Pin::new(&mut *self.0.body.lock()).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.body.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.body.lock().size_hint()
+    }
+}
+
+/// An answer that passes through, with what must be given back when it ends.
+struct Passing {
+    inner: Incoming,
+    watchdog: Watchdog,
+    in_flight: InFlight,
+    _place: Place,
+}
+
+impl HttpBody for Passing {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let passing = self.get_mut();
+        match Pin::new(&mut passing.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                passing.watchdog.saw();
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                passing.in_flight.worker().saw_bytes(bytes);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                passing.in_flight.failed();
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => passing.watchdog.poll(cx).map(|overrun| {
+                if overrun.is_the_workers() {
+                    passing.in_flight.failed();
+                }
+                Some(Err(overrun.cause()))
+            }),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,92 @@
+//! A turn as it goes to a worker: the client's bytes, and what the router adds.
+
+use bytes::Bytes;
+use config::Priority;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request};
+use policy::route;
+use policy::units::{Millis, Tokens};
+
+use super::super::choose::{Choice, Turn};
+use super::super::{headers, splice};
+use crate::app::App;
+use crate::fleet::dialect::{Carried, TurnHint};
+
+/// The client's request, addressed to the worker, with what the router adds in headers.
+pub(super) fn turn_request(
+    app: &App,
+    head: &http::request::Parts,
+    body: Bytes,
+    turn: &Turn,
+    choice: &Choice,
+) -> Result<Request<Bytes>, http::Error> {
+    let mut headers = head.headers.clone();
+    headers::credentials(&mut headers, app.admission.has_keys());
+    headers::present(&mut headers, &choice.worker.spec);
+    headers::pin(&mut headers, choice.worker.spec.rank);
+    if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
+        && let Some(name) = session.header_value()
+    {
+        headers.insert(headers::SESSION, name);
+    }
+    if !turn.edits.is_empty() {
+        // The client spoke of the body as it was.
+        headers.remove(CONTENT_LENGTH);
+    }
+    let body = carry_hint(app, &mut headers, body, turn, choice);
+    let body = carry_priority(app, &mut headers, body, turn, choice);
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = choice.worker.uri(target)?;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// Puts the hint about its own conversation where the worker reads it, if it reads it at all.
+fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
+    let hints = &app.config.hints;
+    let is_heard = hints.enabled && hints.in_request && turn.endpoint.generates();
+    if !is_heard || choice.evict_first == Tokens::ZERO {
+        return body;
+    }
+    let spliced = match choice.worker.dialect().in_request(&TurnHint {
+        evict_first: choice.evict_first,
+        prompt: choice.matched.prompt,
+        sequence: choice.decision.sequence,
+    }) {
+        None => None,
+        Some(Carried::Header(name, value)) => {
+            headers.insert(name, value);
+            None
+        }
+        Some(_) if !turn.endpoint.takes_fields() => None,
+        Some(Carried::Field { key, value }) => splice::field(&body, key, &value),
+        Some(Carried::Member { object, key, value }) => splice::member(&body, object, key, &value),
+    };
+    let Some(spliced) = spliced else { return body };
+    // The client spoke of the body as it was.
+    headers.remove(CONTENT_LENGTH);
+    Bytes::from(spliced)
+}
+
+/// Says how urgent a turn is to an engine that takes priorities: when it is [due](policy::route::due), in milliseconds on
+/// everybody's clock, so that the requests of several routers compare. Short turns overtake, and nobody waits for ever. A
+/// client's own priority stays.
+fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
+    let sign = match choice.worker.spec.priority {
+        _ if !turn.endpoint.takes_fields() => return body,
+        Priority::Off => return body,
+        Priority::LowestFirst => 1.0,
+        Priority::HighestFirst => -1.0,
+    };
+    let terms = choice.decision.chosen();
+    let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
+    let due = route::due(Millis(app.clock.unix_ms(turn.arrived)), prefill, turn.goal.ttft);
+    let value = ((sign * due.0).round() as i64).to_string();
+    let Some(spliced) = splice::field(&body, "priority", &value) else {
+        return body;
+    };
+    headers.remove(CONTENT_LENGTH);
+    Bytes::from(spliced)
+}

@@ -1,0 +1,277 @@
+//! WebSockets (RFC 6455), as realtime endpoints speak them: once both sides have agreed, bytes pass both ways as they come.
+//!
+//! A client asks with `Upgrade` in HTTP/1.1 or with an extended `CONNECT` in HTTP/2 (RFC 8441); a worker is asked with
+//! `Upgrade`. A worker's refusal is an answer like any other. While it is open a tunnel counts as a request in flight, in
+//! the router and on the worker. It ends when either side does: what that side had still to say is passed on first. It is
+//! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit. Frames are not
+//! looked into.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HeaderName, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::ext::Protocol;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, warn};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use super::forward::{Deadline, Wanted, mark, pass};
+use super::headers;
+use crate::app::{App, Place};
+use crate::body::{self, Body};
+use crate::error::ApiError;
+
+const WEBSOCKET: &str = "websocket";
+const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
+const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
+
+/// Bytes that are read at once in each direction.
+const BUFFER_BYTES: usize = 16 * 1024;
+/// Time for one side to end after the other has.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A request asked for a WebSocket, before the fields that say so were taken off it.
+#[derive(Clone, Copy, Debug)]
+struct Asked;
+
+/// Whether a request asks for a WebSocket: noted by [`note`], or by the protocol of HTTP/2.
+#[must_use]
+pub fn is_asked<B>(request: &Request<B>) -> bool {
+    request.extensions().get::<Asked>().is_some() || is_extended_connect(request)
+}
+
+fn is_extended_connect<B>(request: &Request<B>) -> bool {
+    let protocol = request.extensions().get::<Protocol>();
+    *request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == WEBSOCKET)
+}
+
+/// Notes that a request asks for a WebSocket, while its head still says so.
+pub fn note<B>(request: &mut Request<B>) {
+    let lists = |name: HeaderName, wanted: &str| {
+        let values = request.headers().get_all(name);
+        let mut parts = values
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
+        parts.any(|part| part.trim().eq_ignore_ascii_case(wanted))
+    };
+    if *request.method() == Method::GET
+        && request.version() == Version::HTTP_11
+        && lists(UPGRADE, WEBSOCKET)
+        && lists(CONNECTION, "upgrade")
+    {
+        request.extensions_mut().insert(Asked);
+    }
+}
+
+/// Opens a tunnel to some worker.
+///
+/// # Errors
+/// If no worker is ready, or the one chosen does not answer.
+pub async fn open(
+    app: &Arc<App>,
+    mut request: Request<Incoming>,
+    (place, deadline): (Place, Deadline),
+) -> Result<Response<Body>, ApiError> {
+    let started = app.clock.now();
+    let is_h2 = is_extended_connect(&request);
+    let client = hyper::upgrade::on(&mut request);
+    let (head, _) = request.into_parts();
+    let model = model(&head.uri);
+    if let Some(model) = &model {
+        super::models::check(app, model)?;
+    }
+    let wanted = Wanted {
+        endpoint: "realtime",
+        model,
+        home: None,
+    };
+    let mut in_flight = pass::some_worker(app, &head.headers, &[], &wanted).ok_or(ApiError::NoWorkerReady)?;
+    let worker = Arc::clone(in_flight.worker());
+    let asked = ask(app, &head, is_h2, &worker)?;
+    let until = Instant::now() + app.live().limits.first_byte_timeout;
+    let until = deadline.head().map_or(until, |head| head.min(until));
+    let mut response = match timeout_at(until, app.client.request(asked)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => {
+            warn!(worker = worker.name(), %error, "no tunnel");
+            return Err(ApiError::WorkerFailed);
+        }
+        Err(_) => return Err(ApiError::WorkerTimeout(app.live().limits.first_byte_timeout)),
+    };
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let how = (started, wanted.endpoint);
+        return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
+    }
+    in_flight.answered();
+    let sides = (client, hyper::upgrade::on(&mut response));
+    let (mut parts, _) = response.into_parts();
+    mark(&mut parts.headers, &worker, None);
+    if is_h2 {
+        parts.status = StatusCode::OK;
+        parts.headers.remove(ACCEPT);
+    } else {
+        switched(&mut parts.headers);
+    }
+    parts.version = Version::HTTP_11;
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        let ended = join(&app, sides).await;
+        match &ended {
+            Ok(how) => debug!(worker = in_flight.worker().name(), how, "tunnel ended"),
+            Err(error) => debug!(worker = in_flight.worker().name(), %error, "tunnel broke"),
+        }
+        let outcome = if ended.is_ok() { "ok" } else { "broken" };
+        app.metrics
+            .request(wanted.endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+        drop((in_flight, place));
+    });
+    Ok(Response::from_parts(parts, body::full(Bytes::new())))
+}
+
+/// The model that a tunnel is for: `?model=`, as OpenAI's realtime endpoint has it.
+fn model(uri: &http::Uri) -> Option<String> {
+    let value = uri
+        .query()?
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("model="))?;
+    super::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
+}
+
+fn switched(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
+}
+
+/// The request to the worker, in HTTP/1.1 whatever the client's was.
+fn ask(
+    app: &App,
+    head: &http::request::Parts,
+    is_h2: bool,
+    worker: &crate::fleet::Worker,
+) -> Result<Request<Body>, ApiError> {
+    let mut headers = head.headers.clone();
+    switched(&mut headers);
+    headers::credentials(&mut headers, app.admission.has_keys());
+    headers::present(&mut headers, &worker.spec);
+    headers::pin(&mut headers, worker.spec.rank);
+    if is_h2 {
+        // RFC 8441 has no key; the worker wants one, and what it makes of it stays here.
+        headers.insert(KEY, key(app));
+        headers.entry(VERSION).or_insert(HeaderValue::from_static("13"));
+    }
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut request = Request::new(body::full(Bytes::new()));
+    *request.uri_mut() = worker.uri(target).map_err(|_| ApiError::NotFound)?;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// Sixteen bytes in base64 that need be no secret (RFC 6455, section 10.3, guards browsers with them).
+fn key(app: &App) -> HeaderValue {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = xxh3_128_with_seed(app.ids.next().hex().as_bytes(), 1);
+    let mut text: String = (0..22)
+        .map(|digit| {
+            // 21 digits of six bits and one of the two that are left.
+            let six = if digit < 21 {
+                bits >> (122 - 6 * digit)
+            } else {
+                bits << 4
+            };
+            char::from(DIGITS[(six & 63) as usize])
+        })
+        .collect();
+    text.push_str("==");
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("dGFpbHJvdXRlLXR1bm5lbA=="))
+}
+
+/// Passes bytes both ways until the tunnel ends. Returns what ended it.
+async fn join(app: &App, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'static str, io::Error> {
+    let both = async { tokio::try_join!(client, worker) };
+    let (client, worker) = tokio::time::timeout(LAST_WORDS, both)
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        .map_err(io::Error::other)?;
+    relay(
+        TokioIo::new(client),
+        TokioIo::new(worker),
+        app.config.http.tunnel_idle_timeout,
+        app.when_cut_off(),
+    )
+    .await
+}
+
+/// What passed last, as milliseconds since the tunnel began.
+struct Activity {
+    began: Instant,
+    last_ms: AtomicU64,
+}
+
+impl Activity {
+    fn now(&self) {
+        self.last_ms
+            .store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Ends when nothing has passed for so long.
+    async fn idle(&self, limit: Duration) {
+        loop {
+            let quiet = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed)) + limit;
+            if quiet <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(quiet).await;
+        }
+    }
+}
+
+async fn relay(
+    client: TokioIo<Upgraded>,
+    worker: TokioIo<Upgraded>,
+    limit: Duration,
+    cut: impl Future<Output = ()>,
+) -> Result<&'static str, io::Error> {
+    let activity = Activity {
+        began: Instant::now(),
+        last_ms: AtomicU64::new(0),
+    };
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_worker, to_worker) = tokio::io::split(worker);
+    let up = pump(from_client, to_worker, &activity);
+    let down = pump(from_worker, to_client, &activity);
+    tokio::pin!(up, down, cut);
+    tokio::select! {
+        ended = &mut up => { ended?; let _ = tokio::time::timeout(LAST_WORDS, down).await; Ok("by the client") }
+        ended = &mut down => { ended?; let _ = tokio::time::timeout(LAST_WORDS, up).await; Ok("by the worker") }
+        () = activity.idle(limit) => Ok("silent for too long"),
+        () = &mut cut => Ok("cut"),
+    }
+}
+
+/// Passes bytes one way until their end, which is passed on too.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    activity: &Activity,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        activity.now();
+        to.write_all(&buffer[..read]).await?;
+        to.flush().await?;
+    }
+}

@@ -1,0 +1,254 @@
+//! A configuration that changes while the router serves.
+//!
+//! On SIGHUP, and when one of the files changes that the configuration is made of, all of it is read again: file,
+//! environment and flags, keys, certificates. If anything in it is wrong, nothing changes: the last good one stays in
+//! force, and the log, a metric (`tailroute_config_reloads_total`) and `GET /admin/v1/config` say what is wrong.
+//!
+//! | in force at once | what it means for what is under way |
+//! |---|---|
+//! | `[routing]` | the next choice |
+//! | `[objective]` | the next turn |
+//! | `[limits]`, but for what connections are accepted with | the next request |
+//! | `[admission]`, `[[keys]]`, the files of keys and of the secret | the next request; what a key has used stays used |
+//! | certificates | the next connection, on both sides |
+//!
+//! Everything else needs a restart, which a [hand-over](crate::serve) makes harmless; it is named where it changed. Files
+//! are compared by what the file system says of them, links followed, twice a second: a mounted ConfigMap is a link that
+//! is swapped, and notifications do not tell of that on every file system.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{Config, LoadError, Overrides};
+use serde::Serialize;
+use tokio::sync::Notify;
+use tracing::{info, warn};
+
+use crate::app::App;
+use crate::tls::TlsError;
+
+/// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What a configuration is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The file.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub environment: BTreeMap<String, String>,
+    /// The command line.
+    pub overrides: Overrides,
+}
+
+/// What came of the last reload.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct State {
+    /// Configurations that were put in force, the first included.
+    pub generation: u64,
+    /// Why the last one that was read was not; `null` if it was.
+    pub refused: Option<String>,
+    /// Sections that have changed and need a restart.
+    pub needs_restart: Vec<&'static str>,
+}
+
+/// Why a configuration was not put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// It is wrong.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its certificates are.
+    #[error("the certificates cannot be used: {0}")]
+    Tls(#[from] TlsError),
+    /// It would let everybody in.
+    #[error(
+        "[[keys]] and admission.keys_file are gone, which would let everybody in: to serve without keys, restart the router"
+    )]
+    KeysGone,
+    /// It would ask nobody for a certificate any more.
+    #[error(
+        "tls.client_ca_file is gone, which would let clients in without a certificate: for that, restart the router"
+    )]
+    ClientCaGone,
+}
+
+impl Source {
+    /// Puts the configuration together.
+    ///
+    /// # Errors
+    /// If it is wrong.
+    pub fn load(&self) -> Result<Config, LoadError> {
+        config::load_file(
+            self.file.as_deref(),
+            self.environment.clone(),
+            self.overrides.clone(),
+        )
+    }
+}
+
+/// Reads the configuration again, and puts it in force if nothing in it is wrong.
+pub fn reload(app: &App, source: &Source) {
+    let outcome = source.load().map_err(ReloadError::from);
+    let outcome = outcome.and_then(|config| app.reconfigure(&config));
+    let mut state = app.reloads.lock();
+    match outcome {
+        Ok(needs_restart) => {
+            state.generation += 1;
+            state.refused = None;
+            info!(generation = state.generation, "configuration read again");
+            if !needs_restart.is_empty() && needs_restart != state.needs_restart {
+                warn!(
+                    sections = needs_restart.join(", "),
+                    "changed, but only a restart puts it in force"
+                );
+            }
+            state.needs_restart = needs_restart;
+            app.metrics.reloaded(true);
+        }
+        Err(error) => {
+            let why = chain(&error);
+            warn!(
+                error = why,
+                "configuration refused; the last good one stays in force"
+            );
+            state.refused = Some(why);
+            app.metrics.reloaded(false);
+        }
+    }
+}
+
+/// Whether `new` lets nobody in whom what is in force keeps out. Half a file can be a whole configuration, and nobody who
+/// asked for keys or certificates means to stop by accident.
+///
+/// # Errors
+/// What it would let in.
+pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
+    if app.admission.has_keys() && !new.requires_keys() {
+        return Err(ReloadError::KeysGone);
+    }
+    let asks = |config: &Config| {
+        let server = config.tls.server.as_ref();
+        server.is_some_and(|server| server.client_ca.is_some())
+    };
+    if asks(&app.config) && !asks(new) {
+        return Err(ReloadError::ClientCaGone);
+    }
+    Ok(())
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Reads the configuration again whenever it is asked to, or a file of it changes. Does not end.
+pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
+    let mut in_force = look(&app, &source);
+    let mut seen = in_force.clone();
+    loop {
+        let was_asked = tokio::select! {
+            () = asked.notified() => true,
+            () = tokio::time::sleep(LOOK) => false,
+        };
+        let before = std::mem::replace(&mut seen, look(&app, &source));
+        if !was_asked && (seen == in_force || seen != before) {
+            continue;
+        }
+        in_force.clone_from(&seen);
+        let (app, source) = (Arc::clone(&app), source.clone());
+        // Reads files.
+        let _ = tokio::task::spawn_blocking(move || reload(&app, &source)).await;
+    }
+}
+
+/// What tells one state of a file from another.
+type Looks = (u64, u64, i64, i64, u64);
+
+/// The files as they are now, those of the configuration in force included.
+fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
+    let live = app.live();
+    let own = source.file.iter().chain(&live.files);
+    own.map(|path| (path.clone(), looks(path))).collect()
+}
+
+fn looks(path: &Path) -> Option<Looks> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((
+        found.dev(),
+        found.ino(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.size(),
+    ))
+}
+
+/// What can change while the router serves, and is not kept elsewhere.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// What has to be met.
+    pub objective: config::Objective,
+    /// Bounds.
+    pub limits: config::Limits,
+    /// Files that the configuration names, and that are read again with it.
+    files: Vec<PathBuf>,
+}
+
+impl Live {
+    /// Of a configuration.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let admission = &config.admission;
+        let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);
+        Self {
+            objective: config.objective.clone(),
+            limits: config.limits.clone(),
+            files: config.tls.files().into_iter().chain(keys).cloned().collect(),
+        }
+    }
+}
+
+/// Sections that differ from what the router was started with, and cannot change while it serves.
+#[must_use]
+pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let connections = |config: &Config| {
+        let limits = &config.limits;
+        let sizes = (limits.max_connections, limits.max_header_bytes);
+        (sizes, limits.header_timeout, limits.connect_timeout)
+    };
+    let changed = [
+        ("server", old.server != new.server),
+        ("admin", old.admin != new.admin),
+        ("http", old.http != new.http),
+        ("workers", old.workers != new.workers),
+        (
+            "routing.utilisation_window_s",
+            old.routing.utilisation_window != new.routing.utilisation_window,
+        ),
+        ("hints", old.hints != new.hints),
+        ("learning", old.learning != new.learning),
+        ("index", old.index != new.index),
+        ("health", old.health != new.health),
+        ("failure", old.failure != new.failure),
+        ("limits (of connections)", connections(old) != connections(new)),
+        (
+            "tls (on or off)",
+            old.tls.server.is_some() != new.tls.server.is_some(),
+        ),
+        ("capture", old.capture != new.capture),
+        ("log", old.log != new.log),
+    ];
+    let names = changed.into_iter().filter(|(_, changed)| *changed);
+    names.map(|(name, _)| name).collect()
+}

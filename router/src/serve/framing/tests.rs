@@ -1,0 +1,318 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::super::checked::Checked;
+use super::super::client_io::Progress;
+use super::*;
+
+const HOST: &str = "host: h\r\n";
+
+/// Reads it in parts; where the part begins, in all of it, in which something was refused, and at what.
+fn refused(stream: &[u8], cuts: &[usize]) -> Option<usize> {
+    let mut framing = Framing::new(usize::MAX);
+    let mut start = 0;
+    let ends = cuts.iter().copied().chain([stream.len()]);
+    for end in ends {
+        if let Err(refused) = framing.read(&stream[start..end]) {
+            assert_eq!(framing.read(b"x").unwrap_err().at, 0, "it stays refused");
+            return Some(start + refused.at);
+        }
+        start = end;
+    }
+    None
+}
+
+fn whole(stream: &str) -> Option<usize> {
+    let found = refused(stream.as_bytes(), &[]);
+    // Nor does it matter how it is cut.
+    let every: Vec<usize> = (1..stream.len()).collect();
+    assert_eq!(
+        refused(stream.as_bytes(), &every).is_some(),
+        found.is_some(),
+        "{stream:?}"
+    );
+    found
+}
+
+fn get(fields: &str) -> String {
+    format!("GET / HTTP/1.1\r\n{HOST}{fields}\r\n")
+}
+
+#[test]
+fn what_has_one_reading_passes_and_so_does_what_follows_it() {
+    for one in [
+        get(""),
+        get("content-length: 0\r\n"),
+        get("Content-Length:  3 \r\n") + "abc",
+        get("content-length: 003\r\n") + "\r\n\0",
+        get("TRANSFER-encoding:\tChunked\r\n") + "3\r\nabc\r\n0\r\n\r\n",
+        get("transfer-encoding: chunked\r\n") + "1;a=\"b\"\r\n\n\r\n00\r\nx-end: 1\r\n\r\n",
+        get("x-empty:\r\nx: \u{e9}\t~\r\n"),
+        format!("\r\n\r\n{}", get("")),
+        "GET / HTTP/1.0\r\n\r\n".to_owned(),
+        "PRI * HTTP/1.1\r\nhost: h\r\n\r\n".to_owned(),
+        "OPTIONS * HTTP/1.1\r\nhost: h\r\n\r\n".to_owned(),
+    ] {
+        assert_eq!(whole(&one), None, "{one:?}");
+        assert_eq!(whole(&(one.clone() + &one)), None, "{one:?} twice");
+    }
+}
+
+#[test]
+fn what_has_two_readings_is_refused() {
+    let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n");
+    let chunked = |body: &str| get("transfer-encoding: chunked\r\n") + body;
+    for stream in [
+        // Two lengths.
+        get("content-length: 3\r\ntransfer-encoding: chunked\r\n"),
+        get("transfer-encoding: chunked\r\ncontent-length: 3\r\n"),
+        get("content-length: 3\r\ncontent-length: 4\r\n"),
+        get("content-length: 3\r\ncontent-length: 3\r\n"),
+        get("content-length: 3, 3\r\n"),
+        // Numbers that some read.
+        get("content-length: +5\r\n"),
+        get("content-length: -5\r\n"),
+        get("content-length: 0x5\r\n"),
+        get("content-length: 5 5\r\n"),
+        get("content-length:\r\n"),
+        get("content-length: 18446744073709551616\r\n"),
+        // Codings.
+        get("transfer-encoding: gzip, chunked\r\n"),
+        get("transfer-encoding: identity\r\n"),
+        get("transfer-encoding: xchunked\r\n"),
+        get("transfer-encoding: \"chunked\"\r\n"),
+        get("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n"),
+        get("transfer-encoding:\r\n"),
+        "GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n".to_owned(),
+        // Names and lines.
+        get("content-length : 3\r\n"),
+        get("transfer-encoding\t: chunked\r\n"),
+        get(" x: 1\r\n"),
+        get("x: 1\r\n folded\r\n"),
+        get("x: 1\r\n\tfolded\r\n"),
+        get(": 1\r\n"),
+        get("x\r\n"),
+        get("x y: 1\r\n"),
+        get("x: 1\n"),
+        get("x: a\rb\r\n"),
+        get("x: a\0b\r\n"),
+        get("x\0: a\r\n"),
+        "GET / HTTP/1.1\nhost: h\n\n".to_owned(),
+        "\nGET / HTTP/1.1\r\nhost: h\r\n\r\n".to_owned(),
+        // Hosts.
+        head(""),
+        head("host: a\r\nhost: b\r\n"),
+        // Request lines.
+        "GET  / HTTP/1.1\r\n".to_owned(),
+        "GET / HTTP/1.1 \r\n".to_owned(),
+        "GET / x HTTP/1.1\r\n".to_owned(),
+        "GET\t/ HTTP/1.1\r\n".to_owned(),
+        "GET HTTP/1.1\r\n".to_owned(),
+        " GET / HTTP/1.1\r\n".to_owned(),
+        "GET /\t HTTP/1.1\r\n".to_owned(),
+        "GET / HTTP/1.2\r\n".to_owned(),
+        "GET / HTTP/2.0\r\n".to_owned(),
+        "GET / http/1.1\r\n".to_owned(),
+        "GET /\r\n".to_owned(),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\rX\n".to_owned(),
+        // Chunks.
+        chunked("\r\n"),
+        chunked("+3\r\nabc\r\n"),
+        chunked("0x3\r\nabc\r\n"),
+        chunked("3 \r\nabc\r\n"),
+        chunked(" 3\r\nabc\r\n"),
+        chunked("3\nabc\r\n"),
+        chunked("g\r\n"),
+        chunked("-1\r\n"),
+        chunked("00000000000000003\r\nabc\r\n"),
+        chunked("3\r\nabcd\r\n"),
+        chunked("3\r\nabc\n"),
+        chunked("3\r\nab\r\n0\r\n\r\n"),
+        chunked("3;a\nb\r\nabc\r\n"),
+        chunked("3;a\rb\r\nabc\r\n"),
+        chunked("3;a\0\r\nabc\r\n"),
+        chunked(&format!("3;{}\r\nabc\r\n", "x".repeat(300))),
+        chunked(&"3".repeat(300)),
+        // Trailers.
+        chunked("0\r\ncontent-length: 3\r\n\r\n"),
+        chunked("0\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        chunked("0\r\nhost: other\r\n\r\n"),
+        chunked("0\r\n x: 1\r\n\r\n"),
+        chunked("0\r\nx : 1\r\n\r\n"),
+        chunked("0\r\n\n"),
+    ] {
+        assert!(whole(&stream).is_some(), "{stream:?}");
+        assert!(whole(&(get("") + &stream)).is_some(), "after another: {stream:?}");
+        assert!(twin::read(stream.as_bytes()).refused.is_some(), "{stream:?}");
+    }
+}
+
+#[test]
+fn what_is_not_http_1_is_left_alone() {
+    assert_eq!(whole("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\n\r\nany\r"), None);
+    let mut framing = Framing::new(100);
+    framing.read(get("").as_bytes()).unwrap();
+    framing.is_upgraded();
+    framing.read(b"\x82\0\0\r \n\n").unwrap();
+}
+
+#[test]
+fn a_line_is_bounded() {
+    let mut framing = Framing::new(100);
+    framing.read(b"GET / HTTP/1.1\r\nx: ").unwrap();
+    assert!(framing.read(&[b'a'; 98]).is_err());
+}
+
+/// Requests, most of them good, with some bytes put out of their place.
+fn streams() -> impl Strategy<Value = Vec<u8>> {
+    let odd = prop::sample::select(vec![
+        "content-length: 2\r\n",
+        "content-length: 002\r\n",
+        "transfer-encoding: chunked\r\n",
+        "x-a: 1\r\n",
+        "x: a\tb\r\n",
+        "connection: keep-alive\r\n",
+        "te: trailers\r\n",
+        "content-length:2\r\n",
+        "Transfer-Encoding:chunked\r\n",
+    ]);
+    let fields = prop::collection::vec(odd, 0..3).prop_map(|fields| fields.concat());
+    let body = prop::sample::select(vec![
+        "",
+        "ab",
+        "2\r\nab\r\n0\r\n\r\n",
+        "0\r\n\r\n",
+        "1;x\r\na\r\n2\r\n\r\n\r\n0\r\nx-t: 1\r\n\r\n",
+        "\r\n",
+        "f\r\nGET / HTTP/1.1\r\n0\r\n\r\n",
+    ]);
+    let line = prop::sample::select(vec![
+        "GET /a HTTP/1.1",
+        "POST /b?c HTTP/1.1",
+        "GET / HTTP/1.0",
+        "OPTIONS * HTTP/1.1",
+    ]);
+    let host = prop::sample::select(vec![HOST, HOST, HOST, ""]);
+    let one = (line, host, fields, body)
+        .prop_map(|(line, host, fields, body)| format!("{line}\r\n{host}{fields}\r\n{body}").into_bytes());
+    let put = (
+        any::<Index>(),
+        prop::sample::select(b"\r\n\0 \t:;3fg\xe9".to_vec()),
+        0..3_u8,
+    );
+    (prop::collection::vec(one, 1..5), prop::collection::vec(put, 0..3)).prop_map(|(requests, puts)| {
+        let mut stream = requests.concat();
+        for (at, byte, how) in puts {
+            let at = at.index(stream.len());
+            match how {
+                0 => stream.insert(at, byte),
+                1 => stream[at] = byte,
+                _ => drop(stream.remove(at)),
+            }
+            if stream.is_empty() {
+                stream.push(b'G');
+            }
+        }
+        stream
+    })
+}
+
+/// Whether a refusal lies within the line that the twin refuses. It may lie behind the line's beginning, which has passed
+/// then; what hyper is left with is no line either.
+fn agree(stream: &[u8], refused: Option<usize>) -> bool {
+    match (refused, twin::read(stream).refused) {
+        (None, None) => true,
+        (Some(at), Some(line)) => {
+            let end = memchr::memchr(b'\n', &stream[line..]).map_or(stream.len(), |end| line + end);
+            (line..=end).contains(&at)
+        }
+        _ => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_refuses_what_its_twin_refuses_at_the_same_line_however_it_is_cut(
+        stream in streams(),
+        cuts in prop::collection::vec(any::<Index>(), 0..6),
+    ) {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len())).collect();
+        cuts.sort_unstable();
+        prop_assert!(agree(&stream, refused(&stream, &[])));
+        prop_assert!(agree(&stream, refused(&stream, &cuts)));
+    }
+
+    #[test]
+    fn any_bytes_are_read_alike_however_they_are_cut(
+        stream in prop::collection::vec(prop::sample::select(b"GET / HTTP/1.1\r\n\r\n:0\r\n".to_vec()), 1..60),
+        cut in any::<Index>(),
+    ) {
+        let cut = cut.index(stream.len());
+        prop_assert!(agree(&stream, refused(&stream, &[])));
+        prop_assert!(agree(&stream, refused(&stream, &[cut])));
+    }
+}
+
+/// What hyper makes of a stream that passes the guard, and the statuses that it answers.
+async fn by_hyper(stream: Vec<u8>) -> (Vec<twin::Request>, Vec<u16>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let service = {
+        let seen = Arc::clone(&seen);
+        service_fn(move |request: hyper::Request<Incoming>| {
+            let seen = Arc::clone(&seen);
+            async move {
+                let (head, body) = request.into_parts();
+                // A body that breaks off is no request.
+                let body = body.collect().await?.to_bytes().to_vec();
+                let (method, target) = (head.method.to_string(), head.uri.to_string());
+                seen.lock().push(twin::Request { method, target, body });
+                Ok::<_, hyper::Error>(hyper::Response::new(Full::new(Bytes::new())))
+            }
+        })
+    };
+    let (mut client, server) = tokio::io::duplex(1 << 16);
+    client.write_all(&stream).await.unwrap();
+    client.shutdown().await.unwrap();
+    let io = Checked::new(server, Arc::new(Progress::default()), 1 << 16);
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    // The end of the bytes is not the end of the client.
+    let _ = builder
+        .half_close(true)
+        .serve_connection(TokioIo::new(io), service)
+        .await;
+    let mut said = Vec::new();
+    client.read_to_end(&mut said).await.unwrap();
+    let said = String::from_utf8(said).unwrap();
+    let statuses = said
+        .split("HTTP/1.")
+        .skip(1)
+        .map(|answer| answer[2..5].parse().unwrap())
+        .collect();
+    let seen = seen.lock().clone();
+    (seen, statuses)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hyper_reads_what_passes_as_the_twin_does_and_refuses_what_does_not(stream in streams()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let reading = twin::read(&stream);
+        let (seen, statuses) = runtime.block_on(by_hyper(stream));
+        // It may refuse more than the guard does, and ends with a request of HTTP/1.0; it never sees another request.
+        prop_assert_eq!(&seen[..], &reading.requests[..seen.len().min(reading.requests.len())]);
+        prop_assert!(statuses.iter().rev().skip(1).all(|status| *status == 200), "{:?}", statuses);
+    }
+}

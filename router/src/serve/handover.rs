@@ -1,0 +1,167 @@
+//! One process gives its listening sockets to the next, so that an upgrade drops nothing.
+//!
+//! ```text
+//! new ── connects to server.handover ──▶ old
+//! new ◀── its two listening sockets ──── old          both accept from here on
+//! new serves; some worker is ready (or READY_LIMIT has passed)
+//! new ── 'R' ──────────────────────────▶ old          which accepts no more, drains, and ends
+//! new listens on server.handover itself, under the same name
+//! ```
+//!
+//! Whatever goes wrong before the `R`, the old process goes on serving. The local socket's name is in a folder that only
+//! the two may write to, its mode is 0600, and the old process gives its sockets to no other user than its own.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{info, warn};
+
+/// Sockets that are handed over.
+const SOCKETS: usize = 2;
+/// For the old process to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// What comes with the sockets, and what says that the new process serves.
+const HERE: u8 = b'L';
+const READY: u8 = b'R';
+
+/// The process that had the sockets before.
+#[derive(Debug)]
+pub(super) struct Predecessor(UnixStream);
+
+impl Predecessor {
+    /// Tells it that this process serves.
+    pub(super) async fn relieve(mut self) {
+        if let Err(error) = self.0.write_all(&[READY]).await {
+            warn!(%error, "the process before this one was gone already");
+        }
+    }
+}
+
+/// Asks whoever listens on `path` for its sockets. `None` if nobody does.
+pub(super) async fn ask(path: &Path) -> io::Result<Option<(Vec<TcpListener>, Predecessor)>> {
+    let stream = match UnixStream::connect(path).await {
+        Ok(stream) => stream,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let receive = stream.async_io(Interest::READABLE, || receive(stream.as_fd()));
+    let sockets = tokio::time::timeout(ANSWER_LIMIT, receive)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    let sockets = sockets.into_iter().map(TcpListener::from).collect();
+    Ok(Some((sockets, Predecessor(stream))))
+}
+
+/// Waits until another process has taken over these sockets. Does not end before.
+pub(super) async fn offer(path: PathBuf, sockets: [OwnedFd; SOCKETS]) {
+    let listener = match listen(&path) {
+        Ok(listener) => listener,
+        Err(error) => {
+            warn!(%error, path = %path.display(), "no process will be able to take over from this one");
+            return std::future::pending().await;
+        }
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match give(stream, &sockets).await {
+                Ok(()) => {
+                    info!("another process has taken over");
+                    return;
+                }
+                Err(error) => warn!(%error, "a process that wanted to take over did not"),
+            },
+            Err(error) => {
+                warn!(%error, "cannot accept on the hand-over socket");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// Listens under a name that another process may listen under still: the last one has it.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let mut own = path.as_os_str().to_owned();
+    own.push(format!(".{}", std::process::id()));
+    let own = PathBuf::from(own);
+    let _ = std::fs::remove_file(&own);
+    let listener = UnixListener::bind(&own)?;
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&own, path)?;
+    Ok(listener)
+}
+
+async fn give(mut stream: UnixStream, sockets: &[OwnedFd; SOCKETS]) -> io::Result<()> {
+    let peer = stream.peer_cred()?.uid();
+    if peer != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("it is user {peer}'s"),
+        ));
+    }
+    stream
+        .async_io(Interest::WRITABLE, || send(stream.as_fd(), sockets))
+        .await?;
+    // As long as it takes: a new process may load a model list of many workers. If it dies, the stream ends.
+    let mut said = [0];
+    stream.read_exact(&mut said).await?;
+    if said == [READY] {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+fn send(stream: BorrowedFd<'_>, sockets: &[OwnedFd; SOCKETS]) -> io::Result<()> {
+    let [data, admin] = sockets.each_ref().map(AsFd::as_fd);
+    let borrowed = [data, admin];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&borrowed));
+    sendmsg(
+        stream,
+        &[IoSlice::new(&[HERE])],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+fn receive(stream: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut sockets = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            sockets.extend(descriptors);
+        }
+    }
+    if received.bytes != 1 || byte != [HERE] || sockets.len() != SOCKETS {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(sockets)
+}

@@ -1,0 +1,235 @@
+//! Turns to workers and their answers back, over HTTP/1.1, within the task of the client's connection.
+//!
+//! A token is worth some microseconds of the router's time, and most of those are the system's: one read, one write, one
+//! wake-up. hyper's pooled client adds a task per connection, so that a token passes two tasks and a channel between them,
+//! and a frame per chunk of the wire, which is per token. Here the future of the client's own request reads the worker's
+//! socket itself: one wake-up per read, one frame per read however many chunks are in it, no memory for a stream that is
+//! silent. What that gains is in docs/performance.md.
+//!
+//! What is spoken is the part of HTTP/1.1 that an engine speaks to a sidecar: requests whose body is here as a whole, in
+//! plain text, answered one at a time. Everything else (https, upgrades, bodies that stream in) goes through hyper's
+//! client, whose answers have the same type here.
+//!
+//! - An answer that can be read in two ways is refused, and a connection on which there was any doubt is not used again.
+//! - A connection that the worker has closed meanwhile is noticed before anything is written on it, if the system knows.
+//! - Dropping the answer, or the future that waits for it, closes the connection. That is how a worker learns that nobody
+//!   listens any more.
+
+mod answer;
+mod decoder;
+mod exchange;
+mod head;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri};
+use hyper_util::client::legacy;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+pub use self::answer::Answer;
+use self::exchange::Failed;
+
+/// What is read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Idle connections that are kept to a worker.
+const MAX_IDLE: usize = 1024;
+
+thread_local! {
+    /// Where every read goes first: what is kept of it is copied out, so that a silent stream holds no buffer.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
+}
+
+/// Why a request brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There was no connection to send it on.
+    #[error("no connection")]
+    Connect(#[source] io::Error),
+    /// The connection was lost before the first byte was written.
+    #[error("the connection was lost before the request was written")]
+    Unsent(#[source] io::Error),
+    /// The connection was lost after that, or what came was no answer.
+    #[error("no answer")]
+    Lost(#[source] io::Error),
+    /// hyper's client failed.
+    #[error(transparent)]
+    Hyper(#[from] legacy::Error),
+}
+
+impl Error {
+    /// Whether no connection came up.
+    #[must_use]
+    pub fn is_connect(&self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Hyper(error) => error.is_connect(),
+            Self::Unsent(_) | Self::Lost(_) => false,
+        }
+    }
+}
+
+/// Where a worker is, and the connections to it that nobody uses at the moment.
+#[derive(Debug)]
+pub struct Origin {
+    host: String,
+    port: u16,
+    authority: HeaderValue,
+    connect_timeout: Duration,
+    /// A connection that has been idle for longer is not used again: before the worker is likely to close it.
+    idle_timeout: Duration,
+    /// The longest idle first.
+    idle: Mutex<VecDeque<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    stream: TcpStream,
+    since: Instant,
+}
+
+/// An answer that is waited for. Dropping it closes the connection.
+pub struct Reply(Pin<Box<dyn Future<Output = Result<Response<Answer>, Error>> + Send>>);
+
+impl Future for Reply {
+    type Output = Result<Response<Answer>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
+impl Reply {
+    /// An answer that comes through hyper's client.
+    #[must_use]
+    pub fn hyper(reply: legacy::ResponseFuture) -> Self {
+        Self(Box::pin(async move { Ok(reply.await?.map(Answer::from)) }))
+    }
+}
+
+impl Origin {
+    /// The origin of a worker at `url`; `None` if it cannot be spoken to in plain text.
+    #[must_use]
+    pub fn new(url: &Uri, connect_timeout: Duration, idle_timeout: Duration) -> Option<Arc<Self>> {
+        if url.scheme_str() != Some("http") {
+            return None;
+        }
+        let authority = url.authority()?;
+        let host = authority.host();
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        // A name and a password in it, if any, are no part of the host.
+        let (_, named) = authority
+            .as_str()
+            .rsplit_once('@')
+            .unwrap_or(("", authority.as_str()));
+        Some(Arc::new(Self {
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(80),
+            authority: HeaderValue::from_str(named).ok()?,
+            connect_timeout,
+            idle_timeout,
+            idle: Mutex::default(),
+        }))
+    }
+
+    /// Sends a request, on a connection that is free if there is one.
+    #[must_use]
+    pub fn send(self: &Arc<Self>, request: Request<Bytes>) -> Reply {
+        let origin = Arc::clone(self);
+        Reply(Box::pin(async move {
+            let head = head::write(&request, &origin.authority);
+            let body = request.into_body();
+            loop {
+                let kept = origin.take();
+                let is_kept = kept.is_some();
+                let stream = match kept {
+                    Some(stream) => stream,
+                    None => origin.connect().await.map_err(Error::Connect)?,
+                };
+                match exchange::exchange(&origin, stream, &head, &body).await {
+                    Ok(response) => return Ok(response),
+                    // It had been closed, and the worker has seen nothing of this.
+                    Err(Failed { sent: false, .. }) if is_kept => {}
+                    Err(Failed { sent: false, error }) => return Err(Error::Unsent(error)),
+                    Err(Failed { sent: true, error }) => return Err(Error::Lost(error)),
+                }
+            }
+        }))
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let connect = TcpStream::connect((self.host.as_str(), self.port));
+        let stream = timeout(self.connect_timeout, connect)
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// The connection that was used last, if it is still good.
+    fn take(&self) -> Option<TcpStream> {
+        let mut idle = self.idle.lock();
+        self.drop_old(&mut idle);
+        while let Some(Idle { stream, .. }) = idle.pop_back() {
+            // Without a call to the system unless it has said that there is something to read: the worker's goodbye, or
+            // bytes that nobody asked for.
+            let quiet = stream.try_read(&mut [0; 1]);
+            if quiet.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection on which nothing is under way.
+    fn keep(&self, stream: TcpStream) {
+        let mut idle = self.idle.lock();
+        self.drop_old(&mut idle);
+        if idle.len() < MAX_IDLE {
+            idle.push_back(Idle {
+                stream,
+                since: Instant::now(),
+            });
+        }
+    }
+
+    fn drop_old(&self, idle: &mut VecDeque<Idle>) {
+        let now = Instant::now();
+        while idle
+            .front()
+            .is_some_and(|first| now - first.since > self.idle_timeout)
+        {
+            idle.pop_front();
+        }
+    }
+
+    /// Closes connections that have been idle for too long. To be called now and then: without requests nobody else does.
+    pub fn tidy(&self) {
+        self.drop_old(&mut self.idle.lock());
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests;

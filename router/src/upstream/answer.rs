@@ -1,0 +1,163 @@
+//! The body of an answer, as it comes.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::decoder::{Decoder, Framing};
+use super::{Origin, SCRATCH, invalid};
+use crate::body::BodyError;
+
+/// An answer's body. Dropping it before its end closes the connection.
+#[derive(Debug)]
+pub struct Answer(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Own(Box<Own>),
+    Hyper(Incoming),
+}
+
+#[derive(Debug)]
+struct Own {
+    origin: Arc<Origin>,
+    /// `None` once the body has ended.
+    stream: Option<TcpStream>,
+    decoder: Decoder,
+    reusable: bool,
+    /// Came with the head.
+    rest: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl From<Incoming> for Answer {
+    fn from(incoming: Incoming) -> Self {
+        Self(Inner::Hyper(incoming))
+    }
+}
+
+impl Answer {
+    pub(super) fn new(
+        origin: Arc<Origin>,
+        stream: TcpStream,
+        framing: Framing,
+        reusable: bool,
+        rest: Bytes,
+    ) -> Self {
+        let mut own = Own {
+            origin,
+            stream: Some(stream),
+            decoder: Decoder::new(framing),
+            reusable,
+            rest,
+            trailers: None,
+        };
+        if own.decoder.is_done() {
+            let excess = !own.rest.is_empty();
+            own.ended(excess);
+        }
+        Self(Inner::Own(Box::new(own)))
+    }
+}
+
+impl Own {
+    /// The body has ended; bytes after it are no answer to anything.
+    fn ended(&mut self, excess: bool) {
+        self.trailers = self.decoder.trailers();
+        self.rest = Bytes::new();
+        if let Some(stream) = self.stream.take()
+            && self.reusable
+            && !excess
+        {
+            self.origin.keep(stream);
+        }
+    }
+
+    /// What of these bytes is body.
+    fn decode(&mut self, wire: &[u8]) -> io::Result<Vec<u8>> {
+        let mut body = Vec::with_capacity(wire.len());
+        let taken = self.decoder.take(wire, &mut body).map_err(invalid)?;
+        if self.decoder.is_done() {
+            self.ended(taken < wire.len());
+        }
+        Ok(body)
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            let body = self.decode(&rest)?;
+            if !body.is_empty() {
+                return Poll::Ready(Ok(Some(body.into())));
+            }
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            loop {
+                let Some(stream) = &mut self.stream else {
+                    return Poll::Ready(Ok(None));
+                };
+                let mut buffer = ReadBuf::new(scratch);
+                ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
+                let wire = buffer.filled();
+                if wire.is_empty() {
+                    self.stream = None;
+                    if !self.decoder.close() {
+                        return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                    }
+                    return Poll::Ready(Ok(None));
+                }
+                let body = self.decode(wire)?;
+                if !body.is_empty() {
+                    return Poll::Ready(Ok(Some(body.into())));
+                }
+            }
+        })
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.get_mut().0 {
+            Inner::Hyper(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            Inner::Own(own) => match ready!(own.poll_data(cx)) {
+                Ok(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
+                Ok(None) => Poll::Ready(own.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+                Err(error) => {
+                    own.stream = None;
+                    Poll::Ready(Some(Err(error.into())))
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Own(own) => own.decoder.is_done() && own.trailers.is_none(),
+            Inner::Hyper(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Own(own) => own
+                .decoder
+                .left()
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
+            Inner::Hyper(incoming) => incoming.size_hint(),
+        }
+    }
+}

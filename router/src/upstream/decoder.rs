@@ -1,0 +1,296 @@
+//! Where an answer's body ends, and what of the bytes on the wire is the body (RFC 9112, sections 6 and 7).
+//!
+//! Bytes come cut anywhere, and nothing is kept but a place in the grammar: what is body is copied out at once, all the
+//! chunks of one read into one piece. An engine that writes a chunk per token is a proxy's worst case if each of them is
+//! a frame of its own; so each read is one frame, and each frame one write.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Most bytes of chunk extensions of a body, all of them together: nobody needs any.
+const MAX_EXTENSIONS: usize = 16 * 1024;
+/// Most bytes of trailers.
+const MAX_TRAILERS: usize = 16 * 1024;
+/// Most trailer fields.
+const MAX_TRAILER_FIELDS: usize = 64;
+
+/// How a body's end is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// So many bytes.
+    Length(u64),
+    /// The last chunk.
+    Chunked,
+    /// The end of the connection.
+    UntilClose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Length(u64),
+    UntilClose,
+    /// In a chunk's size; whether it has a digit yet.
+    Size(u64, bool),
+    /// Behind the size, before the line's end.
+    Extension(u64),
+    /// A carriage return ended the size.
+    SizeEnd(u64),
+    Data(u64),
+    /// Behind the data of a chunk.
+    DataEnd,
+    DataEnded,
+    Trailers,
+    Done,
+}
+
+/// What is no chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the body is not chunked as it should be")]
+pub(super) struct Malformed;
+
+/// Takes a body off the wire.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    state: State,
+    extensions: usize,
+    trailers: Vec<u8>,
+}
+
+impl Decoder {
+    pub(super) fn new(framing: Framing) -> Self {
+        let state = match framing {
+            Framing::Length(0) => State::Done,
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::Size(0, false),
+            Framing::UntilClose => State::UntilClose,
+        };
+        Self {
+            state,
+            extensions: 0,
+            trailers: Vec::new(),
+        }
+    }
+
+    /// Whether the body has ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// The connection ended. Whether that is where the body ends, too.
+    pub(super) fn close(&mut self) -> bool {
+        if self.state == State::UntilClose {
+            self.state = State::Done;
+        }
+        self.is_done()
+    }
+
+    /// Bytes that are still to come, where that is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        match self.state {
+            State::Length(left) => Some(left),
+            State::Done => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Takes bytes off the wire and adds what is body to `out`. Returns how many were taken: all, unless the body has
+    /// ended before.
+    ///
+    /// # Errors
+    /// If this is no chunked body.
+    pub(super) fn take(&mut self, wire: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
+        let mut at = 0;
+        while at < wire.len() {
+            self.state = match self.state {
+                State::Done => break,
+                State::Length(left) => match copy(left, &wire[at..], out, &mut at) {
+                    0 => State::Done,
+                    left => State::Length(left),
+                },
+                State::UntilClose => {
+                    out.extend_from_slice(&wire[at..]);
+                    at = wire.len();
+                    State::UntilClose
+                }
+                State::Data(left) => match copy(left, &wire[at..], out, &mut at) {
+                    0 => State::DataEnd,
+                    left => State::Data(left),
+                },
+                State::Trailers => {
+                    at += 1;
+                    self.trailer(wire[at - 1])?
+                }
+                state => {
+                    at += 1;
+                    self.line(state, wire[at - 1])?
+                }
+            };
+        }
+        Ok(at)
+    }
+
+    /// The next byte of what stands between one chunk's data and the next one's.
+    fn line(&mut self, state: State, byte: u8) -> Result<State, Malformed> {
+        Ok(match (state, byte) {
+            (State::Size(size, _), digit) if digit.is_ascii_hexdigit() => {
+                let digit = char::from(digit).to_digit(16).ok_or(Malformed)?;
+                let size = size.checked_mul(16).ok_or(Malformed)?;
+                State::Size(size | u64::from(digit), true)
+            }
+            (State::Size(size, true) | State::Extension(size), b'\r') => State::SizeEnd(size),
+            (State::Size(size, true), b';' | b' ' | b'\t') => State::Extension(size),
+            (State::Extension(size), byte) if byte != b'\n' => {
+                self.extensions += 1;
+                if self.extensions > MAX_EXTENSIONS {
+                    return Err(Malformed);
+                }
+                State::Extension(size)
+            }
+            (State::SizeEnd(0), b'\n') => State::Trailers,
+            (State::SizeEnd(size), b'\n') => State::Data(size),
+            (State::DataEnd, b'\r') => State::DataEnded,
+            (State::DataEnded, b'\n') => State::Size(0, false),
+            _ => return Err(Malformed),
+        })
+    }
+
+    fn trailer(&mut self, byte: u8) -> Result<State, Malformed> {
+        self.trailers.push(byte);
+        if self.trailers.len() > MAX_TRAILERS {
+            return Err(Malformed);
+        }
+        let ended = self.trailers == b"\r\n" || self.trailers.ends_with(b"\r\n\r\n");
+        Ok(if ended { State::Done } else { State::Trailers })
+    }
+
+    /// The trailers of a body that has ended, if it has any that can be read.
+    pub(super) fn trailers(&mut self) -> Option<HeaderMap> {
+        let bytes = std::mem::take(&mut self.trailers);
+        if bytes.len() <= 2 || !self.is_done() {
+            return None;
+        }
+        let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
+        let httparse::Status::Complete((_, fields)) = httparse::parse_headers(&bytes, &mut fields).ok()?
+        else {
+            return None;
+        };
+        let mut trailers = HeaderMap::with_capacity(fields.len());
+        for field in fields {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+            trailers.append(name, HeaderValue::from_bytes(field.value).ok()?);
+        }
+        Some(trailers)
+    }
+}
+
+/// Copies at most `left` bytes of `wire`; returns how many are left.
+fn copy(left: u64, wire: &[u8], out: &mut Vec<u8>, at: &mut usize) -> u64 {
+    let taken = usize::try_from(left).unwrap_or(usize::MAX).min(wire.len());
+    out.extend_from_slice(&wire[..taken]);
+    *at += taken;
+    left - taken as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The body, what is left behind it, and whether it has ended, of bytes that come in these pieces.
+    fn read(framing: Framing, pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), Malformed> {
+        let mut decoder = Decoder::new(framing);
+        let (mut body, mut behind) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            let taken = decoder.take(piece, &mut body)?;
+            behind.extend_from_slice(&piece[taken..]);
+        }
+        Ok((body, behind, decoder.is_done()))
+    }
+
+    #[test]
+    fn what_is_not_chunked_is_refused() {
+        for wire in [
+            "x\r\n",
+            "\r\n",
+            "5",
+            "5\nhello",
+            "5\r\nhello\n",
+            "5\r\nhelloX",
+            "-5\r\n",
+            "0x5\r\n",
+            "5 5\nh",
+            " 5\r\nhello\r\n",
+            "10000000000000000\r\n",
+            "5\r\rhello",
+        ] {
+            let read = read(Framing::Chunked, &[wire.as_bytes()]);
+            assert!(
+                read.is_err() || read.is_ok_and(|(body, _, done)| body.is_empty() && !done),
+                "{wire:?}"
+            );
+        }
+        assert!(read(Framing::Chunked, &[b"5\nhello"]).is_err());
+        let endless = [b"5;".as_slice(), &[b'x'; MAX_EXTENSIONS + 1]].concat();
+        assert_eq!(read(Framing::Chunked, &[&endless]), Err(Malformed));
+        let endless = [b"0\r\nx: ".as_slice(), &[b'x'; MAX_TRAILERS + 1]].concat();
+        assert_eq!(read(Framing::Chunked, &[&endless]), Err(Malformed));
+    }
+
+    #[test]
+    fn trailers_are_read_and_what_follows_is_left() {
+        let mut decoder = Decoder::new(Framing::Chunked);
+        let wire = b"3;a=b\r\nabc\r\n0\r\nX-One: 1\r\nx-two: 2\r\n\r\nHTTP/1.1";
+        let mut body = Vec::new();
+        let taken = decoder.take(wire, &mut body).unwrap();
+        assert_eq!(
+            (&body[..], &wire[taken..], decoder.is_done()),
+            (&b"abc"[..], &b"HTTP/1.1"[..], true)
+        );
+        let trailers = decoder.trailers().unwrap();
+        assert_eq!(
+            (&trailers["x-one"], &trailers["x-two"]),
+            (&HeaderValue::from_static("1"), &HeaderValue::from_static("2"))
+        );
+    }
+
+    #[test]
+    fn a_body_until_the_end_of_the_connection_ends_there_and_no_other_does() {
+        let mut decoder = Decoder::new(Framing::UntilClose);
+        assert!(!decoder.is_done() && decoder.close());
+        for framing in [Framing::Length(1), Framing::Chunked] {
+            assert!(!Decoder::new(framing).close());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_body_is_the_same_however_it_is_chunked_and_cut(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+            upper in any::<bool>(),
+        ) {
+            let body = chunks.concat();
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                let size = if upper { format!("{:X}\r\n", chunk.len()) } else { format!("{:04x} ;e\r\n", chunk.len()) };
+                wire.extend_from_slice(size.as_bytes());
+                wire.extend_from_slice(chunk);
+                wire.extend_from_slice(b"\r\n");
+            }
+            wire.extend_from_slice(b"0\r\n\r\n");
+            let end = wire.len();
+            wire.extend_from_slice(b"behind");
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(wire.len())).collect();
+            at.extend([0, wire.len()]);
+            at.sort_unstable();
+            let pieces: Vec<&[u8]> = at.windows(2).map(|pair| &wire[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(read(Framing::Chunked, &pieces).unwrap(), (body.clone(), b"behind".to_vec(), true));
+            let _ = end;
+
+            let plain = [&body[..], b"behind"].concat();
+            let pieces: Vec<&[u8]> = plain.chunks(7).collect();
+            let length = Framing::Length(body.len() as u64);
+            prop_assert_eq!(read(length, &pieces).unwrap(), (body, b"behind".to_vec(), true));
+        }
+    }
+}

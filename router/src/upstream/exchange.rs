@@ -1,0 +1,131 @@
+//! A request out, and the head of its answer in.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use http::{Response, Version};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::answer::Answer;
+use super::head::{self, Head};
+use super::{Origin, SCRATCH, invalid};
+
+/// Largest head of an answer.
+const MAX_HEAD_BYTES: usize = 512 * 1024;
+
+/// No answer.
+pub(super) struct Failed {
+    /// The worker may have seen something of the request.
+    pub(super) sent: bool,
+    pub(super) error: io::Error,
+}
+
+struct Exchange<'a> {
+    stream: &'a mut TcpStream,
+    head: &'a [u8],
+    body: &'a [u8],
+    sent: bool,
+    /// Writing failed. The worker may have answered all the same: that it does not want the rest.
+    broken: Option<io::Error>,
+    /// Of an answer's head that came in more than one piece.
+    read: Vec<u8>,
+}
+
+pub(super) async fn exchange(
+    origin: &Arc<Origin>,
+    mut stream: TcpStream,
+    head: &[u8],
+    body: &Bytes,
+) -> Result<Response<Answer>, Failed> {
+    let mut exchange = Exchange {
+        stream: &mut stream,
+        head,
+        body,
+        sent: false,
+        broken: None,
+        read: Vec::new(),
+    };
+    let answered = std::future::poll_fn(|cx| exchange.poll(cx)).await;
+    let (sent, whole) = (exchange.sent, exchange.is_written());
+    match answered {
+        Ok((head, rest)) => {
+            let reusable = head.keeps_alive && whole;
+            let answer = Answer::new(Arc::clone(origin), stream, head.framing, reusable, rest);
+            let mut response = Response::new(answer);
+            *response.status_mut() = head.status;
+            *response.headers_mut() = head.headers;
+            *response.version_mut() = Version::HTTP_11;
+            Ok(response)
+        }
+        Err(error) => Err(Failed { sent, error }),
+    }
+}
+
+impl Exchange<'_> {
+    fn is_written(&self) -> bool {
+        self.head.is_empty() && self.body.is_empty() && self.broken.is_none()
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Head, Bytes)>> {
+        if let Poll::Ready(Err(error)) = self.poll_write(cx) {
+            if !self.sent {
+                return Poll::Ready(Err(error));
+            }
+            self.broken = Some(error);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            loop {
+                let mut buffer = ReadBuf::new(scratch);
+                ready!(Pin::new(&mut *self.stream).poll_read(cx, &mut buffer))?;
+                let filled = buffer.filled();
+                if filled.is_empty() {
+                    let end = || io::ErrorKind::UnexpectedEof.into();
+                    return Poll::Ready(Err(self.broken.take().unwrap_or_else(end)));
+                }
+                if let Some(answer) = self.take(filled)? {
+                    return Poll::Ready(Ok(answer));
+                }
+            }
+        })
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !(self.head.is_empty() && self.body.is_empty()) && self.broken.is_none() {
+            let parts = [IoSlice::new(self.head), IoSlice::new(self.body)];
+            let mut written = ready!(Pin::new(&mut *self.stream).poll_write_vectored(cx, &parts))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent = true;
+            let of_head = written.min(self.head.len());
+            self.head.advance(of_head);
+            written -= of_head;
+            self.body.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes what was read; the head once it is there, and what came after it.
+    fn take(&mut self, bytes: &[u8]) -> io::Result<Option<(Head, Bytes)>> {
+        let bytes = if self.read.is_empty() {
+            bytes
+        } else {
+            self.read.extend_from_slice(bytes);
+            &self.read
+        };
+        match head::read(bytes).map_err(invalid)? {
+            Some((head, taken)) => Ok(Some((head, Bytes::copy_from_slice(&bytes[taken..])))),
+            None if bytes.len() > MAX_HEAD_BYTES => Err(invalid("the head of the answer is too large")),
+            None => {
+                if self.read.is_empty() {
+                    self.read = bytes.to_vec();
+                }
+                Ok(None)
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A request's head as it is written, and an answer's as it is read.
+
+use std::mem::MaybeUninit;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version};
+
+use super::decoder::Framing;
+
+/// Most header fields of an answer.
+const MAX_FIELDS: usize = 128;
+
+/// An answer's head, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) framing: Framing,
+    /// The connection may be used again once the body has ended.
+    pub(super) keeps_alive: bool,
+}
+
+/// Why a head is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("the head of the answer cannot be parsed: {0}")]
+    Syntax(httparse::Error),
+    #[error("the head of the answer has a field or a status that there cannot be")]
+    Value,
+    #[error("the answer has no one length")]
+    Length,
+    #[error("the answer changes the protocol, which nobody asked for")]
+    Switched,
+}
+
+/// The head of `request` to `host`, with the length of its body.
+pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
+    let target = request.uri().path_and_query();
+    let target = target.map_or("/", |target| target.as_str());
+    let mut head = Vec::with_capacity(512);
+    for part in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
+        head.extend_from_slice(part.as_bytes());
+    }
+    field(&mut head, &HOST, host);
+    for (name, value) in request.headers() {
+        // These are the connection's, and the body is here as a whole.
+        if !(name == HOST || name == CONTENT_LENGTH || name == TRANSFER_ENCODING || name == CONNECTION) {
+            field(&mut head, name, value);
+        }
+    }
+    field(
+        &mut head,
+        &CONTENT_LENGTH,
+        &HeaderValue::from(request.body().len()),
+    );
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        head.extend_from_slice(part);
+    }
+}
+
+/// Reads the head at the start of `bytes`, past any interim ones (1xx); `None` if it has not ended yet. With it, how many
+/// bytes it takes.
+///
+/// # Errors
+/// If it is no head of an answer, or does not say how long the answer is.
+pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
+    let mut from = 0;
+    loop {
+        let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; MAX_FIELDS];
+        let mut parsed = httparse::Response::new(&mut []);
+        let status = httparse::ParserConfig::default()
+            .parse_response_with_uninit_headers(&mut parsed, &bytes[from..], &mut fields)
+            .map_err(Unreadable::Syntax)?;
+        let httparse::Status::Complete(length) = status else {
+            return Ok(None);
+        };
+        let code = parsed.code.ok_or(Unreadable::Value)?;
+        match code {
+            101 => return Err(Unreadable::Switched),
+            100..200 => from += length,
+            _ => {
+                let whole = Bytes::copy_from_slice(&bytes[from..from + length]);
+                let head = head(
+                    code,
+                    parsed.version == Some(1),
+                    parsed.headers,
+                    &whole,
+                    bytes,
+                    from,
+                )?;
+                return Ok(Some((head, from + length)));
+            }
+        }
+    }
+}
+
+/// Values are parts of `whole`, which is `bytes` from `from` on: one allocation for all of them.
+fn head(
+    code: u16,
+    is_11: bool,
+    fields: &[httparse::Header<'_>],
+    whole: &Bytes,
+    bytes: &[u8],
+    from: usize,
+) -> Result<Head, Unreadable> {
+    let status = StatusCode::from_u16(code).map_err(|_| Unreadable::Value)?;
+    let base = bytes.as_ptr().addr() + from;
+    let mut headers = HeaderMap::with_capacity(fields.len() + 4);
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Unreadable::Value)?;
+        let at = field.value.as_ptr().addr().wrapping_sub(base);
+        let value = match whole.get(at..at + field.value.len()) {
+            Some(_) if !field.value.is_empty() => {
+                HeaderValue::from_maybe_shared(whole.slice(at..at + field.value.len()))
+            }
+            _ => HeaderValue::from_bytes(field.value),
+        };
+        headers.append(name, value.map_err(|_| Unreadable::Value)?);
+    }
+    let version = if is_11 { Version::HTTP_11 } else { Version::HTTP_10 };
+    let (framing, is_plain) = framing(status, &headers)?;
+    let closes = headers.get_all(CONNECTION).iter().any(|value| {
+        let Ok(value) = value.to_str() else { return true };
+        value
+            .split(',')
+            .any(|option| option.trim().eq_ignore_ascii_case("close"))
+    });
+    Ok(Head {
+        status,
+        headers,
+        framing,
+        keeps_alive: version == Version::HTTP_11 && is_plain && !closes && framing != Framing::UntilClose,
+    })
+}
+
+/// RFC 9112, section 6.3. With it, whether there is no doubt about it: a connection on which there was is not used again.
+fn framing(status: StatusCode, headers: &HeaderMap) -> Result<(Framing, bool), Unreadable> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        let digits = value.to_str().map_err(|_| Unreadable::Length)?;
+        let one = Some(digits)
+            .filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|digits| digits.parse::<u64>().ok())
+            .ok_or(Unreadable::Length)?;
+        if length.is_some_and(|length| length != one) {
+            return Err(Unreadable::Length);
+        }
+        length = Some(one);
+    }
+    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        return Ok((Framing::Length(0), !headers.contains_key(TRANSFER_ENCODING)));
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next(), length) {
+        (None, _, Some(length)) => Ok((Framing::Length(length), true)),
+        (None, _, None) => Ok((Framing::UntilClose, true)),
+        (Some(coding), None, length) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Ok((Framing::Chunked, length.is_none()))
+        }
+        // What was compressed on the way would leave as if it were the body itself.
+        _ => Err(Unreadable::Length),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(fields: &str) -> Result<(Framing, bool), Unreadable> {
+        let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let (head, taken) = read(text.as_bytes())?.unwrap();
+        assert_eq!(taken, text.len());
+        Ok((head.framing, head.keeps_alive))
+    }
+
+    #[test]
+    fn an_answers_end_is_told_once_or_not_at_all() {
+        assert_eq!(framed("content-length: 5\r\n"), Ok((Framing::Length(5), true)));
+        assert_eq!(
+            framed("Content-Length: 5\r\nContent-Length: 5\r\n"),
+            Ok((Framing::Length(5), true))
+        );
+        assert_eq!(
+            framed("transfer-encoding: Chunked\r\n"),
+            Ok((Framing::Chunked, true))
+        );
+        assert_eq!(framed(""), Ok((Framing::UntilClose, false)));
+        assert_eq!(
+            framed("content-length: 5\r\nconnection: x, Close\r\n"),
+            Ok((Framing::Length(5), false))
+        );
+        // Chunked wins, but there was a doubt.
+        assert_eq!(
+            framed("content-length: 5\r\ntransfer-encoding: chunked\r\n"),
+            Ok((Framing::Chunked, false))
+        );
+        for doubtful in [
+            "content-length: 5\r\ncontent-length: 6\r\n",
+            "content-length: +5\r\n",
+            "content-length: 5, 5\r\n",
+            "content-length: \r\n",
+            "content-length: 99999999999999999999\r\n",
+            "transfer-encoding: gzip\r\n",
+            "transfer-encoding: gzip, chunked\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        ] {
+            assert_eq!(framed(doubtful), Err(Unreadable::Length), "{doubtful}");
+        }
+    }
+
+    #[test]
+    fn interim_answers_are_passed_over() {
+        let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\nx-a: 1\r\nx-e:\r\n\r\nmore";
+        for end in 0..text.len() - 4 {
+            assert!(read(&text[..end]).unwrap().is_none(), "{end}");
+        }
+        let (head, taken) = read(text).unwrap().unwrap();
+        assert_eq!(
+            (head.status, &text[taken..]),
+            (StatusCode::NO_CONTENT, &b"more"[..])
+        );
+        assert_eq!(
+            (&head.headers["x-a"], &head.headers["x-e"]),
+            (&HeaderValue::from_static("1"), &HeaderValue::from_static(""))
+        );
+        assert_eq!((head.framing, head.keeps_alive), (Framing::Length(0), true));
+        assert!(
+            !read(b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n")
+                .unwrap()
+                .unwrap()
+                .0
+                .keeps_alive
+        );
+        let switched = read(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+        assert_eq!(switched.unwrap_err(), Unreadable::Switched);
+    }
+
+    #[test]
+    fn a_request_is_written_with_the_length_that_it_has() {
+        let mut request = Request::post("http://w:1/v1/chat/completions?x=1")
+            .body(Bytes::from_static(b"{}"))
+            .unwrap();
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_LENGTH, 99.into());
+        headers.insert(HOST, HeaderValue::from_static("elsewhere"));
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("2"));
+        let head = String::from_utf8(write(&request, &HeaderValue::from_static("w:1"))).unwrap();
+        assert_eq!(
+            head,
+            "POST /v1/chat/completions?x=1 HTTP/1.1\r\nhost: w:1\r\nx-a: 1\r\nx-a: 2\r\ncontent-length: 2\r\n\r\n"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+use std::net::SocketAddr;
+
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+
+async fn listen() -> (TcpListener, Arc<Origin>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = origin(listener.local_addr().unwrap());
+    (listener, origin)
+}
+
+fn origin(address: SocketAddr) -> Arc<Origin> {
+    let url = format!("http://{address}").parse().unwrap();
+    Origin::new(&url, Duration::from_secs(1), Duration::from_secs(4)).unwrap()
+}
+
+fn request(body: impl Into<Bytes>) -> Request<Bytes> {
+    Request::post("http://w/v1/chat/completions")
+        .body(body.into())
+        .unwrap()
+}
+
+/// Reads a request with a body of `length` bytes.
+async fn read(stream: &mut TcpStream, length: usize) -> String {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n")
+            && bytes.len() == end + 4 + length
+        {
+            return String::from_utf8(bytes).unwrap();
+        }
+        assert!(stream.read_buf(&mut bytes).await.unwrap() > 0, "closed early");
+    }
+}
+
+async fn whole(reply: Reply) -> (u16, Bytes) {
+    let response = reply.await.unwrap();
+    let status = response.status().as_u16();
+    (status, response.into_body().collect().await.unwrap().to_bytes())
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_once_its_answer_has_ended_and_not_before() {
+    let (listener, origin) = listen().await;
+    let engine = tokio::spawn(async move {
+        let (mut one, _) = listener.accept().await.unwrap();
+        assert!(
+            read(&mut one, 2)
+                .await
+                .starts_with("POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:")
+        );
+        one.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n")
+            .await
+            .unwrap();
+        let (mut two, _) = listener.accept().await.unwrap();
+        read(&mut two, 2).await;
+        two.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nb")
+            .await
+            .unwrap();
+        read(&mut two, 2).await;
+        two.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nc")
+            .await
+            .unwrap();
+        one.write_all(b"0\r\n\r\n").await.unwrap();
+        read(&mut two, 0).await;
+        (one, two)
+    });
+    let first = origin.send(request("{}")).await.unwrap();
+    assert_eq!(
+        whole(origin.send(request("{}"))).await,
+        (200, Bytes::from_static(b"b"))
+    );
+    assert_eq!(
+        whole(origin.send(request("{}"))).await,
+        (200, Bytes::from_static(b"c"))
+    );
+    assert!(!first.body().is_end_stream());
+    assert_eq!(first.into_body().collect().await.unwrap().to_bytes(), "a");
+    assert_eq!(origin.idle.lock().len(), 2);
+    drop(origin.take());
+    let waiting = origin.send(request(""));
+    tokio::select! {
+        _ = waiting => panic!("nobody answers"),
+        ended = engine => drop(ended.unwrap()),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_the_worker_has_closed_is_not_used_again() {
+    let (listener, origin) = listen().await;
+    let engine = tokio::spawn(async move {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read(&mut stream, 2).await;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na")
+                .await
+                .unwrap();
+            drop(stream);
+        }
+    });
+    assert_eq!(whole(origin.send(request("{}"))).await.0, 200);
+    // The system says so before anything is written.
+    let kept = origin.idle.lock().pop_back().unwrap();
+    kept.stream.readable().await.unwrap();
+    origin.idle.lock().push_back(kept);
+    assert_eq!(whole(origin.send(request("{}"))).await.0, 200);
+    engine.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() {
+    let (listener, origin) = listen().await;
+    let engine = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read(&mut stream, 2).await;
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\naHTTP/1.1 200 OK\r\n")
+            .await
+            .unwrap();
+        // Closed by the other side.
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
+    });
+    assert_eq!(
+        whole(origin.send(request("{}"))).await,
+        (200, Bytes::from_static(b"a"))
+    );
+    engine.await.unwrap();
+    assert!(origin.take().is_none());
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_before_the_request_is_written_is_an_answer() {
+    let (listener, origin) = listen().await;
+    let engine = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut some = [0; 1024];
+        stream.read_exact(&mut some).await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
+        stream
+    });
+    let response = origin.send(request(vec![b' '; 64 << 20])).await.unwrap();
+    assert_eq!(response.status(), 413);
+    drop(response);
+    assert!(origin.take().is_none(), "the rest of the request was not written");
+    drop(engine.await.unwrap());
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_an_error_and_not_an_end() {
+    for half in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nab",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\nx\r\n",
+    ] {
+        let (listener, origin) = listen().await;
+        let engine = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read(&mut stream, 2).await;
+            stream.write_all(half.as_bytes()).await.unwrap();
+        });
+        let mut body = origin.send(request("{}")).await.unwrap().into_body();
+        let mut last = None;
+        while let Some(frame) = body.frame().await {
+            last = Some(frame);
+            if last.as_ref().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        assert!(last.unwrap().is_err(), "{half}");
+        engine.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn dropping_what_is_waited_for_hangs_up() {
+    let (listener, origin) = listen().await;
+    let engine = tokio::spawn(async move {
+        for answered in [false, true] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read(&mut stream, 2).await;
+            if answered {
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab")
+                    .await
+                    .unwrap();
+            }
+            assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        }
+    });
+    {
+        let reply = origin.send(request("{}"));
+        let _ = timeout(Duration::from_millis(50), reply).await;
+    }
+    drop(origin.send(request("{}")).await.unwrap());
+    engine.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_not_written_is_told_from_what_was() {
+    let (listener, origin) = listen().await;
+    let engine = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read(&mut stream, 2).await;
+    });
+    assert!(matches!(origin.send(request("{}")).await, Err(Error::Lost(_))));
+    engine.await.unwrap();
+    let refused = origin.send(request("{}")).await.unwrap_err();
+    assert!(refused.is_connect(), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_given_up_before_the_worker_closes_it() {
+    let (listener, origin) = listen().await;
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read(&mut stream, 2).await;
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
+        stream.read(&mut [0; 1]).await
+    });
+    whole(origin.send(request("{}"))).await;
+    origin.tidy();
+    assert_eq!(origin.idle.lock().len(), 1);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    origin.tidy();
+    assert_eq!(origin.idle.lock().len(), 0);
+}
+
+#[test]
+fn what_is_encrypted_is_left_to_the_other_client() {
+    let limit = Duration::from_secs(1);
+    assert!(Origin::new(&"https://w/".parse().unwrap(), limit, limit).is_none());
+    let named = Origin::new(&"http://u:p@[::1]:7/base".parse().unwrap(), limit, limit).unwrap();
+    assert_eq!((named.host.as_str(), named.port), ("::1", 7));
+    assert_eq!(named.authority, "[::1]:7");
+}

@@ -1,0 +1,166 @@
+//! The load: clients that each wait for their answer before they ask again, and clients that read streams.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::task::JoinSet;
+
+use crate::body::{Asked, Request};
+use crate::wire::Connection;
+
+/// What the clients have counted so far. They run on one thread; the atomics are for sharing, not for order.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Answers read to their end.
+    pub answers: AtomicU64,
+    /// Events read, of answers read to their end and of those that are being read.
+    pub events: AtomicU64,
+    /// Streams whose first event is there.
+    pub begun: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Times of single requests or tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    /// From sending to the end of the answer.
+    pub whole: Vec<Duration>,
+    /// From sending to the first event.
+    pub first: Vec<Duration>,
+    /// Between one event and the next.
+    pub gaps: Vec<Duration>,
+}
+
+/// Clients at work.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// What they have counted.
+    pub counts: Arc<Counts>,
+    clients: JoinSet<anyhow::Result<Times>>,
+}
+
+/// What clients do.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    /// How many.
+    pub clients: usize,
+    /// What each asks.
+    pub asked: Asked,
+    /// The first client's number: conversations of different loads differ.
+    pub seed: u64,
+    /// Over what time they begin.
+    pub spread: Duration,
+    /// Requests of a conversation.
+    pub turns: u64,
+    /// Requests of a client; it stops by itself after the last.
+    pub requests: u64,
+}
+
+impl Load {
+    /// Starts clients of `target`.
+    pub(crate) fn start(target: SocketAddr, shape: Shape) -> Self {
+        let counts = Arc::new(Counts::default());
+        let mut clients = JoinSet::new();
+        for client in 0..shape.clients as u64 {
+            let counts = Arc::clone(&counts);
+            let delay = shape.spread.mul_f64(client as f64 / shape.clients as f64);
+            clients.spawn(async move {
+                tokio::time::sleep(delay).await;
+                let talk = talk(target, shape, shape.seed + client, &counts).await;
+                talk.with_context(|| format!("client {client}"))
+            });
+        }
+        Self { counts, clients }
+    }
+
+    /// Waits for so long, or until a client fails.
+    pub(crate) async fn run(&mut self, time: Duration) -> anyhow::Result<()> {
+        let until = tokio::time::Instant::now() + time;
+        while let Ok(Some(ended)) = tokio::time::timeout_at(until, self.clients.join_next()).await {
+            ended??;
+        }
+        tokio::time::sleep_until(until).await;
+        Ok(())
+    }
+
+    /// Waits until the clients have counted enough, at most for `limit`.
+    pub(crate) async fn until(
+        &mut self,
+        limit: Duration,
+        enough: impl Fn(&Counts) -> bool,
+    ) -> anyhow::Result<()> {
+        let until = Instant::now() + limit;
+        while !enough(&self.counts) {
+            anyhow::ensure!(Instant::now() < until, "the clients did not get on");
+            self.run(Duration::from_millis(5)).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets every client end with the answer it is reading, and returns what they timed.
+    pub(crate) async fn finish(mut self) -> anyhow::Result<Times> {
+        self.counts.stop.store(true, Ordering::Relaxed);
+        self.all().await
+    }
+
+    /// Waits until every client has made its requests.
+    pub(crate) async fn all(&mut self) -> anyhow::Result<Times> {
+        let mut all = Times::default();
+        while let Some(ended) = self.clients.join_next().await {
+            let times = ended??;
+            all.whole.extend(times.whole);
+            all.first.extend(times.first);
+            all.gaps.extend(times.gaps);
+        }
+        Ok(all)
+    }
+}
+
+async fn talk(target: SocketAddr, shape: Shape, seed: u64, counts: &Counts) -> anyhow::Result<Times> {
+    let mut connection = Connection::open(target).await?;
+    let mut request = Request::new(&target.to_string(), shape.asked, seed);
+    let mut times = Times::default();
+    for number in 0..shape.requests {
+        if counts.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        // Numbers of conversations are one client's own, since its text is.
+        let bytes = request.turn(number / shape.turns, number);
+        let sent = Instant::now();
+        connection.send(bytes).await?;
+        let mut last = None;
+        let receive = connection.receive(|events| {
+            if events == 0 {
+                return;
+            }
+            counts.events.fetch_add(events, Ordering::Relaxed);
+            let now = Instant::now();
+            match last {
+                None => {
+                    times.first.push(now - sent);
+                    counts.begun.fetch_add(1, Ordering::Relaxed);
+                }
+                Some(last) => {
+                    times.gaps.push(now - last);
+                    // Those that came with it came without a gap.
+                    times.gaps.extend((1..events.min(64)).map(|_| Duration::ZERO));
+                }
+            }
+            last = Some(now);
+        });
+        receive.await.with_context(|| format!("request {number}"))?;
+        counts.answers.fetch_add(1, Ordering::Relaxed);
+        times.whole.push(sent.elapsed());
+    }
+    Ok(times)
+}
+
+/// The value below which the share `q` of the times is; NaN of none.
+pub(crate) fn quantile(times: &mut [Duration], q: f64) -> f64 {
+    times.sort_unstable();
+    let at = ((times.len() as f64 - 1.0) * q).round().max(0.0) as usize;
+    times.get(at).map_or(f64::NAN, |time| time.as_secs_f64())
+}

@@ -1,0 +1,228 @@
+//! One figure of one contender.
+//!
+//! Cost is processor time of the contender's processes between two moments, divided by what was done between them: it
+//! does not depend on who else uses the machine, as a rate would. Times are compared with those of the clients talking to
+//! the engine directly, in the same round.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::body::Asked;
+use crate::load::{Counts, Load, Shape, Times, quantile};
+use crate::process::Process;
+
+/// Connections, as far as a figure does not say otherwise.
+const CLIENTS: usize = 64;
+/// Between two tokens of a paced stream.
+pub(crate) const GAP: Duration = Duration::from_millis(40);
+/// Tokens of a stream that is cut before it ends.
+const ENDLESS: u32 = 1_000_000;
+/// Tokens of a burst.
+const BURST: u32 = 1000;
+/// Tokens of a stream that is timed.
+const SHORT: u32 = 25;
+/// Conversations after which memory is looked at, and their turns.
+const CONVERSATIONS: u64 = 10_000;
+const TURNS_REMEMBERED: u64 = 2;
+/// For a contender to get going.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cell {
+    /// Time of a tiny request that is alone.
+    Latency,
+    /// Cost of a request with a body of this size at 64 connections.
+    Request(usize),
+    /// Cost of a token at so many paced streams.
+    Paced(usize),
+    /// Cost of a token of streams as fast as they will go.
+    Burst,
+    /// Times of 64 paced streams that end and begin.
+    Stream,
+}
+
+/// The figures: name, unit, and whether it is what the contender adds to the engine's own.
+pub(crate) const FIGURES: [(&str, &str, bool); 12] = [
+    ("latency_p50", "µs", true),
+    ("request_tiny", "µs CPU", false),
+    ("request_8k", "µs CPU", false),
+    ("request_128k", "µs CPU", false),
+    ("request_1m", "µs CPU", false),
+    ("token_64_streams", "µs CPU", false),
+    ("token_256_streams", "µs CPU", false),
+    ("token_1000_streams", "µs CPU", false),
+    ("token_burst", "µs CPU", false),
+    ("ttft_p50", "ms", true),
+    ("gap_p99", "ms", true),
+    ("ttft_p99", "ms", true),
+];
+
+impl Cell {
+    /// All, in the order in which they are measured.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Latency,
+        Self::Request(0),
+        Self::Request(8 << 10),
+        Self::Request(128 << 10),
+        Self::Request(1 << 20),
+        Self::Paced(64),
+        Self::Paced(256),
+        Self::Paced(1000),
+        Self::Burst,
+        Self::Stream,
+    ];
+
+    /// What it gives.
+    pub(crate) fn figures(self) -> &'static [&'static str] {
+        match self {
+            Self::Latency => &["latency_p50"],
+            Self::Request(0) => &["request_tiny"],
+            Self::Request(size) if size <= 8 << 10 => &["request_8k"],
+            Self::Request(size) if size <= 128 << 10 => &["request_128k"],
+            Self::Request(_) => &["request_1m"],
+            Self::Paced(64) => &["token_64_streams"],
+            Self::Paced(256) => &["token_256_streams"],
+            Self::Paced(_) => &["token_1000_streams"],
+            Self::Burst => &["token_burst"],
+            Self::Stream => &["ttft_p50", "gap_p99", "ttft_p99"],
+        }
+    }
+
+    /// Time between tokens that the engines have to keep for it.
+    pub(crate) fn gap(self) -> Duration {
+        match self {
+            Self::Paced(_) | Self::Stream => GAP,
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn shape(self, seed: u64) -> Shape {
+        let (clients, size, tokens, stream) = match self {
+            Self::Latency => (1, 0, 1, false),
+            Self::Request(size) => (CLIENTS, size, 1, false),
+            Self::Paced(streams) => (streams, 0, ENDLESS, true),
+            Self::Burst => (CLIENTS, 0, BURST, true),
+            Self::Stream => (CLIENTS, 0, SHORT, true),
+        };
+        // Streams do not step together: that would spare every proxy its wake-ups.
+        let spread = match self {
+            Self::Paced(streams) => GAP.max(Duration::from_millis(streams as u64)),
+            Self::Stream => GAP * SHORT,
+            _ => Duration::ZERO,
+        };
+        Shape {
+            clients,
+            asked: Asked { size, tokens, stream },
+            seed,
+            spread,
+            turns: 8,
+            requests: u64::MAX,
+        }
+    }
+
+    /// Measures it on `target` for about `time`; figures as [`Self::figures`] names them. There is no `process` where
+    /// the target is an engine; then costs are not told.
+    pub(crate) async fn measure(
+        self,
+        target: SocketAddr,
+        process: Option<&Process>,
+        time: Duration,
+        seed: u64,
+    ) -> anyhow::Result<Vec<f64>> {
+        let shape = self.shape(seed);
+        match (self, process) {
+            (Self::Latency, _) => {
+                let mut times = timed(target, shape, time).await?;
+                Ok(vec![quantile(&mut times.whole, 0.5) * 1e6])
+            }
+            (Self::Stream, _) => {
+                let mut times = timed(target, shape, time + shape.spread).await?;
+                let gap = quantile(&mut times.gaps, 0.99) * 1e3;
+                let first = [0.5, 0.99].map(|q| quantile(&mut times.first, q) * 1e3);
+                Ok(vec![first[0], gap, first[1]])
+            }
+            (_, None) => Ok(Vec::new()),
+            (Self::Paced(_), Some(process)) => Ok(vec![token(target, shape, process, time).await?]),
+            (Self::Request(_) | Self::Burst, Some(process)) => {
+                Ok(vec![answer(target, shape, process, time).await?])
+            }
+        }
+    }
+}
+
+async fn timed(target: SocketAddr, shape: Shape, time: Duration) -> anyhow::Result<Times> {
+    let mut load = Load::start(target, shape);
+    load.run(time).await?;
+    load.finish().await
+}
+
+/// Microseconds per answer, or per event of the answers where these are long.
+async fn answer(target: SocketAddr, shape: Shape, process: &Process, time: Duration) -> anyhow::Result<f64> {
+    let mut load = Load::start(target, shape);
+    let clients = shape.clients as u64;
+    let counted = |counts: &Counts| match shape.asked.stream {
+        true => counts.events.load(Ordering::Relaxed),
+        false => counts.answers.load(Ordering::Relaxed),
+    };
+    load.run(time / 8).await?;
+    // A slow one has nothing done after that, nor after the time that others take.
+    load.until(PATIENCE, |counts| counted(counts) >= clients).await?;
+    let (cpu, before) = (process.cpu()?, counted(&load.counts));
+    load.run(time).await?;
+    load.until(PATIENCE, |counts| counted(counts) >= before + clients)
+        .await?;
+    let each = per(process.cpu()? - cpu, counted(&load.counts) - before);
+    load.finish().await?;
+    each
+}
+
+/// Microseconds per token of streams that go on for ever.
+async fn token(target: SocketAddr, shape: Shape, process: &Process, time: Duration) -> anyhow::Result<f64> {
+    let mut load = Load::start(target, shape);
+    load.run(shape.spread + time / 8).await?;
+    load.until(PATIENCE, |counts| {
+        counts.begun.load(Ordering::Relaxed) >= shape.clients as u64
+    })
+    .await?;
+    let done = |load: &Load| load.counts.events.load(Ordering::Relaxed);
+    let (cpu, before) = (process.cpu()?, done(&load));
+    load.run(time).await?;
+    let per_token = per(process.cpu()? - cpu, done(&load) - before)?;
+    drop(load);
+    // Everybody notices that the clients have left.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    Ok(per_token)
+}
+
+fn per(cpu: Duration, done: u64) -> anyhow::Result<f64> {
+    anyhow::ensure!(done > 0, "nothing was done in that time");
+    Ok(cpu.as_secs_f64() * 1e6 / done as f64)
+}
+
+/// Resident megabytes after ten thousand conversations of two turns, 8 KB each.
+pub(crate) async fn resident_after_conversations(
+    target: SocketAddr,
+    process: &Process,
+) -> anyhow::Result<f64> {
+    let shape = Shape {
+        clients: CLIENTS,
+        asked: Asked {
+            size: 8 << 10,
+            tokens: 16,
+            stream: true,
+        },
+        seed: 1 << 40,
+        spread: Duration::ZERO,
+        turns: TURNS_REMEMBERED,
+        requests: (CONVERSATIONS * TURNS_REMEMBERED).div_ceil(CLIENTS as u64),
+    };
+    Load::start(target, shape).all().await?;
+    Ok(megabytes(process))
+}
+
+/// Resident megabytes.
+pub(crate) fn megabytes(process: &Process) -> f64 {
+    process.resident() as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,87 @@
+//! A worker that falls silent as a dead host does: connections to it are neither taken nor refused.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A connection that takes longer on loopback is never taken.
+const TAKEN_WITHIN: Duration = Duration::from_millis(300);
+
+/// Answers probes until it falls silent.
+#[derive(Debug)]
+pub struct Silent {
+    /// Where it listens.
+    pub address: SocketAddr,
+    speaks: watch::Sender<bool>,
+    accepting: JoinHandle<TcpListener>,
+    /// They fill the queue of connections that wait to be taken.
+    waiting: Vec<TcpStream>,
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Silent {
+    /// Starts one that is well.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub async fn start() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (speaks, mut speaking) = watch::channel(true);
+        let accepting = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = speaking.wait_for(|speaks| !speaks) => break,
+                    Ok((stream, _)) = listener.accept() => drop(tokio::spawn(answer(stream))),
+                }
+            }
+            // Kept, so that nobody is refused.
+            std::future::pending::<()>().await;
+            listener
+        });
+        Self {
+            address,
+            speaks,
+            accepting,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// From now on nobody is answered.
+    pub async fn fall_silent(&mut self) {
+        self.speaks.send_replace(false);
+        while let Ok(Ok(stream)) = tokio::time::timeout(TAKEN_WITHIN, TcpStream::connect(self.address)).await
+        {
+            self.waiting.push(stream);
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+        match stream.read_buf(&mut head).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+    let status = if head.starts_with(b"GET /health ") {
+        "200 OK"
+    } else {
+        "404 Not Found"
+    };
+    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    // The router may be gone.
+    let _ = stream.write_all(answer.as_bytes()).await;
+}

@@ -1,0 +1,210 @@
+//! How soon an engine knows that a client has left: 200 times in each phase of a request, from the moment when the
+//! client hangs up to the moment when the engine has taken the request out.
+//!
+//! A cancelled request that goes on keeps a GPU busy for nobody: <https://github.com/sgl-project/sglang/issues/6280>,
+//! <https://github.com/smg-project/smg/issues/2136>. On a quiet machine `make disconnect` holds every one of them to
+//! 10 ms; here, where tests share the machine, to what no scheduler should take.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests and their helpers, whose reports go to standard output"
+)]
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sim_engine::{EngineConfig, Stats};
+use tailroute_e2e::client::{self, CHAT, H2};
+use tailroute_e2e::fleet::{Fleet, stuck_in_decode, stuck_in_prefill};
+use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::wait::{until, within};
+
+const TRIALS: u64 = 200;
+/// What was promised.
+const SOON: Duration = Duration::from_millis(10);
+/// What a busy machine may make of it.
+const AT_ALL: Duration = Duration::from_secs(2);
+
+/// Where a request is when its client leaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// In the router's queue: no engine is to hear of it, and its place is free.
+    Waiting,
+    /// In the engine's queue, behind another.
+    Queued,
+    /// Before its first token.
+    Prefill,
+    /// In the middle of a stream.
+    Stream,
+    /// In the middle of a stream, over HTTP/2: the stream is reset and the connection stays.
+    H2Stream,
+    /// While a whole answer is made.
+    Whole,
+}
+
+impl Phase {
+    fn engine(self) -> EngineConfig {
+        match self {
+            Self::Queued | Self::Prefill => stuck_in_prefill(),
+            Self::Waiting | Self::Stream | Self::H2Stream | Self::Whole => stuck_in_decode(),
+        }
+    }
+
+    fn is_reached(self, before: &Stats, now: &Stats) -> bool {
+        match self {
+            Self::Queued | Self::Prefill => now.received > before.received && now.running + now.waiting > 0,
+            _ => now.generation_tokens > before.generation_tokens,
+        }
+    }
+}
+
+/// One trial in the router's own queue.
+async fn trial_in_front(fleet: &Fleet, number: u64) -> Duration {
+    let gate = &fleet.router.app().admission.gate;
+    let before = (gate.counts(), fleet.received());
+    let body = ask(&words(number, 20), json!({ "stream": true })).to_string();
+    let asking = tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body));
+    within(async {
+        while gate.counts() == before.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let left = Instant::now();
+    asking.abort();
+    within(async {
+        while gate.counts() != before.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let took = left.elapsed();
+    assert_eq!(fleet.received(), before.1, "no engine has heard of it");
+    took
+}
+
+/// One trial: how long it took.
+async fn trial(fleet: &Fleet, phase: Phase, number: u64) -> Duration {
+    let engine = &fleet.engines[0];
+    let before = engine.stats();
+    let stream = phase != Phase::Whole;
+    let body = ask(&words(number, 20), json!({ "stream": stream })).to_string();
+    let reached = |now: &Stats| phase.is_reached(&before, now) && now.received > before.received;
+    let aborted = before.aborted.total() + 1;
+    let left = match phase {
+        Phase::H2Stream => {
+            let h2 = H2::connect(fleet.address()).await;
+            let answer = h2.post(CHAT, body).await;
+            within(engine.stats_when(reached)).await;
+            let left = Instant::now();
+            drop(answer);
+            within(engine.stats_when(|stats| stats.aborted.total() == aborted)).await;
+            return left.elapsed();
+        }
+        Phase::Stream => {
+            let mut answer = client::open(fleet.address(), "POST", CHAT, &[], body)
+                .await
+                .unwrap();
+            answer.chunk().await.unwrap().unwrap();
+            within(engine.stats_when(reached)).await;
+            let left = Instant::now();
+            drop(answer);
+            left
+        }
+        _ => {
+            let asking = client::open(fleet.address(), "POST", CHAT, &[], body);
+            tokio::pin!(asking);
+            let arrived = engine.stats_when(reached);
+            tokio::select! {
+                _ = within(arrived) => {}
+                // The head of a stream comes before its first token.
+                answer = &mut asking => {
+                    let answer = answer.unwrap();
+                    within(engine.stats_when(reached)).await;
+                    let left = Instant::now();
+                    drop(answer);
+                    within(engine.stats_when(|stats| stats.aborted.total() == aborted)).await;
+                    return left.elapsed();
+                }
+            }
+            // Leaving this block hangs up.
+            Instant::now()
+        }
+    };
+    within(engine.stats_when(|stats| stats.aborted.total() == aborted)).await;
+    left.elapsed()
+}
+
+async fn trials(phase: Phase) -> Vec<Duration> {
+    let fleet = Fleet::start(vec![phase.engine()], |config| {
+        // Nothing else that could wake anybody.
+        config.health.interval = Duration::from_secs(3600);
+        config.health.queue_interval = None;
+        if phase == Phase::Waiting {
+            config.admission.max_concurrent_per_worker = std::num::NonZeroU32::new(1);
+        }
+    })
+    .await;
+    let first = matches!(phase, Phase::Waiting | Phase::Queued)
+        .then(|| ask("the first in the queue", json!({ "stream": true })).to_string())
+        .map(|body| tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body)));
+    if first.is_some() {
+        within(fleet.engines[0].stats_when(|stats| stats.running + stats.waiting == 1)).await;
+    }
+    let mut times = Vec::new();
+    for number in 0..TRIALS {
+        times.push(match phase {
+            Phase::Waiting => trial_in_front(&fleet, number).await,
+            _ => trial(&fleet, phase, number).await,
+        });
+        let rest = usize::from(first.is_some());
+        until("the router has let go of it", || {
+            fleet.router.app().in_flight() == rest
+        })
+        .await;
+    }
+    if let Some(first) = first {
+        first.abort();
+        drop(first.await);
+    }
+    fleet.at_rest().await;
+    times.sort();
+    times
+}
+
+#[test]
+fn a_client_that_leaves_is_known_to_be_gone_at_the_engine_at_once() {
+    let limit = if std::env::var_os("STRICT").is_some() {
+        SOON
+    } else {
+        AT_ALL
+    };
+    for phase in [
+        Phase::Waiting,
+        Phase::Queued,
+        Phase::Prefill,
+        Phase::Stream,
+        Phase::H2Stream,
+        Phase::Whole,
+    ] {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let times = runtime.block_on(async move { tokio::spawn(trials(phase)).await.unwrap() });
+        let ms = |at: usize| times[at].as_secs_f64() * 1e3;
+        let (half, most) = (times.len() / 2, times.len() - 1);
+        println!(
+            "{{\"phase\":\"{phase:?}\",\"trials\":{},\"p50_ms\":{:.2},\"p99_ms\":{:.2},\"max_ms\":{:.2}}}",
+            times.len(),
+            ms(half),
+            ms(times.len() * 99 / 100),
+            ms(most)
+        );
+        assert!(times[most] <= limit, "{phase:?}: {:?}", times[most]);
+    }
+}

@@ -1,0 +1,571 @@
+//! Which requests go to which worker, endpoint by endpoint.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tailroute::serve::Server;
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{at_rest, metrics, route};
+use tailroute_e2e::raw::{Wire, request};
+use tailroute_e2e::talk::ask;
+use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::within;
+
+/// Two workers that serve different models.
+struct Stage {
+    a: Upstream,
+    b: Upstream,
+    router: Server,
+}
+
+impl Stage {
+    async fn set(tweak: impl FnOnce(&mut config::Config)) -> Self {
+        let a = Upstream::saying(&[
+            ("/v1/models", r#"{"data":[{"id":"a","object":"model","max_model_len":8192,"root":"/m/a","permission":[{}]},{"id":"both","max_model_len":4096}]}"#),
+        ])
+        .await;
+        let b = Upstream::saying(&[
+            ("/v1/models", r#"{"data":[{"id":"meta/b","owned_by":"vllm"},{"id":"both","max_model_len":1024,"owned_by":"sglang"}]}"#),
+        ])
+        .await;
+        let router = route(&[a.address, b.address], |config| {
+            tweak(config);
+        })
+        .await;
+        Self { a, b, router }
+    }
+
+    /// Sends a request that the worker with model `a` has to get, and answers it.
+    async fn ask_a(&mut self, method: &str, path: &str, body: String, answer: &str) -> client::Whole {
+        let address = self.router.address;
+        let (method, sent) = (method.to_owned(), path.to_owned());
+        let asked = body.clone();
+        let kind = [("content-type", "application/json")];
+        let call = tokio::spawn(async move { client::call(address, &method, &sent, &kind, asked).await });
+        let exchange = self.a.next().await;
+        assert_eq!(exchange.head.split(' ').nth(1), Some(path));
+        assert_eq!(exchange.body, body.as_bytes(), "{path}");
+        exchange.answer("200 OK", answer).await;
+        assert!(!self.b.has_more(), "{path}");
+        within(call).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn every_endpoint_that_names_a_model_reaches_a_worker_that_serves_it() {
+    let mut stage = Stage::set(|_| {}).await;
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/embeddings",
+        "/rerank",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/score",
+        "/v1/score",
+        "/classify",
+        "/pooling",
+        "/v1/tokenize",
+        "/detokenize",
+        "/v1/audio/speech",
+        "/v1/moderations",
+        "/generate",
+        "/v1/%65mbeddings",
+    ] {
+        for turn in 0..3 {
+            let body = format!(r#"{{ "input" : "x{turn}", "model":"a" }}"#);
+            let answer = stage
+                .ask_a("POST", path, body, r#"{"usage":{"prompt_tokens":3}}"#)
+                .await;
+            assert_eq!(answer.status, 200, "{path}");
+        }
+    }
+    at_rest(&stage.router).await;
+    let page = metrics(&stage.router).await;
+    let count = |endpoint| {
+        page.sum(
+            "tailroute_requests_total",
+            &[("endpoint", endpoint), ("outcome", "ok")],
+        )
+    };
+    assert_eq!(
+        (count("embeddings"), count("rerank"), count("messages")),
+        (6.0, 9.0, 3.0)
+    );
+    let tokens = page.sum("tailroute_prompt_tokens_total", &[("kind", "all")]);
+    assert!(
+        tokens <= 5.0 * 9.0,
+        "only what generates is learned from: {tokens}"
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_model_is_answered_with_those_that_there_are_in_the_familys_form() {
+    let stage = Stage::set(|_| {}).await;
+    for path in [CHAT, "/v1/embeddings", "/v1/responses", "/rerank"] {
+        let answer = client::call(stage.router.address, "POST", path, &[], r#"{"model":"gpt-9"}"#).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error_code().as_str()),
+            (404, "model_not_found")
+        );
+        let message = answer.json()["error"]["message"].to_string();
+        for name in ["gpt-9", "`a`", "`both`", "`meta/b`"] {
+            assert!(message.contains(name), "{message}");
+        }
+    }
+    for (body, status, kind) in [
+        (r#"{"model":"gpt-9"}"#, 404, "not_found_error"),
+        ("{", 400, "invalid_request_error"),
+    ] {
+        for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+            let answer = client::call(stage.router.address, "POST", path, &[], body).await;
+            let error = answer.json();
+            assert_eq!(
+                (answer.status.as_u16(), &error["type"]),
+                (status, &json!("error")),
+                "{path}"
+            );
+            assert_eq!(error["error"]["type"], kind);
+            assert!(error["error"]["message"].is_string());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_whose_workers_are_down_is_not_unknown() {
+    let stage = Stage::set(tailroute_e2e::fleet::probe_often).await;
+    stage.a.is_well(false);
+    let workers = stage.router.app().fleet.workers();
+    tailroute_e2e::wait::until("a is down", || !workers[0].is_ready()).await;
+    let body = json!({ "model": "a", "messages": [] }).to_string();
+    let answer = client::call(stage.router.address, "POST", CHAT, &[], body).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.error_code().as_str()),
+        (503, "no_worker_ready")
+    );
+}
+
+#[tokio::test]
+async fn models_are_listed_with_all_that_is_said_of_them_and_one_by_one() {
+    let stage = Stage::set(|_| {}).await;
+    let get = |path| client::call(stage.router.address, "GET", path, &[], "");
+    let both = json!({ "id": "both", "max_model_len": 1024, "owned_by": "sglang" });
+    let a =
+        json!({ "id": "a", "object": "model", "max_model_len": 8192, "root": "/m/a", "permission": [{}] });
+    let listed = get("/v1/models").await.json();
+    assert_eq!(
+        listed["data"],
+        json!([a, both, { "id": "meta/b", "owned_by": "vllm" }])
+    );
+    assert_eq!(get("/v1/models/both").await.json(), both);
+    for path in ["/v1/models/meta/b", "/v1/models/meta%2Fb"] {
+        assert_eq!(get(path).await.json()["id"], "meta/b");
+    }
+    let unknown = get("/v1/models/c").await;
+    assert_eq!(
+        (unknown.status.as_u16(), unknown.error_code().as_str()),
+        (404, "model_not_found")
+    );
+}
+
+#[tokio::test]
+async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
+    let mut stage = Stage::set(|_| {}).await;
+    let (address, mut made) = (stage.router.address, Vec::new());
+    for (id, stream) in [("resp_1", false), ("resp_2", true)] {
+        let body = json!({ "model": "both", "input": "hi", "stream": stream, "session_id": id }).to_string();
+        let call =
+            tokio::spawn(async move { client::call(address, "POST", "/v1/responses", &[], body).await });
+        let (exchange, is_a) = tokio::select! {
+            exchange = stage.a.next() => (exchange, true),
+            exchange = stage.b.next() => (exchange, false),
+        };
+        if stream {
+            let mut exchange = exchange;
+            exchange.begin_events().await;
+            for event in ["created", "completed"] {
+                let data = json!({ "type": format!("response.{event}"), "response": { "id": id } });
+                exchange
+                    .chunk(format!("event: response.{event}\ndata: {data}\n\n").as_bytes())
+                    .await;
+            }
+            exchange.end().await;
+        } else {
+            exchange
+                .answer("200 OK", &json!({ "id": id, "output": [] }).to_string())
+                .await;
+        }
+        assert_eq!(within(call).await.unwrap().status, 200);
+        made.push((id, is_a));
+    }
+    for _ in 0..3 {
+        for (id, is_a) in &made {
+            let next = json!({ "model": "both", "input": "more", "previous_response_id": id }).to_string();
+            for (method, path, body) in [
+                ("POST", "/v1/responses".to_owned(), next),
+                ("GET", format!("/v1/responses/{id}"), String::new()),
+                ("POST", format!("/v1/responses/{id}/cancel"), String::new()),
+            ] {
+                let call = tokio::spawn(async move { client::call(address, method, &path, &[], body).await });
+                let exchange = if *is_a {
+                    stage.a.next().await
+                } else {
+                    stage.b.next().await
+                };
+                if exchange.head.starts_with("POST /v1/responses ") {
+                    assert_eq!(
+                        exchange.header("x-session-id"),
+                        Some(*id),
+                        "it is a turn of the same conversation"
+                    );
+                }
+                exchange.answer("200 OK", "{}").await;
+                assert_eq!(within(call).await.unwrap().status, 200);
+            }
+        }
+    }
+    at_rest(&stage.router).await;
+}
+
+const BOUNDARY: &str = "multipart/form-data; boundary=xyz";
+
+fn form(model: &str, file: usize) -> String {
+    format!(
+        "--xyz\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--xyz\r\ncontent-disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n{}\r\n--xyz--\r\n",
+        "f".repeat(file)
+    )
+}
+
+#[tokio::test]
+async fn a_body_in_parts_streams_to_a_worker_that_serves_its_model() {
+    let mut stage = Stage::set(|_| {}).await;
+    let address = stage.router.address;
+    for (path, size) in [
+        ("/v1/audio/transcriptions", 10),
+        ("/v1/audio/translations", 300_000),
+        ("/v1/images/edits", 100),
+    ] {
+        let body = form("meta/b", size);
+        let sent = body.clone();
+        let call = tokio::spawn(async move {
+            client::call(address, "POST", path, &[("content-type", BOUNDARY)], sent).await
+        });
+        let exchange = stage.b.next().await;
+        assert!(exchange.body == body.as_bytes(), "as it was sent");
+        assert_eq!(
+            exchange.header("content-length"),
+            Some(body.len().to_string().as_str())
+        );
+        exchange.answer("200 OK", r#"{"text":"so"}"#).await;
+        assert_eq!(within(call).await.unwrap().json()["text"], "so");
+        assert!(!stage.a.has_more());
+    }
+    let kind = [("content-type", BOUNDARY)];
+    let unknown = client::call(address, "POST", "/v1/audio/transcriptions", &kind, form("c", 10)).await;
+    assert_eq!(
+        (unknown.status.as_u16(), unknown.error_code().as_str()),
+        (404, "model_not_found")
+    );
+    at_rest(&stage.router).await;
+}
+
+#[tokio::test]
+async fn a_file_reaches_the_worker_while_it_is_still_being_sent() {
+    let mut stage = Stage::set(|_| {}).await;
+    let body = form("a", 200_000);
+    let fields = [
+        format!("content-type: {BOUNDARY}"),
+        format!("content-length: {}", body.len()),
+    ];
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    let mut wire = Wire::connect(stage.router.address).await;
+    stage.a.hands_over_early();
+    // The head reaches the worker when the model is known, before the rest is sent.
+    let (first, rest) = body.split_at(150_000);
+    wire.write(
+        &[
+            &request("POST /v1/audio/transcriptions", &fields, "")[..],
+            first.as_bytes(),
+        ]
+        .concat(),
+    )
+    .await;
+    let mut early = stage.a.next().await;
+    wire.write(rest.as_bytes()).await;
+    early.read_to(body.len()).await;
+    assert!(early.body == body.as_bytes());
+    early.answer("200 OK", "{}").await;
+    assert_eq!(wire.answer().await.unwrap().status, 200);
+    at_rest(&stage.router).await;
+}
+
+#[tokio::test]
+async fn a_body_in_parts_that_breaks_off_or_its_bounds_is_the_clients_fault_alone() {
+    let mut stage = Stage::set(|config| {
+        config.limits.max_body_bytes = 100_000.try_into().unwrap();
+        config.limits.body_timeout = Duration::from_millis(200);
+    })
+    .await;
+    let kind = format!("content-type: {BOUNDARY}");
+    let chunk = |data: &str| format!("{:x}\r\n{data}\r\n", data.len());
+    let beginning = chunk(&form("a", 90_000)[..80_000]);
+    for (what, more, ends, status, code) in [
+        (
+            "too large",
+            chunk(&"f".repeat(30_000)),
+            false,
+            413,
+            "body_too_large",
+        ),
+        ("cut", String::new(), true, 400, "body_cut_short"),
+        ("no chunk", "zz\r\n".to_owned(), false, 400, "body_cut_short"),
+        ("too slow", String::new(), false, 408, "request_timeout"),
+    ] {
+        let mut wire = Wire::connect(stage.router.address).await;
+        let head = request(
+            "POST /v1/audio/transcriptions",
+            &[&kind, "transfer-encoding: chunked"],
+            "",
+        );
+        wire.write(&[&head[..], beginning.as_bytes()].concat()).await;
+        let mut exchange = stage.a.next().await;
+        wire.write(more.as_bytes()).await;
+        if ends {
+            wire.finish_writing().await;
+        }
+        let answer = wire.answer().await.expect(what);
+        assert_eq!(
+            (answer.status, answer.error_code().as_str()),
+            (status, code),
+            "{what}"
+        );
+        exchange.read_to_end().await;
+        assert!(
+            !exchange.body.ends_with(b"0\r\n\r\n"),
+            "{what}: never as if complete"
+        );
+        at_rest(&stage.router).await;
+    }
+    let declared = request("POST /v1/files", &["content-length: 100001"], "");
+    let mut wire = Wire::connect(stage.router.address).await;
+    wire.write(&declared).await;
+    assert_eq!(wire.answer().await.unwrap().status, 413);
+    let page = metrics(&stage.router).await;
+    assert_eq!(page.sum("tailroute_breaker_opened_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_for_the_rest_of_a_body_is_not_blamed_for_its_silence() {
+    let stage = Stage::set(|config| config.limits.first_byte_timeout = Duration::from_millis(50)).await;
+    for _ in 0..6 {
+        let mut wire = Wire::connect(stage.router.address).await;
+        let head = request("POST /v1/files", &["content-length: 100"], "");
+        wire.write(&[&head[..], b"some"].concat()).await;
+        let answer = wire.answer().await.unwrap();
+        assert_eq!(
+            (answer.status, answer.error_code().as_str()),
+            (408, "request_timeout")
+        );
+    }
+    at_rest(&stage.router).await;
+    let page = metrics(&stage.router).await;
+    assert_eq!(page.sum("tailroute_breaker_opened_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn a_broken_anthropic_stream_ends_with_an_error_that_its_clients_know() {
+    let mut stage = Stage::set(|_| {}).await;
+    let address = stage.router.address;
+    let body = json!({ "model": "a", "stream": true, "messages": [{ "role": "user", "content": "hi" }] });
+    let call =
+        tokio::spawn(
+            async move { client::open(address, "POST", "/v1/messages", &[], body.to_string()).await },
+        );
+    let mut exchange = stage.a.next().await;
+    exchange.begin_events().await;
+    let delta = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"so"}}"#;
+    exchange
+        .chunk(format!("event: content_block_delta\ndata: {delta}\n\n").as_bytes())
+        .await;
+    let mut answer = within(call).await.unwrap().unwrap();
+    // A reset takes along what was not read before.
+    answer.chunk().await.unwrap().unwrap();
+    exchange.reset();
+    let answer = answer.whole().await;
+    assert!(!answer.clean);
+    let last = answer.text().trim_end().rsplit("\n\n").next().unwrap().to_owned();
+    let error: Value = serde_json::from_str(last.strip_prefix("event: error\ndata: ").expect(&last)).unwrap();
+    assert_eq!(
+        (&error["type"], &error["error"]["type"]),
+        (&json!("error"), &json!("api_error"))
+    );
+    at_rest(&stage.router).await;
+}
+
+#[tokio::test]
+async fn anthropic_and_sglang_turns_are_counted_and_timed_like_any_other() {
+    let mut stage = Stage::set(|_| {}).await;
+    let answers = [
+        (
+            "/v1/messages",
+            r#"{"type":"message","content":[{"type":"text","text":"so"}],"stop_reason":"end_turn","usage":{"input_tokens":5,"cache_read_input_tokens":8,"output_tokens":2}}"#,
+        ),
+        (
+            "/generate",
+            r#"{"text":"so","meta_info":{"prompt_tokens":13,"completion_tokens":2,"cached_tokens":8,"finish_reason":{"type":"stop"}}}"#,
+        ),
+        (
+            "/v1/responses",
+            r#"{"id":"r","output":[],"usage":{"input_tokens":13,"output_tokens":2,"input_tokens_details":{"cached_tokens":8}}}"#,
+        ),
+    ];
+    for (path, answer) in answers {
+        let body = json!({ "model": "a", "messages": [{ "role": "user", "content": "hi" }], "text": "hi", "input": "hi" });
+        assert_eq!(
+            stage.ask_a("POST", path, body.to_string(), answer).await.status,
+            200
+        );
+    }
+    at_rest(&stage.router).await;
+    let page = metrics(&stage.router).await;
+    assert_eq!(
+        page.sum("tailroute_prompt_tokens_total", &[("kind", "all")]),
+        39.0
+    );
+    assert_eq!(page.sum("tailroute_time_to_first_token_seconds_count", &[]), 3.0);
+}
+
+#[tokio::test]
+async fn what_controls_an_engine_is_out_of_reach() {
+    let mut stage = Stage::set(|config| config.http.extra_paths = vec!["/engine/info".to_owned()]).await;
+    for path in [
+        "/reset_prefix_cache",
+        "/flush_cache",
+        "/sleep",
+        "/metrics",
+        "/server_info",
+        "/v1/tailroute/hints",
+        "/v1/%74ailroute/hints",
+        "/v1/load_lora_adapter",
+        "/v1/../flush_cache",
+        "/admin/v1/slo",
+        "/readyz",
+        "/livez",
+        "/",
+    ] {
+        let answer = client::call(stage.router.address, "POST", path, &[], "{}").await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error_code().as_str()),
+            (404, "not_found"),
+            "{path}"
+        );
+    }
+    assert!(!stage.a.has_more() && !stage.b.has_more());
+    let address = stage.router.address;
+    let call = tokio::spawn(async move { client::call(address, "GET", "/engine/info", &[], "").await });
+    let exchange =
+        tokio::select! { exchange = stage.a.next() => exchange, exchange = stage.b.next() => exchange };
+    exchange.answer("200 OK", "{}").await;
+    assert_eq!(within(call).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn methods_of_the_server_and_of_browsers_are_answered() {
+    let mut stage = Stage::set(|_| {}).await;
+    let address = stage.router.address;
+    let mut wire = Wire::connect(address).await;
+    wire.write(&request("OPTIONS *", &[], "")).await;
+    // An answer without a body and without a length.
+    wire.read_past(b"HTTP/1.1 204 No Content\r\n").await;
+    for method in ["TRACE", "CONNECT"] {
+        let mut wire = Wire::connect(address).await;
+        let target = if method == "CONNECT" {
+            "example.test:443"
+        } else {
+            CHAT
+        };
+        wire.write(&request(&format!("{method} {target}"), &[], "")).await;
+        assert_eq!(wire.answer().await.expect(method).status, 405, "{method}");
+    }
+    let origin = [
+        ("origin", "https://app.test"),
+        ("access-control-request-method", "POST"),
+    ];
+    let call = tokio::spawn(async move { client::call(address, "OPTIONS", CHAT, &origin, "").await });
+    let mut exchange =
+        tokio::select! { exchange = stage.a.next() => exchange, exchange = stage.b.next() => exchange };
+    assert_eq!(exchange.header("origin"), Some("https://app.test"));
+    exchange
+        .send(b"HTTP/1.1 204 No Content\r\naccess-control-allow-origin: *\r\nconnection: close\r\n\r\n")
+        .await;
+    let answer = within(call).await.unwrap();
+    assert_eq!(
+        (
+            answer.status.as_u16(),
+            answer.header("access-control-allow-origin")
+        ),
+        (204, Some("*"))
+    );
+}
+
+/// BerriAI/litellm#26102: the proxy gathers a stream and hands it on in one piece. Here each event has to be read before
+/// the next one is sent.
+#[tokio::test]
+async fn no_stream_of_any_api_is_gathered() {
+    let mut stage = Stage::set(|_| {}).await;
+    for path in [
+        CHAT,
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/generate",
+        "/v1/audio/speech",
+    ] {
+        let body =
+            json!({ "model": "a", "stream": true, "messages": [], "prompt": "x", "input": "x", "text": "x" });
+        let address = stage.router.address;
+        let call =
+            tokio::spawn(async move { client::open(address, "POST", path, &[], body.to_string()).await });
+        let mut exchange = stage.a.next().await;
+        exchange.begin_events().await;
+        let mut answer = within(call).await.unwrap().unwrap();
+        for event in 0..5 {
+            let event = format!("data: {{\"n\":{event}}}\n\n");
+            exchange.chunk(event.as_bytes()).await;
+            assert_eq!(answer.bytes(event.len()).await, event.as_bytes(), "{path}");
+        }
+        exchange.chunk(b"data: [DONE]\n\n").await;
+        exchange.end().await;
+        assert!(answer.whole().await.clean);
+    }
+    at_rest(&stage.router).await;
+}
+
+/// vllm-project/production-stack#1016: tokenising in the router blocks its event loop, and probes time out. Here nothing is
+/// tokenised: while large prompts come in, the router's own probes are answered.
+#[tokio::test]
+async fn large_prompts_do_not_starve_probes() {
+    let mut stage = Stage::set(|_| {}).await;
+    let (address, admin) = (stage.router.address, stage.router.admin_address);
+    let megabytes = ask(&"lorem ipsum ".repeat(400_000), json!({ "model": "a" })).to_string();
+    let asks: Vec<_> = (0..4)
+        .map(|_| {
+            let body = megabytes.clone();
+            tokio::spawn(async move { client::call(address, "POST", CHAT, &[], body).await })
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(client::call(admin, "GET", "/livez", &[], "").await.status, 200);
+        assert_eq!(client::call(admin, "GET", "/readyz", &[], "").await.status, 200);
+    }
+    for _ in &asks {
+        stage.a.next().await.answer("200 OK", "{}").await;
+    }
+    for ask in asks {
+        assert_eq!(within(ask).await.unwrap().status, 200);
+    }
+    at_rest(&stage.router).await;
+}

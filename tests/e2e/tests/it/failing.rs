@@ -1,0 +1,530 @@
+//! Workers that fail for a while: what is tried elsewhere, who is left alone, and who never is.
+//!
+//! The doc comments name the public threads in which users of other routers met what the test rules out.
+
+use std::time::Duration;
+
+use config::{Config, PolicyName};
+use policy::units::Millis;
+use serde_json::json;
+use sim_engine::Fault;
+use tailroute::fleet::breaker::Standing;
+use tailroute::fleet::health::Probe;
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{Fleet, at_rest, metrics, probe_often, quick, route, stuck_in_decode};
+use tailroute_e2e::silent::Silent;
+use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::{until, within};
+
+fn answers(status: u16) -> Fault {
+    Fault {
+        status: Some(status),
+        ..Fault::default()
+    }
+}
+
+fn in_turn(config: &mut Config) {
+    config.routing.policy = PolicyName::RoundRobin;
+    // For ever, as far as a test can see.
+    config.failure.breaker_pause = Millis(1e9);
+    config.failure.breaker_longest_pause = Millis(1e9);
+}
+
+fn standing(fleet: &Fleet, engine: usize) -> Standing {
+    let app = fleet.router.app();
+    app.fleet.workers()[engine].condition(app.clock.now()).breaker
+}
+
+async fn statuses(fleet: &Fleet, count: u64) -> Vec<u16> {
+    let mut all = Vec::new();
+    for seed in 0..count {
+        let answer = fleet.chat(&[], &ask(&words(seed, 9), json!({}))).await;
+        all.push(answer.status.as_u16());
+    }
+    all
+}
+
+/// A worker that answers clients' mistakes with 4xx is well: <https://github.com/vllm-project/router/pull/60>,
+/// <https://github.com/sgl-project/sglang/issues/25811>.
+#[tokio::test]
+async fn no_number_of_client_errors_opens_a_breaker() {
+    for status in [400, 404, 413, 422, 429, 501] {
+        let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
+        for engine in &fleet.engines {
+            engine.set_fault(answers(status));
+        }
+        assert_eq!(statuses(&fleet, 20).await, [status; 20]);
+        assert_eq!(
+            [0, 1].map(|engine| standing(&fleet, engine)),
+            [Standing::Closed; 2]
+        );
+        fleet.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
+    let fleet = Fleet::start(vec![quick(); 2], |config| {
+        in_turn(config);
+        config.failure.breaker_pause = Millis(30.0);
+    })
+    .await;
+    fleet.engines[0].set_fault(answers(500));
+    let first = statuses(&fleet, 12).await;
+    let failed = first.iter().filter(|status| **status == 500).count();
+    // Five, and the ones that tried it since.
+    assert!(failed >= 5, "{first:?}");
+    let page = fleet.metrics().await;
+    let name = fleet.router.app().fleet.workers()[0].name().to_owned();
+    assert!(page.sum("tailroute_breaker_opened_total", &[("worker", &name)]) >= 1.0);
+
+    fleet.engines[0].set_fault(Fault::default());
+    until("it may be tried", || standing(&fleet, 0) == Standing::HalfOpen).await;
+    within(async {
+        while standing(&fleet, 0) != Standing::Closed {
+            statuses(&fleet, 1).await;
+        }
+    })
+    .await;
+    let before = fleet.received()[0];
+    assert_eq!(statuses(&fleet, 8).await, [200; 8]);
+    assert!(fleet.received()[0] > before, "it is used again");
+    fleet.at_rest().await;
+}
+
+/// Breakers that open on what is asked leave nobody to answer, and the router's own 503s are retried into a storm:
+/// <https://github.com/vllm-project/vime/issues/371>, <https://github.com/vllm-project/vime/pull/350>.
+#[tokio::test]
+async fn however_much_fails_half_of_the_workers_stay_in_use_and_say_themselves_what_is_wrong() {
+    for workers in [1, 2, 3, 4] {
+        let fleet = Fleet::start(vec![quick(); workers], in_turn).await;
+        for engine in &fleet.engines {
+            engine.set_fault(answers(500));
+        }
+        assert_eq!(statuses(&fleet, 40).await, [500; 40], "{workers} workers");
+        let before = fleet.received();
+        assert_eq!(statuses(&fleet, 8).await, [500; 8]);
+        let used = before
+            .iter()
+            .zip(fleet.received())
+            .filter(|(before, after)| *before < after)
+            .count();
+        assert_eq!(used, workers - workers / 2, "{workers} workers");
+        for engine in &fleet.engines {
+            engine.set_fault(Fault::default());
+        }
+        assert_eq!(
+            statuses(&fleet, 8).await,
+            [200; 8],
+            "none of them waits for a breaker"
+        );
+        fleet.at_rest().await;
+    }
+}
+
+/// One request that fails wherever it goes opens one breaker at most, not one after the other:
+/// <https://github.com/vllm-project/vime/issues/371>.
+#[tokio::test]
+async fn a_request_that_fails_everywhere_is_held_against_one_worker() {
+    let fleet = Fleet::start(vec![quick(); 3], |config| {
+        in_turn(config);
+        config.failure.breaker_failures = 1;
+        config.failure.breaker_share = 0.01;
+    })
+    .await;
+    for engine in &fleet.engines {
+        engine.set_fault(Fault {
+            reset_before_first_byte: true,
+            ..Fault::default()
+        });
+    }
+    let answer = fleet
+        .chat(&[("idempotency-key", "1")], &ask("hello", json!({})))
+        .await;
+    assert_eq!(answer.status, 502);
+    assert_eq!(fleet.received(), [1, 1, 1], "it was tried everywhere");
+    let opened = fleet.metrics().await.sum("tailroute_breaker_opened_total", &[]);
+    assert_eq!(opened, 1.0);
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_tried_again_only_where_that_does_no_harm() {
+    let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
+    fleet.engines[0].set_fault(Fault {
+        reset_before_first_byte: true,
+        ..Fault::default()
+    });
+    let mut seen = Vec::new();
+    for (key, engine) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
+        let headers: &[(&str, &str)] = if key { &[("idempotency-key", "7")] } else { &[] };
+        let answer = fleet.chat(headers, &ask("hello", json!({}))).await;
+        seen.push((key, engine, answer.status.as_u16()));
+    }
+    let with_key: Vec<u16> = seen
+        .iter()
+        .filter(|(key, ..)| *key)
+        .map(|(.., status)| *status)
+        .collect();
+    assert_eq!(with_key, [200, 200]);
+    let failed = seen.iter().filter(|(.., status)| *status == 502).count();
+    assert_eq!(failed, 1, "{seen:?}");
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn an_embedding_whose_worker_dies_over_it_is_computed_elsewhere() {
+    let mut upstreams = [Upstream::start().await, Upstream::start().await];
+    let router = route(&[upstreams[0].address, upstreams[1].address], |_| {}).await;
+    let asking = client::call(router.address, "POST", "/v1/embeddings", &[], r#"{"input":"x"}"#);
+    let respond = async {
+        let [one, other] = &mut upstreams;
+        let (exchange, other) = tokio::select! {
+            exchange = one.next() => (exchange, other),
+            exchange = other.next() => (exchange, one),
+        };
+        assert_eq!(exchange.body, br#"{"input":"x"}"#);
+        exchange.reset();
+        let again = other.next().await;
+        assert_eq!(again.body, br#"{"input":"x"}"#, "the same bytes");
+        again.answer("200 OK", r#"{"data":[]}"#).await;
+    };
+    let (answer, ()) = tokio::join!(asking, respond);
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, r#"{"data":[]}"#));
+    at_rest(&router).await;
+}
+
+#[tokio::test]
+async fn what_the_budget_does_not_pay_for_is_not_tried_again() {
+    let fleet = Fleet::start(vec![quick(); 2], |config| {
+        in_turn(config);
+        config.failure.retry_share = 0.0;
+        config.failure.retry_floor_per_s = 0.2;
+        config.failure.breaker_failures = 1000;
+    })
+    .await;
+    fleet.engines[0].set_fault(answers(503));
+    let all = statuses(&fleet, 16).await;
+    let refused = all.iter().filter(|status| **status == 503).count();
+    // Two are paid for, and perhaps one more as time goes by; from then on every other request is unlucky.
+    assert!((5..=7).contains(&refused), "{all:?}");
+    let page = fleet.metrics().await;
+    assert_eq!(page.sum("tailroute_retries_refused_total", &[]), refused as f64);
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_client_that_waits_no_longer_is_told_so_and_its_worker_stops() {
+    let fleet = Fleet::start(vec![quick()], |_| {}).await;
+    fleet.engines[0].set_fault(Fault {
+        slow: 1e9,
+        ..Fault::default()
+    });
+    for header in [
+        ("x-request-timeout-ms", "40"),
+        ("grpc-timeout", "40m"),
+        ("x-stainless-timeout", "0.04"),
+    ] {
+        let answer = fleet.chat(&[header], &ask("hello", json!({}))).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error_code().as_str()),
+            (504, "deadline_exceeded"),
+            "{header:?}"
+        );
+    }
+    within(fleet.engines[0].stats_when(|stats| stats.aborted.total() == 3)).await;
+    fleet.at_rest().await;
+    let page = fleet.metrics().await;
+    let count = |outcome| page.sum("tailroute_requests_total", &[("outcome", outcome)]);
+    assert_eq!(
+        [count("deadline"), count("aborted"), count("router_error")],
+        [3.0, 0.0, 0.0]
+    );
+    assert_eq!(standing(&fleet, 0), Standing::Closed, "the worker has not failed");
+}
+
+#[tokio::test]
+async fn a_stream_past_its_deadline_says_so_and_is_cut() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
+    let answer = fleet
+        .chat(
+            &[("x-request-timeout-ms", "60")],
+            &ask("hello", json!({ "stream": true })),
+        )
+        .await;
+    assert!(!answer.clean);
+    assert_eq!(
+        client::code_of(answer.events().last().unwrap()),
+        "deadline_exceeded"
+    );
+    fleet.at_rest().await;
+    let passed = client::call(
+        fleet.address(),
+        "POST",
+        CHAT,
+        &[
+            ("x-stainless-timeout", "600"),
+            ("x-request-timeout-ms", "nonsense"),
+        ],
+        ask("hello", json!({ "max_tokens": 1 })).to_string(),
+    )
+    .await;
+    assert_eq!(passed.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_does_not_outlast_the_deadline() {
+    use tailroute_e2e::raw::{Wire, request};
+    let fleet = Fleet::of(1).await;
+    let head = request(
+        &format!("POST {CHAT}"),
+        &["content-length: 1000", "x-request-timeout-ms: 30"],
+        "{\"model\":",
+    );
+    let mut wire = Wire::connect(fleet.address()).await;
+    wire.write(&head).await;
+    let answer = wire.answer().await.unwrap();
+    assert_eq!(
+        (answer.status, answer.error_code().as_str()),
+        (504, "deadline_exceeded")
+    );
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_late_turn_is_sent_to_a_second_worker_if_asked_for_and_the_slower_one_is_cancelled() {
+    for stream in [false, true] {
+        let fleet = Fleet::start(vec![quick(); 2], |config| {
+            in_turn(config);
+            config.failure.hedge_after = Some(Duration::from_millis(20));
+        })
+        .await;
+        fleet.engines[0].set_fault(Fault {
+            slow: 1e9,
+            ..Fault::default()
+        });
+        for seed in 0..4 {
+            let body = ask(&words(seed, 9), json!({ "stream": stream }));
+            let answer = fleet.chat(&[], &body).await;
+            assert_eq!(
+                (answer.status.as_u16(), fleet.engine_of(&answer.worker())),
+                (200, 1)
+            );
+            assert!(answer.clean);
+        }
+        within(fleet.engines[0].stats_when(|stats| stats.running + stats.waiting == 0)).await;
+        fleet.at_rest().await;
+        let page = fleet.metrics().await;
+        let hedges = |what| page.sum("tailroute_hedges_total", &[("what", what)]);
+        assert_eq!([hedges("sent"), hedges("won")], [4.0, 4.0]);
+        assert_eq!(
+            page.sum("tailroute_requests_total", &[("outcome", "ok")]),
+            4.0,
+            "each request counts once"
+        );
+        assert_eq!(
+            page.sum("tailroute_requests_total", &[("outcome", "aborted")]),
+            0.0
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_hedge_whose_first_worker_fails_is_answered_by_the_second() {
+    let mut upstreams = [Upstream::start().await, Upstream::start().await];
+    let router = route(&[upstreams[0].address, upstreams[1].address], |config| {
+        config.failure.hedge_after = Some(Duration::from_millis(10));
+    })
+    .await;
+    let asking = client::call(router.address, "POST", CHAT, &[], ask("x", json!({})).to_string());
+    let respond = async {
+        let [one, other] = &mut upstreams;
+        let (first, second) = tokio::join!(one.next(), other.next());
+        first.reset();
+        second.answer("200 OK", r#"{"choices":[]}"#).await;
+    };
+    let (answer, ()) = tokio::join!(asking, respond);
+    assert_eq!(
+        (answer.status.as_u16(), answer.text()),
+        (200, r#"{"choices":[]}"#)
+    );
+    at_rest(&router).await;
+}
+
+/// Whatever probes find, what is in flight stays counted until it ends, however long that takes: health checks that reset
+/// counts (<https://github.com/vllm-project/router/issues/197>) and a reaper of old ones
+/// (<https://github.com/llm-d/llm-d-router/issues/2295>) made busy workers look idle.
+#[tokio::test]
+async fn nothing_but_its_end_takes_a_request_out_of_the_count() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
+    let mut streams = Vec::new();
+    for seed in 0..3 {
+        let body = ask(&words(seed, 9), json!({ "stream": true }));
+        let mut answer = fleet.open(&[], &body).await;
+        answer.chunk().await.unwrap().unwrap();
+        streams.push(answer);
+    }
+    let app = fleet.router.app();
+    let worker = &app.fleet.workers()[0];
+    for probe in [Probe::Bad, Probe::Late, Probe::Well]
+        .into_iter()
+        .cycle()
+        .take(60)
+    {
+        for _ in 0..8 {
+            app.note_health(worker, probe);
+        }
+        assert_eq!(worker.with_load(|load| load.in_flight), 3);
+    }
+    drop(streams);
+    fleet.at_rest().await;
+}
+
+/// A worker that is late for its probes while it streams is busy, not dead: <https://github.com/sgl-project/sglang/pull/9198>.
+#[tokio::test]
+async fn a_worker_that_streams_stays_in_use_however_many_probes_it_misses() {
+    const TOKENS: u64 = 150;
+    let engine = sim_engine::EngineConfig {
+        time_scale: 1.0,
+        tpot_ms: 5.0,
+        ..quick()
+    };
+    let fleet = Fleet::start(vec![engine], |config| {
+        config.health.interval = Duration::from_millis(60);
+        config.health.timeout = Duration::from_millis(30);
+        config.health.queue_interval = None;
+    })
+    .await;
+    let worker = &fleet.router.app().fleet.workers()[0];
+    let body = ask("go on", json!({ "stream": true, "max_tokens": TOKENS }));
+    let mut answer = fleet.open(&[], &body).await;
+    answer.chunk().await.unwrap().unwrap();
+    fleet.engines[0].set_fault(Fault {
+        hang: true,
+        ..Fault::default()
+    });
+    while let Some(chunk) = answer.chunk().await {
+        chunk.unwrap();
+        assert!(worker.is_ready(), "it sends");
+    }
+    until("it neither sends nor answers", || !worker.is_ready()).await;
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_knows_of_fewer_requests_than_are_counted_is_noticed() {
+    let none = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n";
+    let mut upstream = Upstream::saying(&[("/metrics", none)]).await;
+    let router = route(&[upstream.address], probe_often).await;
+    let body = ask("hello", json!({ "stream": true })).to_string();
+    let asking = client::open(router.address, "POST", CHAT, &[], body);
+    let respond = async {
+        let mut exchange = upstream.next().await;
+        exchange.begin_events().await;
+        exchange
+    };
+    let (answer, exchange) = tokio::join!(asking, respond);
+    within(async { while metrics(&router).await.sum("tailroute_in_flight_drift_total", &[]) == 0.0 {} })
+        .await;
+    drop((answer, exchange));
+    at_rest(&router).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_comes_back_is_not_given_everything_at_once() {
+    let fleet = Fleet::start(vec![stuck_in_decode(); 2], |config| {
+        probe_often(config);
+        config.routing.policy = PolicyName::LeastLoaded;
+        config.failure.slow_start = Millis(100.0);
+    })
+    .await;
+    let app = fleet.router.app();
+    let workers = app.fleet.workers();
+    let started = |at: usize| workers[at].condition(app.clock.now()).started >= 1.0;
+    until("both have started", || started(0) && started(1)).await;
+    let mut streams = Vec::new();
+    for seed in 0..12 {
+        streams.push(
+            fleet
+                .open(&[], &ask(&words(seed, 9), json!({ "stream": true })))
+                .await,
+        );
+    }
+    // As one that has just come back.
+    let home = fleet.engine_of(&streams[0].worker());
+    fleet.kill(home).await;
+    until("it is out", || !workers[home].is_ready()).await;
+    until("its streams are gone", || {
+        workers[home].with_load(|load| load.in_flight) == 0
+    })
+    .await;
+    fleet.engines[home].set_fault(Fault::default());
+    until("it is back", || workers[home].is_ready()).await;
+    let mut kept = Vec::new();
+    let mut refused = 0;
+    while !started(home) {
+        let condition = workers[home].condition(app.clock.now());
+        let busiest = workers[1 - home].with_load(|load| load.in_flight);
+        let answer = fleet.open(&[], &ask("again", json!({ "stream": true }))).await;
+        if fleet.engine_of(&answer.worker()) == 1 - home {
+            refused += 1;
+        }
+        let has = workers[home].with_load(|load| load.in_flight);
+        let later = workers[home].condition(app.clock.now()).started;
+        assert!(
+            f64::from(has) <= (later * f64::from(busiest + 2)).max(1.0),
+            "{has} beside {busiest}, at {} to {later}",
+            condition.started
+        );
+        kept.push(answer);
+        if kept.len() > 100 {
+            break;
+        }
+    }
+    assert!(
+        refused > 0 || kept.is_empty(),
+        "least loaded would have sent all to it"
+    );
+    drop((streams, kept));
+    fleet.at_rest().await;
+}
+
+/// A backend that takes no connections holds up nobody but the request that is on its way to it, and that one only until
+/// the connect timeout: <https://github.com/vllm-project/production-stack/issues/749>.
+#[tokio::test]
+async fn a_worker_that_takes_no_connections_holds_nobody_up() {
+    let mut silent = Silent::start().await;
+    let fleet = sim_engine::Engine::start(quick()).await.unwrap();
+    let router = route(&[silent.address, fleet.addr()], |config| {
+        in_turn(config);
+        config.limits.connect_timeout = Duration::from_millis(50);
+    })
+    .await;
+    silent.fall_silent().await;
+    let body = ask("hello", json!({})).to_string();
+    for _ in 0..6 {
+        let answer = client::call(router.address, "POST", CHAT, &[], body.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let page = metrics(&router).await;
+    assert!(page.sum("tailroute_retries_total", &[]) >= 1.0);
+    at_rest(&router).await;
+}
+
+/// A retry that finds only workers that are kept out is more than an answer that nobody could be asked.
+#[tokio::test]
+async fn a_turn_that_could_not_begin_goes_to_a_worker_whose_breaker_is_open_rather_than_nowhere() {
+    let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
+    fleet.engines[0].set_fault(answers(500));
+    while standing(&fleet, 0) != Standing::Open {
+        statuses(&fleet, 1).await;
+    }
+    fleet.engines[0].set_fault(Fault::default());
+    fleet.engines[1].set_fault(Fault {
+        die: true,
+        ..Fault::default()
+    });
+    assert_eq!(statuses(&fleet, 1).await, [200]);
+    fleet.at_rest().await;
+}

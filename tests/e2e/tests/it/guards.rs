@@ -1,0 +1,350 @@
+//! Counting that cannot leak: whatever ends a request, at whatever moment, what it was counted in ends with it.
+//!
+//! Requests are served by the router's own request path on a connection whose task is made to panic at its k-th step, in
+//! the handling of the request or within its answer; clients leave; deadlines pass; workers fail, hang and die. At the
+//! end every count is zero: requests in flight, work that waits on each worker, places in the router and behind its gate,
+//! charges that nobody has settled, and no breaker waits for a trial that will never end. Counts that were lost to aborts until a worker drowned:
+//! <https://github.com/vllm-project/router/pull/215>, <https://github.com/vllm-project/production-stack/issues/1072>.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use config::{Key, Rate};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use policy::units::Millis;
+use proptest::prelude::*;
+use serde_json::json;
+use sim_engine::{EngineConfig, Fault};
+use tailroute::app::App;
+use tailroute::fleet::breaker::Standing;
+use tailroute::path::arrival::Peer;
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{Fleet, probe_often, quick};
+use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::wait::{until, within};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::admission::{bearer, key};
+
+const ENGINES: usize = 3;
+const PLACES: usize = 64;
+/// Tokens that the key has, and the most that one turn of these costs.
+const ALLOWANCE: f64 = 1e6;
+const TURN: f64 = 400.0;
+
+/// Panics at its k-th step, without a word on standard error.
+struct Bomb<T> {
+    inner: T,
+    steps: usize,
+}
+
+impl<T> Bomb<T> {
+    fn tick(&mut self) {
+        match self.steps.checked_sub(1) {
+            Some(left) => self.steps = left,
+            None => std::panic::resume_unwind(Box::new("as planned")),
+        }
+    }
+}
+
+impl<F: Future + Unpin> Future for Bomb<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let bomb = self.get_mut();
+        bomb.tick();
+        Pin::new(&mut bomb.inner).poll(cx)
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Bomb<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let bomb = self.get_mut();
+        bomb.tick();
+        Pin::new(&mut bomb.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Serves the router's request path on a port of its own. The n-th request's handling and answer panic after the n-th of
+/// these steps, over and over again.
+async fn mined(app: Arc<App>, fuses: Vec<(usize, usize)>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let next = Arc::new(AtomicUsize::new(0));
+    let fuses = Arc::new(fuses);
+    tokio::spawn(async move {
+        while let Ok((stream, from)) = listener.accept().await {
+            let (app, next, fuses) = (Arc::clone(&app), Arc::clone(&next), Arc::clone(&fuses));
+            let peer = Arc::new(Peer::new(&app.config.http, from.ip(), false));
+            let service = service_fn(move |request: hyper::Request<Incoming>| {
+                let (handling, answering) = fuses[next.fetch_add(1, Ordering::Relaxed) % fuses.len()];
+                let inner = Box::pin(tailroute::path::handle(
+                    Arc::clone(&app),
+                    Arc::clone(&peer),
+                    request,
+                ));
+                async move {
+                    let answer = Bomb {
+                        inner,
+                        steps: handling,
+                    };
+                    let answer = answer.await;
+                    Ok::<_, Infallible>(answer.map(|inner| {
+                        let steps = answering;
+                        Bomb { inner, steps }.boxed_unsync()
+                    }))
+                }
+            });
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+            );
+        }
+    });
+    address
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Asks, over the mined port or the proper one, streamed or not, with this deadline if any.
+    Ask {
+        mined: bool,
+        streamed: bool,
+        deadline_ms: Option<u64>,
+        leaves_after: Option<usize>,
+    },
+    Pass {
+        mined: bool,
+    },
+    Fault(usize, u8),
+    Pause(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (any::<bool>(), any::<bool>(), prop::option::weighted(0.3, 1_u64..40), prop::option::weighted(0.3, 0_usize..200))
+            .prop_map(|(mined, streamed, deadline_ms, leaves_after)| Step::Ask { mined, streamed, deadline_ms, leaves_after }),
+        1 => any::<bool>().prop_map(|mined| Step::Pass { mined }),
+        2 => (0..ENGINES, 0_u8..8).prop_map(|(engine, fault)| Step::Fault(engine, fault)),
+        2 => (0_usize..200).prop_map(Step::Pause),
+    ];
+    prop::collection::vec(step, 20..80)
+}
+
+fn fault(kind: u8) -> Fault {
+    let none = Fault::default;
+    match kind {
+        0 => Fault { die: true, ..none() },
+        1 => Fault { hang: true, ..none() },
+        2 => Fault {
+            status: Some(500),
+            ..none()
+        },
+        3 => Fault {
+            status: Some(503),
+            ..none()
+        },
+        4 => Fault {
+            reset_before_first_byte: true,
+            ..none()
+        },
+        5 => Fault {
+            reset_after_tokens: Some(2),
+            ..none()
+        },
+        6 => Fault {
+            stall_after_tokens: Some(2),
+            ..none()
+        },
+        _ => none(),
+    }
+}
+
+async fn pause(turns: usize) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whatever comes of it: here it only has to end.
+async fn act(address: SocketAddr, seed: u64, step: Step) {
+    match step {
+        Step::Ask {
+            streamed,
+            deadline_ms,
+            leaves_after,
+            ..
+        } => {
+            let deadline = deadline_ms.map(|ms| ms.to_string());
+            let bearer = bearer("a");
+            let deadline = deadline.iter().map(|ms| ("x-request-timeout-ms", &**ms));
+            let headers: Vec<(&str, &str)> = deadline.chain([("authorization", &*bearer)]).collect();
+            let body = ask(
+                &words(seed % 5, 40),
+                json!({ "stream": streamed, "max_tokens": 8 }),
+            )
+            .to_string();
+            let asked = async {
+                if let Ok(answer) = client::open(address, "POST", CHAT, &headers, body).await {
+                    answer.whole().await;
+                }
+            };
+            match leaves_after {
+                Some(turns) => tokio::select! {
+                    biased;
+                    () = pause(turns) => {}
+                    () = asked => {}
+                },
+                None => asked.await,
+            }
+        }
+        Step::Pass { .. } => {
+            let bearer = bearer("a");
+            let headers = [("authorization", &*bearer)];
+            let body = "{\"prompt\":\"one\"}";
+            if let Ok(answer) = client::open(address, "POST", "/tokenize", &headers, body).await {
+                answer.whole().await;
+            }
+        }
+        _ => {}
+    }
+}
+
+async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
+    let engine = EngineConfig {
+        time_scale: 200.0,
+        ..quick()
+    };
+    let fleet = Fleet::start(vec![engine; ENGINES], |config| {
+        probe_often(config);
+        config.health.timeout = Duration::from_millis(500);
+        config.limits.first_byte_timeout = Duration::from_millis(60);
+        config.limits.idle_timeout = Duration::from_millis(60);
+        config.limits.max_in_flight = PLACES.try_into().unwrap();
+        config.failure.breaker_failures = 2;
+        config.failure.breaker_pause = Millis(5.0);
+        config.failure.breaker_longest_pause = Millis(20.0);
+        config.failure.slow_start = Millis(20.0);
+        config.failure.hedge_after = hedge.then(|| Duration::from_millis(3));
+        config.admission.max_concurrent_per_worker = NonZeroU32::new(2);
+        config.admission.queue_timeout = Duration::from_millis(100);
+        let tokens = Some(Rate {
+            per_s: 1e-6,
+            burst: ALLOWANCE,
+        });
+        config.keys = vec![Key { tokens, ..key("a") }];
+    })
+    .await;
+    let app = Arc::clone(fleet.router.app());
+    let mined = mined(Arc::clone(&app), fuses).await;
+    let mut running = JoinSet::new();
+    let turns = steps
+        .iter()
+        .filter(|step| matches!(step, Step::Ask { .. }))
+        .count();
+    for (seed, step) in (0..).zip(steps) {
+        match step {
+            Step::Ask { mined: is_mined, .. } | Step::Pass { mined: is_mined } => {
+                let address = if is_mined { mined } else { fleet.address() };
+                running.spawn(act(address, seed, step));
+            }
+            Step::Fault(engine, kind) => fleet.engines[engine].set_fault(fault(kind)),
+            Step::Pause(turns) => pause(turns).await,
+        }
+    }
+    within(async { while running.join_next().await.is_some() {} }).await;
+    for engine in &fleet.engines {
+        engine.set_fault(Fault::default());
+    }
+    fleet.at_rest().await;
+    for engine in &fleet.engines {
+        within(engine.stats_when(|stats| stats.running + stats.waiting == 0)).await;
+    }
+    // A place is free a moment before what it holds is.
+    until("nobody waits or is inside", || {
+        app.admission.gate.counts() == (0, 0)
+    })
+    .await;
+    until("every charge is settled", || app.admission.unsettled() == 0).await;
+    let paid = ALLOWANCE - app.admission.left("a", app.clock.now()).unwrap();
+    assert!(
+        (0.0..=TURN * turns as f64).contains(&paid),
+        "{paid} for {turns} turns"
+    );
+    let places: Vec<_> = std::iter::repeat_with(|| app.place()).take(PLACES).collect();
+    assert!(places.iter().all(Option::is_some), "no place is lost");
+    assert!(app.place().is_none(), "and none was made up");
+    drop(places);
+    until("all are back", || {
+        app.fleet.workers().iter().all(|worker| worker.is_ready())
+    })
+    .await;
+    until("no breaker waits for a trial that has ended", || {
+        let now = app.clock.now();
+        app.fleet
+            .workers()
+            .iter()
+            .all(|worker| worker.condition(now).breaker != Standing::Open)
+    })
+    .await;
+    for worker in app.fleet.workers().iter() {
+        // Let through, and given up: the next one may try.
+        for _ in 0..3 {
+            let pass = worker.admit(app.clock.now(), false).expect("it is let through");
+            drop(worker.send(app.clock, None, pass));
+        }
+    }
+    assert!(
+        app.retries.lock().left() >= -1e-9,
+        "the budget is never overdrawn"
+    );
+    fleet.at_rest().await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 16,
+        // A script says what is tried, not how the threads interleave: shrinking would chase a race that is gone.
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn however_requests_end_every_count_ends_at_zero(
+        steps in steps(),
+        fuses in prop::collection::vec((0_usize..6, 0_usize..12), 1..20),
+        hedge in any::<bool>(),
+    ) {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(play(steps, fuses, hedge));
+    }
+}

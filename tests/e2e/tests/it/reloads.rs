@@ -1,0 +1,203 @@
+//! A configuration that changes while the router serves.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use config::Overrides;
+use policy::units::{Millis, Tokens};
+use serde_json::{Value, json};
+use sim_engine::Engine;
+use tailroute::admission::keys::{hash, hex};
+use tailroute::reload::{self, Source};
+use tailroute::serve::Server;
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{metrics, quick};
+use tailroute_e2e::talk::ask;
+use tailroute_e2e::wait::{PATIENCE, until};
+use tokio::sync::Notify;
+
+use crate::admission::{bearer, secret};
+
+struct Running {
+    router: Server,
+    source: Source,
+    worker: String,
+    _engine: Engine,
+}
+
+impl Running {
+    /// A router whose configuration is this file.
+    async fn start(file: &Path, extra: &str) -> Self {
+        let engine = Engine::start(quick()).await.unwrap();
+        let worker = format!("[[workers]]\nurl = \"http://{}\"\n", engine.addr());
+        std::fs::write(file, format!("{worker}{extra}")).unwrap();
+        let source = Source {
+            file: Some(file.to_owned()),
+            overrides: Overrides {
+                listen: Some("127.0.0.1:0".to_owned()),
+                admin: Some("127.0.0.1:0".to_owned()),
+                ..Overrides::default()
+            },
+            ..Source::default()
+        };
+        let router = Server::start(source.load().unwrap()).await.unwrap();
+        assert!(router.wait_ready(PATIENCE).await);
+        Self {
+            router,
+            source,
+            worker,
+            _engine: engine,
+        }
+    }
+
+    fn reload(&self, extra: &str) {
+        let file = self.source.file.as_ref().unwrap();
+        std::fs::write(file, format!("{}{extra}", self.worker)).unwrap();
+        reload::reload(self.router.app(), &self.source);
+    }
+
+    async fn state(&self) -> Value {
+        let answer = client::call(self.router.admin_address, "GET", "/admin/v1/config", &[], "").await;
+        answer.json()
+    }
+
+    async fn ask(&self, name: &str) -> u16 {
+        let (bearer, body) = (bearer(name), ask("hi", json!({})).to_string());
+        let headers = [("authorization", bearer.as_str())];
+        let answer = client::call(self.router.address, "POST", CHAT, &headers, body).await;
+        answer.status.as_u16()
+    }
+}
+
+fn key(name: &str) -> String {
+    let digest = hex(&hash(secret(name).as_bytes()).0);
+    format!("[[keys]]\nname = {name:?}\nsha256 = {digest:?}\n")
+}
+
+#[tokio::test]
+async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
+    let app = running.router.app();
+    assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
+    running.reload(&format!(
+        "[routing]\npolicy = \"random\"\n[objective]\nttft_ms = 77\n[limits]\nretries = 0\n{}",
+        key("b")
+    ));
+    assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
+    assert_eq!(app.settings.load().policy, config::PolicyName::Random);
+    let live = app.live();
+    assert_eq!((live.objective.ttft, live.limits.retries), (Millis(77.0), 0));
+    let state = running.state().await;
+    assert_eq!(
+        state,
+        json!({ "generation": 2, "refused": null, "needs_restart": [] })
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
+    for (wrong, why) in [
+        (
+            "[routing]\npolcy = \"tail\"\n".to_owned(),
+            "did you mean `policy`?",
+        ),
+        ("[routing\n".to_owned(), "not TOML"),
+        (
+            key("a").replace("sha256 = \"", "sha256 = \"0"),
+            "64 hexadecimal digits",
+        ),
+        (
+            format!(
+                "{}[tls]\ncert_file = \"/nowhere/c\"\nkey_file = \"/nowhere/k\"\n",
+                key("a")
+            ),
+            "/nowhere/c",
+        ),
+        // All that there is of a file that is being written.
+        (String::new(), "would let everybody in"),
+    ] {
+        running.reload(&wrong);
+        let state = running.state().await;
+        let refused = state["refused"].as_str().unwrap();
+        assert!(refused.contains(why), "{refused}");
+        assert_eq!((&state["generation"], running.ask("a").await), (&json!(1), 200));
+    }
+    let page = metrics(&running.router).await;
+    assert_eq!(
+        page.sum("tailroute_config_reloads_total", &[("outcome", "refused")]),
+        5.0
+    );
+    running.reload(&format!("[hints]\nenabled = false\n{}", key("a")));
+    let state = running.state().await;
+    assert_eq!(
+        state,
+        json!({ "generation": 2, "refused": null, "needs_restart": ["hints"] })
+    );
+}
+
+#[tokio::test]
+async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
+    let folder = tempfile::tempdir().unwrap();
+    // As Kubernetes mounts a Secret: keys.toml → ..data/keys.toml, and ..data is swapped.
+    let version = |number: u32, keys: &str| {
+        let of_this = folder.path().join(format!("..{number}"));
+        std::fs::create_dir(&of_this).unwrap();
+        std::fs::write(of_this.join("keys.toml"), keys).unwrap();
+        std::os::unix::fs::symlink(&of_this, folder.path().join("..new")).unwrap();
+        std::fs::rename(folder.path().join("..new"), folder.path().join("..data")).unwrap();
+    };
+    version(1, &key("a"));
+    let mounted = folder.path().join("keys.toml");
+    std::os::unix::fs::symlink("..data/keys.toml", &mounted).unwrap();
+    let extra = format!("[admission]\nkeys_file = {:?}\n", mounted.display().to_string());
+    let running = Running::start(&folder.path().join("t.toml"), &extra).await;
+    let app = Arc::clone(running.router.app());
+    let asked = Arc::new(Notify::new());
+    let watching = tokio::spawn(reload::watch(
+        Arc::clone(&app),
+        running.source.clone(),
+        Arc::clone(&asked),
+    ));
+    assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
+    version(2, &key("b"));
+    until("the keys are read again", || app.reloads.lock().generation >= 2).await;
+    assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
+    let before = app.reloads.lock().generation;
+    asked.notify_one();
+    until("SIGHUP reads it even if nothing changed", || {
+        app.reloads.lock().generation > before
+    })
+    .await;
+    watching.abort();
+}
+
+#[tokio::test]
+async fn what_is_under_way_is_settled_with_the_key_that_is_in_force_when_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = format!("{}tokens_per_min = 1000\n", key("a"));
+    let running = Running::start(&folder.path().join("t.toml"), &limited).await;
+    let admission = &running.router.app().admission;
+    let mut headers = http::HeaderMap::new();
+    headers.insert("authorization", bearer("a").parse().unwrap());
+    let left = || {
+        let mut answer = http::HeaderMap::new();
+        admission
+            .identify(&headers)
+            .unwrap()
+            .mark(&mut answer, Millis::ZERO);
+        answer["x-ratelimit-remaining-tokens"]
+            .to_str()
+            .unwrap()
+            .to_owned()
+    };
+    let caller = admission.identify(&headers).unwrap();
+    let clock = running.router.app().clock;
+    let mut charge = caller.charge(clock, Tokens(600)).unwrap();
+    running.reload(&limited);
+    assert_eq!(left(), "400");
+    charge.give_back();
+    assert_eq!(left(), "1000");
+}

@@ -1,0 +1,394 @@
+//! A prefix of one tenant never speeds, or reveals, another's.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use tailroute::serve::Server;
+use tailroute_e2e::client::{self, CHAT, Fields, Whole};
+use tailroute_e2e::fleet::{Fleet, quick, route};
+use tailroute_e2e::raw::{exchange, request};
+use tailroute_e2e::talk::{Conversation, ask, words};
+use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::within;
+
+use crate::admission::{bearer, key, turns_seen};
+
+fn two_tenants(config: &mut config::Config) {
+    let shared = config::Key {
+        tenant: "a".to_owned(),
+        ..key("a2")
+    };
+    config.keys = vec![key("a"), shared, key("b")];
+}
+
+/// Tokens that the router has foreseen in caches.
+async fn predicted(fleet: &Fleet) -> f64 {
+    let page = fleet.metrics().await;
+    page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")])
+}
+
+#[tokio::test]
+async fn an_identical_prompt_of_another_tenant_is_neither_found_nor_cached() {
+    let fleet = Fleet::start(vec![quick()], two_tenants).await;
+    let mut talk = Conversation::new(&words(1, 400));
+    let (a, a2, b) = (bearer("a"), bearer("a2"), bearer("b"));
+    let first = fleet.turn(&mut talk, &[("authorization", &a)], "hello").await;
+    assert_eq!(first.cached, 0);
+    fleet.at_rest().await;
+    for (who, secret, shares) in [("b", &b, false), ("a2", &a2, true), ("a", &a, true)] {
+        let before = predicted(&fleet).await;
+        let mut same = talk.clone();
+        let turned = fleet
+            .turn(&mut same, &[("authorization", secret)], "and then?")
+            .await;
+        fleet.at_rest().await;
+        let foreseen = predicted(&fleet).await - before;
+        assert_eq!(turned.cached > 300, shares, "{who}: {turned:?}");
+        assert_eq!(foreseen > 300.0, shares, "{who}: {foreseen} predicted");
+        if !shares {
+            assert_eq!((turned.cached, foreseen), (0, 0.0), "{who}: not even a block");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
+    let fleet = Fleet::start(vec![quick()], two_tenants).await;
+    let (a, b) = (bearer("a"), bearer("b"));
+    let mut talk = Conversation::new(&words(1, 400));
+    let session = [("authorization", a.as_str()), ("x-session-id", "shared-name")];
+    fleet.turn(&mut talk, &session, "hello").await;
+    fleet.at_rest().await;
+    let (headers, body) = turns_seen(&fleet).pop().unwrap();
+    let (name, others) = (headers["x-session-id"].clone(), body["cache_salt"].clone());
+    let others = others.as_str().unwrap();
+    assert_ne!(name, "shared-name");
+    let (mut bodies, mut salts) = (Vec::new(), HashSet::new());
+    for own in [
+        json!(others),
+        json!("1:a:"),
+        json!(""),
+        json!(null),
+        json!(7),
+        json!([others]),
+    ] {
+        bodies.push(talk.body(json!({ "cache_salt": own })).to_string());
+    }
+    // Twice, and once in disguise.
+    let plain = talk.body(json!({})).to_string();
+    let rest = plain.strip_prefix('{').unwrap();
+    bodies.push(format!(r#"{{"cache_salt":"x","cache_salt":"{others}",{rest}"#));
+    bodies.push(format!(r#"{{"cache\u005fsalt":"{others}",{rest}"#));
+    for body in bodies {
+        let headers = [("authorization", b.as_str()), ("x-session-id", "shared-name")];
+        let answer = client::open(fleet.address(), "POST", CHAT, &headers, body.clone())
+            .await
+            .unwrap()
+            .whole()
+            .await;
+        let (headers, seen) = turns_seen(&fleet).pop().unwrap();
+        let salt = seen["cache_salt"].as_str().unwrap().to_owned();
+        assert_ne!(salt, others);
+        assert_ne!(headers["x-session-id"], "shared-name");
+        assert_ne!(headers["x-session-id"], name);
+        if answer.status == 400 {
+            // An engine that takes no field twice. Others take the last one, which is the router's.
+            assert!(
+                body.contains("u005f") || body.matches("cache_salt").count() > 1,
+                "{body}"
+            );
+            continue;
+        }
+        assert_eq!(answer.status, 200, "{body}");
+        let cached = &answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"];
+        let cached = cached.as_u64().unwrap();
+        let again = !salts.insert(salt);
+        assert!(cached == 0 || again, "{body}: {cached}");
+    }
+}
+
+#[tokio::test]
+async fn ending_a_conversation_ends_ones_own_only() {
+    let fleet = Fleet::start(vec![quick(), quick()], two_tenants).await;
+    let (a, b) = (bearer("a"), bearer("b"));
+    let mut talk = Conversation::new(&words(1, 400));
+    let mine = [("authorization", a.as_str()), ("x-session-id", "s")];
+    let home = fleet.turn(&mut talk, &mine, "hello").await.engine;
+    fleet.at_rest().await;
+    let theirs = [
+        ("authorization", b.as_str()),
+        ("x-session-id", "s"),
+        ("x-session-end", "1"),
+    ];
+    let mut other = Conversation::new(&words(9, 50));
+    fleet.turn(&mut other, &theirs, "over").await;
+    fleet.at_rest().await;
+    let again = fleet.turn(&mut talk, &mine, "still here?").await;
+    assert_eq!(again.engine, home);
+    assert!(again.cached > 300, "{again:?}");
+}
+
+#[tokio::test]
+async fn salts_stay_out_of_bodies_where_engines_refuse_them_and_the_router_still_keeps_tenants_apart() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        two_tenants(config);
+        config.admission.salt_requests = false;
+    })
+    .await;
+    let mut talk = Conversation::new(&words(1, 400));
+    let (a, b) = (bearer("a"), bearer("b"));
+    fleet.turn(&mut talk, &[("authorization", &a)], "hello").await;
+    fleet.at_rest().await;
+    let before = predicted(&fleet).await;
+    fleet
+        .turn(&mut talk.clone(), &[("authorization", &b)], "hello")
+        .await;
+    fleet.at_rest().await;
+    let after = predicted(&fleet).await;
+    assert_eq!(after - before, 0.0);
+    assert!(
+        turns_seen(&fleet)
+            .iter()
+            .all(|(_, body)| body.get("cache_salt").is_none())
+    );
+}
+
+/// What engines take for a salt: vLLM no more than 128 characters, and not all of them.
+fn is_salt(value: &Value) -> bool {
+    let hex = |salt: &str| salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit());
+    value.as_str().is_some_and(hex)
+}
+
+#[tokio::test]
+async fn salts_are_ones_that_engines_take_however_tenants_and_clients_name_things() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.keys = vec![key("team/a@corp"), key("b\\c")];
+    })
+    .await;
+    let mut salts = HashSet::new();
+    let own = ["", "x@y/z", &"long".repeat(100), "nul\0"];
+    for (name, own) in ["team/a@corp", "b\\c"]
+        .into_iter()
+        .flat_map(|name| own.map(|own| (name, own)))
+    {
+        let body = ask("hi", json!({ "cache_salt": own }));
+        let answer = fleet.chat(&[("authorization", &bearer(name))], &body).await;
+        assert_eq!(answer.status, 200);
+        let salt = turns_seen(&fleet).pop().unwrap().1["cache_salt"].clone();
+        assert!(is_salt(&salt), "{salt}");
+        salts.insert(salt.to_string());
+    }
+    assert_eq!(salts.len(), 2 * own.len());
+}
+
+/// A scripted worker behind a router with keys.
+struct Stage {
+    upstream: Upstream,
+    router: Server,
+}
+
+impl Stage {
+    async fn set(tweak: impl FnOnce(&mut config::Config)) -> Self {
+        let upstream = Upstream::start().await;
+        let router = route(&[upstream.address], |config| {
+            two_tenants(config);
+            tweak(config);
+        })
+        .await;
+        Self { upstream, router }
+    }
+
+    /// Sends a request that no worker may get.
+    async fn refused(&mut self, who: &str, method: &str, path: &str, body: &str) -> Whole {
+        let secret = bearer(who);
+        let headers = [("authorization", &*secret), ("content-type", "application/json")];
+        let answer = client::call(self.router.address, method, path, &headers, body.to_owned()).await;
+        assert!(
+            answer.status.is_client_error(),
+            "{method} {path}: {}",
+            answer.status
+        );
+        assert!(!self.upstream.has_more(), "{method} {path} reached a worker");
+        answer
+    }
+
+    /// Sends a request that the worker answers so; what it got: `x-session-id` and the body.
+    async fn pass(
+        &mut self,
+        who: &str,
+        (path, more): (&str, Fields<'_>),
+        body: &Value,
+        answer: &str,
+    ) -> Seen {
+        let (address, secret) = (self.router.address, bearer(who));
+        let headers = [&[("authorization", &*secret)][..], more].concat();
+        let call = client::call(address, "POST", path, &headers, body.to_string());
+        let work = async {
+            let exchange = self.upstream.next().await;
+            let session = exchange.header("x-session-id").map(str::to_owned);
+            let body = serde_json::from_slice(&exchange.body).unwrap();
+            exchange.answer("200 OK", answer).await;
+            (session, body)
+        };
+        let (answered, seen) = tokio::join!(call, work);
+        assert_eq!(answered.status, 200, "{path}");
+        seen
+    }
+}
+
+type Seen = (Option<String>, Value);
+
+#[tokio::test]
+async fn nothing_that_is_not_understood_is_passed_on() {
+    let mut stage = Stage::set(|_| {}).await;
+    let body = r#"{"model":"sim","cache_salt":"mine","messages":[]}"#;
+    for path in [
+        "/v1/chat/completions/",
+        "/v1/%63hat/completions/",
+        "/v1/embeddings/",
+        "/v1/messages/",
+        "/v1/batches",
+        "/v1/files",
+        "/v1/anything/new",
+        "/v1/realtime",
+    ] {
+        let answer = stage.refused("a", "POST", path, body).await;
+        assert_eq!(answer.status, 404, "{path}");
+    }
+    for path in ["/v1/files", "/v1/files/file-1/content", "/v1/batches/b"] {
+        assert_eq!(stage.refused("a", "GET", path, "").await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn every_endpoint_with_a_cache_is_salted_and_no_name_passes_in_clear() {
+    let mut stage = Stage::set(|_| {}).await;
+    for path in [
+        "/v1/embeddings",
+        "/rerank",
+        "/v1/score",
+        "/classify",
+        "/pooling",
+        "/v1/responses",
+        "/generate",
+        "/v1/completions",
+        "/v1/tokenize",
+    ] {
+        let body = json!({
+            "model": "sim", "input": "x", "cache_salt": "mine", "session_id": "named", "prompt_cache_key": ["named"],
+        });
+        let headers: Fields<'_> = &[("x-session-id", "named")];
+        let mut seen = Vec::new();
+        for who in ["a", "a2", "b"] {
+            let (session, body) = stage.pass(who, (path, headers), &body, "{}").await;
+            assert!(is_salt(&body["cache_salt"]), "{path}: {body}");
+            assert_eq!(session.as_deref(), body["session_id"].as_str(), "{path}");
+            assert!(!body.to_string().contains("named"), "{path}: {body}");
+            assert_eq!((&body["model"], &body["input"]), (&json!("sim"), &json!("x")));
+            seen.push((session, body));
+        }
+        assert_eq!(seen[0], seen[1], "{path}: keys of one tenant");
+        for member in ["cache_salt", "session_id", "prompt_cache_key"] {
+            assert_ne!(seen[0].1[member], seen[2].1[member], "{path}: {member}");
+        }
+    }
+    let (_, body) = stage
+        .pass("a", ("/v1/embeddings", &[]), &json!({ "input": "x" }), "{}")
+        .await;
+    assert!(is_salt(&body["cache_salt"]), "{body}");
+    let (_, body) = stage
+        .pass("a", ("/v1/tokenize", &[]), &json!({ "prompt": "x" }), "{}")
+        .await;
+    assert_eq!(body, json!({ "prompt": "x" }), "nothing is cached of it");
+}
+
+#[tokio::test]
+async fn what_engines_take_no_salt_for_is_refused_unless_it_is_allowed() {
+    let mut stage = Stage::set(|_| {}).await;
+    let ask = json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": "hi" }] });
+    let answer = stage.refused("a", "POST", "/v1/messages", &ask.to_string()).await;
+    assert_eq!(answer.status, 403);
+    let error = answer.json();
+    assert_eq!(
+        (&error["type"], &error["error"]["type"]),
+        (&json!("error"), &json!("permission_error"))
+    );
+    assert!(
+        error["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("admission.unsalted_messages")
+    );
+    for path in ["/v1/audio/transcriptions", "/v1/images/edits"] {
+        let answer = stage.refused("a", "POST", path, "x").await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error_code().as_str()),
+            (403, "not_isolated")
+        );
+    }
+    for (path, status) in [
+        ("/v1/realtime?model=sim", 403),
+        ("/v1/responses", 404),
+        ("/v1/x", 404),
+    ] {
+        let secret = format!("authorization: {}", bearer("a"));
+        let fields = [
+            &*secret,
+            "connection: Upgrade",
+            "upgrade: websocket",
+            "sec-websocket-version: 13",
+            "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+        ];
+        let answer = exchange(
+            stage.router.address,
+            &request(&format!("GET {path}"), &fields, ""),
+        )
+        .await;
+        assert_eq!(answer.status, status, "{path}");
+        assert!(!stage.upstream.has_more(), "{path}");
+    }
+    let mut stage = Stage::set(|config| config.admission.unsalted_messages = true).await;
+    stage.pass("a", ("/v1/messages", &[]), &ask, "{}").await;
+}
+
+#[tokio::test]
+async fn a_response_is_its_tenants_alone() {
+    let mut stage = Stage::set(|_| {}).await;
+    let ask = json!({ "model": "sim", "input": "hi", "request_id": "resp_mine" });
+    let (_, sent) = stage
+        .pass(
+            "a",
+            ("/v1/responses", &[]),
+            &ask,
+            r#"{"id":"resp_1","output":[]}"#,
+        )
+        .await;
+    let named = sent["request_id"].as_str().unwrap();
+    assert!(named.starts_with("resp_") && named != "resp_mine", "{named}");
+    tailroute_e2e::fleet::at_rest(&stage.router).await;
+    let next = json!({ "model": "sim", "input": "more", "previous_response_id": "resp_1" });
+    for (method, path, body) in [
+        ("GET", "/v1/responses/resp_1", String::new()),
+        ("DELETE", "/v1/responses/resp_1", String::new()),
+        ("POST", "/v1/responses/resp_1/cancel", String::new()),
+        ("POST", "/v1/responses", next.to_string()),
+    ] {
+        let answer = stage.refused("b", method, path, &body).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error_code().as_str()),
+            (404, "response_not_found"),
+            "{method} {path}"
+        );
+    }
+    let unknown = json!({ "model": "sim", "input": "more", "previous_response_id": "resp_2" });
+    stage
+        .refused("a", "POST", "/v1/responses", &unknown.to_string())
+        .await;
+    stage.pass("a2", ("/v1/responses", &[]), &next, "{}").await;
+    let secret = bearer("a");
+    let headers = [("authorization", &*secret)];
+    let get = client::call(stage.router.address, "GET", "/v1/responses/resp_1", &headers, "");
+    let work = async { stage.upstream.next().await.answer("200 OK", "{}").await };
+    let (answer, ()) = within(async { tokio::join!(get, work) }).await;
+    assert_eq!(answer.status, 200);
+}

@@ -1,0 +1,350 @@
+//! TLS on both sides: who is let in by its certificate, what is renewed, and what stays readable.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use config::{Config, Identity, ServerTls};
+use http::{Request, Response, Version};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde_json::json;
+use sim_engine::Engine;
+use tailroute::serve::Server;
+use tailroute_e2e::client::CHAT;
+use tailroute_e2e::fleet::{Fleet, configured, metrics, quick};
+use tailroute_e2e::talk::ask;
+use tailroute_e2e::wait::{PATIENCE, until, within};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tower_service::Service as _;
+
+/// Somebody who signs certificates.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, as PEM.
+#[derive(Clone)]
+struct Paper {
+    cert: String,
+    key: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            pem,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    fn sign(&self) -> Paper {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        Paper {
+            cert: params.signed_by(&key, &self.issuer).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap())
+            .unwrap();
+        roots
+    }
+}
+
+impl Paper {
+    fn write(&self, folder: &Path, name: &str) -> Identity {
+        let identity = Identity {
+            cert: folder.join(format!("{name}.crt")),
+            key: folder.join(format!("{name}.key")),
+        };
+        std::fs::write(&identity.cert, &self.cert).unwrap();
+        std::fs::write(&identity.key, &self.key).unwrap();
+        identity
+    }
+
+    fn der(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let cert = CertificateDer::from_pem_slice(self.cert.as_bytes()).unwrap();
+        (
+            vec![cert],
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap(),
+        )
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+async fn connect(
+    address: SocketAddr,
+    authority: &Authority,
+    own: Option<&Paper>,
+    alpn: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(authority.roots());
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let (chain, key) = own.der();
+            builder.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
+}
+
+/// A question, asked over HTTP/1.1 or HTTP/2.
+async fn question(stream: TlsStream<TcpStream>) -> hyper::Result<Response<Incoming>> {
+    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let body = Full::new(Bytes::from(ask("hi", json!({})).to_string()));
+    let request = Request::post(format!("https://localhost{CHAT}")).header("host", "localhost");
+    let request = request.body(body).unwrap();
+    let io = TokioIo::new(stream);
+    if is_h2 {
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await?;
+        tokio::spawn(connection);
+        within(sender.send_request(request)).await
+    } else {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+        tokio::spawn(connection);
+        within(sender.send_request(request)).await
+    }
+}
+
+async fn status(stream: std::io::Result<TlsStream<TcpStream>>) -> Option<u16> {
+    Some(question(stream.ok()?).await.ok()?.status().as_u16())
+}
+
+fn encrypted(folder: &Path, authority: &Authority) -> impl FnOnce(&mut Config) {
+    let identity = authority.sign().write(folder, "router");
+    move |config| {
+        config.tls.server = Some(ServerTls {
+            identity,
+            client_ca: None,
+        });
+    }
+}
+
+#[tokio::test]
+async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
+    for (alpn, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
+        let stream = connect(fleet.address(), &authority, None, alpn).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(alpn.as_bytes()));
+        let answer = question(stream).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, version));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(serde_json::from_slice::<serde_json::Value>(&body).unwrap()["usage"].is_object());
+    }
+    let mut plain = TcpStream::connect(fleet.address()).await.unwrap();
+    plain
+        .write_all(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .unwrap();
+    let mut said = Vec::new();
+    let _ = within(plain.read_to_end(&mut said)).await;
+    assert!(
+        !said.starts_with(b"HTTP"),
+        "nothing in the clear but TLS's own alert: {said:?}"
+    );
+    let page = fleet.metrics().await;
+    assert!(page.sum("tailroute_tls_failures_total", &[]) >= 1.0);
+    // What hyper cannot parse is answered with JSON within TLS as well.
+    let mut stream = connect(fleet.address(), &authority, None, "http/1.1")
+        .await
+        .unwrap();
+    stream.write_all(b"GARBAGE\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    let _ = within(stream.read_to_end(&mut said)).await;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.starts_with("HTTP/1.1 400 ") && said.contains("malformed_http"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn with_a_client_authority_only_its_clients_are_let_in() {
+    let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let ca = folder.path().join("clients.pem");
+    std::fs::write(&ca, &clients.pem).unwrap();
+    let identity = authority.sign().write(folder.path(), "router");
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.tls.server = Some(ServerTls {
+            identity,
+            client_ca: Some(ca),
+        });
+    })
+    .await;
+    let address = fleet.address();
+    let (known, stranger) = (clients.sign(), Authority::new().sign());
+    for alpn in ["h2", "http/1.1"] {
+        assert_eq!(
+            status(connect(address, &authority, Some(&known), alpn).await).await,
+            Some(200)
+        );
+        assert_eq!(status(connect(address, &authority, None, alpn).await).await, None);
+        assert_eq!(
+            status(connect(address, &authority, Some(&stranger), alpn).await).await,
+            None
+        );
+    }
+    assert_eq!(fleet.received(), [2]);
+    // Nor does a file that is half written change that.
+    let app = fleet.router.app();
+    let mut half = app.config.clone();
+    half.tls.server.as_mut().unwrap().client_ca = None;
+    let error = app.reconfigure(&half).unwrap_err();
+    assert!(error.to_string().contains("client_ca_file"), "{error}");
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_connections_and_says_nothing_is_given_up_when_connecting_takes_too_long() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let mut config = configured(&[address]);
+    config.tls.workers.ca = None;
+    let tls = tailroute::tls::Tls::load(&config).unwrap();
+    let mut connector = tls.connector(HttpConnector::new(), Duration::from_millis(20));
+    let connection = connector.call(format!("https://{address}").parse().unwrap());
+    assert!(within(connection).await.is_err());
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
+    let app = fleet.router.app();
+    let shown = |stream: &TlsStream<TcpStream>| stream.get_ref().1.peer_certificates().unwrap()[0].clone();
+    let before = connect(fleet.address(), &authority, None, "http/1.1")
+        .await
+        .unwrap();
+    let old = shown(&before);
+    authority.sign().write(folder.path(), "router");
+    app.reconfigure(&app.config).unwrap();
+    let after = connect(fleet.address(), &authority, None, "http/1.1")
+        .await
+        .unwrap();
+    let new = shown(&after);
+    assert_ne!(old, new);
+    assert_eq!(
+        question(before).await.unwrap().status(),
+        200,
+        "who was connected stays so"
+    );
+    assert_eq!(question(after).await.unwrap().status(), 200);
+    // A key that does not fit, as in the middle of a renewal, changes nothing.
+    let other = authority.sign();
+    std::fs::write(folder.path().join("router.crt"), &other.cert).unwrap();
+    let error = app.reconfigure(&app.config).unwrap_err();
+    assert!(error.to_string().contains("router.crt"), "{error}");
+    let still = connect(fleet.address(), &authority, None, "http/1.1")
+        .await
+        .unwrap();
+    assert_eq!(shown(&still), new);
+}
+
+/// TLS in front of an engine, which asks for certificates of this authority.
+async fn in_front_of(engine: SocketAddr, paper: &Paper, clients: &Authority) -> SocketAddr {
+    let (chain, key) = paper.der();
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(clients.roots()), provider());
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier.build().unwrap())
+        .with_single_cert(chain, key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut client) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let mut worker = TcpStream::connect(engine).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut worker).await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn workers_behind_https_are_verified_and_shown_the_routers_certificate() {
+    let (folder, workers, routers) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let engine = Engine::start(quick()).await.unwrap();
+    let address = in_front_of(engine.addr(), &workers.sign(), &routers).await;
+    let ca = folder.path().join("workers.pem");
+    std::fs::write(&ca, &workers.pem).unwrap();
+    let own = routers.sign().write(folder.path(), "own");
+    let wrong = Authority::new().sign().write(folder.path(), "wrong");
+    let other_ca: PathBuf = folder.path().join("others.pem");
+    std::fs::write(&other_ca, Authority::new().pem).unwrap();
+    for (ca, identity, works) in [
+        (&ca, Some(own.clone()), true),
+        (&ca, None, false),
+        (&ca, Some(wrong), false),
+        (&other_ca, Some(own), false),
+    ] {
+        let mut config = configured(&[address]);
+        config.workers[0].url = format!("https://{address}").parse().unwrap();
+        config.tls.workers.ca = Some(ca.clone());
+        config.tls.workers.identity = identity;
+        config.health.interval = std::time::Duration::from_millis(10);
+        let router = Server::start(config).await.unwrap();
+        if works {
+            assert!(router.wait_ready(PATIENCE).await);
+            let body = ask("hi", json!({})).to_string();
+            let answer = tailroute_e2e::client::call(router.address, "POST", CHAT, &[], body).await;
+            assert_eq!(answer.status, 200);
+        } else {
+            let app = router.app();
+            until("a probe has failed", || app.clock.now().0 > 200.0).await;
+            assert!(!app.fleet.any_ready());
+            assert_eq!(metrics(&router).await.sum("tailroute_worker_ready", &[]), 0.0);
+        }
+    }
+    assert_eq!(engine.stats().received, 1);
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_stops_the_start_with_its_name() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let mut config = configured(&["127.0.0.1:1".parse().unwrap()]);
+    encrypted(folder.path(), &authority)(&mut config);
+    std::fs::write(folder.path().join("router.key"), "no key").unwrap();
+    let error = format!("{:#}", Server::start(config).await.unwrap_err());
+    assert!(error.contains("router.key"), "{error}");
+}

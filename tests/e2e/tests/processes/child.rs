@@ -1,0 +1,186 @@
+//! Processes: this program, started again to play an engine or a router.
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sim_engine::{Engine, EngineConfig};
+use tailroute_e2e::client;
+use tailroute_e2e::metrics::Page;
+
+/// Names the part that a process plays.
+const PART: &str = "TAILROUTE_TEST_PART";
+/// Its arguments, one a line.
+const ARGUMENTS: &str = "TAILROUTE_TEST_ARGUMENTS";
+/// For a process to answer after it was started, on a busy machine.
+const STARTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// A process. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Child {
+    process: std::process::Child,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Child {
+    fn start(part: &str, address: SocketAddr, arguments: &[String]) -> Self {
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args(["part", "--exact", "--ignored", "--nocapture"])
+            .env(PART, part)
+            .env(ARGUMENTS, arguments.join("\n"))
+            // What is read of it never ends while this process lives; then the part ends too.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { process, address }
+    }
+
+    /// An engine in fast mode, or one that computes, with this many milliseconds a token.
+    pub(crate) async fn engine(address: SocketAddr, fast: bool, token_ms: f64) -> Self {
+        let arguments = [address.to_string(), fast.to_string(), token_ms.to_string()];
+        let child = Self::start("engine", address, &arguments);
+        child.answers("/health").await;
+        if fast {
+            let pace = serde_json::json!({ "gap_ms": token_ms }).to_string();
+            let set = client::call(address, "PUT", "/sim/pace", &[], pace).await;
+            assert_eq!(set.status, 200);
+        }
+        child
+    }
+
+    /// `tailroute serve` with this configuration file.
+    pub(crate) async fn router(address: SocketAddr, admin: SocketAddr, config: &std::path::Path) -> Self {
+        let arguments = [
+            "serve".to_owned(),
+            "--config".to_owned(),
+            config.display().to_string(),
+            "--listen".to_owned(),
+            address.to_string(),
+            "--admin".to_owned(),
+            admin.to_string(),
+        ];
+        let child = Self::start("router", address, &arguments);
+        let admin = Self::answers_at(admin, "/readyz").await;
+        assert!(admin, "the router is not ready");
+        child
+    }
+
+    async fn answers(&self, path: &str) {
+        assert!(Self::answers_at(self.address, path).await, "{self:?}");
+    }
+
+    async fn answers_at(address: SocketAddr, path: &str) -> bool {
+        let answered = async {
+            loop {
+                if let Ok(answer) = client::open(address, "GET", path, &[], "").await
+                    && answer.status == 200
+                {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(STARTED_WITHIN, answered).await.is_ok()
+    }
+
+    /// Kills it as `kill -9` does, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What the kernel says of it.
+    pub(crate) fn usage(&self) -> Usage {
+        let of = |what: &str| format!("/proc/{}/{what}", self.process.id());
+        let status = std::fs::read_to_string(of("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        Usage {
+            rss_kib: field("VmRSS:"),
+            threads: field("Threads:"),
+            fds: std::fs::read_dir(of("fd")).unwrap().count(),
+        }
+    }
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    pub(crate) rss_kib: u64,
+    pub(crate) threads: u64,
+    pub(crate) fds: usize,
+}
+
+/// A port that is free now. Somebody else may take it before it is used; nobody does on purpose.
+pub(crate) fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// A router's metrics page.
+pub(crate) async fn metrics(admin: SocketAddr) -> Page {
+    Page::read(client::call(admin, "GET", "/metrics", &[], "").await.text())
+}
+
+/// Plays the part that this process was started for, if any.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a part whose test is gone has nothing left to drain"
+)]
+pub(crate) fn play() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let arguments = std::env::var(ARGUMENTS).unwrap();
+    let arguments: Vec<String> = arguments.lines().map(str::to_owned).collect();
+    std::thread::spawn(|| {
+        // Ends when who started it has ended, however that was.
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    match part.as_str() {
+        "engine" => play_engine(&arguments),
+        "router" => {
+            let arguments = std::iter::once("tailroute".to_owned()).chain(arguments);
+            tailroute::cli::run(arguments.map(Into::into));
+        }
+        other => panic!("no part is called {other}"),
+    }
+}
+
+fn play_engine(arguments: &[String]) {
+    let [listen, fast, token_ms] = arguments else {
+        panic!("{arguments:?}");
+    };
+    let config = EngineConfig {
+        listen: listen.parse().unwrap(),
+        fast: fast.parse().unwrap(),
+        tpot_ms: token_ms.parse().unwrap(),
+        tpot_batch_ms: 0.0,
+        prefill: policy::cost::PrefillCost::linear(0.01, 4.0),
+        ..EngineConfig::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let _engine = Engine::start(config).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+}

@@ -1,0 +1,53 @@
+//! The router and its workers as processes of their own: what only shows when one of them is killed, or runs for long.
+//!
+//! Each process is this test's own program, started again to play one part ([`child`]): so there is nothing to be built
+//! first, and the router is the `tailroute` command line itself.
+//!
+//! | scenario | at length |
+//! |---|---|
+//! | `kill` | `SECONDS=20 STRICT=1 make kill` |
+//! | `soak` | `make soak` (`SECONDS=600 STREAMS=1000`, `JSON=1` for JSON lines) |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests and their helpers, whose reports go to standard output"
+)]
+
+mod child;
+mod kill;
+mod soak;
+
+use std::str::FromStr;
+
+/// A number from the environment, or what stands in for it.
+fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .ok()
+            .unwrap_or_else(|| panic!("{name}={text} is no number")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Whether a figure that a busy machine spoils is held to what was promised.
+fn is_strict() -> bool {
+    std::env::var_os("STRICT").is_some()
+}
+
+/// The p-th quantile of some times; zero of none.
+fn quantile(times: &mut [f64], p: f64) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let at = (p * times.len().saturating_sub(1) as f64).round() as usize;
+    times.get(at).copied().unwrap_or(0.0)
+}
+
+/// The processes' part; of no use by itself.
+#[test]
+#[ignore = "a part that the other tests start as a process of its own"]
+fn part() {
+    child::play();
+}

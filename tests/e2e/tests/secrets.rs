@@ -1,0 +1,141 @@
+//! Nothing secret is ever logged: keys, prompts and answers, at the most talkative level, however a request ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests and their helpers"
+)]
+
+use std::io::Write;
+use std::sync::Arc;
+
+use config::Key;
+use parking_lot::Mutex;
+use serde_json::json;
+use tailroute::admission::keys::{hash, hex};
+use tailroute_e2e::client::{self, CHAT, H2};
+use tailroute_e2e::fleet::route;
+use tailroute_e2e::talk::ask;
+use tailroute_e2e::upstream::Upstream;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// What must not come up.
+const KEY: &str = "tr-canary-of-the-key-0123456789";
+const WRONG_KEY: &str = "tr-canary-of-a-wrong-key";
+const PROMPT: &str = "canary in the prompt";
+const REPLY: &str = "canary in the reply";
+const CANARY: &str = "canary";
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+fn event(text: &str) -> Vec<u8> {
+    let event = json!({ "choices": [{ "index": 0, "delta": { "content": text } }] });
+    format!("data: {event}\n\n").into_bytes()
+}
+
+#[tokio::test]
+async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
+    let log = Log::default();
+    let writer = log.clone();
+    let layer = tracing_subscriber::fmt::layer()
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    tracing_subscriber::registry()
+        .with(tailroute::cmd::serve::log_filter("trace").unwrap())
+        .with(layer)
+        .init();
+
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |config| {
+        config.keys = vec![Key {
+            name: "k".to_owned(),
+            digest: hash(KEY.as_bytes()),
+            tenant: "k".to_owned(),
+            weight: 1.0,
+            priority: 0,
+            requests: None,
+            tokens: None,
+        }];
+    })
+    .await;
+    let address = router.address;
+    let bearer = format!("Bearer {KEY}");
+    let own = [("authorization", bearer.as_str())];
+    let body = ask(PROMPT, json!({ "stream": true })).to_string();
+
+    // A stream that is whole, and one that breaks off.
+    for breaks in [false, true] {
+        let respond = async {
+            let mut exchange = upstream.next().await;
+            exchange.begin_events().await;
+            exchange.chunk(&event(REPLY)).await;
+            if breaks {
+                exchange
+                    .chunk(b"data: {\"choices\":[{\"delta\":{\"content\":\"canary, cut")
+                    .await;
+                exchange.reset();
+            } else {
+                exchange.chunk(b"data: [DONE]\n\n").await;
+                exchange.end().await;
+            }
+        };
+        let (answer, ()) = tokio::join!(client::open(address, "POST", CHAT, &own, body.clone()), respond);
+        let whole = answer.unwrap().whole().await;
+        assert_eq!(whole.clean, !breaks);
+    }
+    // An engine that fails and says the prompt in its error.
+    let respond = async {
+        let exchange = upstream.next().await;
+        exchange
+            .answer(
+                "500 Internal Server Error",
+                &json!({ "error": PROMPT }).to_string(),
+            )
+            .await;
+    };
+    let (answer, ()) = tokio::join!(client::open(address, "POST", CHAT, &own, body.clone()), respond);
+    assert_eq!(answer.unwrap().status, 500);
+    // What is refused: a wrong key, no JSON, a model that is not there.
+    let wrong = format!("Bearer {WRONG_KEY}");
+    let wrong = client::call(address, "POST", CHAT, &[("authorization", &wrong)], body.clone()).await;
+    assert_eq!(wrong.status, 401);
+    let broken = client::call(address, "POST", CHAT, &own, format!("{{\"messages\": \"{PROMPT}")).await;
+    assert_eq!(broken.status, 400);
+    let h2 = H2::connect(address).await;
+    let _ = h2.post(CHAT, body.clone()).await;
+
+    let text = log.text();
+    assert!(
+        text.contains("chosen") && text.contains("ended"),
+        "it does log: {} bytes",
+        text.len()
+    );
+    let leaks: Vec<&str> = text.lines().filter(|line| line.contains(CANARY)).collect();
+    assert!(leaks.is_empty(), "{leaks:#?}");
+    let config = format!("{:?}", router.app().config);
+    assert!(
+        config.contains("sha256:"),
+        "of a hash only the beginning is shown: {config}"
+    );
+    assert!(!config.contains(&hex(&hash(KEY.as_bytes()).0)));
+}

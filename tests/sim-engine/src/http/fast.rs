@@ -1,0 +1,128 @@
+//! Fast mode: an engine that costs next to nothing, for measuring what is in front of it.
+//!
+//! A request is read only as far as the answer depends on it: whether it streams, and how many tokens it asks for. Four
+//! bytes are taken for a token of the prompt. A streamed reply has one event, and one write, per token, as real engines
+//! have: either all at once or at a pace that `PUT /sim/pace` sets, by the wall's clock whatever the time scale.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use ::http::{HeaderMap, Response, StatusCode};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::body::Frame;
+use serde::Deserialize;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::body::{Body, CutOff, json_response};
+use super::completions::{Shape, plain, reply_id, whole_answer};
+use super::error::ApiError;
+use super::request::{Finish, Reply};
+use super::stream::{Writer, event_stream};
+use crate::engine::Shared;
+use crate::scheduler::Progress;
+use crate::text;
+
+/// What of a request the answer depends on.
+#[derive(Deserialize)]
+struct Asked {
+    stream: Option<bool>,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+}
+
+pub(super) fn answer(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    number: u64,
+    chat: bool,
+    body: &[u8],
+) -> Result<Response<Body>, ApiError> {
+    let asked: Asked = serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad_request(format!("Invalid JSON body: {error}")))?;
+    let generated = asked
+        .max_completion_tokens
+        .or(asked.max_tokens)
+        .unwrap_or(shared.config.default_output_tokens)
+        .max(1);
+    let shape = Shape {
+        id: reply_id(headers, chat, number),
+        chat,
+        created: crate::engine::unix_seconds() as u64,
+        shared: Arc::clone(shared),
+        reply: Reply {
+            stream: asked.stream.unwrap_or(false),
+            include_usage: true,
+            finish: Finish::Stop,
+            cut: None,
+            script: None,
+            seed: 0,
+            prompt_tokens: body.len() as u64 / 4,
+        },
+    };
+    if shape.reply.stream {
+        return Ok(event_stream(Paced::new(shape, generated).boxed_unsync()));
+    }
+    let progress = Progress {
+        generated,
+        done: true,
+        ..Progress::default()
+    };
+    let said = text::words(0, 0..generated, shared.config.multibyte);
+    let usage = shape.usage(&progress);
+    Ok(json_response(
+        StatusCode::OK,
+        &whole_answer(&shape, plain(said), usage),
+    ))
+}
+
+/// A reply, one event per token.
+struct Paced {
+    writer: Writer,
+    said: u32,
+    tokens: u32,
+    gap: Duration,
+    /// When the next token is due; `None` without a pace.
+    due: Option<Pin<Box<Sleep>>>,
+}
+
+impl Paced {
+    fn new(shape: Shape, tokens: u32) -> Self {
+        let gap = shape.shared.pace();
+        Self {
+            writer: Writer::new(shape),
+            said: 0,
+            tokens,
+            gap,
+            due: (!gap.is_zero()).then(|| Box::pin(sleep_until(Instant::now()))),
+        }
+    }
+}
+
+impl hyper::body::Body for Paced {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        let paced = self.get_mut();
+        if paced.said == paced.tokens {
+            return Poll::Ready(None);
+        }
+        if let Some(due) = &mut paced.due {
+            ready!(due.as_mut().poll(cx));
+            // From when it was due, not from when it left: the pace is kept on a busy machine too.
+            let next = due.deadline() + paced.gap;
+            due.as_mut().reset(next);
+        }
+        paced.said += 1;
+        let events = paced.writer.events(&Progress {
+            generated: paced.said,
+            done: paced.said == paced.tokens,
+            ..Progress::default()
+        });
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(events)))))
+    }
+}
