@@ -171,11 +171,13 @@ class Engine:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         }
-        # The null block is one more.
+        # The null block is one more. The model runs within the engine's core: with a process of its own the two of them
+        # wait for each other by yielding the processor in a loop, and on two cores others then wait for seconds.
         flags = f"""--served-model-name {MODEL} --host 127.0.0.1 --port {self.port} --block-size {BLOCK}
             --num-gpu-blocks-override {self.blocks + 1} --max-model-len 2560 --dtype float32 --enforce-eager
             --enable-prefix-caching --enable-prompt-tokens-details --enable-request-id-headers
-            --disable-uvicorn-access-log""".split()
+            --disable-uvicorn-access-log
+            --distributed-executor-backend vllm.v1.executor.uniproc_executor.UniProcExecutor""".split()
         command = [str(HOME / "vllm-0.32.0/bin/vllm"), "serve", str(HOME / "model-1"), *flags]
         started = time.monotonic()
         self.process = Process(
