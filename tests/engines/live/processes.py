@@ -264,7 +264,7 @@ def _config(
         f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false\nxi = false",
         f"[hints]\nenabled = {str(hints).lower()}\nin_request = {str(in_request).lower()}",
         # Patient: an engine that is short of time is not dead. One that is dead refuses connections.
-        "[health]\ninterval_ms = 5000.0\ntimeout_ms = 5000.0\nunhealthy_after = 2\nhealthy_after = 1\n"
+        "[health]\ninterval_ms = 5000.0\ntimeout_ms = 5000.0\nunhealthy_after = 12\nhealthy_after = 1\n"
         f"queue_interval_ms = {250.0 if learn_costs else 1000.0}",
         '[log]\nlevel = "info,tailroute=debug"',
     ]
