@@ -104,6 +104,19 @@ impl Residency {
         }
     }
 
+    /// A worker of this capacity takes a slot, of which nothing is known any more: a slot may be the next free one, or one
+    /// whose last holder has nothing in flight.
+    pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
+        self.forget(worker);
+        if self.mirrors.len() <= worker.index() {
+            self.mirrors
+                .resize_with(worker.index() + 1, || Mirror::new(Tokens::ZERO));
+        }
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            *mirror = Mirror::new(capacity);
+        }
+    }
+
     /// A worker drops what is not marked in this order. Until it is said, the least recently used first.
     pub fn set_order(&mut self, worker: WorkerId, order: Order) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {

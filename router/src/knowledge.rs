@@ -8,6 +8,7 @@
 //! longer than that. No lock is held across an await.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -29,6 +30,7 @@ mod kept;
 mod models;
 mod places;
 mod scale;
+mod slots;
 mod tails;
 mod told;
 
@@ -37,6 +39,7 @@ use emptied::Emptied;
 use models::Models;
 use places::Places;
 pub use scale::Scale;
+use slots::Slots;
 use tails::{Tail, Tails};
 use told::Told;
 
@@ -46,8 +49,8 @@ pub struct Knowledge {
     residency: Mutex<Residency>,
     index: IndexReader,
     /// Tokens believed held by each worker, by slot: published whenever what lives there changes.
-    held: Vec<AtomicU64>,
-    told: Vec<Told>,
+    held: Slots<AtomicU64>,
+    told: Slots<Told>,
     models: Models,
     places: Places,
     tails: Tails,
@@ -189,18 +192,19 @@ impl Knowledge {
     /// Nothing learned, for workers of these capacities and block sizes.
     #[must_use]
     pub fn new(index_bytes: u64, workers: &[(Tokens, u32)], initial_ratio: f64) -> Self {
-        // The block that a running request has begun to fill holds nothing that can be found again.
-        let usable = |&(capacity, block): &(Tokens, u32)| capacity.saturating_sub(Tokens(block.into()));
-        let capacities: Vec<Tokens> = workers.iter().map(usable).collect();
+        let capacities: Vec<Tokens> = workers
+            .iter()
+            .map(|&(capacity, block)| usable(capacity, block))
+            .collect();
         let limits = IndexLimits {
             max_bytes: index_bytes,
         };
         let residency = Residency::new(limits, &capacities);
         Self {
             index: residency.reader(),
-            held: capacities.iter().map(|_| AtomicU64::new(0)).collect(),
+            held: Slots::new(capacities.iter().map(|_| AtomicU64::new(0))),
             residency: Mutex::new(residency),
-            told: workers.iter().map(|worker| Told::new(worker.1)).collect(),
+            told: Slots::new(workers.iter().map(|worker| Told::new(worker.1))),
             models: Models::new(initial_ratio),
             places: Places::default(),
             tails: Tails::default(),
@@ -208,6 +212,17 @@ impl Knowledge {
             incomplete: AtomicU64::new(0),
             emptied: Emptied::new(workers.len(), Clock::start().unix_ms(Millis::ZERO) as u64),
         }
+    }
+
+    /// A worker takes a slot: the next free one, or one whose last holder is gone and has nothing in flight any more. Nothing
+    /// is known of it.
+    pub fn admit(&self, worker: WorkerId, capacity: Tokens, block_size: u32) {
+        self.told.set(worker, || Told::new(block_size));
+        self.held.set(worker, || AtomicU64::new(0));
+        self.emptied.admit(worker);
+        self.update(worker, |residency| {
+            residency.admit(worker, usable(capacity, block_size))
+        });
     }
 
     /// Looks a prompt up. Writes nothing.
@@ -240,6 +255,7 @@ impl Knowledge {
                 ended.push(end);
                 self.index.lookup(ended, to_end);
             }
+            let (told, held) = (self.told.read(), self.held.read());
             for worker in (0..workers as u32).map(WorkerId) {
                 let mirrored = reach.of(worker) as usize;
                 let asked = Asked {
@@ -251,11 +267,14 @@ impl Knowledge {
                     mirrored_to_end: !ended.is_empty() && to_end.of(worker) as usize == ended.len(),
                     prompt,
                 };
-                let (tokens, source) = self.resident(worker, &asked);
+                let (tokens, source) = resident(told.get(worker.index()).map(Arc::as_ref), &asked);
                 found.resident.push(tokens);
                 found.sources.push(source);
                 found.mirrored.push(mirrored);
-                found.indexed.push(self.held(worker));
+                let held = held.get(worker.index());
+                found
+                    .indexed
+                    .push(held.map_or(Tokens::ZERO, |held| Tokens(held.load(Ordering::Relaxed))));
             }
         });
     }
@@ -273,42 +292,6 @@ impl Knowledge {
         Some(tail)
     }
 
-    /// How many of a prompt's leading tokens a worker would not compute: whole blocks, and never the last token.
-    fn resident(&self, worker: WorkerId, asked: &Asked<'_>) -> (Tokens, Source) {
-        let &Asked { chain, mirrored, .. } = asked;
-        let mirror = match asked.past(mirrored) {
-            Some((end, held)) if end.is_none() || asked.mirrored_to_end => held,
-            _ => asked.scale.held(chain.span(mirrored)),
-        };
-        let believed = Source::Mirror { edge: mirrored };
-        let Some(told) = self.told.get(worker.index()) else {
-            return (Tokens(mirror), believed);
-        };
-        let (resident, block) = told.resident(chain.hashes());
-        let (tokens, source) = match resident {
-            // The mirror knows of keys that the events do not know yet: a turn that is being computed.
-            Some(Resident {
-                whole: true, known, ..
-            }) if mirrored > known => (mirror, believed),
-            Some(Resident { tokens, known, whole }) => {
-                let edge = whole.then_some(known);
-                let past = edge.and_then(|known| asked.past(known));
-                let past = past.map_or(0, |(end, held)| match told.resident(asked.ended).0 {
-                    _ if end.is_none() => held,
-                    Some(Resident {
-                        known, whole: true, ..
-                    }) if known == asked.ended.len() => held,
-                    Some(further) => further.tokens.0,
-                    None => 0,
-                });
-                (past.max(tokens.0), Source::Events { edge })
-            }
-            None => (mirror, believed),
-        };
-        let whole_blocks = tokens.min(asked.prompt.saturating_sub(1)) / block * block;
-        (Tokens(whole_blocks), source)
-    }
-
     /// Where in tokens a prompt's keys end, as far as has been counted.
     #[must_use]
     pub fn places(&self, model: &str, chain: &Chain) -> Scale {
@@ -320,7 +303,7 @@ impl Knowledge {
         let ratio = self.models.of(turn.model);
         self.places.counted(turn, ratio);
         self.tails.counted(turn);
-        let (Some(told), Some(session)) = (self.told.get(turn.worker.index()), turn.session) else {
+        let (Some(told), Some(session)) = (self.told.get(turn.worker), turn.session) else {
             return;
         };
         if !told.is_live() {
@@ -337,7 +320,7 @@ impl Knowledge {
     /// A worker reported what it found of a prompt, which is still held in its mirror. Returns how many keys of other
     /// prompts the mirror no longer believes to be there.
     pub fn reported(&self, report: &Reported<'_>) -> usize {
-        let block = self.told.get(report.worker.index()).map_or(1, Told::block_size);
+        let block = self.told.get(report.worker).map_or(1, |told| told.block_size());
         let &Reported {
             prompt,
             scale,
@@ -349,7 +332,7 @@ impl Knowledge {
         }
         if report.predicted.abs_diff(cached) > block
             && matches!(report.source, Source::Events { .. })
-            && let Some(told) = self.told.get(report.worker.index())
+            && let Some(told) = self.told.get(report.worker)
         {
             told.change(|evidence| evidence.contradicted(prompt.hashes()));
         }
@@ -396,18 +379,18 @@ impl Knowledge {
 
     /// Reads or changes what a worker's events tell.
     pub fn evidence<T>(&self, worker: WorkerId, apply: impl FnOnce(&mut WorkerEvidence) -> T) -> Option<T> {
-        Some(self.told.get(worker.index())?.change(apply))
+        Some(self.told.get(worker)?.change(apply))
     }
 
     /// Store events of a worker so far, if its events are coming.
     #[must_use]
     pub fn stored(&self, worker: WorkerId) -> Option<u64> {
-        self.told.get(worker.index())?.stored()
+        self.told.get(worker)?.stored()
     }
 
     /// A worker's events are coming.
     pub fn evidence_live(&self, worker: WorkerId) {
-        if let Some(told) = self.told.get(worker.index()) {
+        if let Some(told) = self.told.get(worker) {
             told.set_live(true);
         }
         self.emptied.heard(worker);
@@ -415,7 +398,7 @@ impl Knowledge {
 
     /// A worker's events are not coming at the moment: the mirror speaks until they are again.
     pub fn evidence_paused(&self, worker: WorkerId) {
-        if let Some(told) = self.told.get(worker.index()) {
+        if let Some(told) = self.told.get(worker) {
             told.set_live(false);
         }
     }
@@ -425,7 +408,7 @@ impl Knowledge {
     pub fn held(&self, worker: WorkerId) -> Tokens {
         Tokens(
             self.held
-                .get(worker.index())
+                .get(worker)
                 .map_or(0, |tokens| tokens.load(Ordering::Relaxed)),
         )
     }
@@ -447,7 +430,7 @@ impl Knowledge {
                 "the index would not take what a worker holds: lookups say less than is known"
             );
         }
-        if let Some(held) = self.held.get(worker.index()) {
+        if let Some(held) = self.held.get(worker) {
             held.store(residency.tokens_on(worker).0, Ordering::Relaxed);
         }
         result
@@ -527,4 +510,45 @@ impl Knowledge {
         self.conversations
             .answered(prompt, parent, reply.chain(), goes_on);
     }
+}
+
+/// How many of a prompt's leading tokens a worker would not compute: whole blocks, and never the last token.
+fn resident(told: Option<&Told>, asked: &Asked<'_>) -> (Tokens, Source) {
+    let &Asked { chain, mirrored, .. } = asked;
+    let mirror = match asked.past(mirrored) {
+        Some((end, held)) if end.is_none() || asked.mirrored_to_end => held,
+        _ => asked.scale.held(chain.span(mirrored)),
+    };
+    let believed = Source::Mirror { edge: mirrored };
+    let Some(told) = told else {
+        return (Tokens(mirror), believed);
+    };
+    let (resident, block) = told.resident(chain.hashes());
+    let (tokens, source) = match resident {
+        // The mirror knows of keys that the events do not know yet: a turn that is being computed.
+        Some(Resident {
+            whole: true, known, ..
+        }) if mirrored > known => (mirror, believed),
+        Some(Resident { tokens, known, whole }) => {
+            let edge = whole.then_some(known);
+            let past = edge.and_then(|known| asked.past(known));
+            let past = past.map_or(0, |(end, held)| match told.resident(asked.ended).0 {
+                _ if end.is_none() => held,
+                Some(Resident {
+                    known, whole: true, ..
+                }) if known == asked.ended.len() => held,
+                Some(further) => further.tokens.0,
+                None => 0,
+            });
+            (past.max(tokens.0), Source::Events { edge })
+        }
+        None => (mirror, believed),
+    };
+    let whole_blocks = tokens.min(asked.prompt.saturating_sub(1)) / block * block;
+    (Tokens(whole_blocks), source)
+}
+
+/// The block that a running request has begun to fill holds nothing that can be found again.
+fn usable(capacity: Tokens, block_size: u32) -> Tokens {
+    capacity.saturating_sub(Tokens(block_size.into()))
 }

@@ -131,6 +131,8 @@ pub struct Controller {
     seen: u64,
     utilisation: f64,
     changes: u64,
+    /// Share of the conversations that are followed, on ghosts as much smaller.
+    sample: f64,
     /// Conversations whose hash is at most this are followed.
     sampled: u64,
 }
@@ -149,19 +151,29 @@ impl Controller {
     #[must_use]
     pub fn new(capacities: &[Tokens], sample: f64) -> Self {
         let sample = sample.clamp(1e-6, 1.0);
-        let ghosts = |capacity: &Tokens| Ghosts {
-            arms: std::array::from_fn(|_| Ghost::new((capacity.as_f64() * sample) as u64)),
-            cost: None,
-        };
         Self {
-            workers: capacities.iter().map(ghosts).collect(),
+            workers: capacities
+                .iter()
+                .map(|&capacity| Ghosts::new(capacity, sample))
+                .collect(),
             window: Window::new(capacities.len()),
             current: START,
             seen: 0,
             utilisation: 0.0,
             changes: 0,
+            sample,
             sampled: (sample * u64::MAX as f64) as u64,
         }
+    }
+
+    /// A worker of this capacity takes a slot: the next free one, or one whose last holder is gone.
+    pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
+        if self.workers.len() <= worker.index() {
+            self.workers
+                .resize_with(worker.index() + 1, || Ghosts::new(Tokens::ZERO, self.sample));
+        }
+        self.workers[worker.index()] = Ghosts::new(capacity, self.sample);
+        self.window.admit(worker);
     }
 
     /// Learns from a turn.
@@ -350,6 +362,13 @@ impl Controller {
 }
 
 impl Ghosts {
+    fn new(capacity: Tokens, sample: f64) -> Self {
+        Self {
+            arms: std::array::from_fn(|_| Ghost::new((capacity.as_f64() * sample) as u64)),
+            cost: None,
+        }
+    }
+
     /// Serves the turn under every arm; returns how much of it each would have held.
     fn served(&mut self, turn: &ServedTurn) -> [u32; ARMS] {
         let tail = tail(turn, &turn.cost);

@@ -86,6 +86,19 @@ struct One {
 }
 
 impl One {
+    /// Begins with what was measured or written; else with the median of the others.
+    fn new(worker: &config::Worker, pool: Option<PrefillCost>) -> Self {
+        Self {
+            learned: match pool {
+                _ if worker.cost_is_known => LearnedCost::new(worker.cost),
+                Some(median) => LearnedCost::new(median),
+                None => LearnedCost::guess(worker.cost),
+            },
+            known: worker.cost_is_known,
+            renewed: Millis::ZERO,
+        }
+    }
+
     /// Whether it says anything of others.
     fn counts(&self) -> bool {
         self.learned.seen() >= TRUSTED
@@ -102,18 +115,28 @@ impl Costs {
             .map(|worker| worker.cost)
             .collect();
         let pool = pooled(&known);
-        let one = |worker: &config::Worker| One {
-            learned: match pool {
-                _ if worker.cost_is_known => LearnedCost::new(worker.cost),
-                Some(median) => LearnedCost::new(median),
-                None => LearnedCost::guess(worker.cost),
-            },
-            known: worker.cost_is_known,
-            renewed: Millis::ZERO,
-        };
         Self {
-            workers: workers.iter().map(one).collect(),
+            workers: workers.iter().map(|worker| One::new(worker, pool)).collect(),
             typical: (0.0, 0.0, 0.0),
+        }
+    }
+
+    /// A worker takes a slot: the next free one, or one whose last holder is gone.
+    pub fn admit(&mut self, worker: WorkerId, spec: &config::Worker) {
+        let (u, h) = (Tokens(self.typical.0 as u64), Tokens(self.typical.1 as u64));
+        let one = || One::new(spec, None);
+        if self.workers.len() <= worker.index() {
+            self.workers.resize_with(worker.index() + 1, one);
+        }
+        let pool = self.median(u, h).map(|(pool, _)| pool);
+        self.workers[worker.index()] = One::new(spec, pool);
+    }
+
+    /// A worker is gone: it says nothing of the others any more.
+    pub fn vacate(&mut self, worker: WorkerId) {
+        if let Some(one) = self.workers.get_mut(worker.index()) {
+            one.learned = LearnedCost::guess(one.learned.cost());
+            one.known = false;
         }
     }
 

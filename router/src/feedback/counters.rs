@@ -106,6 +106,14 @@ impl Counters {
         }
     }
 
+    /// A worker takes a slot: the next free one, or one whose last holder is gone.
+    pub fn admit(&mut self, worker: WorkerId) {
+        if self.workers.len() <= worker.index() {
+            self.workers.resize(worker.index() + 1, One::default());
+        }
+        self.workers[worker.index()] = One::default();
+    }
+
     /// An answer ended: of which size its prompt was, whether the worker said how much of it was cached, and whether
     /// it told what its prefill took.
     pub fn answered(&mut self, now: Millis, worker: WorkerId, size: PrefillSize, said: bool, told: bool) {

@@ -16,10 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use policy::ids::WorkerId;
 
+use super::Slots;
+
 /// Times in milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct Emptied {
-    workers: Vec<Worker>,
+    workers: Slots<Worker>,
     /// When the snapshot was taken that was read; `u64::MAX` if none was.
     snapshot: AtomicU64,
     /// When this router started.
@@ -37,15 +39,20 @@ struct Worker {
 impl Emptied {
     pub(super) fn new(workers: usize, started: u64) -> Self {
         Self {
-            workers: (0..workers).map(|_| Worker::default()).collect(),
+            workers: Slots::new((0..workers).map(|_| Worker::default())),
             snapshot: AtomicU64::new(u64::MAX),
             started,
         }
     }
 
+    /// A slot has a new holder, which has said nothing yet.
+    pub(super) fn admit(&self, worker: WorkerId) {
+        self.workers.set(worker, Worker::default);
+    }
+
     /// A worker's cache was emptied then. Returns whether that is news to a mirror that was read from a snapshot.
     pub(super) fn worker(&self, worker: WorkerId, at_ms: u64) -> bool {
-        let Some(worker) = self.workers.get(worker.index()) else {
+        let Some(worker) = self.workers.get(worker) else {
             return false;
         };
         let before = worker.at.fetch_max(at_ms, Ordering::SeqCst);
@@ -55,7 +62,7 @@ impl Emptied {
 
     /// A worker's events are coming: what it had to say of before was said.
     pub(super) fn heard(&self, worker: WorkerId) {
-        if let Some(worker) = self.workers.get(worker.index()) {
+        if let Some(worker) = self.workers.get(worker) {
             worker.heard.store(true, Ordering::SeqCst);
         }
     }
@@ -67,7 +74,7 @@ impl Emptied {
 
     /// Whether the worker's cache was emptied after that.
     pub(super) fn since(&self, worker: WorkerId, taken_ms: u64) -> bool {
-        let worker = self.workers.get(worker.index());
+        let worker = self.workers.get(worker);
         worker.is_some_and(|worker| worker.at.load(Ordering::SeqCst) > taken_ms)
     }
 }

@@ -114,6 +114,17 @@ impl Window {
         }
     }
 
+    /// A slot has a new holder: the turns of the last one were of another cache.
+    pub(super) fn admit(&mut self, worker: WorkerId) {
+        if self.costs.len() <= worker.index() {
+            self.costs
+                .resize(worker.index() + 1, PrefillCost::linear(0.0, 0.0));
+        }
+        self.costs[worker.index()] = PrefillCost::linear(0.0, 0.0);
+        self.entries.retain(|entry| entry.worker != worker.0);
+        self.sums = self.added_up();
+    }
+
     /// Turns in it.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
