@@ -1,6 +1,8 @@
 use super::*;
 use crate::fingerprint::ChainBuilder;
 
+mod slots;
+
 const W0: WorkerId = WorkerId(0);
 const W1: WorkerId = WorkerId(1);
 

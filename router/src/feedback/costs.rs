@@ -290,6 +290,31 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_that_changes_hands_begins_as_the_others_are_and_one_that_is_empty_says_nothing() {
+        let mut costs = costs(&[None, None]);
+        teach(&mut costs, 0, 0.05, 100);
+        teach(&mut costs, 1, 0.9, 100);
+        costs.vacate(WorkerId(1));
+        let spec = load_file(
+            None,
+            std::collections::BTreeMap::new(),
+            Overrides {
+                workers: vec!["http://late:1".to_owned()],
+                ..Overrides::default()
+            },
+        );
+        let spec = spec.unwrap().workers.remove(0);
+        for slot in [WorkerId(1), WorkerId(3)] {
+            costs.admit(slot, &spec);
+            let begun = costs.state(slot).unwrap();
+            assert!(
+                (begun.cost.alpha_ms_per_token / 0.05 - 1.0).abs() < 0.1 && begun.answers == 0,
+                "{begun:?}"
+            );
+        }
+    }
+
+    #[test]
     fn workers_that_differ_by_noise_are_equal_and_one_that_is_slow_is_not() {
         let mut costs = costs(&[None, None, None, None]);
         for (slot, alpha) in [(0, 0.100), (1, 0.103), (2, 0.5)] {
