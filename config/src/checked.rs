@@ -11,6 +11,7 @@ use policy::units::Millis;
 
 use crate::written::LogFormat;
 
+mod admin;
 mod admission;
 mod base_url;
 mod calibration;
@@ -26,6 +27,7 @@ mod routing;
 mod tls;
 mod worker;
 
+pub use admin::{Admin, Audit, Token};
 pub use admission::Admission;
 pub(crate) use convert::check;
 pub use failure::Failure;
@@ -35,7 +37,7 @@ pub use keys::{Key, KeyDigest, Rate};
 pub use limits::Limits;
 pub use objective::{Class, Objective};
 pub use routing::Routing;
-pub(crate) use routing::routing;
+pub(crate) use routing::{cache_aware, routing, weights};
 pub use tls::{Identity, ServerTls, Tls, WorkersTls};
 pub use worker::{KvEvents, Secret, Worker};
 
@@ -93,13 +95,6 @@ pub struct Server {
     pub listen: SocketAddr,
     /// Local socket on which the ports are handed over.
     pub handover: Option<PathBuf>,
-}
-
-/// The admin port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admin {
-    /// Address of metrics and administration.
-    pub listen: SocketAddr,
 }
 
 /// What is learned while the router serves.

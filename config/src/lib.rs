@@ -19,6 +19,7 @@
 
 mod checked;
 mod coerce;
+mod document;
 mod load;
 mod markdown;
 mod overlay;
@@ -29,17 +30,18 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Admission, Capture, Class, Config, Failure, Health, Hints, Http, Identity, IndexConfig, Key,
-    KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret, Server, ServerTls,
-    Snapshot, Tls, Worker, WorkersTls,
+    Admin, Admission, Audit, Capture, Class, Config, Failure, Health, Hints, Http, Identity, IndexConfig,
+    Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret, Server,
+    ServerTls, Snapshot, Tls, Token, Worker, WorkersTls,
 };
+pub use document::{PolicyDocument, read_document, read_query};
 pub use load::{LoadError, Sources, load, load_file, load_routing};
 pub use markdown::reference;
 pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, Weights};
 pub use problem::{Origin, Problem, Problems};
 pub use schema::schema;
-pub use written::{CachePolicy, Dialect, Forwarded, LogFormat, Priority};
+pub use written::{CachePolicy, Dialect, Forwarded, LogFormat, Priority, Role};
 
 /// A complete, commented configuration file: every key, each with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");

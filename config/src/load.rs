@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 
 use crate::checked::{self, Config, Routing};
 use crate::overlay::{self, Overrides};
@@ -116,26 +118,27 @@ pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     }
 }
 
-/// A file of keys: what is written, where, and what is wrong with it.
-pub(crate) struct ReadKeys {
-    pub(crate) keys: Vec<written::Key>,
+/// A file of secrets' hashes: what is written, where, and what is wrong with it.
+pub(crate) struct ReadApart<T> {
+    pub(crate) written: T,
     pub(crate) origins: BTreeMap<String, Origin>,
     pub(crate) problems: Problems,
 }
 
-/// Reads a file of keys.
-pub(crate) fn read_keys(path: &Path) -> Result<ReadKeys, LoadError> {
+/// Reads a file apart from the configuration.
+pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
+    path: &Path,
+) -> Result<ReadApart<T>, LoadError> {
     let text = read_text(path)?;
     let mut problems = Problems::default();
     let mut root = tree::read(&path.display().to_string(), &text, &mut problems);
     if !problems.is_empty() {
         return Err(problems.into());
     }
-    let schema = schemars::schema_for!(written::KeysFile).to_value();
+    let schema = schemars::schema_for!(T).to_value();
     validate(&mut root, Schema::of(&schema), "", &mut problems);
-    let keys = written::KeysFile::deserialize(root.to_toml()).map(|file| file.keys);
-    Ok(ReadKeys {
-        keys: keys.unwrap_or_default(),
+    Ok(ReadApart {
+        written: T::deserialize(root.to_toml()).unwrap_or_default(),
         origins: root.origins(),
         problems,
     })

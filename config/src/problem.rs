@@ -27,6 +27,11 @@ pub enum Origin {
         /// The flag, with its dashes.
         name: String,
     },
+    /// In the query of a request.
+    Query {
+        /// The parameter's name.
+        name: String,
+    },
     /// Nowhere: a default, or something that is missing altogether.
     Nowhere,
 }
@@ -34,7 +39,10 @@ pub enum Origin {
 impl Origin {
     /// Whether values from here are text that still has to be read as what the key expects.
     pub(crate) fn is_text(&self) -> bool {
-        matches!(self, Self::Environment { .. } | Self::Flag { .. })
+        matches!(
+            self,
+            Self::Environment { .. } | Self::Flag { .. } | Self::Query { .. }
+        )
     }
 }
 
@@ -44,6 +52,7 @@ impl fmt::Display for Origin {
             Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
             Self::Environment { name } => write!(f, "environment variable {name}"),
             Self::Flag { name } => write!(f, "flag {name}"),
+            Self::Query { name } => write!(f, "query parameter {name}"),
             Self::Nowhere => f.write_str("configuration"),
         }
     }

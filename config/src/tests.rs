@@ -2,6 +2,7 @@
 
 use super::*;
 
+mod admin;
 mod example;
 mod keys;
 mod mistakes;

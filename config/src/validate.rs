@@ -88,7 +88,8 @@ fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut 
         node.value = value;
     }
     let fits = match (&node.value, kind) {
-        (Value::Text(_), "string") | (Value::Boolean(_), "boolean") => true,
+        (Value::Text(text), "string") => is_as_long(text, schema),
+        (Value::Boolean(_), "boolean") => true,
         (Value::Integer(number), "integer") => in_range(*number as f64, schema),
         (Value::Integer(number), "number") => in_range(*number as f64, schema),
         (Value::Float(number), "number") => number.is_finite() && in_range(*number, schema),
@@ -132,7 +133,16 @@ fn bound(schema: Schema<'_>, name: &str) -> Option<f64> {
     schema.keyword(name).and_then(Json::as_f64)
 }
 
+fn is_as_long(text: &str, schema: Schema<'_>) -> bool {
+    let length = text.chars().count() as f64;
+    bound(schema, "minLength").is_none_or(|least| length >= least)
+        && bound(schema, "maxLength").is_none_or(|most| length <= most)
+}
+
 fn in_range(number: f64, schema: Schema<'_>) -> bool {
+    if schema.text("format") == Some("uint32") && number > f64::from(u32::MAX) {
+        return false;
+    }
     bound(schema, "minimum").is_none_or(|least| number >= least)
         && bound(schema, "maximum").is_none_or(|most| number <= most)
         && bound(schema, "exclusiveMinimum").is_none_or(|least| number > least)
@@ -154,6 +164,10 @@ pub(crate) fn expectation(schema: Schema<'_>) -> String {
         "boolean" => "true or false",
         _ => "a string",
     };
+    if let Some(most) = bound(schema, "maxLength") {
+        let least = bound(schema, "minLength").unwrap_or(0.0);
+        return format!("{kind} of {least} to {most} characters");
+    }
     match range(schema) {
         Some(range) => format!("{kind} {range}"),
         None => kind.to_owned(),

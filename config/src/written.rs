@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod admin;
 mod admission;
 mod failure;
 mod health;
@@ -20,6 +21,7 @@ mod server;
 mod tls;
 mod worker;
 
+pub use admin::{Admin, Role, Token, TokensFile};
 pub use admission::Admission;
 pub use failure::Failure;
 pub use health::Health;
@@ -30,7 +32,7 @@ pub use limits::Limits;
 pub use objective::{Class, Objective};
 pub use output::{Capture, Log, LogFormat};
 pub use routing::{CacheAware, Routing, Weights};
-pub use server::{Admin, Server};
+pub use server::Server;
 pub use tls::{Tls, WorkersTls};
 pub use worker::{CachePolicy, Dialect, Priority, Worker};
 

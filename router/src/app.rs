@@ -13,7 +13,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use policy::evidence::WorkerEvidence;
 use policy::ids::WorkerId;
-use policy::route::Settings;
 use policy::slo;
 use policy::units::{Millis, Tokens};
 use tokio::sync::watch;
@@ -32,6 +31,8 @@ use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
 use crate::metrics::{Gauges, Metrics, WorkerGauges};
+use crate::operator::revisions::{Change, Revision, Revisions, Stale};
+use crate::operator::{AuditError, Operator, tokens};
 use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
@@ -49,7 +50,7 @@ const UPSTREAM_HEAD_BYTES: usize = 512 * 1024;
 /// Everything that requests share.
 #[derive(Debug)]
 pub struct App {
-    /// What was configured at the start. What can change since is in [`App::live`], `settings` and `admission`.
+    /// What was configured at the start. What can change since is in [`App::live`], `policy`, `operator` and `admission`.
     pub config: Config,
     live: ArcSwap<Live>,
     /// What came of reading the configuration again.
@@ -57,7 +58,9 @@ pub struct App {
     /// Certificates.
     pub tls: Tls,
     /// Policy and weights in force; swapped whole.
-    pub settings: ArcSwap<Settings>,
+    pub policy: Revisions,
+    /// Who may change it, and what they changed.
+    pub operator: Operator,
     /// The workers.
     pub fleet: Fleet,
     /// What was learned of where prefixes live.
@@ -104,6 +107,18 @@ pub enum StartError {
     /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// The audit log.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+}
+
+/// What came of another configuration.
+#[derive(Debug)]
+pub struct Reconfigured {
+    /// Sections that have changed and need a restart.
+    pub needs_restart: Vec<&'static str>,
+    /// The policy before and after, if the configuration's has changed.
+    pub policy: Option<(Arc<Revision>, Arc<Revision>)>,
 }
 
 /// A place among the requests in flight; dropping it frees the place, and lets the next one in that waits for it.
@@ -191,7 +206,8 @@ impl App {
                 ..reload::State::default()
             }),
             admission: Admission::new(&config, clock.now()),
-            settings: ArcSwap::from_pointee(routing.settings()),
+            policy: Revisions::new(routing.settings()),
+            operator: Operator::new(&config.admin)?,
             fleet,
             knowledge,
             feedback: Feedback::new(&config),
@@ -224,17 +240,41 @@ impl App {
     }
 
     /// Puts another configuration in force, as far as that can be done while the router serves. Returns the sections that
-    /// have changed and need a restart.
+    /// have changed and need a restart, and the policy before and after where the configuration's has changed.
     ///
     /// # Errors
     /// If its certificates cannot be used; then nothing has changed.
-    pub fn reconfigure(&self, config: &Config) -> Result<Vec<&'static str>, ReloadError> {
+    pub fn reconfigure(&self, config: &Config) -> Result<Reconfigured, ReloadError> {
         reload::stays_closed(self, config)?;
         self.tls.reload(config)?;
-        self.settings.store(Arc::new(config.routing.settings()));
+        let policy = self.policy.configure(self.clock.now(), config.routing.settings());
+        if let Some((_, after)) = &policy {
+            self.metrics.policy_changed(after.source.as_str());
+        }
+        self.operator
+            .tokens
+            .store(Arc::new(tokens::Tokens::new(&config.admin)));
         self.admission.reload(config, self.clock.now());
         self.live.store(Arc::new(Live::of(config)));
-        Ok(reload::needs_restart(&self.config, config))
+        Ok(Reconfigured {
+            needs_restart: reload::needs_restart(&self.config, config),
+            policy,
+        })
+    }
+
+    /// Puts another policy in force, if `expected` is the revision that it changes or none is expected. Returns what was
+    /// in force and what is.
+    ///
+    /// # Errors
+    /// If another revision is in force.
+    pub fn change_policy(
+        &self,
+        change: Change,
+        expected: Option<u64>,
+    ) -> Result<(Arc<Revision>, Arc<Revision>), Stale> {
+        let changed = self.policy.apply(self.clock.now(), change, expected)?;
+        self.metrics.policy_changed(changed.1.source.as_str());
+        Ok(changed)
     }
 
     /// Sends a turn to a worker. Dropping what comes back hangs up.
@@ -412,6 +452,8 @@ impl App {
             controller: self.feedback.controller.lock().state(),
             habits,
             lessons_dropped: self.feedback.dropped(),
+            policy_revision: self.policy.load().revision,
+            audit_failures: self.operator.audit.failures(),
             admission: self.admission.gate.counts(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),

@@ -1,5 +1,6 @@
 //! The `tailroute` binary's parts.
 
+pub mod admin;
 pub mod admission;
 pub mod app;
 pub mod body;
@@ -16,6 +17,7 @@ pub mod feedback;
 pub mod fleet;
 pub mod knowledge;
 pub mod metrics;
+pub mod operator;
 pub mod path;
 pub mod reload;
 pub mod serve;

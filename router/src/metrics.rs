@@ -3,11 +3,13 @@
 //! | file | metrics |
 //! |---|---|
 //! | [`requests`] | what the request's way counts |
+//! | [`admin`] | what people change |
 //! | [`admission`] | who came in and who waited |
 //! | [`caches`] | predictions held against reports, and cache events |
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
 //! | [`page`] | gauges, set when the page is asked for |
 
+mod admin;
 mod admission;
 mod caches;
 mod failures;
@@ -17,6 +19,7 @@ mod requests;
 
 use prometheus::{Encoder as _, Registry, TextEncoder};
 
+use self::admin::Admin;
 use self::admission::Admission;
 use self::caches::Caches;
 use self::failures::Failures;
@@ -30,6 +33,7 @@ use self::requests::Requests;
 pub struct Metrics {
     registry: Registry,
     requests: Requests,
+    admin: Admin,
     admission: Admission,
     caches: Caches,
     failures: Failures,
@@ -45,6 +49,7 @@ impl Metrics {
         let metrics = Registrar::default();
         Ok(Self {
             requests: Requests::new(&metrics)?,
+            admin: Admin::new(&metrics)?,
             admission: Admission::new(&metrics)?,
             caches: Caches::new(&metrics)?,
             failures: Failures::new(&metrics)?,
@@ -60,6 +65,7 @@ impl Metrics {
     pub fn render(&self, gauges: &Gauges) -> Result<Vec<u8>, prometheus::Error> {
         self.page.set(gauges);
         self.set_admission(gauges.admission);
+        self.set_admin(gauges.policy_revision, gauges.audit_failures);
         for worker in &gauges.workers {
             self.requests.show(&worker.name);
             self.breaker(&worker.name, worker.breaker);

@@ -6,7 +6,8 @@
 //!
 //! | in force at once | what it means for what is under way |
 //! |---|---|
-//! | `[routing]` | the next choice |
+//! | `[routing]`, if it differs from what was read last | the next choice; it is a revision of the policy like any other |
+//! | the file of the admin port's tokens | the next request to it |
 //! | `[objective]` | the next turn |
 //! | `[limits]`, but for what connections are accepted with | the next request |
 //! | `[admission]`, `[[keys]]`, the files of keys and of the secret | the next request; what a key has used stays used |
@@ -23,11 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, LoadError, Overrides};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use crate::app::App;
+use crate::app::{App, Reconfigured};
+use crate::operator::audit::Happened;
+use crate::operator::revisions::Revision;
 use crate::tls::TlsError;
 
 /// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
@@ -44,8 +48,11 @@ pub struct Source {
     pub overrides: Overrides,
 }
 
+/// A policy before and after.
+pub type Changed = (Arc<Revision>, Arc<Revision>);
+
 /// What came of the last reload.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct State {
     /// Configurations that were put in force, the first included.
     pub generation: u64,
@@ -69,6 +76,11 @@ pub enum ReloadError {
         "[[keys]] and admission.keys_file are gone, which would let everybody in: to serve without keys, restart the router"
     )]
     KeysGone,
+    /// It would let everybody administer.
+    #[error(
+        "admin.tokens_file is gone, which would let everybody administer: to serve without tokens, restart the router"
+    )]
+    TokensGone,
     /// It would ask nobody for a certificate any more.
     #[error(
         "tls.client_ca_file is gone, which would let clients in without a certificate: for that, restart the router"
@@ -90,13 +102,17 @@ impl Source {
     }
 }
 
-/// Reads the configuration again, and puts it in force if nothing in it is wrong.
-pub fn reload(app: &App, source: &Source) {
+/// Reads the configuration again, and puts it in force if nothing in it is wrong. Returns the policy before and after, if
+/// the configuration's has changed.
+pub fn reload(app: &App, source: &Source) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
     let outcome = outcome.and_then(|config| app.reconfigure(&config));
     let mut state = app.reloads.lock();
     match outcome {
-        Ok(needs_restart) => {
+        Ok(Reconfigured {
+            needs_restart,
+            policy,
+        }) => {
             state.generation += 1;
             state.refused = None;
             info!(generation = state.generation, "configuration read again");
@@ -108,6 +124,7 @@ pub fn reload(app: &App, source: &Source) {
             }
             state.needs_restart = needs_restart;
             app.metrics.reloaded(true);
+            policy
         }
         Err(error) => {
             let why = chain(&error);
@@ -117,6 +134,7 @@ pub fn reload(app: &App, source: &Source) {
             );
             state.refused = Some(why);
             app.metrics.reloaded(false);
+            None
         }
     }
 }
@@ -129,6 +147,9 @@ pub fn reload(app: &App, source: &Source) {
 pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
     if app.admission.has_keys() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
+    }
+    if app.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
+        return Err(ReloadError::TokensGone);
     }
     let asks = |config: &Config| {
         let server = config.tls.server.as_ref();
@@ -167,9 +188,14 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
             continue;
         }
         in_force.clone_from(&seen);
-        let (app, source) = (Arc::clone(&app), source.clone());
+        let source = source.clone();
         // Reads files.
-        let _ = tokio::task::spawn_blocking(move || reload(&app, &source)).await;
+        let reading = Arc::clone(&app);
+        let changed = tokio::task::spawn_blocking(move || reload(&reading, &source)).await;
+        if let Ok(Some((before, after))) = changed {
+            let happened = Happened::by_router("config.reload", &before, &after);
+            app.operator.audit.record(happened).await;
+        }
     }
 }
 
@@ -211,6 +237,7 @@ impl Live {
     pub fn of(config: &Config) -> Self {
         let admission = &config.admission;
         let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);
+        let keys = keys.chain(&config.admin.tokens_file);
         Self {
             objective: config.objective.clone(),
             limits: config.limits.clone(),
@@ -227,9 +254,14 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         let sizes = (limits.max_connections, limits.max_header_bytes);
         (sizes, limits.header_timeout, limits.connect_timeout)
     };
+    // Its tokens, and whether metrics need one, are read again.
+    let port = |config: &Config| {
+        let admin = &config.admin;
+        (admin.listen, admin.audit.clone())
+    };
     let changed = [
         ("server", old.server != new.server),
-        ("admin", old.admin != new.admin),
+        ("admin", port(old) != port(new)),
         ("http", old.http != new.http),
         ("workers", old.workers != new.workers),
         (

@@ -1,7 +1,6 @@
 //! The running server: the data port, the admin port, and an orderly end.
 
 mod accept;
-mod admin;
 mod checked;
 mod client_io;
 pub mod framing;
@@ -83,7 +82,7 @@ impl Server {
         let mut tasks = crate::upkeep::spawn(&app);
         let (phase, phases) = watch::channel(Phase::Serving);
         let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
-        let admin = tokio::spawn(admin::run(Arc::clone(&app), admin_listener));
+        let admin = tokio::spawn(crate::admin::serve::run(Arc::clone(&app), admin_listener));
         let replaced = Arc::new(Notify::new());
         if let (Some(path), [Ok(data_socket), Ok(admin_socket)]) = (handover, shared) {
             tasks.spawn(succeed(

@@ -8,6 +8,7 @@ pub mod hints;
 mod introduce;
 mod learner;
 pub mod queues;
+mod reverts;
 mod template;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
         tasks.spawn(crate::snapshot::keep(Arc::clone(app), snapshot.clone()));
     }
     tasks.spawn(crate::admission::gate::keep_moving(Arc::clone(app)));
+    tasks.spawn(reverts::keep(Arc::clone(app)));
     if let Some(lessons) = app.feedback.lessons() {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }

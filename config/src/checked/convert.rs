@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 
 use policy::units::Millis;
 
+use super::admin::admin;
 use super::admission::admission;
 use super::checker::Checker;
 use super::failure::failure;
@@ -18,7 +19,7 @@ use super::keys::keys;
 use super::limits::limits;
 use super::objective::objective;
 use super::tls::tls;
-use super::{Admin, Capture, Config, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
+use super::{Capture, Config, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
 use crate::problem::{Origin, Problems};
 use crate::written;
 
@@ -33,9 +34,7 @@ pub(crate) fn check(
         listen: checker.address("server.listen", &file.server.listen),
         handover: (!file.server.handover.is_empty()).then(|| file.server.handover.into()),
     };
-    let admin = Admin {
-        listen: checker.address("admin.listen", &file.admin.listen),
-    };
+    let admin = admin(file.admin, &mut checker);
     if server.listen == admin.listen && server.listen.port() != 0 {
         let what = format!(
             "{} is the data port as well; expected a port of its own",

@@ -40,7 +40,8 @@ pub struct Rate {
 pub struct KeyDigest(pub [u8; 32]);
 
 impl KeyDigest {
-    fn read(text: &str) -> Option<Self> {
+    /// From its 64 hexadecimal digits.
+    pub(super) fn read(text: &str) -> Option<Self> {
         let mut digest = [0; 32];
         if text.len() != 64 || !text.is_ascii() {
             return None;
@@ -65,13 +66,13 @@ pub(super) fn keys(written: Vec<written::Key>, file: &str, checker: &mut Checker
     if file.is_empty() {
         return keys;
     }
-    match crate::load::read_keys(Path::new(file)) {
+    match crate::load::read_apart::<written::KeysFile>(Path::new(file)) {
         Ok(mut read) => {
             let mut checker_of_file = Checker {
                 origins: &read.origins,
                 problems: &mut read.problems,
             };
-            check_all(read.keys, &mut keys, &mut checker_of_file);
+            check_all(read.written.keys, &mut keys, &mut checker_of_file);
             for problem in &read.problems {
                 checker.problems.push(problem.clone());
             }

@@ -44,6 +44,17 @@ impl Routing {
 
 /// Needs no checker: every value of the section is a number or a name that the schema has checked.
 pub(crate) fn routing(written: written::Routing) -> Routing {
+    Routing {
+        policy: written.policy,
+        weights: weights(written.weights),
+        kappa_max: written.kappa_max,
+        utilisation_window: Millis(written.utilisation_window_s * 1000.0),
+        cache_aware: cache_aware(written.cache_aware),
+        tokens_per_byte: written.tokens_per_byte,
+    }
+}
+
+pub(crate) fn weights(written: written::Weights) -> Weights {
     let written::Weights {
         locality,
         home,
@@ -51,29 +62,26 @@ pub(crate) fn routing(written: written::Routing) -> Routing {
         slo,
         affinity_ms,
         spread_ms,
-    } = written.weights;
+    } = written;
+    Weights {
+        locality,
+        home,
+        load,
+        slo,
+        affinity_ms,
+        spread_ms,
+    }
+}
+
+pub(crate) fn cache_aware(written: written::CacheAware) -> CacheAware {
     let written::CacheAware {
         match_threshold,
         imbalance_abs,
         imbalance_rel,
-    } = written.cache_aware;
-    Routing {
-        policy: written.policy,
-        weights: Weights {
-            locality,
-            home,
-            load,
-            slo,
-            affinity_ms,
-            spread_ms,
-        },
-        kappa_max: written.kappa_max,
-        utilisation_window: Millis(written.utilisation_window_s * 1000.0),
-        cache_aware: CacheAware {
-            match_threshold,
-            imbalance_abs,
-            imbalance_rel,
-        },
-        tokens_per_byte: written.tokens_per_byte,
+    } = written;
+    CacheAware {
+        match_threshold,
+        imbalance_abs,
+        imbalance_rel,
     }
 }

@@ -1,4 +1,4 @@
-//! The ports: `[server]`, `[admin]`.
+//! The data port: `[server]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,22 +19,6 @@ impl Default for Server {
         Self {
             listen: "127.0.0.1:8080".to_owned(),
             handover: String::new(),
-        }
-    }
-}
-
-/// The admin port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Admin {
-    /// Address and port of metrics and administration.
-    pub listen: String,
-}
-
-impl Default for Admin {
-    fn default() -> Self {
-        Self {
-            listen: "127.0.0.1:9090".to_owned(),
         }
     }
 }

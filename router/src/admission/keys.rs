@@ -53,7 +53,7 @@ pub struct Caller(pub(super) Option<Arc<Key>>);
 
 /// A digest that is compared in constant time.
 #[derive(Clone, Copy, Debug)]
-struct Sealed(KeyDigest);
+pub(crate) struct Sealed(pub(crate) KeyDigest);
 
 impl Hash for Sealed {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -165,11 +165,14 @@ impl Caller {
 
 /// The key that a request shows.
 fn shown(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
-        let (scheme, key) = value.as_bytes().split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
-    });
-    bearer.or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
+    bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
+}
+
+/// The bearer token that a request shows.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, key) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
 /// SHA-256 of a key.

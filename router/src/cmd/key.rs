@@ -12,10 +12,10 @@ const SHORTEST: usize = 20;
 /// Longest key that a request could carry.
 const LONGEST: usize = 4_096;
 
-/// Make an API key, or the hash of one.
+/// Make an API key or a token of the admin port, or the hash of one.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tailroute key new team-a >> keys.toml\n  printf %s \"$KEY\" | tailroute key hash team-a >> keys.toml"
+    after_help = "Examples:\n  tailroute key new team-a >> keys.toml\n  printf %s \"$KEY\" | tailroute key hash team-a >> keys.toml\n  tailroute key new --role operate alice >> tokens.toml"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -26,14 +26,42 @@ pub struct Args {
 enum What {
     /// Make a new key: the key goes to standard error, once; its section of the configuration to standard output.
     New {
-        /// Name of the key in metrics and logs.
+        /// Name of the key in metrics and logs; of a token, in the audit log.
         name: String,
+        /// Make a token of the admin port instead, which may do this: read, operate or admin.
+        #[arg(long)]
+        role: Option<RoleArg>,
     },
     /// Read an existing key from standard input, and print its section of the configuration.
     Hash {
-        /// Name of the key in metrics and logs.
+        /// Name of the key in metrics and logs; of a token, in the audit log.
         name: String,
+        /// It is a token of the admin port, which may do this: read, operate or admin.
+        #[arg(long)]
+        role: Option<RoleArg>,
     },
+}
+
+/// What a token may do, as it is typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RoleArg {
+    /// Look.
+    Read,
+    /// Take workers out and back, and try weights.
+    Operate,
+    /// Change the policy.
+    Admin,
+}
+
+impl RoleArg {
+    fn as_str(self) -> &'static str {
+        let role = match self {
+            Self::Read => config::Role::Read,
+            Self::Operate => config::Role::Operate,
+            Self::Admin => config::Role::Admin,
+        };
+        role.as_str()
+    }
 }
 
 /// Makes it.
@@ -42,12 +70,12 @@ enum What {
 /// If there is no randomness, or no key to read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
-        What::New { name } => {
+        What::New { name, role } => {
             let key = make().context("the system gives no random bytes")?;
-            super::print(&section(name, &key)?)?;
+            super::print(&section(name, *role, &key)?)?;
             super::complain(&format!("{key}\nThis is the only time that the key is shown."));
         }
-        What::Hash { name } => {
+        What::Hash { name, role } => {
             let mut key = String::new();
             let read = std::io::stdin().take(LONGEST as u64 + 1).read_to_string(&mut key);
             read.context("cannot read a key from standard input")?;
@@ -57,19 +85,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     "a key has at least {SHORTEST} characters, random ones: a shorter one can be found from its hash"
                 );
             }
-            super::print(&section(name, key)?)?;
+            super::print(&section(name, *role, key)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn section(name: &str, key: &str) -> anyhow::Result<String> {
+fn section(name: &str, role: Option<RoleArg>, key: &str) -> anyhow::Result<String> {
     if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
         bail!("a name is 1 to 64 visible ASCII characters");
     }
     let name = toml_string(name);
+    let (list, role) = match role {
+        Some(role) => ("tokens", format!("\nrole = \"{}\"", role.as_str())),
+        None => ("keys", String::new()),
+    };
     Ok(format!(
-        "[[keys]]\nname = {name}\nsha256 = \"{}\"",
+        "[[{list}]]\nname = {name}\nsha256 = \"{}\"{role}",
         hex(&hash(key.as_bytes()).0)
     ))
 }
@@ -88,7 +120,7 @@ mod tests {
         let key = make().unwrap();
         assert_eq!((key.len(), key.starts_with("tr-")), (67, true));
         assert_ne!(key, make().unwrap());
-        let section = section(r#"a"\"#, &key).unwrap();
+        let section = section(r#"a"\"#, None, &key).unwrap();
         assert!(!section.contains(&key[3..]));
         let text = format!("[[workers]]\nurl = \"http://a:1\"\n{section}\n");
         let config = config::load(&config::Sources {
@@ -98,6 +130,8 @@ mod tests {
         let config = config.unwrap();
         assert_eq!(config.keys[0].name, r#"a"\"#);
         assert_eq!(config.keys[0].digest, hash(key.as_bytes()));
-        assert!(super::section("a b", &key).is_err());
+        let tokens = super::section("alice", Some(RoleArg::Operate), &key).unwrap();
+        assert!(tokens.starts_with("[[tokens]]\nname = \"alice\"") && tokens.ends_with("role = \"operate\""));
+        assert!(super::section("a b", None, &key).is_err());
     }
 }

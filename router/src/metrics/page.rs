@@ -33,6 +33,10 @@ pub struct Gauges {
     pub tasks: u64,
     /// Lessons lost to a full queue.
     pub lessons_dropped: u64,
+    /// The policy's revision.
+    pub policy_revision: u64,
+    /// Entries of the audit log that could not be written.
+    pub audit_failures: u64,
     /// Requests that wait here, and those behind the gate.
     pub admission: (usize, usize),
 }

@@ -278,10 +278,10 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         }
     }
     leave_out(tried, ready, views);
-    let settings = app.settings.load();
+    let policy = app.policy.load();
     let snapshot = Snapshot {
         workers: views,
-        settings: &settings,
+        settings: &policy.settings,
         sequence: app.next_sequence(),
     };
     let last_worker = turn

@@ -224,10 +224,10 @@ pub async fn open(
         // The sender or the body tells the test what went wrong.
         let _ = connection.await;
     }));
-    let mut request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", "router.test");
+    let mut request = Request::builder().method(method).uri(path);
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        request = request.header("host", "router.test");
+    }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -260,6 +260,29 @@ pub async fn call(
         .expect("an answer")
         .whole()
         .await
+}
+
+/// Calls the admin port, as somebody on the same machine: by its address. What is sent is JSON.
+///
+/// # Panics
+/// If there is no answer.
+pub async fn admin(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: Fields<'_>,
+    body: Option<&Value>,
+) -> Whole {
+    let host = address.to_string();
+    let mut fields = headers.to_vec();
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        fields.push(("host", &host));
+    }
+    if body.is_some() {
+        fields.push(("content-type", "application/json"));
+    }
+    let body = body.map_or(String::new(), Value::to_string);
+    call(address, method, path, &fields, body).await
 }
 
 /// One HTTP/2 connection, begun without asking (h2c by prior knowledge). Dropping it hangs up.

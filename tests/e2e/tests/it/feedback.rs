@@ -11,7 +11,10 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
 /// Every metric that operators may rely on.
-const METRICS: [&str; 45] = [
+const METRICS: [&str; 48] = [
+    "tailroute_policy_revision",
+    "tailroute_policy_changes_total",
+    "tailroute_audit_write_failures",
     "tailroute_config_reloads_total",
     "tailroute_tls_failures_total",
     "tailroute_admission_requests_total",

@@ -434,7 +434,7 @@ async fn a_turn_is_held_to_its_own_objective_or_to_its_classs() {
 }
 
 async fn explained(fleet: &Fleet) -> Value {
-    let answer = client::call(fleet.router.admin_address, "GET", "/admin/v1/slo", &[], "").await;
+    let answer = client::admin(fleet.router.admin_address, "GET", "/admin/v1/slo", &[], None).await;
     assert_eq!(answer.status, 200);
     answer.json()
 }

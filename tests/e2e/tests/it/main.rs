@@ -8,6 +8,7 @@
 )]
 
 mod aborts;
+mod admin;
 mod admission;
 mod affinity;
 mod api;

@@ -57,7 +57,7 @@ impl Running {
     }
 
     async fn state(&self) -> Value {
-        let answer = client::call(self.router.admin_address, "GET", "/admin/v1/config", &[], "").await;
+        let answer = client::admin(self.router.admin_address, "GET", "/admin/v1/config", &[], None).await;
         answer.json()
     }
 
@@ -85,7 +85,7 @@ async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
         key("b")
     ));
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
-    assert_eq!(app.settings.load().policy, config::PolicyName::Random);
+    assert_eq!(app.policy.load().settings.policy, config::PolicyName::Random);
     let live = app.live();
     assert_eq!((live.objective.ttft, live.limits.retries), (Millis(77.0), 0));
     let state = running.state().await;

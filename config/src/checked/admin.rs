@@ -1,0 +1,118 @@
+//! The admin port, and who may do what there.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use super::checker::Checker;
+use super::keys::KeyDigest;
+use super::worker::check_name;
+use crate::written::{self, Role};
+
+/// The admin port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// Address of metrics and administration. A loopback address unless there is a file of tokens.
+    pub listen: SocketAddr,
+    /// The file of tokens, if there is one.
+    pub tokens_file: Option<PathBuf>,
+    /// What it holds.
+    pub tokens: Vec<Token>,
+    /// Whether `/metrics` needs no token.
+    pub open_metrics: bool,
+    /// Where changes are written to, if anywhere.
+    pub audit: Option<Audit>,
+}
+
+/// A token of the admin port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Unique; 1 to 64 visible ASCII characters.
+    pub name: String,
+    /// Of the token itself.
+    pub digest: KeyDigest,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// The file of changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes at which it is full.
+    pub max_bytes: NonZeroUsize,
+}
+
+pub(super) fn admin(written: written::Admin, checker: &mut Checker<'_>) -> Admin {
+    let listen = checker.address("admin.listen", &written.listen);
+    if !listen.ip().is_loopback() && written.tokens_file.is_empty() {
+        let what = format!(
+            "missing; {listen} is no loopback address, and without tokens anybody there could change the policy"
+        );
+        let hint = "write tokens (`tailroute key new --role admin NAME`), or listen on 127.0.0.1".to_owned();
+        checker.report("admin.tokens_file", what, Some(hint));
+    }
+    let max_bytes = checker.bytes("admin.audit_max_bytes", written.audit_max_bytes);
+    Admin {
+        listen,
+        tokens: tokens(&written.tokens_file, checker),
+        tokens_file: (!written.tokens_file.is_empty()).then(|| written.tokens_file.into()),
+        open_metrics: written.open_metrics,
+        audit: (!written.audit_file.is_empty()).then(|| Audit {
+            path: written.audit_file.into(),
+            max_bytes,
+        }),
+    }
+}
+
+fn tokens(file: &str, checker: &mut Checker<'_>) -> Vec<Token> {
+    if file.is_empty() {
+        return Vec::new();
+    }
+    match crate::load::read_apart::<written::TokensFile>(Path::new(file)) {
+        Ok(mut read) => {
+            let mut checker_of_file = Checker {
+                origins: &read.origins,
+                problems: &mut read.problems,
+            };
+            let tokens = check_all(read.written.tokens, &mut checker_of_file);
+            for problem in &read.problems {
+                checker.problems.push(problem.clone());
+            }
+            tokens
+        }
+        Err(error) => {
+            checker.report("admin.tokens_file", error.to_string(), None);
+            Vec::new()
+        }
+    }
+}
+
+fn check_all(written: Vec<written::Token>, checker: &mut Checker<'_>) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::with_capacity(written.len());
+    for (at, token) in written.into_iter().enumerate() {
+        let path = |key: &str| format!("tokens[{at}].{key}");
+        check_name(&token.name, &path("name"), checker);
+        let Some(digest) = KeyDigest::read(&token.sha256) else {
+            let what = "expected the 64 hexadecimal digits of a SHA-256".to_owned();
+            let hint = "`tailroute key new --role ROLE NAME` makes a token and writes its section".to_owned();
+            checker.report(&path("sha256"), what, Some(hint));
+            continue;
+        };
+        if tokens.iter().any(|known| known.name == token.name) {
+            let what = format!("`{}` is the name of another token already", token.name);
+            checker.report(&path("name"), what, None);
+        }
+        if let Some(known) = tokens.iter().find(|known| known.digest == digest) {
+            let what = format!("is the token `{}` already", known.name);
+            checker.report(&path("sha256"), what, None);
+        }
+        tokens.push(Token {
+            name: token.name,
+            digest,
+            role: token.role,
+        });
+    }
+    tokens
+}

@@ -1,0 +1,163 @@
+//! Documents that come over the network, by the same check as the file: the schema that is derived from their type says
+//! what is allowed, unknown keys are answered with the nearest one, and every mistake is named at once.
+
+use schemars::{JsonSchema, Schema as Written, SchemaGenerator};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use crate::checked;
+use crate::problem::{Origin, Problem, Problems};
+use crate::schema::Schema;
+use crate::tree::{Node, Value};
+use crate::validate::validate;
+use crate::written;
+
+/// Reads a JSON document. `null` says that a key was left out.
+///
+/// # Errors
+/// Everything that is wrong with it, each with its place; never an empty list.
+pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
+    read(node(document))
+}
+
+/// Reads the parameters of a query, whose values are text.
+///
+/// # Errors
+/// Everything that is wrong with them, each with its name; never an empty list.
+pub fn read_query<T: DeserializeOwned + JsonSchema>(
+    parameters: impl IntoIterator<Item = (String, String)>,
+) -> Result<T, Problems> {
+    let parameter = |(name, text): (String, String)| {
+        let origin = Origin::Query { name: name.clone() };
+        let value = Value::Text(text);
+        (name, Node { origin, value })
+    };
+    read(Node {
+        origin: Origin::Nowhere,
+        value: Value::Table(parameters.into_iter().map(parameter).collect()),
+    })
+}
+
+fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems> {
+    let schema = schemars::schema_for!(T).to_value();
+    let mut problems = Problems::default();
+    validate(&mut root, Schema::of(&schema), "", &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    T::deserialize(root.to_toml()).map_err(|error| {
+        // Reached only where serde is stricter than the schema derived from the same type.
+        problems.push(Problem {
+            origin: Origin::Nowhere,
+            path: String::new(),
+            what: error.message().to_owned(),
+            hint: None,
+        });
+        problems
+    })
+}
+
+fn node(json: &Json) -> Node {
+    let value = match json {
+        Json::Null => Value::Unusable("null"),
+        Json::Bool(flag) => Value::Boolean(*flag),
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Value::Integer(number),
+            (None, Some(number)) if number.fract() == 0.0 && number.abs() < 9e15 => {
+                Value::Integer(number as i64)
+            }
+            (None, Some(number)) if !number.is_finite() => Value::Unusable("a number out of range"),
+            (None, Some(number)) => Value::Float(number),
+            (None, None) => Value::Unusable("a number out of range"),
+        },
+        Json::Array(elements) => Value::List(elements.iter().map(node).collect()),
+        Json::Object(entries) => Value::Table(
+            entries
+                .iter()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(key, value)| (key.clone(), node(value)))
+                .collect(),
+        ),
+    };
+    Node {
+        origin: Origin::Nowhere,
+        value,
+    }
+}
+
+/// A policy and all of its weights: what the admin port shows and takes. Keys and ranges are those of `[routing]`, but
+/// none may be left out: a weight that somebody forgot would otherwise change.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyDocument {
+    policy: policy::route::PolicyName,
+    kappa_max: f64,
+    weights: written::Weights,
+    cache_aware: written::CacheAware,
+}
+
+impl PolicyDocument {
+    /// As the choice takes it.
+    #[must_use]
+    pub fn settings(&self) -> policy::route::Settings {
+        policy::route::Settings {
+            policy: self.policy,
+            weights: checked::weights(self.weights),
+            kappa_max: self.kappa_max,
+            cache_aware: checked::cache_aware(self.cache_aware),
+        }
+    }
+}
+
+impl JsonSchema for PolicyDocument {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PolicyDocument".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Written {
+        let routing = written::Routing::json_schema(generator).to_value();
+        let of_routing = |key: &str| routing.pointer(&format!("/properties/{key}")).cloned();
+        let parts = [
+            ("policy", of_routing("policy")),
+            ("kappa_max", of_routing("kappa_max")),
+            (
+                "weights",
+                Some(written::Weights::json_schema(generator).to_value()),
+            ),
+            (
+                "cache_aware",
+                Some(written::CacheAware::json_schema(generator).to_value()),
+            ),
+        ];
+        let properties: serde_json::Map<_, _> = parts
+            .into_iter()
+            .map(|(key, part)| (key.to_owned(), whole(part.unwrap_or_default())))
+            .collect();
+        let mut schema = Written::default();
+        schema.insert("type".to_owned(), json!("object"));
+        schema.insert(
+            "description".to_owned(),
+            json!("A policy and all of its weights."),
+        );
+        schema.insert("properties".to_owned(), Json::Object(properties));
+        let schema = whole(schema.to_value());
+        Written::try_from(schema).unwrap_or_default()
+    }
+}
+
+/// A section none of whose keys may be left out, nor any be added.
+fn whole(mut schema: Json) -> Json {
+    if let Some(entries) = schema.as_object_mut() {
+        entries.remove("default");
+        if let Some(properties) = entries.get_mut("properties").and_then(Json::as_object_mut) {
+            for property in properties.values_mut().filter_map(Json::as_object_mut) {
+                property.remove("default");
+            }
+            let required: Vec<_> = properties.keys().cloned().collect();
+            entries.insert("required".to_owned(), json!(required));
+            entries.insert("additionalProperties".to_owned(), json!(false));
+        }
+    }
+    schema
+}

@@ -1,0 +1,322 @@
+//! One call of an operation, from the request to the answer: who asks, may they, what do they say, what came of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts as _, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::app::App;
+use crate::operator::audit::{Happened, Who};
+use crate::operator::tokens::Principal;
+
+/// Most bytes of a body.
+pub const MAX_BODY_BYTES: usize = 256 * 1024;
+/// For a body to be there.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most characters of a reason.
+const MAX_REASON: usize = 500;
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct From(pub SocketAddr);
+
+/// One call.
+#[derive(Debug)]
+pub struct Call {
+    /// The router.
+    pub app: Arc<App>,
+    /// Who asks.
+    pub who: Principal,
+    /// The request's header fields.
+    pub headers: HeaderMap,
+    parameters: Vec<(String, String)>,
+    query: String,
+    body: Bytes,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    response: Response,
+    target: Option<String>,
+    change: (Option<Value>, Option<Value>),
+}
+
+impl Reply {
+    /// JSON.
+    ///
+    /// # Errors
+    /// If it cannot be written as such.
+    pub fn json(value: &impl Serialize) -> Result<Self, Problem> {
+        let body = serde_json::to_vec(value).map_err(|error| Problem::internal(error.to_string()))?;
+        Ok(Self::of_type("application/json", body))
+    }
+
+    /// Any bytes, or a stream of them.
+    #[must_use]
+    pub fn of_type(media_type: &'static str, body: impl Into<Body>) -> Self {
+        let mut response = Response::new(body.into());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        // What is true now is not true later.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Self {
+            response,
+            target: None,
+            change: (None, None),
+        }
+    }
+
+    /// With a header field; one that cannot be written is left out.
+    #[must_use]
+    pub fn with(mut self, name: HeaderName, value: &str) -> Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.response.headers_mut().insert(name, value);
+        }
+        self
+    }
+
+    /// What was changed, for the audit log.
+    #[must_use]
+    pub fn changed(mut self, before: &impl Serialize, after: &impl Serialize) -> Self {
+        self.change = (
+            serde_json::to_value(before).ok(),
+            serde_json::to_value(after).ok(),
+        );
+        self
+    }
+
+    /// What it was that was changed, where the path does not say it.
+    #[must_use]
+    pub fn target(mut self, target: &str) -> Self {
+        self.target = Some(target.to_owned());
+        self
+    }
+}
+
+impl Call {
+    /// The body.
+    ///
+    /// # Errors
+    /// 400 if it is no JSON, 422 naming the fields that are wrong.
+    pub fn body<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
+        let json: Value = serde_json::from_slice(&self.body)
+            .map_err(|error| Problem::malformed(format!("the body is no JSON: {error}")))?;
+        config::read_document(&json).map_err(|problems| Problem::invalid(&problems))
+    }
+
+    /// The query.
+    ///
+    /// # Errors
+    /// 400 naming the parameters that are wrong.
+    pub fn query<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
+        let pairs: Vec<(String, String)> = form_urlencoded::parse(self.query.as_bytes())
+            .into_owned()
+            .collect();
+        config::read_query(pairs).map_err(|problems| Problem::query(&problems))
+    }
+
+    /// A parameter of the path; empty if there is none of this name.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> &str {
+        let found = self.parameters.iter().find(|(known, _)| known == name);
+        found.map_or("", |(_, value)| value)
+    }
+}
+
+/// Answers a request.
+pub(super) async fn answer(app: Arc<App>, operation: Arc<Operation>, request: Request) -> Response {
+    let from = request.extensions().get::<From>().map(|from| from.0);
+    let response = match admit(&app, &operation, &request) {
+        Ok(who) => {
+            let by = Who {
+                name: who.name.to_string(),
+                role: Some(who.role),
+                address: from.map(|from| from.to_string()),
+            };
+            match read(Arc::clone(&app), who, request).await {
+                Ok(call) => perform(&app, &operation, call, by).await,
+                Err(problem) => refused(&app, &operation, (by, None, None), problem).await,
+            }
+        }
+        Err((Some(who), problem)) => {
+            let by = Who {
+                name: who.name.to_string(),
+                role: Some(who.role),
+                address: from.map(|from| from.to_string()),
+            };
+            refused(&app, &operation, (by, None, None), problem).await
+        }
+        // Nobody that is known: counted, and not written down, or strangers could fill the log.
+        Err((None, problem)) => problem.into_response(),
+    };
+    app.metrics
+        .admin_request(operation.id, response.status().as_u16());
+    response
+}
+
+/// Who asks, if they may.
+fn admit(
+    app: &App,
+    operation: &Operation,
+    request: &Request,
+) -> Result<Principal, (Option<Principal>, Problem)> {
+    let tokens = app.operator.tokens.load();
+    if !tokens.is_required() {
+        local_only(request.headers()).map_err(|problem| (None, problem))?;
+    }
+    let Some(who) = tokens.identify(request.headers()) else {
+        return Err((None, Problem::unauthorized()));
+    };
+    if who.role < operation.role {
+        let detail = format!(
+            "this takes a token with the role {}; `{}` has {}",
+            operation.role, who.name, who.role
+        );
+        return Err((Some(who), Problem::forbidden(detail)));
+    }
+    Ok(who)
+}
+
+/// Without tokens anything that runs on this machine may ask, but no page that somebody's browser has loaded from
+/// elsewhere: such a request names another host, or says that it crosses sites.
+fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    let name = host.parse::<SocketAddr>().map(|address| address.ip().to_string());
+    let name = name.unwrap_or_else(|_| match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),
+        _ => host.to_owned(),
+    });
+    let is_local = name.eq_ignore_ascii_case("localhost")
+        || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if !is_local {
+        return Err(Problem::forbidden(
+            "without tokens this port answers to an address or to `localhost` only: write admin.tokens_file to use a name",
+        ));
+    }
+    let site = text(HeaderName::from_static("sec-fetch-site"));
+    if site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
+        return Err(Problem::forbidden("a page from elsewhere may not use this port"));
+    }
+    Ok(())
+}
+
+/// Reads what there is to read of a request.
+async fn read(app: Arc<App>, who: Principal, request: Request) -> Result<Call, Problem> {
+    let (mut head, body) = request.into_parts();
+    let parameters = RawPathParams::from_request_parts(&mut head, &())
+        .await
+        .map_err(|error| Problem::malformed(error.to_string()))?;
+    let parameters = parameters
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let body = read_body(&head, body).await?;
+    Ok(Call {
+        app,
+        who,
+        query: head.uri.query().unwrap_or_default().to_owned(),
+        headers: head.headers,
+        parameters,
+        body,
+    })
+}
+
+async fn read_body(head: &Parts, body: Body) -> Result<Bytes, Problem> {
+    let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
+    let bytes = match collected {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Problem::too_large(MAX_BODY_BYTES)),
+        Ok(Err(_)) => return Err(Problem::malformed("the body ended before its end")),
+        Err(_) => return Err(Problem::malformed("the body did not arrive in time")),
+    };
+    // A page from elsewhere cannot send this type without asking first, and is not allowed to.
+    let kind = head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_json = kind.is_some_and(|kind| {
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+        kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
+    });
+    if !head.method.is_safe() && !is_json {
+        return Err(Problem::no_json());
+    }
+    Ok(bytes)
+}
+
+async fn perform(app: &Arc<App>, operation: &Operation, call: Call, by: Who) -> Response {
+    // What is asked of by name; what there is only one of goes by the first part of the operation's name.
+    let named = call.parameters.first().map(|(_, value)| value.clone());
+    let why = reason(&call.body);
+    match (operation.handler)(call).await {
+        Ok(reply) => {
+            let target = reply.target.or(named);
+            if operation.changes() {
+                let happened = Happened {
+                    who: by,
+                    action: operation.id.to_owned(),
+                    target: target.unwrap_or_else(|| subject(operation)),
+                    why,
+                    outcome: Ok(reply.change),
+                };
+                app.operator.audit.record(happened).await;
+            }
+            reply.response
+        }
+        Err(problem) => refused(app, operation, (by, named, why), problem).await,
+    }
+}
+
+async fn refused(
+    app: &App,
+    operation: &Operation,
+    (who, target, why): (Who, Option<String>, Option<String>),
+    problem: Problem,
+) -> Response {
+    if operation.changes() {
+        let happened = Happened {
+            who,
+            action: operation.id.to_owned(),
+            target: shorten(target.unwrap_or_else(|| subject(operation))),
+            why,
+            outcome: Err(shorten(format!(
+                "{} {}",
+                problem.status().as_u16(),
+                problem.detail
+            ))),
+        };
+        app.operator.audit.record(happened).await;
+    }
+    problem.into_response()
+}
+
+/// `policy` of `policy.put`.
+fn subject(operation: &Operation) -> String {
+    let subject = operation.id.split('.').next();
+    subject.unwrap_or_default().to_owned()
+}
+
+/// Why, as far as the body says it, whatever else is wrong with it.
+fn reason(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    Some(shorten(body.get("reason")?.as_str()?.to_owned()))
+}
+
+fn shorten(text: String) -> String {
+    match text.char_indices().nth(MAX_REASON) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

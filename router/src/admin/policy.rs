@@ -1,0 +1,225 @@
+//! The policy in force: shown, changed, and changed back.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, Method, header};
+use config::{PolicyDocument, Role};
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::audit::Newest;
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::app::App;
+use crate::operator::revisions::{Change, Revision, Source, Stale};
+
+/// Longest time for which a change may be made: a week.
+const LONGEST_S: f64 = 604_800.0;
+
+/// The policy in force.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Shown {
+    #[serde(flatten)]
+    now: Arc<Revision>,
+    /// Its entity tag, for If-Match.
+    etag: String,
+    /// Whether this is what `[routing]` of the configuration says, which a restart begins with.
+    as_configured: bool,
+    /// When it ends by itself, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reverts: Option<Reverts>,
+}
+
+/// The end of a change that is for a time.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reverts {
+    /// In so many seconds.
+    in_s: f64,
+    /// To the settings of this revision.
+    to_revision: u64,
+}
+
+/// A new policy.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Put {
+    /// All of it.
+    settings: PolicyDocument,
+    /// Why, for the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    reason: String,
+    /// For so many seconds only; then what was in force before comes back.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
+    revert_after_s: Option<f64>,
+}
+
+/// The way back.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Rollback {
+    /// To the settings of this revision; left out, of the one before.
+    #[serde(default)]
+    to_revision: Option<u64>,
+    /// Why, for the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    reason: String,
+}
+
+/// Revisions.
+#[derive(Debug, Serialize, JsonSchema)]
+struct History {
+    /// Newest first; the first is in force.
+    revisions: Vec<Arc<Revision>>,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    const POLICY: &str = "/admin/v1/policy";
+    const TAG: &str = "The revision's entity tag";
+    vec![
+        Operation::new::<Shown, _, _>(
+            "policy.get",
+            (Method::GET, POLICY),
+            Role::Read,
+            "The policy in force with all of its weights",
+            |call: Call| async move { shown(&call.app) },
+        )
+        .carries("etag", TAG),
+        Operation::new::<Shown, _, _>(
+            "policy.put",
+            (Method::PUT, POLICY),
+            Role::Admin,
+            "Put another policy in force, for the next request on every thread",
+            put,
+        )
+        .reads(
+            "if-match",
+            "The entity tag of the revision that is changed, or *",
+            true,
+        )
+        .body::<Put>()
+        .carries("etag", TAG)
+        .fails(&[412, 428]),
+        Operation::new::<History, _, _>(
+            "policy.history",
+            (Method::GET, "/admin/v1/policy/history"),
+            Role::Read,
+            "The policies that were in force, newest first",
+            history,
+        )
+        .query::<Newest>(),
+        Operation::new::<Shown, _, _>(
+            "policy.rollback",
+            (Method::POST, "/admin/v1/policy/rollback"),
+            Role::Admin,
+            "Put the settings of an earlier revision in force again, bit for bit",
+            rollback,
+        )
+        .reads(
+            "if-match",
+            "The entity tag of the revision that is in force, or *",
+            false,
+        )
+        .body::<Rollback>()
+        .carries("etag", TAG)
+        .fails(&[409, 412]),
+    ]
+}
+
+fn shown(app: &App) -> Result<Reply, Problem> {
+    let (now, pending) = app.policy.now();
+    let etag = app.policy.tag(now.revision);
+    let reverts = pending.map(|pending| Reverts {
+        in_s: ((pending.due - app.clock.now()).0 / 1e3).max(0.0),
+        to_revision: pending.to.revision,
+    });
+    let shown = Shown {
+        as_configured: now.settings == app.policy.configured(),
+        etag: etag.clone(),
+        reverts,
+        now,
+    };
+    Ok(Reply::json(&shown)?.with(header::ETAG, &etag))
+}
+
+async fn put(call: Call) -> Result<Reply, Problem> {
+    let app = &call.app;
+    let put: Put = call.body()?;
+    let expected = expected(app, &call.headers)?.ok_or_else(Problem::precondition_required)?;
+    let change = Change {
+        settings: put.settings.settings(),
+        by: call.who.name.to_string(),
+        reason: Some(put.reason),
+        source: Source::Put,
+        revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
+    };
+    change_policy(app, change, expected)
+}
+
+async fn rollback(call: Call) -> Result<Reply, Problem> {
+    let app = &call.app;
+    let asked: Rollback = call.body()?;
+    let expected = expected(app, &call.headers)?;
+    let (now, _) = app.policy.now();
+    // What was read is what is changed, even if nobody asked for that.
+    let expected = expected.flatten().unwrap_or(now.revision);
+    let number = asked.to_revision.unwrap_or(now.revision.saturating_sub(1));
+    let Some(to) = app.policy.find(number) else {
+        return Err(match asked.to_revision {
+            None => Problem::conflict("there is no revision before this one"),
+            Some(_) => Problem::invalid_field(
+                "to_revision",
+                format!("revision {number} is not remembered; `history` lists those that are"),
+            ),
+        });
+    };
+    let change = Change {
+        settings: to.settings,
+        by: call.who.name.to_string(),
+        reason: Some(asked.reason),
+        source: Source::Rollback,
+        revert_after: None,
+    };
+    change_policy(app, change, Some(expected))
+}
+
+fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
+    let (before, after) = app.change_policy(change, expected).map_err(|Stale(revision)| {
+        Problem::precondition_failed(format!(
+            "revision {revision} is in force by now: GET it, and look whether the change is still wanted"
+        ))
+    })?;
+    Ok(shown(app)?.changed(&before, &after))
+}
+
+/// The revision that If-Match names: nothing if there is no such field, `Some(None)` for any.
+fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Problem> {
+    let mut named = None;
+    let (now, _) = app.policy.now();
+    for value in headers.get_all(header::IF_MATCH) {
+        let value = value
+            .to_str()
+            .map_err(|_| Problem::malformed("If-Match is no list of entity tags"))?;
+        for tag in value.split(',').map(str::trim) {
+            if tag == "*" {
+                return Ok(Some(None));
+            }
+            if tag == app.policy.tag(now.revision) {
+                named = Some(Some(now.revision));
+            }
+        }
+        // Tags that name another revision, or none at all: 0 is never in force.
+        named = named.or(Some(Some(0)));
+    }
+    Ok(named)
+}
+
+async fn history(call: Call) -> Result<Reply, Problem> {
+    let query: Newest = call.query()?;
+    let mut revisions = call.app.policy.history();
+    revisions.truncate(query.limit);
+    Reply::json(&History { revisions })
+}

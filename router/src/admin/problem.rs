@@ -1,0 +1,268 @@
+//! What went wrong, as RFC 9457 writes it: `application/problem+json`, with the fields named that were wrong.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use config::Problems;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Its media type.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Something that went wrong.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Problem {
+    /// What kind of problem, as a URI: `urn:tailroute:problem:` and its code.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The kind in words, the same for each problem of the kind.
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// What is wrong this time, and what to do about it.
+    pub detail: String,
+    /// The fields that are wrong, where some are. Nothing of what was asked was done.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldError>,
+}
+
+/// A field that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FieldError {
+    /// Which, such as `settings.weights.locality`; empty for the document as a whole.
+    pub field: String,
+    /// What is wrong with it.
+    pub detail: String,
+    /// The likely remedy, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &str, title: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:tailroute:problem:{code}"),
+            title,
+            status: status.as_u16(),
+            detail: detail.into(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// 400: what came is no JSON.
+    #[must_use]
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "malformed",
+            "The request cannot be read",
+            detail,
+        )
+    }
+
+    /// 400: the query is wrong.
+    #[must_use]
+    pub fn query(problems: &Problems) -> Self {
+        Self {
+            errors: fields(problems),
+            ..Self::new(
+                StatusCode::BAD_REQUEST,
+                "query",
+                "The query is wrong",
+                sentence(problems),
+            )
+        }
+    }
+
+    /// 401: no token that is known.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "A token is needed",
+            "send a token of admin.tokens_file as `Authorization: Bearer TOKEN`",
+        )
+    }
+
+    /// 403: known, and may not.
+    #[must_use]
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", "This is not allowed", detail)
+    }
+
+    /// 404.
+    #[must_use]
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", "It is not here", detail)
+    }
+
+    /// 405.
+    #[must_use]
+    pub fn method_not_allowed(allowed: &str) -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "The path takes other methods",
+            format!("this path takes {allowed} only"),
+        )
+    }
+
+    /// 409: it cannot be done as things are.
+    #[must_use]
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", "It cannot be done now", detail)
+    }
+
+    /// 412: somebody else was faster.
+    #[must_use]
+    pub fn precondition_failed(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::PRECONDITION_FAILED,
+            "precondition-failed",
+            "It has changed since",
+            detail,
+        )
+    }
+
+    /// 413.
+    #[must_use]
+    pub fn too_large(most: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            "The body is too large",
+            format!("a body has {most} bytes at most here"),
+        )
+    }
+
+    /// 415.
+    #[must_use]
+    pub fn no_json() -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "media-type",
+            "The body is of another type",
+            "send `Content-Type: application/json`",
+        )
+    }
+
+    /// 422: the document is wrong, in these fields.
+    #[must_use]
+    pub fn invalid(problems: &Problems) -> Self {
+        Self {
+            errors: fields(problems),
+            ..Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "invalid",
+                "The document is wrong",
+                sentence(problems),
+            )
+        }
+    }
+
+    /// 422: one field is wrong in a way that only what is running can tell.
+    #[must_use]
+    pub fn invalid_field(field: &str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self {
+            errors: vec![FieldError {
+                field: field.to_owned(),
+                detail: detail.clone(),
+                hint: None,
+            }],
+            ..Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "invalid",
+                "The document is wrong",
+                format!("nothing was changed; {field}: {detail}"),
+            )
+        }
+    }
+
+    /// 428: say what is to be changed.
+    #[must_use]
+    pub fn precondition_required() -> Self {
+        Self::new(
+            StatusCode::PRECONDITION_REQUIRED,
+            "precondition-required",
+            "If-Match is needed",
+            "send the ETag of the revision that is to be changed as If-Match, so that nobody's change is lost",
+        )
+    }
+
+    /// 429: one at a time.
+    #[must_use]
+    pub fn busy(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "One at a time", detail)
+    }
+
+    /// 503: something that is needed is not there.
+    #[must_use]
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "It cannot be had now",
+            detail,
+        )
+    }
+
+    /// 500.
+    #[must_use]
+    pub fn internal(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "The router failed",
+            detail,
+        )
+    }
+
+    /// Its status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}
+
+fn fields(problems: &Problems) -> Vec<FieldError> {
+    let field = |problem: &config::Problem| FieldError {
+        field: problem.path.clone(),
+        detail: problem.what.clone(),
+        hint: problem.hint.clone(),
+    };
+    problems.iter().map(field).collect()
+}
+
+/// All of them in a sentence, for whoever reads no more.
+fn sentence(problems: &Problems) -> String {
+    let one = |error: FieldError| {
+        let hint = error.hint.map_or(String::new(), |hint| format!(" ({hint})"));
+        match error.field.as_str() {
+            "" => format!("{}{hint}", error.detail),
+            field => format!("{field}: {}{hint}", error.detail),
+        }
+    };
+    let all: Vec<_> = fields(problems).into_iter().map(one).collect();
+    format!("nothing was changed; {}", all.join("; "))
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (self.status(), body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        match self.status() {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

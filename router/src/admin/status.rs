@@ -1,0 +1,69 @@
+//! Metrics, health, and why the router does what it does.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use config::Role;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::app::App;
+use crate::feedback::explain;
+use crate::reload;
+
+/// What is asked by probes and scrapers, which have no tokens, or one of their own.
+pub(super) fn health(router: Router, app: &Arc<App>) -> Router {
+    let health = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "alive\n" }))
+        .route("/readyz", get(readyz))
+        .with_state(Arc::clone(app));
+    router.merge(health)
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<serde_json::Map<String, serde_json::Value>, _, _>(
+            "slo.get",
+            (Method::GET, "/admin/v1/slo"),
+            Role::Read,
+            "What has to be met, how much of the free tail is given away for it, and why",
+            |call: Call| async move { Reply::json(&explain(&call.app)) },
+        ),
+        Operation::new::<reload::State, _, _>(
+            "config.get",
+            (Method::GET, "/admin/v1/config"),
+            Role::Read,
+            "Which configuration is in force, and what is wrong with the last one that was read",
+            |call: Call| async move { Reply::json(&*call.app.reloads.lock()) },
+        ),
+    ]
+}
+
+async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let tokens = app.operator.tokens.load();
+    if !tokens.opens_metrics() && tokens.identify(&headers).is_none() {
+        return Problem::unauthorized().into_response();
+    }
+    match app.metrics.render(&app.gauges()) {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Ready while some worker is, and not draining. A router that drains lives on but is not ready.
+async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, &'static str) {
+    if app.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if app.fleet.any_ready() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "no worker is ready\n")
+    }
+}

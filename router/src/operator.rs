@@ -1,0 +1,67 @@
+//! What people do to a running router: who they are, what they changed, and the way back.
+//!
+//! [`tokens`] says who asks, [`revisions`] holds the policy in force with those before it, [`audit`] writes down what was
+//! changed or refused. Nothing here knows HTTP: [`crate::admin`] speaks it, the configuration's reload and the scheduled
+//! revert come from elsewhere, and all of them leave the same traces.
+
+pub mod audit;
+pub mod revisions;
+pub mod tokens;
+
+use std::io;
+use std::path::PathBuf;
+
+use arc_swap::ArcSwap;
+
+use self::audit::Audit;
+use self::tokens::Tokens;
+
+/// What the admin port works with, beside the policy.
+#[derive(Debug)]
+pub struct Operator {
+    /// Who may do what. Swapped whole when the file of tokens changes.
+    pub tokens: ArcSwap<Tokens>,
+    /// What was changed.
+    pub audit: Audit,
+}
+
+/// An audit log that cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the audit log to {} (admin.audit_file)", path.display())]
+pub struct AuditError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    #[source]
+    pub source: io::Error,
+}
+
+impl Operator {
+    /// By this configuration.
+    ///
+    /// # Errors
+    /// If the audit log was asked for and cannot be written.
+    pub fn new(admin: &config::Admin) -> Result<Self, AuditError> {
+        let audit = match &admin.audit {
+            Some(settings) => {
+                let failed = |source| AuditError {
+                    path: settings.path.clone(),
+                    source,
+                };
+                Audit::to_file(&settings.path, settings.max_bytes.get() as u64).map_err(failed)?
+            }
+            None => Audit::in_memory(),
+        };
+        Ok(Self {
+            tokens: ArcSwap::from_pointee(Tokens::new(admin)),
+            audit,
+        })
+    }
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,342 @@
+//! What was changed, by whom, why, from what to what; and what somebody tried to change and was refused.
+//!
+//! The newest entries are in memory, within a bound. Where a file is named each entry is a line of JSON there as well,
+//! written by a thread of its own and waited for by the answer: whoever reads that a change was made can read in the file
+//! that it was. A change is not held back by a full disk, since the way out of trouble is often a change; that an entry
+//! could not be written is in the log and in a metric.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use tracing::{error, info};
+
+use super::revisions::Revision;
+
+/// Entries in memory.
+const ENTRIES: usize = 1_000;
+/// Bytes of entries in memory, as their JSON counts them.
+const BYTES: usize = 4 << 20;
+
+/// One change, made or refused.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Entry {
+    /// Its number since the start.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Who.
+    pub who: Who,
+    /// What was asked for: the operation's name in the OpenAPI document, `config.reload` or `policy.revert`.
+    pub action: String,
+    /// What of: a worker's name, or `policy`.
+    pub target: String,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Why, as whoever asked says.
+    pub why: Option<String>,
+    /// What it was before.
+    pub before: Option<Value>,
+    /// What it is now.
+    pub after: Option<Value>,
+    /// Why it was refused.
+    pub refused: Option<String>,
+}
+
+/// Who did something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Who {
+    /// The token's name; `loopback` where there are none; `router` for what the router does by itself.
+    pub name: String,
+    /// What it may do.
+    pub role: Option<config::Role>,
+    /// Where the request came from.
+    pub address: Option<String>,
+}
+
+impl Who {
+    /// The router itself.
+    #[must_use]
+    pub fn router() -> Self {
+        Self {
+            name: "router".to_owned(),
+            role: None,
+            address: None,
+        }
+    }
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It is in force.
+    Applied,
+    /// Nothing changed.
+    Refused,
+}
+
+/// What happened, before it has a number and a time.
+#[derive(Clone, Debug)]
+pub struct Happened {
+    /// Who did it.
+    pub who: Who,
+    /// The operation.
+    pub action: String,
+    /// What of.
+    pub target: String,
+    /// Why.
+    pub why: Option<String>,
+    /// What it was and what it is, or why it was refused.
+    pub outcome: Result<(Option<Value>, Option<Value>), String>,
+}
+
+impl Happened {
+    /// The router changed the policy by itself.
+    #[must_use]
+    pub fn by_router(action: &str, before: &Revision, after: &Revision) -> Self {
+        Self {
+            who: Who::router(),
+            action: action.to_owned(),
+            target: "policy".to_owned(),
+            why: after.reason.clone(),
+            outcome: Ok((
+                serde_json::to_value(before).ok(),
+                serde_json::to_value(after).ok(),
+            )),
+        }
+    }
+}
+
+/// The log.
+#[derive(Debug)]
+pub struct Audit {
+    recent: Mutex<Recent>,
+    file: Option<Arc<Mutex<Lines>>>,
+    failures: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    entries: VecDeque<(Arc<Entry>, usize)>,
+    bytes: usize,
+    next: u64,
+}
+
+impl Audit {
+    /// One that is kept in memory only.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self {
+            recent: Mutex::default(),
+            file: None,
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// One that goes on at the end of a file.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
+        Ok(Self {
+            file: Some(Arc::new(Mutex::new(Lines::open(path, max_bytes)?))),
+            ..Self::in_memory()
+        })
+    }
+
+    /// Writes down what happened. Ends when it is in the file, if there is one.
+    pub async fn record(&self, happened: Happened) {
+        let entry = self.keep(happened);
+        let Some(file) = self.file.clone() else {
+            return;
+        };
+        let mut line = serde_json::to_vec(&*entry).unwrap_or_default();
+        line.push(b'\n');
+        // Not on a thread that serves requests: a disk may take its time.
+        let written = tokio::task::spawn_blocking(move || file.lock().write(&line)).await;
+        let failed = match written {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        error!(
+            error = failed,
+            number = entry.number,
+            "the audit log could not be written"
+        );
+    }
+
+    fn keep(&self, happened: Happened) -> Arc<Entry> {
+        let (outcome, before, after, refused) = match happened.outcome {
+            Ok((before, after)) => (Outcome::Applied, before, after, None),
+            Err(why) => (Outcome::Refused, None, None, Some(why)),
+        };
+        let mut recent = self.recent.lock();
+        let entry = Arc::new(Entry {
+            number: recent.next,
+            at_unix_ms: super::unix_ms(),
+            who: happened.who,
+            action: happened.action,
+            target: happened.target,
+            outcome,
+            why: happened.why,
+            before,
+            after,
+            refused,
+        });
+        recent.next += 1;
+        let bytes = serde_json::to_string(&*entry).map_or(0, |text| text.len());
+        recent.entries.push_back((Arc::clone(&entry), bytes));
+        recent.bytes += bytes;
+        while recent.entries.len() > ENTRIES || (recent.bytes > BYTES && recent.entries.len() > 1) {
+            if let Some((_, bytes)) = recent.entries.pop_front() {
+                recent.bytes -= bytes;
+            }
+        }
+        drop(recent);
+        info!(
+            who = entry.who.name,
+            action = entry.action,
+            target = entry.target,
+            outcome = ?entry.outcome,
+            why = entry.why,
+            refused = entry.refused,
+            "administration"
+        );
+        entry
+    }
+
+    /// The newest entries, newest first.
+    #[must_use]
+    pub fn newest(&self, count: usize) -> Vec<Arc<Entry>> {
+        let recent = self.recent.lock();
+        let newest = recent.entries.iter().rev().take(count);
+        newest.map(|(entry, _)| Arc::clone(entry)).collect()
+    }
+
+    /// Entries that could not be written to the file.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// The file, and the one before it.
+#[derive(Debug)]
+struct Lines {
+    path: PathBuf,
+    max_bytes: u64,
+    file: File,
+    length: u64,
+}
+
+impl Lines {
+    fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
+        let file = append_to(path)?;
+        let length = file.metadata()?.len();
+        Ok(Self {
+            path: path.to_owned(),
+            max_bytes,
+            file,
+            length,
+        })
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.length > 0 && self.length + line.len() as u64 > self.max_bytes {
+            let mut before = self.path.clone().into_os_string();
+            before.push(".1");
+            std::fs::rename(&self.path, before)?;
+            self.file = append_to(&self.path)?;
+            self.length = 0;
+        }
+        self.file.write_all(line)?;
+        self.length += line.len() as u64;
+        self.file.sync_data()
+    }
+}
+
+/// Readable by its owner alone: it names people.
+fn append_to(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn happened(why: &str) -> Happened {
+        Happened {
+            who: Who::router(),
+            action: "policy.put".to_owned(),
+            target: "policy".to_owned(),
+            why: Some(why.to_owned()),
+            outcome: Ok((None, None)),
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_holds_the_newest_within_its_bounds() {
+        let audit = Audit::in_memory();
+        for at in 0..ENTRIES + 5 {
+            audit.record(happened(&at.to_string())).await;
+        }
+        let newest = audit.newest(usize::MAX);
+        assert_eq!(newest.len(), ENTRIES);
+        assert_eq!(newest[0].number, ENTRIES as u64 + 4);
+        let long = "x".repeat(BYTES / 4);
+        for _ in 0..8 {
+            audit.record(happened(&long)).await;
+        }
+        assert!(
+            audit.newest(usize::MAX).len() < 8,
+            "{}",
+            audit.newest(usize::MAX).len()
+        );
+    }
+
+    #[tokio::test]
+    async fn the_file_goes_on_where_it_ended_and_a_full_one_is_kept_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        for why in ["a", "b", "c"] {
+            // Each time another process. Two lines fit.
+            Audit::to_file(&path, 500).unwrap().record(happened(why)).await;
+        }
+        let whys = |path: &Path| -> Vec<String> {
+            let text = std::fs::read_to_string(path).unwrap();
+            let entry = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+            text.lines()
+                .map(|line| entry(line)["why"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        assert_eq!(whys(&path), ["c"]);
+        assert_eq!(whys(&folder.path().join("audit.jsonl.1")), ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_counted_and_kept_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let audit = Audit::to_file(&path, 1).unwrap();
+        audit.record(happened("a")).await;
+        // The next one needs a new file, where there is no folder any more.
+        std::fs::remove_dir_all(folder.path()).unwrap();
+        audit.record(happened("b")).await;
+        assert_eq!((audit.failures(), audit.newest(9).len()), (1, 2));
+    }
+}

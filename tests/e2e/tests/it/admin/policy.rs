@@ -1,0 +1,252 @@
+//! The policy: changed while requests are under way, refused whole, and taken back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+use tailroute_e2e::client::{self, CHAT};
+use tailroute_e2e::fleet::{Fleet, quick};
+use tailroute_e2e::wait::until;
+
+use super::{POLICY, ask, change_policy, get, problem};
+
+#[tokio::test]
+async fn a_change_names_the_revision_that_it_changes() {
+    let fleet = Fleet::of(1).await;
+    let shown = ask(&fleet, ("GET", POLICY), &[], None).await;
+    let tag = shown.header("etag").unwrap().to_owned();
+    let shown = shown.json();
+    assert_eq!((&shown["revision"], &shown["etag"]), (&json!(1), &json!(tag)));
+    assert_eq!(shown["as_configured"], true);
+    let mut settings = shown["settings"].clone();
+    settings["weights"]["slo"] = json!(0.25);
+    let body = json!({ "settings": settings, "reason": "try it" });
+    let unnamed = ask(&fleet, ("PUT", POLICY), &[], Some(&body)).await;
+    assert_eq!(
+        (unnamed.status.as_u16(), problem(&unnamed).as_str()),
+        (428, "precondition-required")
+    );
+    let first = ask(&fleet, ("PUT", POLICY), &[("if-match", &tag)], Some(&body)).await;
+    assert_eq!(first.status, 200, "{}", first.text());
+    let changed = first.json();
+    assert_eq!(
+        (&changed["revision"], &changed["as_configured"]),
+        (&json!(2), &json!(false))
+    );
+    assert_eq!(
+        (&changed["by"], &changed["reason"]),
+        (&json!("loopback"), &json!("try it"))
+    );
+    // Whoever has read the one before is told, and changes nothing.
+    let second = ask(&fleet, ("PUT", POLICY), &[("if-match", &tag)], Some(&body)).await;
+    assert_eq!(
+        (second.status.as_u16(), problem(&second).as_str()),
+        (412, "precondition-failed")
+    );
+    let history = get(&fleet, "/admin/v1/policy/history").await;
+    let revisions: Vec<u64> = history["revisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|revision| revision["revision"].as_u64().unwrap())
+        .collect();
+    assert_eq!(revisions, [2, 1]);
+    let page = fleet.metrics().await;
+    assert_eq!(page.sum("tailroute_policy_revision", &[]), 2.0);
+}
+
+#[tokio::test]
+async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
+    let fleet = Fleet::of(1).await;
+    let before = get(&fleet, POLICY).await;
+    let good = before["settings"].clone();
+    let with = |path: &str, value: Value| {
+        let mut settings = good.clone();
+        *settings.pointer_mut(path).unwrap() = value;
+        settings
+    };
+    let mut misspelt = good.clone();
+    misspelt["weights"]["localty"] = json!(1.0);
+    let mut two = with("/weights/load", json!("much"));
+    two["kappa_max"] = json!(0.5);
+    let mut partial = good.clone();
+    partial["weights"].as_object_mut().unwrap().remove("home");
+    for (settings, fields) in [
+        (
+            with("/weights/locality", json!(-0.5)),
+            vec!["settings.weights.locality"],
+        ),
+        (with("/policy", json!("tial")), vec!["settings.policy"]),
+        (misspelt, vec!["settings.weights.localty"]),
+        (
+            with("/cache_aware/imbalance_abs", json!(5_000_000_000_u64)),
+            vec!["settings.cache_aware.imbalance_abs"],
+        ),
+        (
+            with("/weights/spread_ms", json!(1e300)),
+            vec!["settings.weights.spread_ms"],
+        ),
+        (two, vec!["settings.kappa_max", "settings.weights.load"]),
+        // The document is whole, so that nothing changes that nobody named.
+        (partial, vec!["settings.weights.home"]),
+    ] {
+        let body = json!({ "settings": settings, "reason": "a slip" });
+        let refused = ask(&fleet, ("PUT", POLICY), &[("if-match", "*")], Some(&body)).await;
+        assert_eq!(
+            (refused.status.as_u16(), problem(&refused).as_str()),
+            (422, "invalid"),
+            "{fields:?}"
+        );
+        let errors = refused.json()["errors"].clone();
+        let named: Vec<&str> = errors
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|error| error["field"].as_str().unwrap())
+            .collect();
+        assert_eq!(named, fields, "{errors}");
+    }
+    let hint = json!({ "settings": with("/policy", json!("tial")), "reason": "a slip" });
+    let hint = ask(&fleet, ("PUT", POLICY), &[("if-match", "*")], Some(&hint)).await;
+    assert!(hint.text().contains("did you mean `tail`?"), "{}", hint.text());
+    let unexplained = json!({ "settings": good });
+    let unexplained = ask(&fleet, ("PUT", POLICY), &[("if-match", "*")], Some(&unexplained)).await;
+    assert_eq!(unexplained.json()["errors"][0]["field"], "reason");
+    assert_eq!(get(&fleet, POLICY).await, before, "nothing has changed");
+}
+
+#[tokio::test]
+async fn a_change_for_a_time_ends_by_itself_and_is_written_down() {
+    let fleet = Fleet::of(1).await;
+    let changed = change_policy(
+        &fleet,
+        json!({ "policy": "random" }),
+        json!({ "revert_after_s": 0.2 }),
+    )
+    .await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    assert_eq!(changed.json()["reverts"]["to_revision"], 1);
+    let app = fleet.router.app();
+    until("the policy is back", || app.policy.load().revision == 3).await;
+    let shown = get(&fleet, POLICY).await;
+    assert_eq!(
+        (&shown["settings"]["policy"], &shown["source"]),
+        (&json!("tail"), &json!("revert"))
+    );
+    until("it is written down", || {
+        app.operator.audit.newest(1)[0].action == "policy.revert"
+    })
+    .await;
+    assert_eq!(app.operator.audit.newest(1)[0].who.name, "router");
+}
+
+#[tokio::test]
+async fn a_reload_that_leaves_routing_alone_leaves_a_live_change_alone() {
+    let fleet = Fleet::of(1).await;
+    let app = fleet.router.app();
+    change_policy(&fleet, json!({ "weights": { "locality": 3.0 } }), json!({})).await;
+    let mut config = app.config.clone();
+    config.limits.retries = 7;
+    app.reconfigure(&config).unwrap();
+    assert_eq!(app.policy.load().settings.weights.locality, 3.0);
+    config.routing.weights.locality = 4.0;
+    app.reconfigure(&config).unwrap();
+    assert_eq!(app.policy.load().settings.weights.locality, 4.0);
+    assert_eq!(get(&fleet, POLICY).await["source"], "reload");
+}
+
+/// Clients that ask for one conversation, time after time, and check that what they are answered fits the policy that was
+/// in force when they asked.
+struct Load {
+    stop: AtomicBool,
+    /// Even: any worker may answer. Odd: the conversation's own.
+    epoch: AtomicU64,
+    asked: AtomicU64,
+    /// Answers that the clients checked against a policy that held from before they asked until after.
+    checked: AtomicU64,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_fails() {
+    const CLIENTS: usize = 16;
+    let fleet = Arc::new(Fleet::start(vec![quick(); 4], |_| {}).await);
+    let keyed = change_policy(&fleet, json!({ "policy": "consistent_hash" }), json!({})).await;
+    assert_eq!(keyed.status, 200);
+    let asks = |address, stream: bool| async move {
+        let body =
+            json!({ "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 2, "stream": stream });
+        client::call(
+            address,
+            "POST",
+            CHAT,
+            &[("x-session-id", "one")],
+            body.to_string(),
+        )
+        .await
+    };
+    let address = fleet.address();
+    let home = asks(address, false).await.worker();
+    let load = Arc::new(Load {
+        stop: AtomicBool::new(false),
+        epoch: AtomicU64::new(1),
+        asked: AtomicU64::new(0),
+        checked: AtomicU64::new(0),
+    });
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (load, home) = (Arc::clone(&load), home.clone());
+            tokio::spawn(async move {
+                while !load.stop.load(Ordering::SeqCst) {
+                    let epoch = load.epoch.load(Ordering::SeqCst);
+                    let answer = asks(address, client % 2 == 0).await;
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    assert!(answer.clean);
+                    load.asked.fetch_add(1, Ordering::SeqCst);
+                    if epoch % 2 == 1 && load.epoch.load(Ordering::SeqCst) == epoch {
+                        assert_eq!(answer.worker(), home, "asked under consistent_hash");
+                        load.checked.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            })
+        })
+        .collect();
+    let progress = |counter: &'static str, at_least: u64| {
+        let load = Arc::clone(&load);
+        async move {
+            let read = || match counter {
+                "asked" => load.asked.load(Ordering::SeqCst),
+                _ => load.checked.load(Ordering::SeqCst),
+            };
+            let from = read();
+            until("clients go on", || read() >= from + at_least).await;
+        }
+    };
+    let exact = fleet.router.app().policy.load().settings;
+    for _ in 0..10 {
+        progress("checked", 2 * CLIENTS as u64).await;
+        // From here on anything goes; once it is back, nothing but the conversation's own worker.
+        load.epoch.fetch_add(1, Ordering::SeqCst);
+        let (random, odd) = (
+            json!({ "policy": "random", "weights": { "locality": 0.1 + 0.2 } }),
+            json!({}),
+        );
+        assert_eq!(change_policy(&fleet, random, odd).await.status, 200);
+        progress("asked", CLIENTS as u64).await;
+        let back = json!({ "reason": "enough" });
+        let back = ask(&fleet, ("POST", "/admin/v1/policy/rollback"), &[], Some(&back)).await;
+        assert_eq!(back.status, 200, "{}", back.text());
+        load.epoch.fetch_add(1, Ordering::SeqCst);
+        let restored = fleet.router.app().policy.load().settings;
+        assert_eq!(format!("{restored:?}"), format!("{exact:?}"));
+        assert_eq!(
+            restored.weights.locality.to_bits(),
+            exact.weights.locality.to_bits(),
+            "bit for bit"
+        );
+    }
+    load.stop.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert_eq!(fleet.router.app().policy.load().revision, 22);
+}
