@@ -48,6 +48,7 @@ fn turn_over(
     }
 }
 
+/// An index that kept what its workers had long evicted: <https://github.com/ai-dynamo/dynamo/issues/11678>.
 #[test]
 fn eight_turnovers_leave_no_garbage() {
     let mut rng = SmallRng::seed_from_u64(5);

@@ -77,6 +77,9 @@ fn drive(seed: u64, longest: usize, workers: u32, forgetful: f64) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3, ..ProptestConfig::default() })]
 
+    /// Indexes that grew until the router was killed: <https://github.com/vllm-project/production-stack/issues/711>,
+    /// <https://github.com/smg-project/smg/issues/2137>, <https://github.com/ai-dynamo/dynamo/issues/4429>,
+    /// <https://github.com/ai-dynamo/dynamo/issues/10774>.
     #[test]
     fn the_budget_holds_whatever_is_stored_removed_and_forgotten(
         seed in any::<u64>(),

@@ -268,6 +268,10 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "routing.utilisation_window_s",
             old.routing.utilisation_window != new.routing.utilisation_window,
         ),
+        (
+            "routing.tokens_per_byte",
+            old.routing.tokens_per_byte != new.routing.tokens_per_byte,
+        ),
         ("hints", old.hints != new.hints),
         ("learning", old.learning != new.learning),
         ("index", old.index != new.index),

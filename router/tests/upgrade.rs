@@ -1,4 +1,5 @@
-//! One binary is replaced by another under load, as two real processes, and nobody notices.
+//! Where the listening sockets come from, with real processes: one binary is replaced by another under load and nobody
+//! notices, and a service manager opens the ports before there is a process.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,6 +9,7 @@
 )]
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -195,6 +197,73 @@ async fn a_binary_is_replaced_under_load_without_one_failed_request() {
         assert!(running.try_wait().unwrap().is_none(), "it goes on serving");
         let failures = load.end().await;
         assert!(failures.is_empty(), "{failures:?}");
+    };
+    tokio::time::timeout(PATIENCE, scenario).await.unwrap();
+}
+
+/// A child that is given these sockets as systemd gives them: descriptors from 3 on, and `LISTEN_FDS` and `LISTEN_PID` to say
+/// so. The shell puts them there, since its process becomes the router's.
+fn start_with(config: &Path, data: TcpListener, admin: TcpListener) -> Child {
+    let give = "exec 3<&0 4>&1 </dev/null >/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"";
+    Command::new("sh")
+        .args([
+            "-c",
+            give,
+            "sh",
+            env!("CARGO_BIN_EXE_tailroute"),
+            "serve",
+            "--config",
+        ])
+        .arg(config)
+        .stdin(OwnedFd::from(data))
+        .stdout(OwnedFd::from(admin))
+        .stderr(Stdio::inherit())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sockets_that_a_service_manager_opened_are_served_with_all_that_waits_in_them() {
+    let engine = Engine::start(EngineConfig {
+        time_scale: 1000.0,
+        ..EngineConfig::default()
+    });
+    let engine = engine.await.unwrap();
+    let (data, admin) = (
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+    );
+    let [at, admin_at] = [&data, &admin].map(|socket| socket.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("t.toml");
+    let text = format!(
+        "[server]\nlisten = \"{at}\"\n[admin]\nlisten = \"{admin_at}\"\n\
+         [health]\ninterval_ms = 50\nhealthy_after = 1\n[[workers]]\nurl = \"http://{}\"\n",
+        engine.addr()
+    );
+    std::fs::write(&config, text).unwrap();
+    let scenario = async {
+        // They come before anybody serves, and are not refused.
+        let waiting = connect(at).await.unwrap();
+        let mut running = start_with(&config, data, admin);
+        let mut answered = ask(waiting, 1).await.is_ok();
+        while !answered {
+            // The worker's first probe has to have been answered.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            answered = ask(connect(at).await.unwrap(), 1).await.is_ok();
+        }
+        let mut sender = connect(admin_at).await.unwrap();
+        let ready = Request::get("/livez")
+            .header("host", "x")
+            .body(Full::default())
+            .unwrap();
+        assert_eq!(
+            sender.send_request(ready).await.unwrap().status(),
+            200,
+            "the admin port comes second"
+        );
+        assert!(running.try_wait().unwrap().is_none());
     };
     tokio::time::timeout(PATIENCE, scenario).await.unwrap();
 }

@@ -37,6 +37,8 @@ pub struct Admission {
     pub unsalted_forms: bool,
     /// Whether keys may open WebSockets, unsalted.
     pub unsalted_websockets: bool,
+    /// Whether keys may use embedding models of an SGLang that caches their inputs, unsalted.
+    pub unsalted_embeddings: bool,
 }
 
 /// Shorter secrets can be guessed.
@@ -67,5 +69,6 @@ pub(super) fn admission(written: written::Admission, checker: &mut Checker<'_>) 
         unsalted_messages: written.unsalted_messages,
         unsalted_forms: written.unsalted_forms,
         unsalted_websockets: written.unsalted_websockets,
+        unsalted_embeddings: written.unsalted_embeddings,
     }
 }

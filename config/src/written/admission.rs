@@ -37,6 +37,8 @@ pub struct Admission {
     pub unsalted_forms: bool,
     /// Whether keys may open WebSockets (`/v1/realtime`), for which engines take no salt.
     pub unsalted_websockets: bool,
+    /// Whether keys may use the embedding models of an SGLang that caches inputs, for which it takes no salt.
+    pub unsalted_embeddings: bool,
 }
 
 impl Default for Admission {
@@ -53,6 +55,7 @@ impl Default for Admission {
             unsalted_messages: false,
             unsalted_forms: false,
             unsalted_websockets: false,
+            unsalted_embeddings: false,
         }
     }
 }

@@ -368,6 +368,7 @@ mod tests {
         assert_eq!(work.wait(Millis(1900.0)), Millis::ZERO, "stale");
     }
 
+    /// Counts of requests that stood in for work: <https://github.com/smg-project/smg/issues/1621>.
     #[test]
     fn an_engine_that_counts_its_waiting_tokens_is_believed_on_their_size() {
         let mut work = PendingWork::new();

@@ -82,6 +82,7 @@ fn an_unready_worker_is_never_chosen_however_good_it_looks() {
     }
 }
 
+/// Rebalancing that threw all affinity away: <https://github.com/sgl-project/sglang/issues/32195>.
 #[test]
 fn tail_follows_the_prefix_until_waiting_for_it_costs_more_than_computing_it_again() {
     let settings = with_policy(PolicyName::Tail);
@@ -94,6 +95,9 @@ fn tail_follows_the_prefix_until_waiting_for_it_costs_more_than_computing_it_aga
     assert_eq!(chosen(&settings, &workers, 4000, &[3000, 0]), 1);
 }
 
+/// Elsewhere a miss goes to the worker with the smallest tree, whatever its load:
+/// <https://github.com/sgl-project/sglang/issues/14305>, <https://github.com/sgl-project/sglang/issues/14532>,
+/// <https://github.com/sgl-project/sglang/issues/32983>.
 #[test]
 fn tail_charges_a_miss_more_on_a_busy_worker() {
     let settings = with_policy(PolicyName::Tail);
@@ -128,6 +132,8 @@ fn workers_that_are_nearly_alike_are_told_apart_by_who_lives_there() {
     assert!((decision.terms[1].home_ms - 0.1 * 40.0 * 1.35).abs() < 1e-9);
 }
 
+/// Static weights are right at one load only:
+/// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/1992>.
 #[test]
 fn kappa_is_one_when_idle_grows_with_load_and_is_bounded() {
     assert_eq!(tail::kappa(0.0, 1.0, 10.0), 1.0);
@@ -304,6 +310,8 @@ fn policy_names_survive_a_round_trip_and_a_typo_names_them_all() {
     );
 }
 
+/// Routing by time to first token: <https://github.com/vllm-project/production-stack/issues/583>,
+/// <https://github.com/vllm-project/production-stack/issues/670>.
 #[test]
 fn least_ttft_is_tail_without_the_bill_for_others() {
     let mut workers = [worker(0), worker(1)];

@@ -14,7 +14,7 @@
 //! What a dialect adds to a body is spliced into its bytes (`path::splice`); a body is never written again.
 
 mod kv_hints;
-mod sglang;
+pub mod sglang;
 mod tailroute;
 mod tensorrt_llm;
 #[cfg(test)]

@@ -39,6 +39,7 @@ pub struct Worker {
     models: ArcSwapOption<Vec<serde_json::Value>>,
     bytes_seen: AtomicU64,
     tells_cached: AtomicBool,
+    shares_inputs: AtomicBool,
 }
 
 /// How far a worker is trusted with work.
@@ -116,6 +117,7 @@ impl Worker {
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
             tells_cached: AtomicBool::new(false),
+            shares_inputs: AtomicBool::new(false),
             spec,
         }
     }
@@ -155,6 +157,17 @@ impl Worker {
         let found = load.pending.reconcile(now, &figure);
         load.figure = Some((figure, found));
         found
+    }
+
+    /// It said whether it caches inputs of an embedding model, for which it takes no salt.
+    pub fn said_sharing(&self, shares: bool) {
+        self.shares_inputs.store(shares, Ordering::Relaxed);
+    }
+
+    /// Whether it caches inputs of an embedding model without a salt, as far as it has said.
+    #[must_use]
+    pub fn shares_inputs(&self) -> bool {
+        self.shares_inputs.load(Ordering::Relaxed)
     }
 
     /// Whether it may be given work.

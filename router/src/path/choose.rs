@@ -16,7 +16,7 @@ use super::fingerprint::{Extent, Fingerprint};
 use super::objective::Goal;
 use super::session::Session;
 use super::tenant::Edit;
-use super::{headers, models, parse};
+use super::{headers, models, parse, tenant};
 use crate::admission::keys::Caller;
 use crate::app::App;
 use crate::error::ApiError;
@@ -138,6 +138,7 @@ impl Turn {
         arrived: Millis,
     ) -> Result<Self, ApiError> {
         let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
+        tenant::permit_body(app, parsed.foreign)?;
         if let Some(model) = &parsed.model {
             models::check(app, model)?;
         }

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use super::admit::Endpoint;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
-use super::tenant::{Edit, Given, edits};
+use super::tenant::{Edit, Given, edits, foreign};
 use crate::admission::tenants::Tenant;
 use crate::error::ApiError;
 
@@ -38,6 +38,8 @@ pub struct Parsed<'a> {
     pub fingerprint: Fingerprint,
     /// What the body has to say otherwise before a worker gets it, if there are tenants.
     pub edits: Vec<Edit>,
+    /// A member that no tenant may have, if there are tenants.
+    pub foreign: Option<&'static str>,
 }
 
 thread_local! {
@@ -102,6 +104,7 @@ fn members<'a>(
     let (mut model, mut stream, mut namespace) = (None, false, Namespace::default());
     let (mut has_tools, mut within) = (false, false);
     let (mut session, mut cache_key, mut request_id, mut previous) = (None, None, None, None);
+    let (mut priority, mut rid, mut own_foreign) = (false, false, None);
     let form = Form::of(endpoint);
     let mut scanner = Scanner::new(body);
     scanner.object(|scanner, key| {
@@ -129,9 +132,22 @@ fn members<'a>(
             b"session_id" => session = Value::read(scanner)?,
             b"prompt_cache_key" => cache_key = Value::read(scanner)?,
             b"request_id" if form == Form::Responses => request_id = Value::read(scanner)?,
+            b"priority" if tenant.is_some() => {
+                priority = true;
+                scanner.skip()?;
+            }
+            b"rid" if tenant.is_some() => {
+                rid = true;
+                scanner.skip()?;
+            }
             _ => match Namespace::place(key) {
                 Some(place) => namespace.take(place, scanner)?,
-                None => scanner.skip().map(drop)?,
+                None => {
+                    if tenant.is_some() && scanner.peek() != Some(b'n') {
+                        own_foreign = own_foreign.or(foreign(key));
+                    }
+                    scanner.skip()?;
+                }
             },
         }
         Ok(())
@@ -151,6 +167,8 @@ fn members<'a>(
         session: session.as_ref().map(Value::as_str),
         cache_key: cache_key.as_ref().map(Value::as_str),
         request_id: request_id.as_ref().map(Value::as_str),
+        priority,
+        rid,
     };
     let edits = tenant.map_or_else(Vec::new, |tenant| edits(tenant, endpoint, &given));
     let all = tenant.map(|tenant| tenant.salt(own.as_deref()));
@@ -169,6 +187,7 @@ fn members<'a>(
         previous,
         fingerprint,
         edits,
+        foreign: own_foreign,
     })
 }
 

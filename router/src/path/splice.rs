@@ -44,6 +44,39 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     Some(set)
 }
 
+/// `body` without a field, however its name is written; `None` if it has none of that name, or is no JSON object.
+#[must_use]
+pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
+    let mut scanner = Scanner::new(body);
+    if scanner.peek() != Some(b'{') {
+        return None;
+    }
+    let open = scanner.position() + 1;
+    let mut rest = body[..open].to_vec();
+    // What lies between two values' ends is the comma, the name and the value.
+    let (mut from, mut is_first, mut found) = (open, true, false);
+    scanner
+        .object(|scanner, name| {
+            scanner.skip()?;
+            let member = &body[from..scanner.position()];
+            from = scanner.position();
+            if name == key.as_bytes() {
+                found = true;
+                return Ok(());
+            }
+            let comma = member.iter().position(|byte| !byte.is_ascii_whitespace());
+            match comma.filter(|at| is_first && member[*at] == b',') {
+                Some(at) => rest.extend_from_slice(&member[at + 1..]),
+                None => rest.extend_from_slice(member),
+            }
+            is_first = false;
+            Ok(())
+        })
+        .ok()?;
+    rest.extend_from_slice(&body[from..]);
+    found.then_some(rest)
+}
+
 /// `body` with a member more in its object `object`, which is made if it is missing. The member comes last, so that it
 /// holds against one of the same name. `None` if the field is there and is no object.
 #[must_use]
@@ -178,6 +211,29 @@ mod tests {
         assert_eq!(set("[]"), None);
     }
 
+    #[test]
+    fn a_field_that_is_taken_out_leaves_the_others_as_they_came() {
+        let without =
+            |body: &str| without(body.as_bytes(), "x").map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(without(r#"{"x":1}"#).as_deref(), Some("{}"));
+        assert_eq!(
+            without(r#" { "x" : [1] , "y":2.0 } "#).as_deref(),
+            Some(r#" { "y":2.0 } "#)
+        );
+        assert_eq!(without(r#"{"y":2 ,"x":"}"}"#).as_deref(), Some(r#"{"y":2}"#));
+        assert_eq!(
+            without(r#"{"x":1,"x":2,"y":3,"x":4}"#).as_deref(),
+            Some(r#"{"y":3}"#)
+        );
+        assert_eq!(
+            without(r#"{"\u0078":1,"y":{"x":1}}"#).as_deref(),
+            Some(r#"{"y":{"x":1}}"#)
+        );
+        for body in [r#"{"y":"x"}"#, "{}", "[]", "", r#"{"x":"#] {
+            assert_eq!(without(body), None, "{body}");
+        }
+    }
+
     fn values() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -198,10 +254,15 @@ mod tests {
         #[test]
         fn it_is_what_setting_the_member_would_be(value in values(), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
-            let spliced = joined(&text.unwrap(), "x");
+            let spliced = joined(text.as_ref().unwrap(), "x");
             let mut wanted = value;
             let settable = wanted.is_object()
                 && wanted.get("x").is_none_or(|x| x.is_null() || x.is_object());
+            let taken_out = without(text.as_ref().unwrap().as_bytes(), "x");
+            let mut rest = wanted.clone();
+            let had = rest.as_object_mut().and_then(|members| members.remove("x")).is_some();
+            let rest_as_read: Option<Value> = taken_out.map(|bytes| serde_json::from_slice(&bytes).unwrap());
+            prop_assert_eq!(rest_as_read, had.then_some(rest));
             if settable {
                 if wanted["x"].is_null() {
                     wanted["x"] = json!({});

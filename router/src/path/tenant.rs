@@ -9,7 +9,7 @@
 //! messages, for forms and for WebSockets.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::choose::Turn;
 use super::headers;
@@ -22,8 +22,33 @@ use crate::error::ApiError;
 /// Divides engines' caches.
 const SALT: &str = "cache_salt";
 
-/// A member of a body, and the text that it is to be.
-pub type Edit = (&'static str, String);
+/// By which tenants could overtake one another in an engine's queue: vLLM's header.
+const VLLM_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
+
+/// By which SGLang takes fields of a body from the head.
+const SGLANG_OVERRIDE: &str = "x-override-";
+
+/// Members that a tenant's body may not have: they name what other requests have left in an engine, or hosts that it is to
+/// fetch such from (SGLang's sessions and disaggregation, vLLM's key-value transfer).
+const FOREIGN: [&str; 8] = [
+    "session_params",
+    "kv_transfer_params",
+    "kv_router_hint",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "bootstrap_pair_key",
+    "http_worker_ipc",
+];
+
+/// What becomes of a member of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// It is this text, whatever it was.
+    Set(&'static str, String),
+    /// It is taken out.
+    Remove(&'static str),
+}
 
 /// What a body gives that names something, as text.
 #[derive(Debug, Default)]
@@ -36,6 +61,16 @@ pub struct Given<'a> {
     pub cache_key: Option<&'a str>,
     /// `request_id`, where the answer is kept by it.
     pub request_id: Option<&'a str>,
+    /// `priority`: the number by which a request would overtake others in an engine, those of other tenants too.
+    pub priority: bool,
+    /// `rid`: SGLang's name for a request, which no two may share.
+    pub rid: bool,
+}
+
+/// The member of that name, if no tenant may have it.
+#[must_use]
+pub fn foreign(member: &[u8]) -> Option<&'static str> {
+    FOREIGN.into_iter().find(|foreign| foreign.as_bytes() == member)
 }
 
 /// What a tenant's body has to say otherwise.
@@ -43,13 +78,17 @@ pub struct Given<'a> {
 pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit> {
     let session = |name: &str| tenant.session(name.as_bytes());
     let salted = endpoint.is_cached() || given.salt.is_some();
+    let set = |member, text: Option<String>| text.map(|text| Edit::Set(member, text));
     [
-        salted.then(|| (SALT, tenant.salt(given.salt))),
-        given.session.map(|name| ("session_id", session(name))),
-        given.cache_key.map(|name| ("prompt_cache_key", session(name))),
-        given
-            .request_id
-            .map(|name| ("request_id", tenant.response(name.as_bytes()))),
+        set(SALT, salted.then(|| tenant.salt(given.salt))),
+        set("session_id", given.session.map(session)),
+        set("prompt_cache_key", given.cache_key.map(session)),
+        set(
+            "request_id",
+            given.request_id.map(|name| tenant.response(name.as_bytes())),
+        ),
+        given.priority.then_some(Edit::Remove("priority")),
+        given.rid.then_some(Edit::Remove("rid")),
     ]
     .into_iter()
     .flatten()
@@ -60,21 +99,48 @@ pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit
 #[must_use]
 pub fn edited(app: &App, turn: &Turn, mut body: Bytes) -> Bytes {
     let salts = app.admission.settings().salt_requests;
-    for (member, value) in turn.edits.iter().filter(|(member, _)| salts || *member != SALT) {
-        if let Some(edited) = splice::set(&body, member, &format!("\"{value}\"")) {
+    for edit in &turn.edits {
+        let edited = match edit {
+            Edit::Set(SALT, _) if !salts => None,
+            Edit::Set(member, text) => splice::set(&body, member, &format!("\"{text}\"")),
+            Edit::Remove(member) => splice::without(&body, member),
+        };
+        if let Some(edited) = edited {
             body = edited.into();
         }
     }
     body
 }
 
-/// Names the conversation in a request's head as the tenant's own.
+/// Names the conversation in a request's head as the tenant's own, and takes out what would make an engine prefer the
+/// request to others', or take it for another.
 pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     let own = head.remove(headers::SESSION).filter(|own| !own.is_empty());
     if let Some(own) = own
         && let Ok(name) = HeaderValue::try_from(tenant.session(own.as_bytes()))
     {
         head.insert(headers::SESSION, name);
+    }
+    head.remove(VLLM_PRIORITY);
+    let overriding = head
+        .keys()
+        .filter(|name| name.as_str().starts_with(SGLANG_OVERRIDE));
+    for name in overriding.cloned().collect::<Vec<_>>() {
+        head.remove(name);
+    }
+}
+
+/// Whether a tenant's body may be passed on.
+///
+/// # Errors
+/// 403 if it names what others may have left in an engine.
+pub fn permit_body(app: &App, foreign: Option<&'static str>) -> Result<(), ApiError> {
+    match foreign {
+        Some(what) if app.admission.settings().salt_requests => Err(ApiError::Unsalted {
+            what,
+            instead: "leave it out",
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -100,6 +166,11 @@ pub fn permit(app: &App, route: &Route) -> Result<(), ApiError> {
             "WebSockets",
             "it takes `admission.unsalted_websockets` to allow them",
         ),
+        Route::Turn(endpoint) if endpoint.is_cached() && !endpoint.generates() && shares_inputs(app) => (
+            settings.unsalted_embeddings,
+            "inputs of SGLang's embedding models",
+            "serve them with --disable-radix-cache, or have `admission.unsalted_embeddings` set",
+        ),
         _ => return Ok(()),
     };
     // Without salts nothing is kept apart in engines anyway.
@@ -107,4 +178,9 @@ pub fn permit(app: &App, route: &Route) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(ApiError::Unsalted { what, instead })
+}
+
+/// Whether some worker has said that it caches inputs without a salt.
+fn shares_inputs(app: &App) -> bool {
+    app.fleet.workers().iter().any(|worker| worker.shares_inputs())
 }

@@ -3,8 +3,12 @@
 //! A client asks with `Upgrade` in HTTP/1.1 or with an extended `CONNECT` in HTTP/2 (RFC 8441); a worker is asked with
 //! `Upgrade`. A worker's refusal is an answer like any other. While it is open a tunnel counts as a request in flight, in
 //! the router and on the worker. It ends when either side does: what that side had still to say is passed on first. It is
-//! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit. Frames are not
-//! looked into.
+//! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit: then both sides are
+//! told so by a Close frame ([`frames`]), between two of the other side's. Nothing else is looked at.
+
+mod frames;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::Arc;
@@ -16,13 +20,15 @@ use http::header::{CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::ext::Protocol;
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, warn};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use self::frames::Frames;
 use super::forward::{Deadline, Wanted, mark, pass};
 use super::headers;
 use crate::app::{App, Place};
@@ -38,6 +44,8 @@ const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const BUFFER_BYTES: usize = 16 * 1024;
 /// Time for one side to end after the other has.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time for both to take a goodbye: less than a drain waits for what it has cut.
+const GOODBYE: Duration = Duration::from_millis(700);
 
 /// A request asked for a WebSocket, before the fields that say so were taken off it.
 #[derive(Clone, Copy, Debug)]
@@ -211,10 +219,11 @@ async fn join(app: &App, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'s
     .await
 }
 
-/// What passed last, as milliseconds since the tunnel began.
+/// What passed last, as milliseconds since the tunnel began, and why it is to end, if it is.
 struct Activity {
     began: Instant,
     last_ms: AtomicU64,
+    ending: watch::Sender<bool>,
 }
 
 impl Activity {
@@ -236,42 +245,89 @@ impl Activity {
 }
 
 async fn relay(
-    client: TokioIo<Upgraded>,
-    worker: TokioIo<Upgraded>,
+    client: impl AsyncRead + AsyncWrite,
+    worker: impl AsyncRead + AsyncWrite,
     limit: Duration,
     cut: impl Future<Output = ()>,
 ) -> Result<&'static str, io::Error> {
     let activity = Activity {
         began: Instant::now(),
         last_ms: AtomicU64::new(0),
+        ending: watch::Sender::new(false),
     };
     let (from_client, to_client) = tokio::io::split(client);
     let (from_worker, to_worker) = tokio::io::split(worker);
-    let up = pump(from_client, to_worker, &activity);
-    let down = pump(from_worker, to_client, &activity);
+    let up = pump(from_client, to_worker, &activity, &frames::GOODBYE_TO_WORKER);
+    let down = pump(from_worker, to_client, &activity, &frames::GOODBYE_TO_CLIENT);
     tokio::pin!(up, down, cut);
-    tokio::select! {
-        ended = &mut up => { ended?; let _ = tokio::time::timeout(LAST_WORDS, down).await; Ok("by the client") }
-        ended = &mut down => { ended?; let _ = tokio::time::timeout(LAST_WORDS, up).await; Ok("by the worker") }
-        () = activity.idle(limit) => Ok("silent for too long"),
-        () = &mut cut => Ok("cut"),
-    }
+    let why = tokio::select! {
+        ended = &mut up => {
+            ended?;
+            let _ = tokio::time::timeout(LAST_WORDS, down).await;
+            return Ok("by the client");
+        }
+        ended = &mut down => {
+            ended?;
+            let _ = tokio::time::timeout(LAST_WORDS, up).await;
+            return Ok("by the worker");
+        }
+        () = activity.idle(limit) => "silent for too long",
+        () = &mut cut => "cut",
+    };
+    activity.ending.send_replace(true);
+    // A side that takes nothing, or does not come to the end of a frame, is not waited for.
+    let _ = tokio::time::timeout(GOODBYE, async { tokio::join!(up, down) }).await;
+    Ok(why)
 }
 
-/// Passes bytes one way until their end, which is passed on too.
+/// Passes bytes one way until their end, which is passed on too; or, where the tunnel is to end, until the end of the
+/// frame that is under way, which the goodbye then follows.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     activity: &Activity,
+    goodbye: &[u8],
 ) -> io::Result<()> {
+    let mut ending = activity.ending.subscribe();
+    let mut frames = Frames::default();
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let read = from.read(&mut buffer).await?;
+        let is_ending = *ending.borrow_and_update();
+        if is_ending && frames.at_end() {
+            return part(from, to, goodbye, frames.closed(), &mut buffer).await;
+        }
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read?,
+            // Whoever would say so outlives this.
+            _ = ending.changed(), if !is_ending => continue,
+        };
         if read == 0 {
             return to.shutdown().await;
         }
         activity.now();
-        to.write_all(&buffer[..read]).await?;
+        let passed = if is_ending {
+            frames.rest_of_one(&buffer[..read])
+        } else {
+            frames.pass(&buffer[..read]);
+            read
+        };
+        to.write_all(&buffer[..passed]).await?;
         to.flush().await?;
     }
+}
+
+/// Says goodbye, unless the other side has, and takes what still comes, so that no reset overtakes the goodbye.
+async fn part(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    goodbye: &[u8],
+    is_said: bool,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    if !is_said {
+        to.write_all(goodbye).await?;
+    }
+    to.shutdown().await?;
+    while from.read(buffer).await? > 0 {}
+    Ok(())
 }

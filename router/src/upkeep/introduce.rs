@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use crate::app::App;
 use crate::control;
 use crate::fleet::cache_policy::{self, Said};
+use crate::fleet::dialect::sglang;
 use crate::fleet::{Worker, dialect};
 
 /// Learns a worker's models and its dialect, and tells it the objective if that has a way. Returns whether it answered
@@ -29,6 +30,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     };
     let says = ask(app, worker).await;
     answered &= !says.unanswered;
+    worker.said_sharing(says.info.as_deref().is_some_and(sglang::caches_inputs));
     let (dialect, policy) = (dialect(worker, &says), policy(worker, &says));
     info!(
         worker = worker.name(),
@@ -81,6 +83,7 @@ async fn ask(app: &App, worker: &Worker) -> Says {
         .is_some();
     if (policy_is_open && said(&says.capabilities) == Said::Nothing)
         || (spec.dialect == Dialect::Auto && !has_dialect)
+        || app.admission.has_keys()
     {
         says.info = fetch(app, worker, "/server_info", &mut says.unanswered).await;
     }

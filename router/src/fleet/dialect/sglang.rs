@@ -17,6 +17,16 @@ pub struct SglangTlru {
     settable: bool,
 }
 
+/// Whether a `/server_info` is of an SGLang that serves an embedding model and caches its inputs. Its requests for embeddings
+/// have no field that would divide that cache.
+#[must_use]
+pub fn caches_inputs(server_info: &[u8]) -> bool {
+    let Ok(info) = serde_json::from_slice::<Value>(server_info) else {
+        return false;
+    };
+    info["is_embedding"] == true && info["disable_radix_cache"] != true
+}
+
 impl SglangTlru {
     /// Reads `/server_info`; `None` if it is not SGLang, or runs another policy.
     #[must_use]

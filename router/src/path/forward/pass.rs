@@ -96,8 +96,8 @@ pub async fn pass(
         let may_retry = harmless
             && upload.is_whole()
             && tried.len() < app.live().limits.retries as usize
-            && others(app, &tried, &worker)
-            && app.retries.lock().take(app.clock.now());
+            && is_other_free(app, &tried, &worker, wanted)
+            && may_pay(app);
         match ended {
             _ if may_retry => {
                 warn!(worker = worker.name(), "trying another worker");
@@ -113,13 +113,23 @@ pub async fn pass(
     }
 }
 
-fn others(app: &App, tried: &[Arc<Worker>], worker: &Worker) -> bool {
+/// Whether another worker, not tried yet, could take it: one that is ready and serves its model.
+fn is_other_free(app: &App, tried: &[Arc<Worker>], worker: &Worker, wanted: &Wanted) -> bool {
+    let (workers, now) = (app.fleet.workers(), app.clock.now());
+    let model = wanted.model.as_deref();
     let is_other =
         |other: &Arc<Worker>| other.id != worker.id && !tried.iter().any(|tried| tried.id == other.id);
-    app.fleet
-        .workers()
-        .iter()
-        .any(|other| other.is_ready() && is_other(other))
+    let mut others = workers.iter().filter(|other| is_other(other));
+    others.any(|other| other.view(now, model, Tokens::ZERO).ready)
+}
+
+/// Takes a retry out of the budget.
+fn may_pay(app: &App) -> bool {
+    let paid = app.retries.lock().take(app.clock.now());
+    if !paid {
+        app.metrics.retry_refused();
+    }
+    paid
 }
 
 /// A worker's answer as the client gets it.

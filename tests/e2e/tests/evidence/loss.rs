@@ -221,6 +221,8 @@ async fn happen(case: &Case, fleet: &Fleet, talks: &mut [Conversation]) {
     }
 }
 
+/// Events that went missing unnoticed: <https://github.com/llm-d/llm-d-router/issues/1737>,
+/// <https://github.com/ai-dynamo/dynamo/pull/11194>.
 #[tokio::test]
 async fn whatever_is_lost_is_noticed_and_made_good() {
     for case in &CASES {

@@ -16,6 +16,8 @@ use tailroute_e2e::wait::{until, within};
 
 use crate::{agreement, all_live, told};
 
+/// The same after a restart: <https://github.com/llm-d/llm-d-router/issues/2853>,
+/// <https://github.com/vllm-project/aibrix/issues/2287>.
 #[tokio::test]
 async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
@@ -117,6 +119,8 @@ fn kept_at(path: &Path) -> Snapshot {
     }
 }
 
+/// A failover that started empty: <https://github.com/llm-d/llm-d-router/issues/1892>,
+/// <https://github.com/llm-d/llm-d-router/issues/1946>.
 #[tokio::test]
 async fn a_router_that_comes_back_knows_where_conversations_live() {
     let folder = tempfile::tempdir().unwrap();

@@ -346,6 +346,8 @@ async fn who_leaves_the_queue_leaves_no_trace_and_who_waits_too_long_is_told() {
     until("nobody is inside", || app.admission.gate.counts() == (0, 0)).await;
 }
 
+/// Shedding of what cannot meet its objective:
+/// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/1922>.
 #[tokio::test]
 async fn a_turn_that_would_be_late_is_shed_only_where_that_is_asked_for() {
     for shed in [false, true] {

@@ -73,6 +73,7 @@ async fn the_cached_tokens_that_are_predicted_are_those_that_are_reported() {
     assert!(reported > 0.6 * of("all"));
 }
 
+/// A shared system prompt that looked like affinity: <https://github.com/sgl-project/sglang/issues/34513>.
 #[tokio::test]
 async fn conversations_that_share_a_system_prompt_begin_where_it_is_cached_and_keep_apart_after_it() {
     let fleet = Fleet::of(4).await;
@@ -96,6 +97,9 @@ async fn conversations_that_share_a_system_prompt_begin_where_it_is_cached_and_k
     }
 }
 
+/// One worker that became hot by a shared beginning, or by long prefills that were counted too late:
+/// <https://github.com/vllm-project/production-stack/issues/957>,
+/// <https://github.com/vllm-project/production-stack/issues/990>, <https://github.com/smg-project/smg/issues/1714>.
 #[tokio::test]
 async fn a_turn_spills_to_another_worker_when_waiting_at_home_costs_more_than_computing_anew() {
     let fleet = Fleet::of(2).await;

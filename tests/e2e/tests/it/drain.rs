@@ -20,6 +20,8 @@ async fn refuses(address: std::net::SocketAddr) {
     .await;
 }
 
+/// A drain has to last as long as the longest stream:
+/// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/548>.
 #[tokio::test]
 async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
     let mut upstream = Upstream::start().await;

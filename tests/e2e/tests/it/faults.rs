@@ -86,6 +86,8 @@ async fn a_dead_workers_turns_go_elsewhere_without_an_error_until_it_is_back_wit
     );
 }
 
+/// What a router believed after a cache was cleared: <https://github.com/sgl-project/sglang/issues/7773>,
+/// <https://github.com/vllm-project/router/issues/294>.
 #[tokio::test]
 async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
@@ -350,6 +352,8 @@ async fn without_a_worker_a_client_is_told_when_to_come_back() {
     at_rest(&router).await;
 }
 
+/// Workers that were not ready and went on getting traffic: <https://github.com/vllm-project/router/issues/279>,
+/// <https://github.com/sgl-project/sglang/issues/32322>, <https://github.com/smg-project/smg/issues/1531>.
 #[tokio::test]
 async fn a_worker_that_fails_its_probes_gets_nothing_new_and_ends_what_it_has() {
     let mut upstream = Upstream::start().await;

@@ -62,6 +62,7 @@ const METRICS: [&str; 48] = [
     "tailroute_tasks",
 ];
 
+/// Time to first token is measured without any predictor: <https://github.com/llm-d/llm-d-router/issues/1498>.
 #[tokio::test]
 async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
@@ -125,6 +126,7 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
     assert_eq!(page.sum("tailroute_worker_in_flight", &[]), 0.0);
 }
 
+/// Metrics whose series grew without bound: <https://github.com/smg-project/smg/issues/2266>.
 #[tokio::test]
 async fn strangers_cannot_make_the_metrics_page_grow() {
     let fleet = Fleet::start(vec![quick()], |config| {

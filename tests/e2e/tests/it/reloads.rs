@@ -93,8 +93,16 @@ async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
         state,
         json!({ "generation": 2, "refused": null, "needs_restart": [] })
     );
+    running.reload(&format!("[routing]\ntokens_per_byte = 0.4\n{}", key("b")));
+    assert_eq!(
+        running.state().await["needs_restart"],
+        json!(["routing.tokens_per_byte"]),
+        "what is learned began with the old one"
+    );
 }
 
+/// A reload that keeps the last valid configuration, and says so:
+/// <https://github.com/llm-d/llm-d-router/issues/2849>.
 #[tokio::test]
 async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
+use config::Priority;
 use serde_json::{Value, json};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT, Fields, Whole};
 use tailroute_e2e::fleet::{Fleet, quick, route};
-use tailroute_e2e::raw::{exchange, request};
+use tailroute_e2e::raw::{Wire, exchange, request};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::Upstream;
-use tailroute_e2e::wait::within;
+use tailroute_e2e::wait::{until, within};
 
 use crate::admission::{bearer, key, turns_seen};
 
@@ -349,6 +350,174 @@ async fn what_engines_take_no_salt_for_is_refused_unless_it_is_allowed() {
     }
     let mut stage = Stage::set(|config| config.admission.unsalted_messages = true).await;
     stage.pass("a", ("/v1/messages", &[]), &ask, "{}").await;
+}
+
+#[tokio::test]
+async fn forms_are_passed_on_as_they_are_where_they_are_allowed_unsalted() {
+    let mut stage = Stage::set(|config| config.admission.unsalted_forms = true).await;
+    let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--x--\r\n";
+    let (address, secret) = (stage.router.address, bearer("a"));
+    let headers = [
+        ("authorization", &*secret),
+        ("content-type", "multipart/form-data; boundary=x"),
+        ("x-session-id", "named"),
+    ];
+    let call = client::call(
+        address,
+        "POST",
+        "/v1/audio/transcriptions",
+        &headers,
+        form.to_owned(),
+    );
+    let work = async {
+        let exchange = stage.upstream.next().await;
+        assert_eq!(exchange.body, form.as_bytes());
+        assert_eq!(exchange.header("authorization"), None);
+        assert_ne!(exchange.header("x-session-id"), Some("named"));
+        exchange.answer("200 OK", r#"{"text":"hi"}"#).await;
+    };
+    let (answer, ()) = within(async { tokio::join!(call, work) }).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, r#"{"text":"hi"}"#));
+    let refused = stage.refused("a", "POST", "/v1/messages", "{}").await;
+    assert_eq!(refused.status, 403, "each switch opens its own");
+}
+
+#[tokio::test]
+async fn a_websocket_is_opened_where_it_is_allowed_unsalted_and_counts_as_one_request() {
+    let mut stage = Stage::set(|config| {
+        config.admission.unsalted_websockets = true;
+        config.keys[0].requests = Some(config::Rate {
+            per_s: 1e-6,
+            burst: 1.0,
+        });
+    })
+    .await;
+    let secret = format!("authorization: {}", bearer("a"));
+    let fields = [
+        &*secret,
+        "connection: Upgrade",
+        "upgrade: websocket",
+        "sec-websocket-version: 13",
+        "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+    ];
+    let asked = request("GET /v1/realtime?model=sim", &fields, "");
+    let mut wire = Wire::connect(stage.router.address).await;
+    wire.write(&asked).await;
+    let mut worker = stage.upstream.next().await;
+    assert_eq!(worker.header("authorization"), None);
+    worker
+        .send(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n\x81\x02hi")
+        .await;
+    wire.read_past(b"\x81\x02hi").await;
+    let second = exchange(stage.router.address, &asked).await;
+    assert_eq!(second.status, 429);
+    assert!(!stage.upstream.has_more());
+}
+
+#[tokio::test]
+async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requests_name() {
+    for (priority, set) in [(Priority::Off, false), (Priority::LowestFirst, true)] {
+        let mut stage = Stage::set(|config| config.workers[0].priority = priority).await;
+        let body = json!({
+            "priority": -1_000_000, "model": "sim", "rid": ["theirs"], "messages": [{ "role": "user", "content": "hi" }],
+        });
+        let (address, secret) = (stage.router.address, bearer("a"));
+        let headers = [
+            ("authorization", &*secret),
+            ("x-vllm-priority", "-1000000"),
+            ("x-override-priority", "-1000000"),
+            ("x-override-rid", "theirs"),
+            ("x-override-bootstrap-host", "elsewhere"),
+        ];
+        let text = body.to_string().replace("\"rid\"", "\"r\\u0069d\"");
+        for path in [CHAT, "/v1/embeddings", "/generate"] {
+            let call = client::call(address, "POST", path, &headers, text.clone());
+            let work = async {
+                let exchange = stage.upstream.next().await;
+                let head = exchange.head.to_lowercase();
+                assert!(
+                    !head.contains("priority") && !head.contains("x-override"),
+                    "{head}"
+                );
+                let seen: Value = serde_json::from_slice(&exchange.body).unwrap();
+                exchange.answer("200 OK", "{}").await;
+                seen
+            };
+            let (answer, seen) = within(async { tokio::join!(call, work) }).await;
+            assert_eq!(answer.status, 200);
+            assert_eq!(seen.get("rid"), None, "{path}: {seen}");
+            assert_eq!(seen["messages"], body["messages"]);
+            // When the turn is due, in milliseconds since 1970.
+            let due = seen
+                .get("priority")
+                .map(|due| due.as_i64().unwrap() > 1_000_000_000_000);
+            assert_eq!(due, (set && path == CHAT).then_some(true), "{path}: {seen}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_others_left_in_an_engine_cannot_be_named() {
+    let mut stage = Stage::set(|_| {}).await;
+    let prompt = json!([{ "role": "user", "content": "hi" }]);
+    for (member, value) in [
+        ("session_params", json!({ "id": "theirs" })),
+        (
+            "kv_transfer_params",
+            json!({ "do_remote_prefill": true, "remote_block_ids": [1] }),
+        ),
+        ("bootstrap_host", json!("10.0.0.1")),
+        ("bootstrap_room", json!([7])),
+        ("kv_router_hint", json!({ "source_control_endpoint": "x" })),
+        ("http_worker_ipc", json!("ipc:///tmp/x")),
+    ] {
+        let mut body = json!({ "model": "sim", "messages": prompt, "text": "hi" });
+        body[member] = value;
+        for path in [CHAT, "/generate"] {
+            let answer = stage.refused("a", "POST", path, &body.to_string()).await;
+            assert_eq!(
+                (answer.status.as_u16(), answer.error_code().as_str()),
+                (403, "not_isolated")
+            );
+            assert!(answer.text().contains(member), "{}", answer.text());
+        }
+        body[member] = json!(null);
+        stage.pass("a", (CHAT, &[]), &body, "{}").await;
+    }
+}
+
+#[tokio::test]
+async fn inputs_that_sglang_caches_without_a_salt_are_refused_unless_that_is_allowed() {
+    const SHARED: &str = r#"{"is_embedding":true,"disable_radix_cache":false}"#;
+    const DIVIDED: &str = r#"{"is_embedding":true,"disable_radix_cache":true}"#;
+    for (info, allowed, status) in [(SHARED, false, 403), (SHARED, true, 200), (DIVIDED, false, 200)] {
+        let upstream = Upstream::saying(&[("/server_info", info)]).await;
+        let router = route(&[upstream.address], |config| {
+            two_tenants(config);
+            config.admission.unsalted_embeddings = allowed;
+        })
+        .await;
+        let mut stage = Stage { upstream, router };
+        let worker = std::sync::Arc::clone(&stage.router.app().fleet.workers()[0]);
+        until("it is introduced", || worker.models().is_some()).await;
+        let body = json!({ "model": "sim", "input": "x" });
+        if status == 200 {
+            stage.pass("a", ("/v1/embeddings", &[]), &body, "{}").await;
+            continue;
+        }
+        let answer = stage
+            .refused("a", "POST", "/v1/embeddings", &body.to_string())
+            .await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error_code().as_str()),
+            (403, "not_isolated")
+        );
+        assert!(
+            answer.text().contains("--disable-radix-cache"),
+            "{}",
+            answer.text()
+        );
+    }
 }
 
 #[tokio::test]

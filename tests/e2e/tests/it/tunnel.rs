@@ -144,22 +144,32 @@ async fn a_side_that_leaves_takes_the_other_along() {
 async fn a_tunnel_that_is_silent_is_closed() {
     let mut stage = Stage::set(|config| config.http.tunnel_idle_timeout = Duration::from_millis(50)).await;
     let (mut client, mut worker) = stage.open().await;
-    assert!(!matches!(within(client.next()).await, Some(Ok(_))));
-    assert!(!matches!(within(worker.next()).await, Some(Ok(_))));
+    goes_away(&mut client).await;
+    goes_away(&mut worker).await;
     at_rest(&stage.router).await;
+}
+
+/// The other side says goodbye as RFC 6455 has it, and nothing after.
+async fn goes_away(socket: &mut Socket) {
+    let said = within(socket.next()).await;
+    assert!(
+        matches!(&said, Some(Ok(Message::Close(Some(frame)))) if frame.code == CloseCode::Away),
+        "{said:?}"
+    );
+    assert!(!matches!(within(socket.next()).await, Some(Ok(_))));
 }
 
 #[tokio::test]
 async fn a_drain_waits_for_tunnels_and_cuts_them_at_its_limit() {
-    let mut stage = Stage::set(|config| config.limits.drain_timeout = Duration::from_millis(300)).await;
+    let mut stage = Stage::set(|config| config.limits.drain_timeout = Duration::from_millis(1500)).await;
     let (mut client, mut worker) = stage.open().await;
     let app = std::sync::Arc::clone(stage.router.app());
     let draining = tokio::spawn(stage.router.drain());
     until("draining", || app.is_draining()).await;
     client.send(Message::text("still here")).await.unwrap();
     assert_eq!(text(within(worker.next()).await), "still here");
-    assert!(!matches!(within(client.next()).await, Some(Ok(_))));
-    assert!(!matches!(within(worker.next()).await, Some(Ok(_))));
+    goes_away(&mut client).await;
+    goes_away(&mut worker).await;
     assert_eq!(within(draining).await.unwrap(), 1, "it was cut");
 }
 
