@@ -239,7 +239,7 @@ async fn sockets_that_a_service_manager_opened_are_served_with_all_that_waits_in
     let config = folder.path().join("t.toml");
     let text = format!(
         "[server]\nlisten = \"{at}\"\n[admin]\nlisten = \"{admin_at}\"\n\
-         [health]\ninterval_ms = 50\nhealthy_after = 1\n[[workers]]\nurl = \"http://{}\"\n",
+         [health]\ninterval_ms = 50\ntimeout_ms = 50\nhealthy_after = 1\nunhealthy_after = 1000\n[[workers]]\nurl = \"http://{}\"\n",
         engine.addr()
     );
     std::fs::write(&config, text).unwrap();

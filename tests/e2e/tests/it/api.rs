@@ -1,7 +1,5 @@
 //! Which requests go to which worker, endpoint by endpoint.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};

@@ -1,13 +1,14 @@
 //! How long a request may take, as its client says it: the router keeps to it, and so does the worker.
 
-use std::time::Duration;
-
 use serde_json::json;
 use sim_engine::Fault;
-use tailroute_e2e::client::CHAT;
+use tailroute::fleet::breaker::Standing;
+use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick, stuck_in_decode};
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::wait::within;
+
+use crate::failing::standing;
 
 #[tokio::test]
 async fn a_client_that_waits_no_longer_is_told_so_and_its_worker_stops() {

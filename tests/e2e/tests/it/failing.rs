@@ -31,7 +31,7 @@ fn in_turn(config: &mut Config) {
     config.failure.breaker_longest_pause = Millis(1e9);
 }
 
-fn standing(fleet: &Fleet, engine: usize) -> Standing {
+pub(crate) fn standing(fleet: &Fleet, engine: usize) -> Standing {
     let app = fleet.router.app();
     app.fleet.workers()[engine].condition(app.clock.now()).breaker
 }

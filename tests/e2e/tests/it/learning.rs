@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policy::cost::PrefillCost;
-use policy::estimate::Class;
 use policy::units::{Millis, Tokens};
-use serde_json::{Value, json};
+use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, NEVER_MS, at_rest, metrics, quick, route, stuck_in_prefill};

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tailroute_e2e::client;
-use tailroute_e2e::fleet::{at_rest, metrics, route};
+use tailroute_e2e::fleet::{at_rest, metrics};
 use tailroute_e2e::raw::{Wire, request};
-use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::within;
 
 use crate::api::Stage;
