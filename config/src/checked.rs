@@ -76,6 +76,8 @@ pub struct Config {
     pub tls: Tls,
     /// The capture, if there is to be one.
     pub capture: Option<Capture>,
+    /// The record of decisions.
+    pub explain: Explain,
     /// The log.
     pub log: Log,
 }
@@ -154,6 +156,15 @@ pub struct Capture {
     pub path: PathBuf,
     /// Bytes at which it is full.
     pub max_bytes: NonZeroUsize,
+}
+
+/// The record of decisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explain {
+    /// Memory that it takes; may be zero.
+    pub max_bytes: usize,
+    /// Whether everybody may ask for the terms of a choice.
+    pub in_answers: bool,
 }
 
 /// The log.

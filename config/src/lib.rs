@@ -30,9 +30,9 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Admission, Audit, Capture, Class, Config, Failure, Health, Hints, Http, Identity, IndexConfig,
-    Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret, Server,
-    ServerTls, Snapshot, Tls, Token, Worker, WorkersTls,
+    Admin, Admission, Audit, Capture, Class, Config, Explain, Failure, Health, Hints, Http, Identity,
+    IndexConfig, Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret,
+    Server, ServerTls, Snapshot, Tls, Token, Worker, WorkersTls,
 };
 pub use document::{PolicyDocument, read_document, read_query};
 pub use load::{LoadError, Sources, load, load_file, load_routing};

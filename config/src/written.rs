@@ -30,7 +30,7 @@ pub use keys::{Key, KeysFile};
 pub use learning::{Hints, Index, Learning};
 pub use limits::Limits;
 pub use objective::{Class, Objective};
-pub use output::{Capture, Log, LogFormat};
+pub use output::{Capture, Explain, Log, LogFormat};
 pub use routing::{CacheAware, Routing, Weights};
 pub use server::Server;
 pub use tls::{Tls, WorkersTls};
@@ -73,6 +73,8 @@ pub struct File {
     pub tls: Tls,
     /// A capture of the traffic, for `tailroute replay`.
     pub capture: Capture,
+    /// The record of recent decisions, and who may ask for the terms of one.
+    pub explain: Explain,
     /// The log, on standard error.
     pub log: Log,
 }

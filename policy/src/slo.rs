@@ -12,11 +12,13 @@
 //! at low utilisation and raised it by 54 % at 0.8. So the free tail shrinks with utilisation: whole up to
 //! [`GATE_OPENS_AT`], nothing from [`GATE_CLOSES_AT`].
 
+mod cause;
 mod controller;
 mod ghost;
 #[cfg(test)]
 mod tests;
 
+pub use cause::{Cause, EngineTimes, FirstToken, Parts};
 pub use controller::{ArmState, Controller, ControllerState, ServedTurn};
 pub use ghost::Ghost;
 

@@ -8,12 +8,14 @@
 //! | file | what it answers |
 //! |---|---|
 //! | [`status`] | metrics, health, `slo`, `config` |
+//! | [`decisions`] | why turns went where they went, and why they were late |
 //! | [`policy`] | the policy in force, its history, changes, rollback |
 //! | [`audit`] | who changed what |
 //! | [`operation`], [`call`], [`problem`], [`serve`] | what all of them share |
 
 pub mod audit;
 pub mod call;
+pub mod decisions;
 pub mod operation;
 pub mod policy;
 pub mod problem;
@@ -36,10 +38,15 @@ use crate::app::App;
 /// Every operation of the admin port, in the order of its document.
 #[must_use]
 pub fn operations() -> Vec<Operation> {
-    [status::operations(), policy::operations(), audit::operations()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        status::operations(),
+        decisions::operations(),
+        policy::operations(),
+        audit::operations(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The routes of the admin port.

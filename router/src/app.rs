@@ -24,13 +24,14 @@ use crate::admission::limits::Charge;
 use crate::body::{self, Body};
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
+use crate::decisions::Decisions;
 use crate::feedback::{ClassState, Feedback};
 use crate::fleet::health::Probe;
 use crate::fleet::hints::Told;
 use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
-use crate::metrics::{Gauges, Metrics, WorkerGauges};
+use crate::metrics::{Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::revisions::{Change, Revision, Revisions, Stale};
 use crate::operator::{AuditError, Operator, tokens};
 use crate::path::arrival::trace::Ids;
@@ -83,6 +84,8 @@ pub struct App {
     pub ids: Ids,
     /// The clock.
     pub clock: Clock,
+    /// Recent decisions.
+    pub decisions: Decisions,
     /// Turns are written down here, if they are.
     pub capture: Option<Capture>,
     /// Held while a snapshot is read or written: one after the other.
@@ -98,9 +101,9 @@ pub struct App {
 /// Why a router cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Two metrics of one name.
+    /// A metric that is not in the table of metrics.
     #[error("the metrics cannot be registered")]
-    Metrics(#[from] prometheus::Error),
+    Metrics(#[from] MetricError),
     /// The certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -177,6 +180,7 @@ impl App {
     /// If the metrics cannot be registered, or a capture was asked for and cannot be written.
     pub fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let metrics = Metrics::new()?;
+        metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
         let capture = config.capture.as_ref();
         let capture = capture.map(|capture| Capture::start(capture, metrics.captured()));
         let routing = &config.routing;
@@ -212,6 +216,7 @@ impl App {
             knowledge,
             feedback: Feedback::new(&config),
             metrics,
+            decisions: Decisions::new(config.explain.max_bytes),
             capture: capture.transpose()?,
             origins: origins(&config),
             client: client(&config, &tls),
@@ -414,6 +419,7 @@ impl App {
                 .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
             let (blocks, kv_bindings) = told.unwrap_or_default();
             let breaker = worker.condition(now).breaker;
+            let ttft_errors = worker.errors.lock().quantiles();
             worker.with_load(|load| {
                 let utilisation = load.utilisation.at(now);
                 let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
@@ -421,6 +427,7 @@ impl App {
                     name: worker.name().to_owned(),
                     ready: worker.is_ready(),
                     breaker,
+                    ttft_errors,
                     in_flight: load.in_flight,
                     wait: load.pending.wait(now),
                     utilisation,
@@ -448,6 +455,7 @@ impl App {
             workers: self.fleet.workers().iter().map(worker).collect(),
             index: self.knowledge.index_stats(),
             losses: self.knowledge.losses(),
+            slo_share: self.live().objective.share,
             rule,
             controller: self.feedback.controller.lock().state(),
             habits,

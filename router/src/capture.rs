@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use policy::fingerprint::Chain;
 use policy::units::{Millis, Tokens};
-use prometheus::IntCounterVec;
 use tokio::sync::{mpsc, oneshot};
 
 use self::file::Ring;
+use crate::metrics::{Counter, Labelled};
 
 /// Records that wait for the writer.
 const QUEUE: usize = 4096;
@@ -113,7 +113,7 @@ struct Shared {
     queue: mpsc::Sender<Message>,
     open: Arc<Open>,
     sequence: AtomicU64,
-    turns: IntCounterVec,
+    turns: Labelled<Counter>,
 }
 
 impl Capture {
@@ -122,7 +122,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the file cannot be made, or the thread not started.
-    pub fn start(settings: &config::Capture, turns: IntCounterVec) -> Result<Self, CaptureError> {
+    pub fn start(settings: &config::Capture, turns: Labelled<Counter>) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),
             source,

@@ -2,11 +2,12 @@
 //!
 //! `worker` holds one worker's state, `in_flight` is a request on it; `health` judges from probes whether it is there,
 //! `breaker` from its requests whether it does what it is for, and `rotation` who of those that are well is given work;
-//! `retry_budget` bounds what is tried again; `hints` queues what a worker should be told, `dialect` is how it is said, and `cache_policy` what it drops when it is told nothing.
+//! `retry_budget` bounds what is tried again; `errors` holds how far off its predicted times were, `hints` queues what a worker should be told, `dialect` is how it is said, and `cache_policy` what it drops when it is told nothing.
 
 pub mod breaker;
 pub mod cache_policy;
 pub mod dialect;
+pub mod errors;
 pub mod health;
 pub mod hints;
 mod in_flight;

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clock;
 pub mod cmd;
 pub mod control;
+pub mod decisions;
 pub mod demo;
 pub mod drive;
 pub mod error;

@@ -1,30 +1,50 @@
-//! Every metric of the router. Units are in the names; labels are bounded by configuration.
+//! Every metric of the router. What they are is one [`table`], which is also docs/metrics.md; here is what sets them.
 //!
 //! | file | metrics |
 //! |---|---|
 //! | [`requests`] | what the request's way counts |
+//! | [`gen_ai`] | the same under the names of OpenTelemetry's conventions |
 //! | [`admin`] | what people change |
 //! | [`admission`] | who came in and who waited |
 //! | [`caches`] | predictions held against reports, and cache events |
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
 //! | [`page`] | gauges, set when the page is asked for |
+//!
+//! [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
+//! The library is `prometheus_client`, Prometheus's own: `prometheus` has no exemplars and no OpenMetrics.
 
 mod admin;
 mod admission;
 mod caches;
+mod document;
+mod exposition;
 mod failures;
+mod gen_ai;
+mod labelled;
 mod page;
 mod registrar;
 mod requests;
+pub mod table;
+#[cfg(test)]
+mod tests;
 
-use prometheus::{Encoder as _, Registry, TextEncoder};
+use std::fmt;
+
+use prometheus_client::registry::Registry;
 
 use self::admin::Admin;
 use self::admission::Admission;
 use self::caches::Caches;
+pub use self::document::markdown;
+pub use self::exposition::Format;
 use self::failures::Failures;
+pub use self::gen_ai::Answered;
+use self::gen_ai::GenAi;
+use self::labelled::Workers;
+pub use self::labelled::{Counter, Labelled, Made};
 use self::page::Page;
 pub use self::page::{Gauges, WorkerGauges};
+pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
 
@@ -32,7 +52,9 @@ use self::requests::Requests;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    workers: Workers,
     requests: Requests,
+    gen_ai: GenAi,
     admin: Admin,
     admission: Admission,
     caches: Caches,
@@ -44,35 +66,54 @@ impl Metrics {
     /// All metrics at zero.
     ///
     /// # Errors
-    /// If two of them had the same name.
-    pub fn new() -> Result<Self, prometheus::Error> {
+    /// If one of them is not in the table.
+    pub fn new() -> Result<Self, MetricError> {
         let metrics = Registrar::default();
+        let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
+        let (admission, caches) = (Admission::new(&metrics)?, Caches::new(&metrics)?);
+        let admin = Admin::new(&metrics)?;
+        let (failures, page) = (Failures::new(&metrics)?, Page::new(&metrics)?);
+        let (registry, made, workers) = metrics.done();
+        // The other way round, it would not have been made.
+        let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
+        if let Some(spec) = all.find(|spec| !made.contains(&spec.name)) {
+            return Err(MetricError::Unknown(spec.name));
+        }
         Ok(Self {
-            requests: Requests::new(&metrics)?,
-            admin: Admin::new(&metrics)?,
-            admission: Admission::new(&metrics)?,
-            caches: Caches::new(&metrics)?,
-            failures: Failures::new(&metrics)?,
-            page: Page::new(&metrics)?,
-            registry: metrics.done(),
+            registry,
+            workers,
+            requests,
+            gen_ai,
+            admin,
+            admission,
+            caches,
+            failures,
+            page,
         })
     }
 
-    /// Prometheus's text format, with these gauges of the moment.
+    /// Workers that have series of their own, as long as there is room: the first ones.
+    pub fn name_workers<'a>(&self, workers: impl IntoIterator<Item = &'a str>) {
+        for worker in workers {
+            self.workers.admit(worker);
+        }
+    }
+
+    /// The page, with these gauges of the moment.
     ///
     /// # Errors
-    /// If the encoder fails.
-    pub fn render(&self, gauges: &Gauges) -> Result<Vec<u8>, prometheus::Error> {
-        self.page.set(gauges);
+    /// If a metric cannot be written.
+    pub fn render(&self, gauges: &Gauges, format: Format) -> Result<String, fmt::Error> {
+        self.page.set(gauges, &self.workers);
         self.set_admission(gauges.admission);
         self.set_admin(gauges.policy_revision, gauges.audit_failures);
-        for worker in &gauges.workers {
+        self.requests.show_all();
+        let shown = |worker: &&WorkerGauges| self.workers.admit(&worker.name);
+        for worker in gauges.workers.iter().filter(shown) {
             self.requests.show(&worker.name);
             self.breaker(&worker.name, worker.breaker);
         }
-        let mut out = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
-        Ok(out)
+        format.write(&self.registry)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each stage takes the last one's output. Nothing before `forward` waits for anything but the client's own bytes, and
 //! nothing after it holds the stream up.
 
+pub mod account;
 pub mod admit;
 pub mod arrival;
 pub mod choose;

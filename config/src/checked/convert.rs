@@ -19,7 +19,7 @@ use super::keys::keys;
 use super::limits::limits;
 use super::objective::objective;
 use super::tls::tls;
-use super::{Capture, Config, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
+use super::{Capture, Config, Explain, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
 use crate::problem::{Origin, Problems};
 use crate::written;
 
@@ -71,6 +71,10 @@ pub(crate) fn check(
         admission: admission(file.admission, &mut checker),
         tls: tls(file.tls, &mut checker),
         capture: capture(file.capture, &mut checker),
+        explain: Explain {
+            max_bytes: usize::try_from(file.explain.max_bytes).unwrap_or(usize::MAX),
+            in_answers: file.explain.in_answers,
+        },
         log: log(file.log, &mut checker),
     }
 }

@@ -24,6 +24,8 @@ pub struct Key {
     pub requests: Option<Rate>,
     /// Limit on tokens.
     pub tokens: Option<Rate>,
+    /// May be told why its turns go where they go.
+    pub explain: bool,
 }
 
 /// A rate with what it lets through at once.
@@ -123,6 +125,7 @@ fn check_all(written: Vec<written::Key>, keys: &mut Vec<Key>, checker: &mut Chec
                 per_s: per_min / 60.0,
                 burst: per_min,
             }),
+            explain: key.explain,
         });
     }
 }

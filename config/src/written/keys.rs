@@ -31,6 +31,8 @@ pub struct Key {
     /// Tokens per minute, of prompts and answers; those of a minute may come at once. 0: no limit.
     #[schemars(range(max = 1_000_000_000_000_u64))]
     pub tokens_per_min: u64,
+    /// Whether `x-tailroute-explain: 1` is answered with the terms of the choice.
+    pub explain: bool,
 }
 
 /// A file of keys, apart from the configuration: so that it can be a secret, and change by itself.
@@ -52,6 +54,7 @@ impl Default for Key {
             requests_per_s: 0.0,
             requests_burst: 0,
             tokens_per_min: 0,
+            explain: false,
         }
     }
 }

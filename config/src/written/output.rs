@@ -1,4 +1,4 @@
-//! What is written down: `[capture]`, `[log]`.
+//! What is written down: `[capture]`, `[explain]`, `[log]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,28 @@ impl Default for Capture {
         Self {
             path: String::new(),
             max_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Why turns went where they went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Explain {
+    /// Bytes for recent decisions, about 1 KiB each, taken at the start: `GET /admin/v1/decisions`. The oldest make room.
+    /// 0: none are kept.
+    #[schemars(range(max = 17_179_869_184_u64))]
+    pub max_bytes: u64,
+    /// Whether everybody who asks with `x-tailroute-explain: 1` is answered with the terms of the choice, workers' names and
+    /// load among them. Keys with `explain` are in any case.
+    pub in_answers: bool,
+}
+
+impl Default for Explain {
+    fn default() -> Self {
+        Self {
+            max_bytes: 16 << 20,
+            in_answers: false,
         }
     }
 }

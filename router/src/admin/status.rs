@@ -14,6 +14,7 @@ use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
 use crate::feedback::explain;
+use crate::metrics::Format;
 use crate::reload;
 
 /// What is asked by probes and scrapers, which have no tokens, or one of their own.
@@ -51,8 +52,12 @@ async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     if !tokens.opens_metrics() && tokens.identify(&headers).is_none() {
         return Problem::unauthorized().into_response();
     }
-    match app.metrics.render(&app.gauges()) {
-        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    match app.metrics.render(&app.gauges(), format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }

@@ -147,6 +147,12 @@ impl Caller {
         self.tenant().map_or(0, Tenant::seed)
     }
 
+    /// Whether it may be told why its turns go where they go.
+    #[must_use]
+    pub fn may_ask_why(&self) -> bool {
+        self.0.as_ref().is_some_and(|key| key.spec.explain)
+    }
+
     /// With whom it shares its place in the queue.
     #[must_use]
     pub fn flow(&self) -> Flow {

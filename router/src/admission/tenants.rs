@@ -132,6 +132,7 @@ mod tests {
             priority: 0,
             requests: None,
             tokens: None,
+            explain: false,
         }
     }
 

@@ -3,7 +3,6 @@ use std::path::Path;
 
 use policy::fingerprint::ChainBuilder;
 use policy::trace::{Format, Turn};
-use prometheus::Opts;
 use proptest::prelude::*;
 
 use super::numbers::{BLOCK_TOKENS, Line, Numbers};
@@ -66,8 +65,8 @@ fn shared(a: &Line, b: &Line) -> usize {
     ids(a).iter().zip(ids(b)).take_while(|(a, b)| **a == *b).count()
 }
 
-fn counters() -> IntCounterVec {
-    IntCounterVec::new(Opts::new("t", "t"), &["what"]).unwrap()
+fn counters() -> Labelled<Counter> {
+    crate::metrics::Metrics::new().unwrap().captured()
 }
 
 fn settings(path: &Path, max_bytes: usize) -> config::Capture {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use prometheus::IntCounterVec;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::file::Ring;
 use super::numbers::Numbers;
 use super::{Message, Open, Place, Record};
+use crate::metrics::{Counter, Labelled};
 
 /// Most keys of records that are held back: 32 MiB.
 const HELD_KEYS: usize = 2 << 20;
@@ -27,7 +27,7 @@ pub(super) struct Writer {
     ring: Ring,
     numbers: Numbers,
     open: Arc<Open>,
-    turns: IntCounterVec,
+    turns: Labelled<Counter>,
     held: BTreeMap<Place, Box<Record>>,
     held_keys: usize,
     /// Arrival of the last turn written.
@@ -36,7 +36,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(ring: Ring, open: Arc<Open>, turns: IntCounterVec) -> Self {
+    pub(super) fn new(ring: Ring, open: Arc<Open>, turns: Labelled<Counter>) -> Self {
         Self {
             ring,
             numbers: Numbers::default(),

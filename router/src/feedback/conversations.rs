@@ -36,6 +36,8 @@ pub struct Expected {
     pub next_prompt: Tokens,
     /// Tokens of its answer.
     pub response: Tokens,
+    /// L: what the conversation's last turn left behind; zero if it is the first that is known.
+    pub history: Tokens,
 }
 
 /// A turn that is over.
@@ -134,9 +136,9 @@ impl Conversations {
     /// A turn of this conversation arrived.
     pub fn arrived(&mut self, now: Millis, key: Option<u64>, api_key: Option<u64>, tools: bool) -> Expected {
         let talk = key.and_then(|key| self.talks.get_mut(&key));
-        let turn = talk.map_or(1, |talk| {
+        let (turn, history) = talk.map_or((1, Tokens::ZERO), |talk| {
             talk.heard = now;
-            talk.turns + 1
+            (talk.turns + 1, talk.length)
         });
         let class = Class {
             stage: Stage::of(turn),
@@ -149,6 +151,7 @@ impl Conversations {
             class,
             next_prompt: habits.next_prompt().0,
             response: habits.response().0,
+            history,
         }
     }
 

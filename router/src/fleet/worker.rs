@@ -16,6 +16,7 @@ use policy::units::{Millis, Tokens};
 
 use super::breaker::{self, Breaker, Pass, Standing};
 use super::dialect::{self, Dialect, Terms};
+use super::errors::Errors;
 use super::health::{Health, Probe};
 use super::hints::HintQueue;
 use super::rotation::Condition;
@@ -29,6 +30,8 @@ pub struct Worker {
     pub spec: config::Worker,
     /// What it should be told.
     pub hints: HintQueue,
+    /// How far off its predicted times to first token were of late.
+    pub errors: Mutex<Errors>,
     load: Mutex<Load>,
     health: Mutex<Health>,
     ready: AtomicBool,
@@ -104,6 +107,7 @@ impl Worker {
         Self {
             id,
             hints: HintQueue::default(),
+            errors: Mutex::default(),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             ready: AtomicBool::new(false),

@@ -1,44 +1,29 @@
 //! What people do to the router while it serves.
 
-use prometheus::{IntCounterVec, IntGauge};
-
-use super::registrar::Registrar;
+use super::labelled::{Counter, IntGauge, Labelled};
+use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 
 /// Administration. Its labels come from the table of operations and from fixed lists.
 #[derive(Debug)]
 pub(super) struct Admin {
-    requests: IntCounterVec,
+    requests: Labelled<Counter>,
     revision: IntGauge,
-    changes: IntCounterVec,
+    changes: Labelled<Counter>,
     audit_failures: IntGauge,
 }
 
 impl Admin {
-    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
-        let changes = metrics.counter(
-            "tailroute_policy_changes_total",
-            "Times that another policy was put in force: put, rollback, revert, reload.",
-            &["source"],
-        )?;
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let changes = metrics.counter("tailroute_policy_changes_total")?;
         for source in ["put", "rollback", "revert", "reload"] {
             changes.with_label_values(&[source]);
         }
         Ok(Self {
-            requests: metrics.counter(
-                "tailroute_admin_requests_total",
-                "Requests to the admin port, by operation and status.",
-                &["operation", "status"],
-            )?,
-            revision: metrics.count(
-                "tailroute_policy_revision",
-                "Number of the policy's revision that is in force, from 1 at the start.",
-            )?,
+            requests: metrics.counter("tailroute_admin_requests_total")?,
+            revision: metrics.count("tailroute_policy_revision")?,
             changes,
-            audit_failures: metrics.count(
-                "tailroute_audit_write_failures",
-                "Entries of the audit log that could not be written to its file since the start.",
-            )?,
+            audit_failures: metrics.count("tailroute_audit_write_failures")?,
         })
     }
 }

@@ -1,53 +1,33 @@
 //! Who came in, who did not, and who waited.
 
-use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge};
-
-use super::registrar::Registrar;
+use super::labelled::{Counter, Histogram, IntGauge, Labelled};
+use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 
 /// Admission. Its label `key` is a name of the configuration, `anonymous` without keys, or empty for who had none.
 #[derive(Debug)]
 pub(super) struct Admission {
-    requests: IntCounterVec,
-    wait_seconds: HistogramVec,
-    reloads: IntCounterVec,
-    no_tls: IntCounter,
+    requests: Labelled<Counter>,
+    wait_seconds: Labelled<Histogram>,
+    reloads: Labelled<Counter>,
+    no_tls: Counter,
     waiting: IntGauge,
     inside: IntGauge,
 }
 
 impl Admission {
-    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
-        let reloads = metrics.counter(
-            "tailroute_config_reloads_total",
-            "Times that the configuration was read again: applied, or refused because something in it was wrong.",
-            &["outcome"],
-        )?;
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let reloads = metrics.counter("tailroute_config_reloads_total")?;
         for outcome in ["applied", "refused"] {
             reloads.with_label_values(&[outcome]);
         }
         Ok(Self {
             reloads,
-            requests: metrics.counter(
-                "tailroute_admission_requests_total",
-                "Turns let in, and requests turned away, by key: admitted, unauthorized, requests_limited, \
-                 tokens_limited, queue_full, queue_timeout, shed.",
-                &["key", "outcome"],
-            )?,
-            wait_seconds: metrics.seconds(
-                "tailroute_admission_wait_seconds",
-                "From a turn's last byte in to being let in.",
-                &["key"],
-            )?,
-            no_tls: metrics.plain_counter(
-                "tailroute_tls_failures_total",
-                "Connections to the data port that did not come up as TLS should.",
-            )?,
-            waiting: metrics.count("tailroute_admission_waiting", "Requests that wait in the router.")?,
-            inside: metrics.count(
-                "tailroute_admission_inside",
-                "Requests that were let in and have not ended, where their number is bounded.",
-            )?,
+            requests: metrics.counter("tailroute_admission_requests_total")?,
+            wait_seconds: metrics.histogram("tailroute_admission_wait_seconds")?,
+            no_tls: metrics.plain_counter("tailroute_tls_failures_total")?,
+            waiting: metrics.count("tailroute_admission_waiting")?,
+            inside: metrics.count("tailroute_admission_inside")?,
         })
     }
 }

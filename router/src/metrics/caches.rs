@@ -3,70 +3,35 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use policy::evidence::Event;
-use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec};
 
-use super::registrar::Registrar;
+use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled};
+use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 
 /// Predictions held against reports, and cache events.
 #[derive(Debug)]
 pub(super) struct Caches {
-    prompt_tokens: IntCounterVec,
-    corrected: IntCounterVec,
-    agreement: IntCounterVec,
-    cached_error: HistogramVec,
-    kv_events: IntCounterVec,
-    kv_streams: IntCounterVec,
-    kv_behind: IntGaugeVec,
-    kv_lag: GaugeVec,
+    prompt_tokens: Labelled<Counter>,
+    corrected: Labelled<Counter>,
+    agreement: Labelled<Counter>,
+    cached_error: Labelled<Histogram>,
+    kv_events: Labelled<Counter>,
+    kv_streams: Labelled<Counter>,
+    kv_behind: Labelled<IntGauge>,
+    kv_lag: Labelled<Gauge>,
 }
 
 impl Caches {
-    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            prompt_tokens: metrics.counter(
-                "tailroute_prompt_tokens_total",
-                "Prompt tokens by worker: all, predicted to be cached, reported to be cached.",
-                &["worker", "kind"],
-            )?,
-            corrected: metrics.counter(
-                "tailroute_mirror_corrections_total",
-                "Answers that showed that something is not in a worker's cache, so that what was used before it is taken to be gone.",
-                &["worker"],
-            )?,
-            agreement: metrics.counter(
-                "tailroute_cached_tokens_agreement_total",
-                "Answers by how the cached tokens that were predicted agree with those reported (exact; block: within \
-                 one; tenth: within 10 %; off) and by what predicted them (events, mirror).",
-                &["worker", "evidence", "agreement"],
-            )?,
-            cached_error: metrics.tokens(
-                "tailroute_cached_tokens_error",
-                "Absolute difference between predicted and reported cached tokens.",
-                &["worker", "evidence"],
-            )?,
-            kv_events: metrics.counter(
-                "tailroute_kv_events_total",
-                "Cache events applied, by kind: stored, copied, removed, cleared.",
-                &["worker", "kind"],
-            )?,
-            kv_streams: metrics.counter(
-                "tailroute_kv_stream_total",
-                "What happened to workers' streams of cache events: batches missing (gap) and brought again (replayed), \
-                 batches that came twice (duplicate), a new process (restart), all forgotten (forget), a batch that \
-                 cannot be read (unreadable), nobody who answers for lost ones (unanswered), a connection lost (lost).",
-                &["worker", "what"],
-            )?,
-            kv_behind: metrics.gauge(
-                "tailroute_kv_stream_behind_batches",
-                "Batches that are known to be missing while they are asked for again.",
-                &["worker"],
-            )?,
-            kv_lag: metrics.real(
-                "tailroute_kv_stream_lag_seconds",
-                "From when the last batch applied was made, by the worker's clock, to when it was applied, by ours.",
-                &["worker"],
-            )?,
+            prompt_tokens: metrics.counter("tailroute_prompt_tokens_total")?,
+            corrected: metrics.counter("tailroute_mirror_corrections_total")?,
+            agreement: metrics.counter("tailroute_cached_tokens_agreement_total")?,
+            cached_error: metrics.histogram("tailroute_cached_tokens_error")?,
+            kv_events: metrics.counter("tailroute_kv_events_total")?,
+            kv_streams: metrics.counter("tailroute_kv_stream_total")?,
+            kv_behind: metrics.gauge("tailroute_kv_stream_behind_batches")?,
+            kv_lag: metrics.real("tailroute_kv_stream_lag_seconds")?,
         })
     }
 }

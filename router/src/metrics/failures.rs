@@ -1,58 +1,31 @@
 //! What is done about workers that fail.
 
-use prometheus::{IntCounterVec, IntGaugeVec};
-
 use super::Metrics;
-use super::registrar::Registrar;
+use super::labelled::{Counter, IntGauge, Labelled};
+use super::registrar::{MetricError, Registrar};
 use crate::fleet::breaker::Standing;
 
 /// Retries that were refused, breakers, hedges, and counts that do not agree.
 #[derive(Debug)]
 pub(super) struct Failures {
-    refused: IntCounterVec,
-    opened: IntCounterVec,
-    passed_over: IntCounterVec,
-    standing: IntGaugeVec,
-    hedges: IntCounterVec,
-    drift: IntCounterVec,
+    refused: Counter,
+    opened: Labelled<Counter>,
+    passed_over: Counter,
+    standing: Labelled<IntGauge>,
+    hedges: Labelled<Counter>,
+    drift: Labelled<Counter>,
 }
 
 impl Failures {
-    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let failures = Self {
-            refused: metrics.counter(
-                "tailroute_retries_refused_total",
-                "Attempts that might have been tried elsewhere, but for which the retry budget had nothing left.",
-                &[],
-            )?,
-            opened: metrics.counter(
-                "tailroute_breaker_opened_total",
-                "Times that a worker's breaker opened because its requests failed.",
-                &["worker"],
-            )?,
-            passed_over: metrics.counter(
-                "tailroute_breaker_passed_over_total",
-                "Open breakers that were passed over in a choice because too few other workers were left.",
-                &[],
-            )?,
-            standing: metrics.gauge(
-                "tailroute_worker_breaker",
-                "What the worker's breaker lets through: 0 everything (closed), 1 one request (half open), 2 nothing (open).",
-                &["worker"],
-            )?,
-            hedges: metrics.counter(
-                "tailroute_hedges_total",
-                "Turns sent to a second worker beside a late one: sent, won (it answered first), refused (no budget).",
-                &["what"],
-            )?,
-            drift: metrics.counter(
-                "tailroute_in_flight_drift_total",
-                "Looks at a worker's own queue that showed fewer requests than are counted here, from the third in a row.",
-                &["worker"],
-            )?,
+            refused: metrics.plain_counter("tailroute_retries_refused_total")?,
+            opened: metrics.counter("tailroute_breaker_opened_total")?,
+            passed_over: metrics.plain_counter("tailroute_breaker_passed_over_total")?,
+            standing: metrics.gauge("tailroute_worker_breaker")?,
+            hedges: metrics.counter("tailroute_hedges_total")?,
+            drift: metrics.counter("tailroute_in_flight_drift_total")?,
         };
-        failures.refused.with_label_values::<&str>(&[]);
-        failures.passed_over.with_label_values::<&str>(&[]);
         for what in ["sent", "won", "refused"] {
             failures.hedges.with_label_values(&[what]);
         }
@@ -63,7 +36,7 @@ impl Failures {
 impl Metrics {
     /// A retry would have been possible, but the budget is used up.
     pub fn retry_refused(&self) {
-        self.failures.refused.with_label_values::<&str>(&[]).inc();
+        self.failures.refused.inc();
     }
 
     /// A worker's breaker opened.
@@ -74,10 +47,7 @@ impl Metrics {
     /// So many open breakers were passed over.
     pub fn breakers_passed_over(&self, count: usize) {
         if count > 0 {
-            self.failures
-                .passed_over
-                .with_label_values::<&str>(&[])
-                .inc_by(count as u64);
+            self.failures.passed_over.inc_by(count as u64);
         }
     }
 

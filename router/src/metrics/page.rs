@@ -7,9 +7,9 @@ use policy::index::IndexStats;
 use policy::residency::Refused;
 use policy::slo::{ControllerState, TailRule};
 use policy::units::{Millis, Tokens};
-use prometheus::{Gauge, GaugeVec, IntGauge, IntGaugeVec};
 
-use super::registrar::Registrar;
+use super::labelled::{Gauge, IntGauge, Labelled, Workers};
+use super::registrar::{MetricError, Registrar};
 use super::{clamp, yes_no};
 use crate::feedback::ClassState;
 use crate::fleet::breaker::Standing;
@@ -23,6 +23,8 @@ pub struct Gauges {
     pub index: IndexStats,
     /// What it would not take, and lookups that were cut short.
     pub losses: (Refused, u64),
+    /// Share of turns that has to meet its objective.
+    pub slo_share: f64,
     /// How much of the free tail is given away.
     pub rule: TailRule,
     /// Why.
@@ -48,6 +50,7 @@ pub struct WorkerGauges {
     pub name: String,
     pub ready: bool,
     pub breaker: Standing,
+    pub ttft_errors: Option<[(&'static str, Millis); 3]>,
     pub in_flight: u32,
     pub wait: Millis,
     pub utilisation: f64,
@@ -66,145 +69,69 @@ pub struct WorkerGauges {
 /// The gauges of the moment.
 #[derive(Debug)]
 pub(super) struct Page {
-    kv_bindings: IntGaugeVec,
-    kv_live: IntGaugeVec,
-    kv_blocks: IntGaugeVec,
-    worker_ready: IntGaugeVec,
-    worker_in_flight: IntGaugeVec,
-    worker_wait_seconds: GaugeVec,
-    worker_utilisation: GaugeVec,
-    worker_resident_tokens: IntGaugeVec,
-    index: IntGaugeVec,
-    index_losses: IntGaugeVec,
-    worker_cost: GaugeVec,
-    worker_cost_error: GaugeVec,
-    engine_queue: GaugeVec,
-    worker_gate: GaugeVec,
-    worker_tail: GaugeVec,
+    workers: Labelled<IntGauge>,
+    kv_bindings: Labelled<IntGauge>,
+    kv_live: Labelled<IntGauge>,
+    kv_blocks: Labelled<IntGauge>,
+    worker_ready: Labelled<IntGauge>,
+    worker_in_flight: Labelled<IntGauge>,
+    worker_wait_seconds: Labelled<Gauge>,
+    ttft_error: Labelled<Gauge>,
+    worker_utilisation: Labelled<Gauge>,
+    worker_resident_tokens: Labelled<IntGauge>,
+    index: Labelled<IntGauge>,
+    index_losses: Labelled<IntGauge>,
+    worker_cost: Labelled<Gauge>,
+    worker_cost_error: Labelled<Gauge>,
+    engine_queue: Labelled<Gauge>,
+    worker_gate: Labelled<Gauge>,
+    worker_tail: Labelled<Gauge>,
+    slo_share: Gauge,
     tail_scale: Gauge,
-    tail_arm: GaugeVec,
-    habit: GaugeVec,
-    habit_error: GaugeVec,
+    tail_arm: Labelled<Gauge>,
+    habit: Labelled<Gauge>,
+    habit_error: Labelled<Gauge>,
     lessons_dropped: IntGauge,
     tasks: IntGauge,
 }
 
 impl Page {
-    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            kv_bindings: metrics.gauge(
-                "tailroute_kv_bindings",
-                "Turns bound to blocks since the start: by their conversation's name (named), by their shape (shaped), \
-                 not at all (ambiguous), and dropped again (contradicted).",
-                &["worker", "how"],
-            )?,
-            kv_live: metrics.gauge(
-                "tailroute_kv_stream_live",
-                "1 if the worker's cache events are followed; else its mirror is believed.",
-                &["worker"],
-            )?,
-            kv_blocks: metrics.gauge(
-                "tailroute_kv_blocks",
-                "Blocks that the worker holds, as its events tell.",
-                &["worker"],
-            )?,
-            worker_ready: metrics.gauge(
-                "tailroute_worker_ready",
-                "1 if the worker may be given work.",
-                &["worker"],
-            )?,
-            worker_in_flight: metrics.gauge(
-                "tailroute_worker_in_flight",
-                "Requests sent and not finished.",
-                &["worker"],
-            )?,
-            worker_wait_seconds: metrics.real(
-                "tailroute_worker_wait_seconds",
-                "Predicted time before a request sent now would start its prefill.",
-                &["worker"],
-            )?,
-            worker_utilisation: metrics.real(
-                "tailroute_worker_utilisation_ratio",
-                "Prefill work routed to the worker, as a share of its time.",
-                &["worker"],
-            )?,
-            worker_resident_tokens: metrics.gauge(
-                "tailroute_worker_resident_tokens",
-                "Tokens believed to be in the worker's cache.",
-                &["worker"],
-            )?,
-            index: metrics.gauge(
-                "tailroute_index",
-                "Size of the global index: keys, entries, bytes.",
-                &["what"],
-            )?,
-            index_losses: metrics.gauge(
-                "tailroute_index_losses",
-                "What lookups could not say, ever: stores refused by reason, lookups cut short, keys evicted.",
-                &["what"],
-            )?,
-            worker_cost: metrics.real(
-                "tailroute_worker_cost",
-                "What a prefill is believed to cost: alpha_ms_per_token, beta_ms, gamma_ms_per_token2.",
-                &["worker", "coefficient"],
-            )?,
-            worker_cost_error: metrics.real(
-                "tailroute_worker_cost_error_seconds",
-                "Mean absolute error of predicting a prefill with that cost.",
-                &["worker"],
-            )?,
-            engine_queue: metrics.real(
-                "tailroute_worker_queue",
-                "The worker's own figures: requests waiting, running; of these not from here (elsewhere); counted here \
-                 and not there (lost).",
-                &["worker", "what"],
-            )?,
-            worker_gate: metrics.real(
-                "tailroute_worker_tail_gate_ratio",
-                "Share of the free tail that the load gate lets through.",
-                &["worker"],
-            )?,
-            worker_tail: metrics.real(
-                "tailroute_worker_tail_tokens",
-                "Of a conversation without history: uncached tokens that fit in the objective (xi), tokens that may be \
-                 dropped first (tail).",
-                &["worker", "what"],
-            )?,
-            tail_scale: metrics.single(
-                "tailroute_tail_scale_ratio",
-                "Share of the free tail that is given away, before the load gate.",
-            )?,
-            tail_arm: metrics.real(
-                "tailroute_tail_arm",
-                "What giving away that share would have done, in the mean over the window: excess over the objective, \
-                 time to first token, prefill work, share of violations, whether its work is affordable and it keeps what \
-                 is in time already, and the excess that it saves in standard errors.",
-                &["scale", "what"],
-            )?,
-            habit: metrics.real(
-                "tailroute_habit",
-                "What turns of a class are expected to be followed by.",
-                &["stage", "tools", "what"],
-            )?,
-            habit_error: metrics.real(
-                "tailroute_habit_error",
-                "Mean error of that expectation, in its own unit.",
-                &["stage", "tools", "what"],
-            )?,
-            tasks: metrics.count(
-                "tailroute_tasks",
-                "Tasks that live in the runtime: a few for each connection and each worker.",
-            )?,
-            lessons_dropped: metrics.count(
-                "tailroute_lessons_dropped",
-                "Finished turns that nothing was learned from because too many were waiting.",
-            )?,
+            workers: metrics.gauge("tailroute_workers")?,
+            kv_bindings: metrics.gauge("tailroute_kv_bindings")?,
+            kv_live: metrics.gauge("tailroute_kv_stream_live")?,
+            kv_blocks: metrics.gauge("tailroute_kv_blocks")?,
+            worker_ready: metrics.gauge("tailroute_worker_ready")?,
+            worker_in_flight: metrics.gauge("tailroute_worker_in_flight")?,
+            worker_wait_seconds: metrics.real("tailroute_worker_wait_seconds")?,
+            ttft_error: metrics.real("tailroute_time_to_first_token_error_quantile_seconds")?,
+            worker_utilisation: metrics.real("tailroute_worker_utilisation_ratio")?,
+            worker_resident_tokens: metrics.gauge("tailroute_worker_resident_tokens")?,
+            index: metrics.gauge("tailroute_index")?,
+            index_losses: metrics.gauge("tailroute_index_losses")?,
+            worker_cost: metrics.real("tailroute_worker_cost")?,
+            worker_cost_error: metrics.real("tailroute_worker_cost_error_seconds")?,
+            engine_queue: metrics.real("tailroute_worker_queue")?,
+            worker_gate: metrics.real("tailroute_worker_tail_gate_ratio")?,
+            worker_tail: metrics.real("tailroute_worker_tail_tokens")?,
+            slo_share: metrics.single("tailroute_slo_share_ratio")?,
+            tail_scale: metrics.single("tailroute_tail_scale_ratio")?,
+            tail_arm: metrics.real("tailroute_tail_arm")?,
+            habit: metrics.real("tailroute_habit")?,
+            habit_error: metrics.real("tailroute_habit_error")?,
+            tasks: metrics.count("tailroute_tasks")?,
+            lessons_dropped: metrics.count("tailroute_lessons_dropped")?,
         })
     }
 
     /// Sets them all.
-    pub(super) fn set(&self, gauges: &Gauges) {
-        for worker in &gauges.workers {
+    pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
+        let ready = gauges.workers.iter().filter(|worker| worker.ready).count();
+        for (state, count) in [("ready", ready), ("not_ready", gauges.workers.len() - ready)] {
+            self.workers.with_label_values(&[state]).set(clamp(count as u64));
+        }
+        for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             self.worker(worker);
         }
         self.feedback(gauges);
@@ -238,6 +165,11 @@ impl Page {
         self.worker_wait_seconds
             .with_label_values(name)
             .set(worker.wait.0 / 1e3);
+        for (quantile, error) in worker.ttft_errors.into_iter().flatten() {
+            self.ttft_error
+                .with_label_values(&[name[0], quantile])
+                .set(error.0 / 1e3);
+        }
         self.worker_utilisation
             .with_label_values(name)
             .set(worker.utilisation);
@@ -259,7 +191,7 @@ impl Page {
         self.worker_resident_tokens
             .with_label_values(name)
             .set(clamp(worker.resident.0));
-        let set = |gauge: &GaugeVec, what, value| {
+        let set = |gauge: &Labelled<Gauge>, what, value| {
             gauge.with_label_values(&[name[0], what]).set(value);
         };
         let cost = worker.cost;
@@ -281,6 +213,7 @@ impl Page {
     }
 
     fn feedback(&self, gauges: &Gauges) {
+        self.slo_share.set(gauges.slo_share);
         self.tail_scale.set(gauges.rule.scale);
         for arm in &gauges.controller.arms {
             let scale = format!("{:.2}", arm.scale);

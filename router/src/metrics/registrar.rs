@@ -1,79 +1,94 @@
-//! Makes metrics, and registers each as it is made.
+//! Makes the metrics of the table, and registers each as it is made.
 
-use prometheus::core::Collector;
-use prometheus::{
-    Error, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Opts, Registry,
-};
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
 
-/// Bucket bounds of times to first token, in seconds: from a cached short prompt to a minute in a queue.
-const SECONDS: [f64; 16] = [
-    0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
-];
-/// Bucket bounds of tokens.
-const TOKENS: [f64; 8] = [0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0];
+use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Made, Workers};
+use super::table::{self, Kind, Spec};
 
-/// A registry that is being filled. Each call fails if there is a metric of that name.
+/// A metric that cannot be made. A mistake of ours, that no configuration can bring about.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MetricError {
+    /// It is not in the table.
+    #[error("`{0}` is not in the table of metrics")]
+    Unknown(&'static str),
+    /// It is in the table as something else.
+    #[error("`{0}` is in the table of metrics as something else")]
+    OtherKind(&'static str),
+    /// It is there already.
+    #[error("`{0}` is made twice")]
+    Twice(&'static str),
+}
+
+/// A registry that is being filled.
 #[derive(Default)]
-pub(super) struct Registrar(Registry);
+pub(super) struct Registrar {
+    registry: Mutex<Registry>,
+    made: Mutex<Vec<&'static str>>,
+    workers: Workers,
+}
 
 impl Registrar {
-    /// The registry, filled.
-    pub(super) fn done(self) -> Registry {
-        self.0
+    /// The registry, filled, the names that it has, and who has series of their own.
+    pub(super) fn done(self) -> (Registry, Vec<&'static str>, Workers) {
+        (self.registry.into_inner(), self.made.into_inner(), self.workers)
     }
 
-    fn add<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, Error> {
-        self.0.register(Box::new(metric.clone()))?;
+    fn add<M: Made>(
+        &self,
+        name: &'static str,
+        is_it: impl Fn(Kind) -> bool,
+    ) -> Result<Labelled<M>, MetricError> {
+        let spec: &'static Spec = table::find(name).ok_or(MetricError::Unknown(name))?;
+        if !is_it(spec.kind) {
+            return Err(MetricError::OtherKind(name));
+        }
+        let mut made = self.made.lock();
+        if made.contains(&name) {
+            return Err(MetricError::Twice(name));
+        }
+        made.push(name);
+        let metric = Labelled::<M>::new(spec, self.workers.clone());
+        if spec.labels.is_empty() {
+            // There from the start.
+            drop(metric.with_label_values(&[]));
+        }
+        // The library writes a counter's ending, and a help's full stop, itself.
+        let (name, help) = (name.trim_end_matches("_total"), spec.help.trim_end_matches('.'));
+        self.registry.lock().register(name, help, metric.clone());
         Ok(metric)
     }
 
-    pub(super) fn counter(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, Error> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    pub(super) fn plain_counter(&self, name: &str, help: &str) -> Result<IntCounter, Error> {
-        self.add(IntCounter::new(name, help)?)
+    pub(super) fn counter(&self, name: &'static str) -> Result<Labelled<Counter>, MetricError> {
+        self.add(name, |kind| kind == Kind::Counter)
     }
 
     /// Whole numbers.
-    pub(super) fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, Error> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    pub(super) fn gauge(&self, name: &'static str) -> Result<Labelled<IntGauge>, MetricError> {
+        self.add(name, |kind| kind == Kind::Gauge)
     }
 
     /// Real numbers.
-    pub(super) fn real(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, Error> {
-        self.add(GaugeVec::new(Opts::new(name, help), labels)?)
+    pub(super) fn real(&self, name: &'static str) -> Result<Labelled<Gauge>, MetricError> {
+        self.add(name, |kind| kind == Kind::Gauge)
     }
 
-    /// One real number.
-    pub(super) fn single(&self, name: &str, help: &str) -> Result<Gauge, Error> {
-        self.add(Gauge::new(name, help)?)
+    pub(super) fn histogram(&self, name: &'static str) -> Result<Labelled<Histogram>, MetricError> {
+        self.add(name, |kind| matches!(kind, Kind::Histogram(_)))
+    }
+
+    /// A counter without labels.
+    pub(super) fn plain_counter(&self, name: &'static str) -> Result<Counter, MetricError> {
+        Ok(self.counter(name)?.with_label_values(&[]))
     }
 
     /// One whole number.
-    pub(super) fn count(&self, name: &str, help: &str) -> Result<IntGauge, Error> {
-        self.add(IntGauge::new(name, help)?)
+    pub(super) fn count(&self, name: &'static str) -> Result<IntGauge, MetricError> {
+        Ok(self.gauge(name)?.with_label_values(&[]))
     }
 
-    /// A histogram of times.
-    pub(super) fn seconds(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, Error> {
-        self.histogram(name, help, &SECONDS, labels)
-    }
-
-    /// A histogram of tokens.
-    pub(super) fn tokens(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, Error> {
-        self.histogram(name, help, &TOKENS, labels)
-    }
-
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        buckets: &[f64],
-        labels: &[&str],
-    ) -> Result<HistogramVec, Error> {
-        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.add(HistogramVec::new(options, labels)?)
+    /// One real number.
+    pub(super) fn single(&self, name: &'static str) -> Result<Gauge, MetricError> {
+        Ok(self.real(name)?.with_label_values(&[]))
     }
 }

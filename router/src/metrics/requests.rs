@@ -1,83 +1,58 @@
 //! What the request's way counts as it goes.
 
-use prometheus::{HistogramVec, IntCounterVec};
+use policy::slo::Cause;
+use policy::units::Millis;
 
-use super::registrar::Registrar;
+use super::labelled::{Counter, Histogram, Labelled};
+use super::registrar::{MetricError, Registrar};
 use super::{Metrics, yes_no};
+use crate::path::arrival::trace::TraceId;
 
 /// Requests, turns, choices and hints.
 #[derive(Debug)]
 pub(super) struct Requests {
-    requests: IntCounterVec,
-    request_seconds: HistogramVec,
-    ttft_seconds: HistogramVec,
-    ttft_error_seconds: HistogramVec,
-    slo_turns: IntCounterVec,
-    decisions: IntCounterVec,
-    retries: IntCounterVec,
-    hints: IntCounterVec,
-    captured: IntCounterVec,
-    cost_samples: IntCounterVec,
+    requests: Labelled<Counter>,
+    request_seconds: Labelled<Histogram>,
+    ttft_seconds: Labelled<Histogram>,
+    ttft_error_seconds: Labelled<Histogram>,
+    slo_turns: Labelled<Counter>,
+    violations: Labelled<Counter>,
+    avoidable: Labelled<Counter>,
+    decisions: Labelled<Counter>,
+    worker_turns: Labelled<Counter>,
+    retries: Labelled<Counter>,
+    hints: Labelled<Counter>,
+    captured: Labelled<Counter>,
+    cost_samples: Labelled<Counter>,
 }
 
 impl Requests {
-    pub(super) fn new(metrics: &Registrar) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            requests: metrics.counter(
-                "tailroute_requests_total",
-                "Requests by endpoint and outcome: ok, client_error, worker_error, router_error, aborted, broken, deadline (their \
-                 own time was up), cut (the router had to go).",
-                &["endpoint", "outcome"],
-            )?,
-            request_seconds: metrics.seconds(
-                "tailroute_request_duration_seconds",
-                "From a request's last byte in to its answer's last byte out.",
-                &["endpoint"],
-            )?,
-            ttft_seconds: metrics.seconds(
-                "tailroute_time_to_first_token_seconds",
-                "From a turn's last byte in to its first token out.",
-                &["worker"],
-            )?,
-            ttft_error_seconds: metrics.seconds(
-                "tailroute_time_to_first_token_error_seconds",
-                "Absolute difference between predicted and actual time to first token.",
-                &["worker"],
-            )?,
-            slo_turns: metrics.counter(
-                "tailroute_slo_turns_total",
-                "Turns by the class of their objective and by whether their first token met it.",
-                &["class", "met"],
-            )?,
-            decisions: metrics.counter(
-                "tailroute_decisions_total",
-                "Choices by policy, the rule that decided, and the worker.",
-                &["policy", "reason", "worker"],
-            )?,
-            retries: metrics.counter(
-                "tailroute_retries_total",
-                "Attempts that failed and were tried elsewhere: the worker cannot have begun, or it does no harm.",
-                &["worker"],
-            )?,
-            hints: metrics.counter(
-                "tailroute_hints_total",
-                "Hints by worker, kind, and whether they were delivered.",
-                &["worker", "kind", "delivered"],
-            )?,
-            captured: metrics.counter(
-                "tailroute_capture_turns_total",
-                "Turns for the capture by what became of them: written, dropped (the queue was full), late (later ones \
-                 had been written), failed (the disk).",
-                &["outcome"],
-            )?,
-            cost_samples: metrics.counter(
-                "tailroute_worker_cost_answers_total",
-                "Answers by whether they told what their prefill took: engine (its own clock), clean (it had the worker \
-                 to itself), predicted (one of both, but how much was cached is a prediction), late (clean, and taught at the first token; the answer \
-                 itself then counts as none), none. And intervals learned from because no answer told: counters.",
-                &["worker", "told"],
-            )?,
+            requests: metrics.counter("tailroute_requests_total")?,
+            request_seconds: metrics.histogram("tailroute_request_duration_seconds")?,
+            ttft_seconds: metrics.histogram("tailroute_time_to_first_token_seconds")?,
+            ttft_error_seconds: metrics.histogram("tailroute_time_to_first_token_error_seconds")?,
+            slo_turns: metrics.counter("tailroute_slo_turns_total")?,
+            violations: metrics.counter("tailroute_slo_violations_total")?,
+            avoidable: metrics.counter("tailroute_avoidable_prefill_tokens_total")?,
+            decisions: metrics.counter("tailroute_decisions_total")?,
+            worker_turns: metrics.counter("tailroute_worker_turns_total")?,
+            retries: metrics.counter("tailroute_retries_total")?,
+            hints: metrics.counter("tailroute_hints_total")?,
+            captured: metrics.counter("tailroute_capture_turns_total")?,
+            cost_samples: metrics.counter("tailroute_worker_cost_answers_total")?,
         })
+    }
+
+    /// Shows what has happened to nobody yet as zero.
+    pub(super) fn show_all(&self) {
+        for why in ["elsewhere", "mistaken"] {
+            self.avoidable.with_label_values(&[why]);
+        }
+        for cause in Cause::ALL {
+            self.violations.with_label_values(&["default", cause.as_str()]);
+        }
     }
 
     /// Shows the worker's answers as zero before the first.
@@ -91,6 +66,11 @@ impl Requests {
 impl Metrics {
     /// A request ended.
     pub fn request(&self, endpoint: &str, outcome: &str, seconds: f64) {
+        self.request_of(endpoint, outcome, seconds, None);
+    }
+
+    /// A request of this trace ended.
+    pub fn request_of(&self, endpoint: &str, outcome: &str, seconds: f64, trace: Option<TraceId>) {
         self.requests
             .requests
             .with_label_values(&[endpoint, outcome])
@@ -98,21 +78,44 @@ impl Metrics {
         self.requests
             .request_seconds
             .with_label_values(&[endpoint])
-            .observe(seconds);
+            .observe_of(seconds, trace);
     }
 
-    /// A first token left.
-    pub fn first_token(&self, worker: &str, class: &str, actual_s: f64, predicted_s: f64, objective_s: f64) {
+    /// A first token left, so much later than the turn arrived and than was predicted, against this objective.
+    pub fn first_token(
+        &self,
+        worker: &str,
+        class: &str,
+        [actual, error, objective]: [Millis; 3],
+        trace: Option<TraceId>,
+    ) {
         self.requests
             .ttft_seconds
             .with_label_values(&[worker])
-            .observe(actual_s);
+            .observe_of(actual.0 / 1e3, trace);
         self.requests
             .ttft_error_seconds
             .with_label_values(&[worker])
-            .observe((actual_s - predicted_s).abs());
-        let met = yes_no(actual_s <= objective_s);
+            .observe(error.0.abs() / 1e3);
+        let met = yes_no(actual <= objective);
         self.requests.slo_turns.with_label_values(&[class, met]).inc();
+    }
+
+    /// A turn that missed its objective has ended.
+    pub fn violation(&self, class: &str, cause: Cause) {
+        self.requests
+            .violations
+            .with_label_values(&[class, cause.as_str()])
+            .inc();
+    }
+
+    /// Prompt tokens were computed that another worker held, and that were predicted to be there.
+    pub fn avoidable(&self, [elsewhere, mistaken]: [u64; 2]) {
+        for (why, tokens) in [("elsewhere", elsewhere), ("mistaken", mistaken)] {
+            if tokens > 0 {
+                self.requests.avoidable.with_label_values(&[why]).inc_by(tokens);
+            }
+        }
     }
 
     /// Turns of a class that met their objective, and that did not.
@@ -132,10 +135,8 @@ impl Metrics {
 
     /// A worker was chosen.
     pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
-        self.requests
-            .decisions
-            .with_label_values(&[policy, reason, worker])
-            .inc();
+        self.requests.decisions.with_label_values(&[policy, reason]).inc();
+        self.requests.worker_turns.with_label_values(&[worker]).inc();
     }
 
     /// An attempt is tried elsewhere.
@@ -153,7 +154,7 @@ impl Metrics {
 
     /// The counter of the capture, which counts where it writes.
     #[must_use]
-    pub fn captured(&self) -> IntCounterVec {
+    pub fn captured(&self) -> Labelled<Counter> {
         self.requests.captured.clone()
     }
 }

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderName};
+use http::{HeaderMap, HeaderValue};
 use policy::ids::{ConversationId, WorkerId};
 use policy::route::{self, Decision, Snapshot, WorkerView};
 use policy::slo;
@@ -12,6 +12,8 @@ use policy::units::{Millis, Tokens};
 use tracing::debug;
 
 use super::admit::Endpoint;
+use super::arrival::REQUEST_ID;
+use super::arrival::trace::TraceId;
 use super::fingerprint::{Extent, Fingerprint};
 use super::objective::Goal;
 use super::session::Session;
@@ -56,6 +58,12 @@ pub struct Turn {
     pub tenant: u64,
     /// The only worker that has what it goes on from.
     pub home: Option<WorkerId>,
+    /// The request's name.
+    pub request: HeaderValue,
+    /// Its trace.
+    pub trace: Option<TraceId>,
+    /// Its client asks for the terms of the choice, and may.
+    pub explain: bool,
 }
 
 /// A worker chosen for a turn.
@@ -175,8 +183,12 @@ impl Turn {
             tenant: caller.seed(),
             session,
             expected,
-            last: says_last(headers),
+            last: says_yes(headers, &headers::SESSION_END),
             home: previous.map(|kept| kept.worker),
+            trace: TraceId::of(headers),
+            request: headers.get(&REQUEST_ID).cloned().unwrap_or_else(unnamed),
+            explain: says_yes(headers, &headers::EXPLAIN)
+                && (app.config.explain.in_answers || caller.may_ask_why()),
         })
     }
 
@@ -217,9 +229,13 @@ fn expect(
     expected
 }
 
-fn says_last(headers: &HeaderMap) -> bool {
+fn unnamed() -> HeaderValue {
+    HeaderValue::from_static("")
+}
+
+fn says_yes(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers
-        .get(headers::SESSION_END)
+        .get(name)
         .is_some_and(|value| matches!(value.as_bytes(), b"1" | b"true"))
 }
 

@@ -153,6 +153,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         first,
         mut flight,
         sequence,
+        explained,
     } = answer;
     flight.keep(place);
     let status = response.status();
@@ -175,6 +176,10 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         parts.headers.contains_key(CONTENT_ENCODING),
     );
     mark(&mut parts.headers, flight.worker(), Some(sequence));
+    parts.headers.remove(headers::EXPLAIN);
+    if let Some(terms) = explained {
+        parts.headers.insert(headers::EXPLAIN, terms);
+    }
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(errand.app, errand.deadline);
     let tap = Tap::new((first, incoming), watch, flight, outcome, watchdog);

@@ -29,6 +29,9 @@ pub const SLO_CLASS: HeaderName = HeaderName::from_static("x-slo-class");
 /// `1` or `true`: the client says that this turn is its conversation's last.
 pub const SESSION_END: HeaderName = HeaderName::from_static("x-session-end");
 
+/// `1` or `true`: the client asks for the terms of the choice. On an answer: these terms.
+pub const EXPLAIN: HeaderName = HeaderName::from_static("x-tailroute-explain");
+
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),

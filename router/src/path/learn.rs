@@ -13,11 +13,14 @@ use policy::estimate::Finish;
 use policy::fingerprint::{CHUNK_BYTES, Chain, ChainBuilder};
 use policy::ids::WorkerId;
 use policy::residency::{Hold, Reply};
+use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::account::{Account, End};
 use super::admit::Endpoint;
+use super::arrival::trace::TraceId;
 use super::choose::{Choice, Turn};
 use super::fingerprint::Extent;
 use super::objective::Goal;
@@ -31,6 +34,7 @@ use crate::feedback::{Expected, Late, Lesson, Sample};
 use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Counted, Reported, Scale, Source};
+use crate::metrics::Answered;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +150,10 @@ pub struct Flight {
     seen: Option<Seen>,
     /// What has passed of the answer.
     passed: Passed,
+    /// What comes of the decision.
+    account: Account,
+    trace: Option<TraceId>,
+    streamed: bool,
 }
 
 impl Flight {
@@ -207,6 +215,9 @@ impl Flight {
             outcome: Outcome::Aborted,
             seen: None,
             passed: Passed::default(),
+            account: Account::open(app, turn, choice),
+            trace: turn.trace,
+            streamed: false,
         }
     }
 
@@ -229,21 +240,21 @@ impl Flight {
         }
         self.answered();
         self.alone = self.in_flight.first_token().filter(|_| streamed);
+        self.streamed = streamed;
         if !self.endpoint.generates() {
             return;
         }
         self.teach_late();
         self.ttft = self.app.clock.now() - self.arrived;
-        let actual_s = self.ttft.0 / 1e3;
-        let goal_s = self.goal.ttft.0 / 1e3;
+        let error = self.account.first_token(&self.app, self.ttft, streamed);
+        self.worker().errors.lock().push(error);
         let live = self.app.live();
         let class = self.goal.origin.name(&live.objective);
         self.app.metrics.first_token(
             self.worker().name(),
             class,
-            actual_s,
-            self.predicted_ttft.0 / 1e3,
-            goal_s,
+            [self.ttft, error, self.goal.ttft],
+            self.trace,
         );
         if let Some(session) = &self.session {
             self.left = self.app.knowledge.moved(session.key, self.worker().id);
@@ -550,6 +561,42 @@ impl Flight {
         }
     }
 
+    /// Counts an answer that is whole under the names that others know.
+    fn count_answered(&self, seen: &Seen) {
+        if self.outcome != Outcome::Ok || !self.started || !self.endpoint.generates() {
+            return;
+        }
+        let operation = match self.endpoint {
+            Endpoint::Completions | Endpoint::Generate => "text_completion",
+            _ => "chat",
+        };
+        self.app.metrics.answered(&Answered {
+            operation,
+            model: &self.model,
+            ttft: self.ttft,
+            took: self.app.clock.now() - self.arrived,
+            streamed: self.streamed,
+            counted: seen.usage.map(|usage| [usage.prompt, usage.completion]),
+            trace: self.trace,
+        });
+    }
+
+    /// Says what came of the decision.
+    fn close_account(&self, seen: &Seen) {
+        let engine = seen.queue.zip(seen.prefill);
+        let live = self.app.live();
+        self.account.close(
+            &self.app,
+            End {
+                outcome: self.outcome.as_str(),
+                usage: seen.usage,
+                engine: engine.map(|(queue, prefill)| EngineTimes { queue, prefill }),
+                took: self.app.clock.now() - self.arrived,
+                class: self.goal.origin.name(&live.objective),
+            },
+        );
+    }
+
     /// Hands the turn to the capture, if it was load on its worker.
     fn write_down(&mut self) {
         if let Some(slip) = self.slip.take()
@@ -592,6 +639,8 @@ impl Drop for Flight {
                     .update(self.worker().id, |residency| residency.retract(hold));
             }
         }
+        self.close_account(&seen);
+        self.count_answered(&seen);
         self.write_down();
         if computed {
             self.teach(seen);
@@ -600,7 +649,7 @@ impl Drop for Flight {
         if self.outcome.is_final() {
             self.app
                 .metrics
-                .request(self.endpoint.as_str(), self.outcome.as_str(), seconds);
+                .request_of(self.endpoint.as_str(), self.outcome.as_str(), seconds, self.trace);
         }
         debug!(
             worker = self.worker().name(),

@@ -77,6 +77,8 @@ pub struct Seen {
     pub finish: Finish,
     /// What its prefill took by the engine's own clock, where it reports times per request.
     pub prefill: Option<Millis>,
+    /// And how long it waited there before.
+    pub queue: Option<Millis>,
     /// More than one choice was given: what was counted is of all of them.
     pub several: bool,
 }
@@ -106,6 +108,7 @@ pub struct Watch {
     finish: Finish,
     several: bool,
     prefill: Option<Millis>,
+    queue: Option<Millis>,
 }
 
 #[derive(Debug)]
@@ -140,6 +143,7 @@ impl Watch {
             finish: Finish::Other,
             several: false,
             prefill: None,
+            queue: None,
         }
     }
 
@@ -150,6 +154,7 @@ impl Watch {
             usage: self.usage,
             finish: self.finish,
             prefill: self.prefill,
+            queue: self.queue,
             several: self.several,
         }
     }
@@ -260,7 +265,7 @@ impl Watch {
             self.usage = Some(usage.into());
         }
         if let Some(times) = event.metrics {
-            self.prefill = times.prefill();
+            (self.prefill, self.queue) = (times.prefill(), times.queue());
         }
         let mut token = false;
         for choice in event.choices {

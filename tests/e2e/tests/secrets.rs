@@ -75,6 +75,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
             priority: 0,
             requests: None,
             tokens: None,
+            explain: false,
         }];
     })
     .await;

@@ -15,6 +15,31 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const PARENT: HeaderName = HeaderName::from_static("traceparent");
 const STATE: HeaderName = HeaderName::from_static("tracestate");
 
+/// The trace that a request belongs to: 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TraceId([u8; 32]);
+
+impl TraceId {
+    /// What a request's `traceparent` says, once it was [settled](settle).
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        Self::read(headers.get(&PARENT)?.as_bytes().get(3..35)?)
+    }
+
+    /// The digits, if they are that.
+    #[must_use]
+    pub fn read(digits: &[u8]) -> Option<Self> {
+        let digits: [u8; 32] = digits.try_into().ok()?;
+        digits.iter().all(u8::is_ascii_hexdigit).then_some(Self(digits))
+    }
+
+    /// The digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
 /// Makes names that no other request has.
 #[derive(Debug)]
 pub struct Ids {

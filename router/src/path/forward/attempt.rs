@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
@@ -16,6 +16,7 @@ use super::begun::{self, Lost};
 use super::{Errand, request};
 use crate::app::App;
 use crate::body::BodyError;
+use crate::decisions;
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
@@ -29,6 +30,8 @@ pub(super) struct Sent {
     /// The head of the answer, while its first piece is waited for.
     head: Option<Response<upstream::Answer>>,
     sequence: u64,
+    /// The terms of the choice, if they were asked for.
+    explained: Option<HeaderValue>,
     /// The head of the answer has to be there.
     until: Instant,
     limit: Duration,
@@ -61,6 +64,7 @@ pub(super) struct Answer {
     pub(super) first: Option<Frame<Bytes>>,
     pub(super) flight: Flight,
     pub(super) sequence: u64,
+    pub(super) explained: Option<HeaderValue>,
 }
 
 /// What an attempt's end means.
@@ -105,6 +109,10 @@ impl Sent {
             reply: app.send(&choice.worker, request),
             head: None,
             sequence: choice.decision.sequence,
+            explained: turn
+                .explain
+                .then(|| decisions::view::header(app, &choice.decision))
+                .flatten(),
             until: errand.deadline.head().map_or(until, |head| head.min(until)),
             limit,
             peeks: app.config.failure.hedge_after.is_some(),
@@ -147,6 +155,7 @@ impl Sent {
         let Self {
             mut flight,
             sequence,
+            explained,
             limit,
             ..
         } = self;
@@ -167,6 +176,7 @@ impl Sent {
                     first,
                     flight,
                     sequence,
+                    explained,
                 }))
             }
             Head::Lost(error) => {

@@ -24,6 +24,7 @@ pub(super) fn turn_request(
     headers::credentials(&mut headers, app.admission.has_keys());
     headers::present(&mut headers, &choice.worker.spec);
     headers::pin(&mut headers, choice.worker.spec.rank);
+    headers.remove(headers::EXPLAIN);
     if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
         && let Some(name) = session.header_value()
     {

@@ -35,6 +35,12 @@ impl WireTimes {
         let took = self.time_to_first_token_ms? - self.queue_time_ms?;
         (took.is_finite() && took >= 0.0).then_some(Millis(took))
     }
+
+    /// From the request's arrival to the beginning of the prefill.
+    pub(super) fn queue(&self) -> Option<Millis> {
+        let waited = self.queue_time_ms?;
+        (waited.is_finite() && waited >= 0.0).then_some(Millis(waited))
+    }
 }
 
 #[derive(Deserialize)]

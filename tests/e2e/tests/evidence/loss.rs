@@ -3,6 +3,7 @@
 use config::KvEvents;
 use policy::ids::WorkerId;
 use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
+use tailroute::metrics::Format;
 use tailroute_e2e::fleet::{Fleet, quick, route};
 use tailroute_e2e::talk::{Conversation, words};
 use tailroute_e2e::wait::until;
@@ -246,8 +247,8 @@ async fn whatever_is_lost_is_noticed_and_made_good() {
         turns(&fleet, &mut talks, 4).await;
         until(&format!("case {name} shows"), || {
             let app = fleet.router.app();
-            let page = app.metrics.render(&app.gauges()).unwrap();
-            let page = tailroute_e2e::metrics::Page::read(std::str::from_utf8(&page).unwrap());
+            let page = app.metrics.render(&app.gauges(), Format::Text).unwrap();
+            let page = tailroute_e2e::metrics::Page::read(&page);
             case.seen
                 .iter()
                 .all(|what| page.sum("tailroute_kv_stream_total", &[("what", what)]) > 0.0)

@@ -23,6 +23,7 @@ pub(crate) fn key(name: &str) -> Key {
         priority: 0,
         requests: None,
         tokens: None,
+        explain: false,
     }
 }
 

@@ -16,6 +16,7 @@ mod bad_input;
 mod bounds;
 mod chaos;
 mod deadlines;
+mod decisions;
 mod dialects;
 mod drain;
 mod failing;

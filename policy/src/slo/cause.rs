@@ -1,0 +1,307 @@
+//! Why a turn was late: its time to first token, taken apart.
+//!
+//! A turn that arrives at 0, is sent at `a` and shows its first token at `T` was at the worker for `s = T − a`. The parts
+//! below add up to `T`, in this order, none below zero and none longer than what the ones before it have left:
+//!
+//! ```text
+//! network = s − E                         E: the engine's own time to first token, where it says one; else 0
+//! queue   = a + q                         q: the engine's own queue time, where it says one; else the predicted wait
+//! miss    = c(u, h) − c(u − m, h + m)     m = h⁺ − h: tokens that could have been cached, and were not
+//! prompt  = c(u − m, h + m)               what nobody could have cached
+//! engine  = what is left                  slower than its fitted cost, of an answer that streams
+//! whole   = what is left                  the rest of the answer, where its first token comes with its last
+//! ```
+//!
+//! `u` and `h` are the prompt's uncached and cached tokens as the worker counted them (as they were predicted where it does
+//! not say), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, and `h⁺` is the longest part of the prompt that
+//! some worker was believed to hold or that the conversation's last turn left behind.
+//!
+//! The cause of a violation is `prompt` where that alone exceeds the objective: no choice and no cache would have met it
+//! there. Else it is the longest of the other parts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cost::PrefillCost;
+use crate::units::{Millis, Tokens};
+
+/// Why a turn missed its objective. A bounded set: it is a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// It waited: in the router, or for others' prefills.
+    Queue,
+    /// Tokens that could have been cached had to be computed.
+    Miss,
+    /// The engine took longer than its fitted cost.
+    Engine,
+    /// Time passed that the engine knows nothing of.
+    Network,
+    /// Its own new tokens take longer than the objective.
+    Prompt,
+    /// Its answer came whole, so the first token came with the last.
+    Whole,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 6] = [
+        Self::Queue,
+        Self::Miss,
+        Self::Engine,
+        Self::Network,
+        Self::Prompt,
+        Self::Whole,
+    ];
+
+    /// The name used in metrics and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Miss => "miss",
+            Self::Engine => "engine",
+            Self::Network => "network",
+            Self::Prompt => "prompt",
+            Self::Whole => "whole",
+        }
+    }
+}
+
+/// What an engine says of its own times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EngineTimes {
+    /// Until its prefill began.
+    pub queue: Millis,
+    /// From then to the first token.
+    pub prefill: Millis,
+}
+
+/// A turn whose first token was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FirstToken {
+    /// `T`: from the turn's arrival to its first token.
+    pub ttft: Millis,
+    /// `a`: from its arrival to when it was sent to the worker that answered.
+    pub held: Millis,
+    /// Predicted time before its own prefill, when it was sent.
+    pub wait: Millis,
+    /// What the engine says.
+    pub engine: Option<EngineTimes>,
+    /// Tokens of its prompt.
+    pub prompt: Tokens,
+    /// `h`: those that were cached.
+    pub cached: Tokens,
+    /// `h⁺`: those that could have been.
+    pub cacheable: Tokens,
+    /// The worker's fitted cost.
+    pub cost: PrefillCost,
+    /// Whether the answer streams.
+    pub streamed: bool,
+}
+
+/// A time to first token, taken apart. The parts add up to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Parts {
+    /// Waited in the router and for others' prefills.
+    pub queue_ms: f64,
+    /// Prefill of tokens that could have been cached.
+    pub miss_ms: f64,
+    /// Beyond the engine's fitted cost.
+    pub engine_ms: f64,
+    /// Beyond what the engine says.
+    pub network_ms: f64,
+    /// Prefill of tokens that nobody could have cached.
+    pub prompt_ms: f64,
+    /// The rest of an answer that came whole.
+    pub whole_ms: f64,
+}
+
+impl Parts {
+    /// Takes a time to first token apart.
+    #[must_use]
+    pub fn of(turn: &FirstToken) -> Self {
+        let held = turn.held.0.clamp(0.0, turn.ttft.0.max(0.0));
+        let mut left = (turn.ttft.0 - held).max(0.0);
+        let mut take = |ms: f64| {
+            let taken = ms.clamp(0.0, left);
+            left -= taken;
+            taken
+        };
+        // Of an answer that comes whole the engine's first token is not the one that is seen here.
+        let engine = turn.engine.filter(|_| turn.streamed);
+        let said = engine.map(|engine| engine.queue.0 + engine.prefill.0);
+        let network_ms = said.map_or(0.0, |said| take(turn.ttft.0 - held - said));
+        let waited = take(turn.engine.map_or(turn.wait, |engine| engine.queue).0);
+        let cached = turn.cached.min(turn.prompt);
+        let missed = turn.missed();
+        let at_best = cached + missed;
+        let cost = |cached| turn.cost.prefill(turn.prompt.saturating_sub(cached), cached).0;
+        let miss_ms = take(cost(cached) - cost(at_best));
+        let prompt_ms = take(cost(at_best));
+        let rest = take(f64::INFINITY);
+        let (engine_ms, whole_ms) = if turn.streamed { (rest, 0.0) } else { (0.0, rest) };
+        Self {
+            queue_ms: held + waited,
+            miss_ms,
+            engine_ms,
+            network_ms,
+            prompt_ms,
+            whole_ms,
+        }
+    }
+
+    /// Why a turn was late, given that it was.
+    #[must_use]
+    pub fn cause(&self, objective: Millis) -> Cause {
+        if self.prompt_ms > objective.0 {
+            return Cause::Prompt;
+        }
+        let others = [
+            (Cause::Miss, self.miss_ms),
+            (Cause::Engine, self.engine_ms),
+            (Cause::Network, self.network_ms),
+            (Cause::Whole, self.whole_ms),
+        ];
+        let longest = others
+            .into_iter()
+            .fold((Cause::Queue, self.queue_ms), |longest, other| {
+                if other.1 > longest.1 { other } else { longest }
+            });
+        longest.0
+    }
+}
+
+impl FirstToken {
+    /// `m`: tokens that could have been cached, and were not. A prompt's last token is always computed.
+    #[must_use]
+    pub fn missed(&self) -> Tokens {
+        let most = self.prompt.saturating_sub(Tokens(1));
+        self.cacheable.min(most).saturating_sub(self.cached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OBJECTIVE: Millis = Millis(500.0);
+
+    /// 1,000 tokens of which 900 are cached and could be: 30 ms on an idle worker that keeps to its cost.
+    fn turn(ttft: f64) -> FirstToken {
+        FirstToken {
+            ttft: Millis(ttft),
+            held: Millis::ZERO,
+            wait: Millis::ZERO,
+            engine: None,
+            prompt: Tokens(1000),
+            cached: Tokens(900),
+            cacheable: Tokens(900),
+            cost: PrefillCost::linear(0.1, 20.0),
+            streamed: true,
+        }
+    }
+
+    fn cause(turn: FirstToken) -> Cause {
+        Parts::of(&turn).cause(OBJECTIVE)
+    }
+
+    #[test]
+    fn what_neither_waits_nor_misses_is_the_engines() {
+        assert_eq!(cause(turn(501.0)), Cause::Engine);
+        assert_eq!(Parts::of(&turn(501.0)).engine_ms, 471.0);
+    }
+
+    #[test]
+    fn waiting_in_the_router_or_at_the_engine_is_a_queue() {
+        let held = FirstToken {
+            held: Millis(480.0),
+            ..turn(520.0)
+        };
+        let behind_others = FirstToken {
+            wait: Millis(490.0),
+            ..turn(520.0)
+        };
+        for late in [held, behind_others] {
+            assert_eq!(cause(late), Cause::Queue);
+        }
+        assert_eq!(Parts::of(&behind_others).queue_ms, 490.0);
+    }
+
+    #[test]
+    fn tokens_that_somebody_held_and_that_were_computed_are_a_miss() {
+        let late = FirstToken {
+            prompt: Tokens(6000),
+            cached: Tokens(0),
+            cacheable: Tokens(5900),
+            ..turn(620.0)
+        };
+        let parts = Parts::of(&late);
+        assert_eq!(
+            (parts.miss_ms, parts.prompt_ms, parts.engine_ms),
+            (590.0, 30.0, 0.0)
+        );
+        assert_eq!(cause(late), Cause::Miss);
+        // The same prompt, which nobody could have held.
+        let new = FirstToken {
+            cacheable: Tokens(0),
+            ..late
+        };
+        assert_eq!(cause(new), Cause::Prompt);
+    }
+
+    #[test]
+    fn an_engines_own_times_tell_its_queue_from_the_network() {
+        let said = |queue, prefill| FirstToken {
+            engine: Some(EngineTimes {
+                queue: Millis(queue),
+                prefill: Millis(prefill),
+            }),
+            ..turn(600.0)
+        };
+        assert_eq!(cause(said(560.0, 30.0)), Cause::Queue);
+        assert_eq!(cause(said(10.0, 580.0)), Cause::Engine);
+        let lost = said(5.0, 30.0);
+        assert_eq!(cause(lost), Cause::Network);
+        assert_eq!(Parts::of(&lost).network_ms, 565.0);
+    }
+
+    #[test]
+    fn an_answer_that_comes_whole_is_late_for_itself() {
+        let late = FirstToken {
+            streamed: false,
+            ..turn(9000.0)
+        };
+        assert_eq!(cause(late), Cause::Whole);
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_add_up_and_none_is_negative(
+            times in prop::array::uniform5(-10.0..5000.0_f64),
+            tokens in prop::array::uniform3(0..20_000_u64),
+            says in any::<bool>(),
+            streamed in any::<bool>(),
+        ) {
+            let [ttft, held, wait, queue, prefill] = times.map(Millis);
+            let turn = FirstToken {
+                ttft,
+                held,
+                wait,
+                engine: says.then_some(EngineTimes { queue, prefill }),
+                prompt: Tokens(tokens[0]),
+                cached: Tokens(tokens[1]),
+                cacheable: Tokens(tokens[2]),
+                cost: PrefillCost::linear(0.1, 20.0),
+                streamed,
+            };
+            let parts = Parts::of(&turn);
+            let all = [
+                parts.queue_ms, parts.miss_ms, parts.engine_ms, parts.network_ms, parts.prompt_ms, parts.whole_ms,
+            ];
+            prop_assert!(all.iter().all(|ms| *ms >= 0.0), "{parts:?}");
+            prop_assert!((all.iter().sum::<f64>() - ttft.0.max(0.0)).abs() < 1e-6, "{parts:?}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! One decision, in a place of fixed size.
+
+use policy::ids::WorkerId;
+use policy::route::{PolicyName, Reason, Terms};
+use policy::slo::{Cause, Parts};
+use policy::units::{Millis, Tokens};
+
+use super::Made;
+use crate::path::arrival::trace::TraceId;
+
+/// Workers of which all terms are kept, the chosen one among them.
+pub const ROWS: usize = 16;
+
+/// A text that is cut to fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Short<const N: usize> {
+    length: u8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Short<N> {
+    const EMPTY: Self = Self {
+        length: 0,
+        bytes: [0; N],
+    };
+
+    fn set(&mut self, text: &[u8]) {
+        let length = text.len().min(N).min(usize::from(u8::MAX));
+        self.bytes[..length].copy_from_slice(&text[..length]);
+        // Cut to what a byte holds just before.
+        self.length = length as u8;
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// The text; a character that was cut in two is left out.
+    pub(super) fn text(&self) -> String {
+        let text = String::from_utf8_lossy(self.as_bytes());
+        text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
+    }
+}
+
+/// A worker's [`Terms`], to seven digits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "as in `Terms`")]
+pub struct Row {
+    pub worker: u32,
+    pub ready: bool,
+    pub cached: u32,
+    pub uncached: u32,
+    pub wait_ms: f32,
+    pub marginal_ms: f32,
+    pub fixed_ms: f32,
+    pub kappa: f32,
+    pub slo_ms: f32,
+    pub home_ms: f32,
+    pub affinity_ms: f32,
+    pub spread_ms: f32,
+    pub score: f32,
+}
+
+impl Row {
+    const EMPTY: Self = Self {
+        worker: 0,
+        ready: false,
+        cached: 0,
+        uncached: 0,
+        wait_ms: 0.0,
+        marginal_ms: 0.0,
+        fixed_ms: 0.0,
+        kappa: 0.0,
+        slo_ms: 0.0,
+        home_ms: 0.0,
+        affinity_ms: 0.0,
+        spread_ms: 0.0,
+        score: 0.0,
+    };
+
+    pub(super) fn of(terms: &Terms) -> Self {
+        Self {
+            worker: terms.worker.0,
+            ready: terms.ready,
+            cached: narrow(terms.cached),
+            uncached: narrow(terms.uncached),
+            wait_ms: terms.wait_ms as f32,
+            marginal_ms: terms.marginal_ms as f32,
+            fixed_ms: terms.fixed_ms as f32,
+            kappa: terms.kappa as f32,
+            slo_ms: terms.slo_ms as f32,
+            home_ms: terms.home_ms as f32,
+            affinity_ms: terms.affinity_ms as f32,
+            spread_ms: terms.spread_ms as f32,
+            score: terms.score as f32,
+        }
+    }
+
+    /// Predicted time to first token there.
+    #[must_use]
+    pub fn predicted_ttft_ms(&self) -> f32 {
+        self.wait_ms + self.marginal_ms + self.fixed_ms
+    }
+}
+
+fn narrow(tokens: Tokens) -> u32 {
+    u32::try_from(tokens.0).unwrap_or(u32::MAX)
+}
+
+/// Of the workers whose terms are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// How many there are.
+    pub workers: u32,
+    /// How many of them were ready.
+    pub ready: u32,
+    /// The one that holds most of the prompt, and how many tokens.
+    pub holder: Option<(u32, u32)>,
+}
+
+/// What came of a decision, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Came {
+    /// How the attempt ended; `None` as long as it has not.
+    pub outcome: Option<&'static str>,
+    /// From the turn's arrival to its end.
+    pub took: Millis,
+    /// From its arrival to its first token.
+    pub ttft: Option<Millis>,
+    /// Tokens of prompt and answer, as the worker counted them.
+    pub counted: Option<[u64; 2]>,
+    /// Cached tokens, as the worker reported them.
+    pub cached: Option<u64>,
+    /// Where the time went.
+    pub parts: Option<Parts>,
+    /// Why it was late, if it was.
+    pub cause: Option<Cause>,
+    /// Prompt tokens that another worker held, and those that were predicted here and were not there.
+    pub avoidable: [u64; 2],
+}
+
+impl Came {
+    const NOT_YET: Self = Self {
+        outcome: None,
+        took: Millis::ZERO,
+        ttft: None,
+        counted: None,
+        cached: None,
+        parts: None,
+        cause: None,
+        avoidable: [0; 2],
+    };
+}
+
+/// One decision.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Where it is in the ring's history; `u64::MAX` as long as there is none.
+    position: u64,
+    pub(super) sequence: u64,
+    pub(super) request: Short<128>,
+    pub(super) model: Short<64>,
+    pub(super) class: Short<64>,
+    pub(super) trace: Option<TraceId>,
+    pub(super) conversation: Option<u64>,
+    pub(super) objective: Millis,
+    pub(super) arrived: Millis,
+    pub(super) held: Millis,
+    pub(super) prompt: Tokens,
+    pub(super) policy: PolicyName,
+    pub(super) reason: Reason,
+    kept: u8,
+    rows: [Row; ROWS],
+    pub(super) rest: Rest,
+    /// What came of it.
+    pub came: Came,
+}
+
+impl Slot {
+    pub(super) const EMPTY: Self = Self {
+        position: u64::MAX,
+        sequence: 0,
+        request: Short::EMPTY,
+        model: Short::EMPTY,
+        class: Short::EMPTY,
+        trace: None,
+        conversation: None,
+        objective: Millis::ZERO,
+        arrived: Millis::ZERO,
+        held: Millis::ZERO,
+        prompt: Tokens::ZERO,
+        policy: PolicyName::Tail,
+        reason: Reason::LeastCost,
+        kept: 0,
+        rows: [Row::EMPTY; ROWS],
+        rest: Rest {
+            workers: 0,
+            ready: 0,
+            holder: None,
+        },
+        came: Came::NOT_YET,
+    };
+
+    pub(super) fn position(&self) -> Option<u64> {
+        (self.position != u64::MAX).then_some(self.position)
+    }
+
+    pub(super) fn write(&mut self, position: u64, made: &Made<'_>) {
+        let decision = made.decision;
+        self.position = position;
+        self.sequence = decision.sequence;
+        self.request.set(made.request);
+        self.model.set(made.model.as_bytes());
+        self.class.set(made.class.as_bytes());
+        self.trace = made.trace;
+        self.conversation = made.conversation;
+        self.objective = made.objective;
+        self.arrived = made.arrived;
+        self.held = made.held;
+        self.prompt = made.prompt;
+        self.policy = decision.policy;
+        self.reason = decision.reason;
+        self.came = Came::NOT_YET;
+        let mut best = [0; ROWS - 1];
+        let others = closest(&decision.terms, decision.chosen, &mut best);
+        self.rows[0] = Row::of(decision.chosen());
+        for (row, at) in self.rows[1..].iter_mut().zip(&best[..others]) {
+            *row = Row::of(&decision.terms[*at]);
+        }
+        // At most ROWS.
+        self.kept = 1 + others as u8;
+        self.rest = self.summarise(&decision.terms);
+    }
+
+    fn summarise(&self, terms: &[Terms]) -> Rest {
+        let kept = self.rows();
+        if terms.len() <= kept.len() {
+            return Self::EMPTY.rest;
+        }
+        let left_out = |terms: &&Terms| !kept.iter().any(|row| row.worker == terms.worker.0);
+        let (mut ready, mut holder) = (0, (WorkerId(0), Tokens::ZERO));
+        for terms in terms.iter() {
+            ready += u32::from(terms.ready);
+            if terms.cached > holder.1 && left_out(&terms) {
+                holder = (terms.worker, terms.cached);
+            }
+        }
+        let kept_ready = kept.iter().filter(|row| row.ready).count();
+        Rest {
+            workers: (terms.len() - kept.len()) as u32,
+            ready: ready.saturating_sub(kept_ready as u32),
+            holder: (holder.1 > Tokens::ZERO).then(|| (holder.0.0, narrow(holder.1))),
+        }
+    }
+
+    /// The workers whose terms are kept: the chosen one, then those that could be chosen, the best first.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows[..usize::from(self.kept).min(ROWS)]
+    }
+
+    /// The worker that was chosen.
+    #[must_use]
+    pub fn chosen(&self) -> Option<&Row> {
+        self.rows().first()
+    }
+
+    /// The worker that would have been chosen without that one.
+    #[must_use]
+    pub fn runner_up(&self) -> Option<&Row> {
+        self.rows()
+            .get(1)
+            .filter(|row| row.ready && row.score.is_finite())
+    }
+
+    /// Whether its first token came after its objective.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.came.ttft.is_some_and(|ttft| ttft > self.objective)
+    }
+}
+
+/// Finds the workers that came closest to being chosen. Returns how many.
+fn closest(terms: &[Terms], chosen: usize, best: &mut [usize; ROWS - 1]) -> usize {
+    let before = |one: usize, other: usize| {
+        let (one, other) = (&terms[one], &terms[other]);
+        (!one.ready)
+            .cmp(&!other.ready)
+            .then_with(|| one.score.total_cmp(&other.score))
+            .is_lt()
+    };
+    let mut count = 0;
+    for at in (0..terms.len()).filter(|at| *at != chosen) {
+        if count == best.len() && !before(at, best[count - 1]) {
+            continue;
+        }
+        let place = best[..count].partition_point(|&other| !before(at, other));
+        count = (count + 1).min(best.len());
+        best.copy_within(place..count - 1, place + 1);
+        best[place] = at;
+    }
+    count
+}

@@ -1,0 +1,76 @@
+//! The page as its reader asked for it: OpenMetrics, with exemplars, or Prometheus's older text format, without.
+
+use std::fmt;
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+
+/// How the page is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `text/plain; version=0.0.4`.
+    Text,
+    /// `application/openmetrics-text`.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a reader takes, by its `Accept`: OpenMetrics if that is named, as Prometheus does.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        let mut kinds = accept
+            .split(',')
+            .map(|kind| kind.split(';').next().unwrap_or_default());
+        if kinds.any(|kind| kind.trim().eq_ignore_ascii_case("application/openmetrics-text")) {
+            Self::OpenMetrics
+        } else {
+            Self::Text
+        }
+    }
+
+    /// Its `Content-Type`.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The page.
+    ///
+    /// # Errors
+    /// If a metric cannot be written.
+    pub(super) fn write(self, registry: &Registry) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, registry)?;
+        Ok(match self {
+            Self::OpenMetrics => page,
+            Self::Text => older(&page),
+        })
+    }
+}
+
+/// The same page in the older format: there a counter is called what its sample is called, and there are neither exemplars
+/// nor an end.
+fn older(page: &str) -> String {
+    let mut older = String::with_capacity(page.len());
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        let help = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '));
+        if let Some((name, help)) = help {
+            let typed = lines.next().unwrap_or_default();
+            let kind = typed.rsplit(' ').next().unwrap_or_default();
+            let ending = if kind == "counter" { "_total" } else { "" };
+            older.push_str(&format!(
+                "# HELP {name}{ending} {help}\n# TYPE {name}{ending} {kind}\n"
+            ));
+        } else if line != "# EOF" {
+            // Within a label's value a quotation mark has a backslash before it.
+            let sample = line.rfind(" # {trace_id=\"").map_or(line, |at| &line[..at]);
+            older.push_str(sample);
+            older.push('\n');
+        }
+    }
+    older
+}

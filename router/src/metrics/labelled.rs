@@ -1,0 +1,320 @@
+//! Metrics by label, bounded as the [table](super::table) says.
+//!
+//! A lookup is a hash of the label's values and one read lock; it allocates nothing. A value that has no series of its own is
+//! counted under `other`; a gauge of such is kept where nobody sees it, as the last of many would be no sum of them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::{Mutex, RwLock};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::gauge;
+
+use super::table::{Kind, MAX_WORKERS, OTHER, Spec, Values};
+use crate::path::arrival::trace::TraceId;
+
+/// Only grows.
+pub type Counter = counter::Counter;
+/// Whole numbers that go up and down.
+pub(super) type IntGauge = gauge::Gauge;
+/// Real numbers that go up and down.
+pub(super) type Gauge = gauge::Gauge<f64, AtomicU64>;
+
+/// Ways to ask for series that lead to another one, or to `other`, that are remembered.
+const MAX_ALIASES: usize = 1 << 18;
+
+/// A distribution.
+#[derive(Clone, Debug)]
+pub(super) struct Histogram {
+    inner: HistogramWithExemplars<TraceId>,
+    traced: bool,
+}
+
+/// The workers that have series of their own, the same for every metric.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Workers(Arc<Mutex<HashSet<String>>>);
+
+impl Workers {
+    /// Whether a worker has series of its own. Who asks while there is room has from then on.
+    pub(super) fn admit(&self, worker: &str) -> bool {
+        let mut known = self.0.lock();
+        if known.contains(worker) {
+            return true;
+        }
+        known.len() < MAX_WORKERS && known.insert(worker.to_owned())
+    }
+}
+
+/// What can be counted by label.
+pub trait Made: Clone + fmt::Debug + Send + Sync + EncodeMetric + 'static {
+    /// One at zero.
+    fn made(spec: &Spec) -> Self;
+    /// What it is called on the page.
+    const TYPE: MetricType;
+}
+
+impl Made for Counter {
+    const TYPE: MetricType = MetricType::Counter;
+
+    fn made(_: &Spec) -> Self {
+        Self::default()
+    }
+}
+
+impl Made for IntGauge {
+    const TYPE: MetricType = MetricType::Gauge;
+
+    fn made(_: &Spec) -> Self {
+        Self::default()
+    }
+}
+
+impl Made for Gauge {
+    const TYPE: MetricType = MetricType::Gauge;
+
+    fn made(_: &Spec) -> Self {
+        Self::default()
+    }
+}
+
+impl Made for Histogram {
+    const TYPE: MetricType = MetricType::Histogram;
+
+    fn made(spec: &Spec) -> Self {
+        let (bounds, traced) = match spec.kind {
+            Kind::Histogram(buckets) => (buckets.bounds, buckets.exemplars),
+            Kind::Counter | Kind::Gauge => (&[][..], false),
+        };
+        Self {
+            inner: HistogramWithExemplars::new(bounds.iter().copied()),
+            traced,
+        }
+    }
+}
+
+impl Histogram {
+    /// Another value.
+    pub(super) fn observe(&self, value: f64) {
+        self.inner.observe(value, None, None);
+    }
+
+    /// Another value, of a request of this trace.
+    pub(super) fn observe_of(&self, value: f64, trace: Option<TraceId>) {
+        self.inner.observe(value, trace.filter(|_| self.traced), None);
+    }
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        self.inner.encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+impl EncodeLabelSet for TraceId {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        [("trace_id", self.as_str())].encode(encoder)
+    }
+}
+
+/// A hash that is its own.
+#[derive(Default)]
+struct Itself(u64);
+
+impl Hasher for Itself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// A metric by its labels' values.
+#[derive(Debug)]
+pub struct Labelled<M> {
+    shared: Arc<Shared<M>>,
+}
+
+impl<M> Clone for Labelled<M> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared<M> {
+    spec: &'static Spec,
+    workers: Workers,
+    series: RwLock<Series<M>>,
+}
+
+/// Values that were asked for, and the series that they lead to.
+type Asked<M> = (Box<[Box<str>]>, M);
+
+#[derive(Debug)]
+struct Series<M> {
+    /// By the hash of what is asked for.
+    asked: HashMap<u64, Asked<M>, BuildHasherDefault<Itself>>,
+    /// What the page shows, in its order.
+    shown: BTreeMap<Vec<String>, M>,
+    /// Names that a label has had, where others give them.
+    names: Vec<HashSet<String>>,
+}
+
+/// What becomes of the values that were asked for.
+enum Folded {
+    /// They have a series of their own.
+    Not,
+    /// Some have not: they come under `other`. Whether that can be remembered by them.
+    Into { is_bounded: bool },
+}
+
+impl<M: Made> Labelled<M> {
+    pub(super) fn new(spec: &'static Spec, workers: Workers) -> Self {
+        let series = RwLock::new(Series {
+            asked: HashMap::default(),
+            shown: BTreeMap::new(),
+            names: vec![HashSet::new(); spec.labels.len()],
+        });
+        Self {
+            shared: Arc::new(Shared {
+                spec,
+                workers,
+                series,
+            }),
+        }
+    }
+
+    /// The series with these values, one for each label; shown from now on, if only as zero.
+    pub fn with_label_values(&self, values: &[&str]) -> M {
+        let key = hash(values);
+        if let Some((known, metric)) = self.shared.series.read().asked.get(&key)
+            && known.iter().map(|value| &**value).eq(values.iter().copied())
+        {
+            return metric.clone();
+        }
+        self.first(key, values)
+    }
+
+    /// The first time that these values are asked for.
+    fn first(&self, key: u64, values: &[&str]) -> M {
+        let Shared { spec, workers, .. } = &*self.shared;
+        debug_assert_eq!(values.len(), spec.labels.len(), "{} {values:?}", spec.name);
+        let mut series = self.shared.series.write();
+        let (own, folded) = own(spec, workers, &mut series.names, values);
+        let metric = match folded {
+            // Seen by nobody.
+            Folded::Into { .. } if spec.kind == Kind::Gauge => M::made(spec),
+            _ => series.shown.entry(own).or_insert_with(|| M::made(spec)).clone(),
+        };
+        let may_remember = match folded {
+            Folded::Not => true,
+            Folded::Into { is_bounded } => is_bounded && series.asked.len() < MAX_ALIASES,
+        };
+        if may_remember {
+            let values = values.iter().map(|value| Box::from(*value)).collect();
+            // Two sets of values with one hash take turns.
+            series.asked.insert(key, (values, metric.clone()));
+        }
+        metric
+    }
+
+    /// How many series there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.shared.series.read().shown.len()
+    }
+}
+
+/// The values of the series that these are counted in.
+fn own(
+    spec: &Spec,
+    workers: &Workers,
+    names: &mut [HashSet<String>],
+    values: &[&str],
+) -> (Vec<String>, Folded) {
+    let mut folded = Folded::Not;
+    let labels = spec.labels.iter().zip(values).zip(names);
+    let own = labels.map(|((label, value), names)| {
+        let (has_own, is_bounded) = match label.values {
+            Values::Worker => (workers.admit(value), true),
+            Values::Of(known) => {
+                let is_known = known.contains(value);
+                debug_assert!(
+                    is_known,
+                    "{}: {}={value} is not in the table",
+                    spec.name, label.name
+                );
+                (is_known, false)
+            }
+            Values::Named(_, most) => {
+                let has_own = names.contains(*value) || names.len() < most;
+                if has_own {
+                    names.insert((*value).to_owned());
+                }
+                (has_own, false)
+            }
+        };
+        if has_own {
+            return (*value).to_owned();
+        }
+        let all = !matches!(folded, Folded::Into { is_bounded: false });
+        folded = Folded::Into {
+            is_bounded: is_bounded && all,
+        };
+        OTHER.to_owned()
+    });
+    (own.collect(), folded)
+}
+
+fn hash(values: &[&str]) -> u64 {
+    let mut hasher = Itself::default();
+    for value in values {
+        hasher.write(value.as_bytes());
+    }
+    hasher.finish()
+}
+
+impl<M: Made> EncodeMetric for Labelled<M> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let names = self.shared.spec.labels;
+        for (values, metric) in &self.shared.series.read().shown {
+            if names.is_empty() {
+                metric.encode(encoder)?;
+                return Ok(());
+            }
+            let labels: Vec<(&str, &str)> = names
+                .iter()
+                .map(|label| label.name)
+                .zip(values.iter().map(String::as_str))
+                .collect();
+            metric.encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        M::TYPE
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shared.series.read().shown.is_empty()
+    }
+}

@@ -1,0 +1,167 @@
+//! Every metric there is: what it counts, in what, by which labels, and how many series that can be.
+//!
+//! The registry is made from this table, and so is docs/metrics.md. A metric that is not in it cannot be made, and a label's
+//! value that is not is a mistake that tests find ([`super::labelled`]).
+
+mod admin;
+mod admission;
+mod caches;
+mod failures;
+mod gen_ai;
+mod requests;
+mod tail;
+mod workers;
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down; set when the page is asked for.
+    Gauge,
+    /// A distribution, with these upper bounds.
+    Histogram(&'static Buckets),
+}
+
+/// Upper bounds of a histogram's buckets, and what they are for.
+#[derive(Debug, PartialEq)]
+pub struct Buckets {
+    /// The bounds, without infinity.
+    pub bounds: &'static [f64],
+    /// Whether its buckets name a trace each.
+    pub exemplars: bool,
+}
+
+impl Eq for Buckets {}
+
+/// Which values a label can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Names of workers: [`MAX_WORKERS`] of them, and `other` for the rest.
+    Worker,
+    /// One of these.
+    Of(&'static [&'static str]),
+    /// Names that others give: what they are, and how many; what comes later is `other`.
+    Named(&'static str, usize),
+}
+
+/// A label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Its name.
+    pub name: &'static str,
+    /// What it can be.
+    pub values: Values,
+}
+
+/// A metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// As Prometheus spells it.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// What it is in.
+    pub unit: &'static str,
+    /// By what.
+    pub labels: &'static [Label],
+    /// What it says.
+    pub help: &'static str,
+    /// What the OpenTelemetry semantic conventions for generative AI call it, or the nearest that they have.
+    pub gen_ai: Option<&'static str>,
+}
+
+/// Workers with series of their own: the first so many of the configuration, and those that are added while there is room.
+pub const MAX_WORKERS: usize = 64;
+/// Most series of one router, whatever its fleet.
+pub const MAX_SERIES: usize = 20_000;
+/// The label's value for what has no series of its own.
+pub const OTHER: &str = "other";
+
+/// Times to first token: from a cached short prompt to a minute in a queue.
+pub const SECONDS: Buckets = Buckets {
+    bounds: &[
+        0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+    ],
+    exemplars: false,
+};
+/// The same, each bucket with a trace.
+pub const TRACED_SECONDS: Buckets = Buckets {
+    exemplars: true,
+    ..SECONDS
+};
+/// Tokens.
+pub const TOKENS: Buckets = Buckets {
+    bounds: &[0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0],
+    exemplars: false,
+};
+
+const WORKER: Label = Label {
+    name: "worker",
+    values: Values::Worker,
+};
+const KEY: Label = Label {
+    name: "key",
+    values: Values::Named(
+        "a key's name, `anonymous` without keys, empty for who had none",
+        100,
+    ),
+};
+const CLASS: Label = Label {
+    name: "class",
+    values: Values::Named("`default`, `header`, or a configured class of objectives", 20),
+};
+
+/// A label with a fixed set of values.
+const fn of(name: &'static str, values: &'static [&'static str]) -> Label {
+    Label {
+        name,
+        values: Values::Of(values),
+    }
+}
+
+/// All metrics, by what they are about.
+pub const TABLE: &[(&str, &[Spec])] = &[
+    ("Requests and turns", requests::TABLE),
+    ("Generative AI, by its semantic conventions", gen_ai::TABLE),
+    ("Admission and configuration", admission::TABLE),
+    ("Administration", admin::TABLE),
+    ("Workers", workers::TABLE),
+    ("Caches and their events", caches::TABLE),
+    ("Failures", failures::TABLE),
+    ("Objectives, habits and the free tail", tail::TABLE),
+];
+
+/// The metric of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Spec> {
+    let mut all = TABLE.iter().flat_map(|(_, specs)| *specs);
+    all.find(|spec| spec.name == name)
+}
+
+impl Values {
+    /// How many there are at most, `other` included.
+    #[must_use]
+    pub fn most(self) -> usize {
+        match self {
+            Self::Worker => MAX_WORKERS + 1,
+            Self::Of(values) => values.len(),
+            Self::Named(_, most) => most + 1,
+        }
+    }
+}
+
+impl Spec {
+    /// How many series it can be at most.
+    #[must_use]
+    pub fn most_series(&self) -> usize {
+        let each = match self.kind {
+            Kind::Counter | Kind::Gauge => 1,
+            // The bounds, infinity, sum and count.
+            Kind::Histogram(buckets) => buckets.bounds.len() + 3,
+        };
+        self.labels
+            .iter()
+            .fold(each, |series, label| series * label.values.most())
+    }
+}

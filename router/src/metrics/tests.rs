@@ -1,0 +1,219 @@
+use std::collections::BTreeSet;
+
+use policy::slo::Cause;
+use policy::units::Millis;
+
+use super::labelled::{Gauge, Histogram};
+use super::table::{MAX_SERIES, MAX_WORKERS, OTHER, Spec, TABLE, Values};
+use super::*;
+use crate::path::arrival::trace::TraceId;
+
+fn page(metrics: &Metrics, format: Format) -> String {
+    format.write(&metrics.registry).unwrap()
+}
+
+fn samples(page: &str) -> usize {
+    page.lines().filter(|line| !line.starts_with('#')).count()
+}
+
+fn all() -> impl Iterator<Item = &'static Spec> {
+    TABLE.iter().flat_map(|(_, specs)| *specs)
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    if std::env::var_os("TAILROUTE_BLESS").is_some() {
+        std::fs::write(path, markdown()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == markdown(),
+        "docs/metrics.md is not what the table says. Write it anew with `TAILROUTE_BLESS=1 cargo test -p tailroute --lib metrics`"
+    );
+}
+
+#[test]
+fn every_metric_of_the_table_is_made_once_and_named_as_the_field_does() {
+    Metrics::new().unwrap();
+    let mut names = BTreeSet::new();
+    for spec in all() {
+        assert!(names.insert(spec.name), "{} is there twice", spec.name);
+        let counts = spec.name.ends_with("_total");
+        assert_eq!(counts, spec.kind == table::Kind::Counter, "{}", spec.name);
+        assert!(spec.help.ends_with('.'), "{}: a help is a sentence", spec.name);
+        for unit in ["seconds", "tokens"] {
+            let named = spec
+                .name
+                .trim_end_matches("_total")
+                .ends_with(&format!("_{unit}"));
+            assert!(!named || spec.unit == unit, "{} is in {}", spec.name, spec.unit);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_in_the_table_cannot_be_made() {
+    let metrics = Registrar::default();
+    let told = |made: Result<Labelled<Counter>, MetricError>| made.err().unwrap();
+    assert_eq!(
+        told(metrics.counter("nonsense_total")),
+        MetricError::Unknown("nonsense_total")
+    );
+    let gauge = "tailroute_tasks";
+    assert_eq!(told(metrics.counter(gauge)), MetricError::OtherKind(gauge));
+    let counter = "tailroute_retries_total";
+    metrics.counter(counter).unwrap();
+    assert_eq!(told(metrics.counter(counter)), MetricError::Twice(counter));
+}
+
+#[test]
+fn all_series_together_are_bounded() {
+    let most: usize = all().map(Spec::most_series).sum();
+    assert!(most < MAX_SERIES, "{most}");
+}
+
+/// Every combination of the values of a metric's labels, with these workers and these names.
+fn combinations(spec: &Spec, workers: &[String], names: &[String]) -> Vec<Vec<String>> {
+    let values = spec.labels.iter().map(|label| match label.values {
+        Values::Worker => workers.to_vec(),
+        Values::Of(values) => values.iter().map(|value| (*value).to_owned()).collect(),
+        Values::Named(..) => names.to_vec(),
+    });
+    values.fold(vec![Vec::new()], |all, values| {
+        let with = |before: &Vec<String>| -> Vec<Vec<String>> {
+            let one = |value: &String| [before.clone(), vec![value.clone()]].concat();
+            values.iter().map(one).collect()
+        };
+        all.iter().flat_map(with).collect()
+    })
+}
+
+#[test]
+fn ten_thousand_workers_with_everything_that_can_happen_to_each_stay_below_twenty_thousand_series() {
+    let workers: Vec<String> = (0..10_000).map(|worker| format!("w{worker}")).collect();
+    let names: Vec<String> = (0..300).map(|name| format!("n{name}")).collect();
+    let metrics = Registrar::default();
+    for spec in all() {
+        let combinations = combinations(spec, &workers, &names);
+        let every = combinations
+            .iter()
+            .map(|values| -> Vec<&str> { values.iter().map(String::as_str).collect() });
+        match spec.kind {
+            table::Kind::Counter => {
+                let metric = metrics.counter(spec.name).unwrap();
+                every.for_each(|values| {
+                    metric.with_label_values(&values).inc();
+                });
+            }
+            table::Kind::Gauge => {
+                let metric = metrics.gauge(spec.name).unwrap();
+                every.for_each(|values| {
+                    metric.with_label_values(&values).set(1);
+                });
+            }
+            table::Kind::Histogram(_) => {
+                let metric = metrics.histogram(spec.name).unwrap();
+                every.for_each(|values| metric.with_label_values(&values).observe(0.1));
+            }
+        }
+    }
+    let (registry, ..) = metrics.done();
+    let page = Format::Text.write(&registry).unwrap();
+    let (found, most): (usize, usize) = (samples(&page), all().map(Spec::most_series).sum());
+    assert!(found <= most && found < MAX_SERIES, "{found} of {most}");
+    assert!(found > MAX_SERIES / 3, "{found}: the test has lost its way");
+    let turns = |worker: &str| format!("tailroute_worker_turns_total{{worker=\"{worker}\"}}");
+    assert!(page.contains(&format!("{} 1\n", turns(&format!("w{}", MAX_WORKERS - 1)))));
+    assert!(!page.contains(&turns(&format!("w{MAX_WORKERS}"))));
+    assert!(page.contains(&format!("{} {}\n", turns(OTHER), 10_000 - MAX_WORKERS)));
+    let in_flight = format!("tailroute_worker_in_flight{{worker=\"{OTHER}\"}}");
+    assert!(
+        !page.contains(&in_flight),
+        "the last of many gauges is no sum of them"
+    );
+}
+
+#[test]
+fn the_same_workers_have_series_of_their_own_in_every_metric() {
+    let metrics = Metrics::new().unwrap();
+    let names: Vec<String> = (0..MAX_WORKERS).map(|worker| format!("w{worker}")).collect();
+    metrics.name_workers(names.iter().map(String::as_str));
+    for worker in ["late", "w0"] {
+        metrics.retry(worker);
+        metrics.decision("tail", "least_cost", worker);
+    }
+    let page = page(&metrics, Format::Text);
+    for name in ["tailroute_retries_total", "tailroute_worker_turns_total"] {
+        assert!(page.contains(&format!("{name}{{worker=\"w0\"}} 1")), "{name}");
+        assert!(
+            page.contains(&format!("{name}{{worker=\"{OTHER}\"}} 1")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn names_that_others_give_are_bounded_and_escaped() {
+    let spec = table::find("gen_ai_server_time_to_first_token_seconds").unwrap();
+    let metric = Labelled::<Histogram>::new(spec, Workers::default());
+    for model in 0..1000 {
+        metric
+            .with_label_values(&["chat", &format!("m{model}")])
+            .observe(0.1);
+    }
+    assert_eq!(metric.len(), 17);
+    let metrics = Metrics::new().unwrap();
+    metrics.violation("say \"x\\y\"\n", Cause::Queue);
+    assert!(page(&metrics, Format::Text).contains(r#"class="say \"x\\y\"\n""#));
+}
+
+#[test]
+fn a_bucket_names_the_trace_of_its_last_request_to_those_who_read_openmetrics() {
+    let metrics = Metrics::new().unwrap();
+    let trace = |digit: char| TraceId::read(digit.to_string().repeat(32).as_bytes());
+    let first_token = |ms: f64, digit| {
+        let (actual, error) = (Millis(ms), Millis(1.0));
+        metrics.first_token("w", "default", [actual, error, Millis(100.0)], trace(digit));
+    };
+    first_token(30.0, 'a');
+    first_token(30.0, 'b');
+    first_token(300.0, 'c');
+    let open = page(&metrics, Format::OpenMetrics);
+    let bucket = |le: &str, count, digit: &str| {
+        let trace = digit.repeat(32);
+        format!(
+            "tailroute_time_to_first_token_seconds_bucket{{le=\"{le}\",worker=\"w\"}} {count} # {{trace_id=\"{trace}\"}}"
+        )
+    };
+    assert!(open.contains(&bucket("0.05", 2, "b")), "{open}");
+    assert!(open.contains(&bucket("0.3", 3, "c")), "{open}");
+    assert!(open.ends_with("# EOF\n"));
+    let older = page(&metrics, Format::Text);
+    assert!(!older.contains("trace_id") && !older.contains("EOF"));
+    assert_eq!(samples(&older), samples(&open));
+    assert!(older.contains("# TYPE tailroute_slo_turns_total counter\n"));
+    assert!(older.contains("# HELP tailroute_slo_turns_total Turns by the class"));
+    assert!(open.contains("# TYPE tailroute_slo_turns counter\n"));
+}
+
+#[test]
+fn a_reader_gets_the_format_that_it_names() {
+    // As Prometheus asks.
+    let prometheus =
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+    assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
+    for other in ["", "*/*", "text/plain", "application/json"] {
+        assert_eq!(Format::accepted(other), Format::Text, "{other}");
+    }
+}
+
+#[test]
+fn whole_and_real_numbers_are_written_as_such() {
+    let spec = table::find("tailroute_tail_scale_ratio").unwrap();
+    let metric = Labelled::<Gauge>::new(spec, Workers::default());
+    metric.with_label_values(&[]).set(0.85);
+    let mut registry = Registry::default();
+    registry.register("x", "X", metric);
+    assert!(Format::Text.write(&registry).unwrap().ends_with("\nx 0.85\n"));
+}
