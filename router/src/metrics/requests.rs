@@ -50,6 +50,9 @@ impl Requests {
         for why in ["elsewhere", "mistaken"] {
             self.avoidable.with_label_values(&[why]);
         }
+        for met in ["true", "false"] {
+            self.slo_turns.with_label_values(&["default", met]);
+        }
         for cause in Cause::ALL {
             self.violations.with_label_values(&["default", cause.as_str()]);
         }

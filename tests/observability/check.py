@@ -1,0 +1,200 @@
+"""What deploy/observability promises: boards that Grafana reads and that show something, alerts that fire, links that lead on.
+
+    scripts/observability test
+"""
+
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from fleet import OBSERVABILITY, ROOT, Fleet, Processes, get, until
+
+BOARDS = sorted((OBSERVABILITY / "grafana").glob("*.json"))
+RULES = OBSERVABILITY / "prometheus" / "tailroute.rules.yml"
+BINARIES = pathlib.Path(sys.argv.pop(1)).resolve()
+
+
+def panels(board):
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def queries():
+    """Each panel's queries, with the boards' variables as they are when everything is chosen."""
+    for path in BOARDS:
+        for panel in panels(json.loads(path.read_text())):
+            for target in panel["targets"]:
+                query = target["expr"].replace("$__rate_interval", "1m")
+                yield f"{path.name}: {panel['title']}", re.sub(r"\$\w+", ".*", query)
+
+
+def lost(given, read, path=""):
+    """What of a document is not there any more after it was read and written again."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        for key, value in given.items():
+            yield from lost(value, read[key], f"{path}.{key}") if key in read else [f"{path}.{key}"]
+    elif isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
+        for at, (one, other) in enumerate(zip(given, read)):
+            yield from lost(one, other, f"{path}[{at}]")
+    elif given != read:
+        yield f"{path}: {given!r} was read as {read!r}"
+
+
+def alerts():
+    return re.findall(r"- alert: (\w+)", RULES.read_text())
+
+
+class Written(unittest.TestCase):
+    """What can be said without running anything."""
+
+    def test_boards_are_what_grafanas_own_types_read(self):
+        register_default_plugins()
+        self.assertGreaterEqual(len(BOARDS), 2)
+        for path in BOARDS:
+            given = json.loads(path.read_text())
+            read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(given)))
+            self.assertEqual(list(lost(given, read)), [], path.name)
+
+    def test_panels_are_explained_and_none_covers_another(self):
+        for path in BOARDS:
+            taken = set()
+            for panel in json.loads(path.read_text())["panels"]:
+                at = panel["gridPos"]
+                cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+                self.assertFalse(cells & taken, f"{path.name}: {panel['title']}")
+                self.assertLessEqual(at["x"] + at["w"], 24, panel["title"])
+                taken |= cells
+                self.assertTrue(panel["type"] == "row" or panel["description"].endswith("."), panel["title"])
+
+    def test_every_metric_that_is_asked_for_is_documented(self):
+        known = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.M))
+        texts = [*queries(), ("rules", RULES.read_text())]
+        for where, text in texts:
+            for name in re.findall(r"\b(?:tailroute|gen_ai)_\w+(?=[\[{ )\n])", text):
+                base = re.sub(r"_(bucket|sum|count)$", "", name)
+                self.assertTrue({name, base} & known or name.startswith("gen_ai_token"), f"{where}: {name}")
+
+    def test_every_alert_has_a_runbook_and_every_runbook_an_alert(self):
+        pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+        listed = pages.pop("README")
+        self.assertEqual(set(alerts()), set(pages))
+        rules = RULES.read_text()
+        for alert, page in pages.items():
+            self.assertTrue(page.startswith(f"# {alert}\n"), alert)
+            for heading in ("**What it means.**", "**Where to look", "hat to do"):
+                self.assertIn(heading, page, alert)
+            self.assertIn(f"docs/runbooks/{alert}.md", rules)
+            self.assertIn(f"({alert}.md)", listed)
+
+    def test_rules_and_routes_are_what_prometheus_and_alertmanager_read(self):
+        prometheus, alertmanager = OBSERVABILITY / "prometheus", OBSERVABILITY / "alertmanager"
+        routes = str(alertmanager / "alertmanager.example.yml")
+        for command in (
+            ["promtool", "check", "rules", str(RULES)],
+            ["promtool", "check", "config", "--syntax-only", str(prometheus / "prometheus.example.yml")],
+            ["promtool", "test", "rules", str(prometheus / "tailroute.rules.test.yml")],
+            ["amtool", "check-config", routes],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}{done.stderr}")
+        for severity, receiver in (("page", "pager"), ("ticket", "tickets")):
+            command = ["amtool", "config", "routes", "test", f"--config.file={routes}", f"severity={severity}"]
+            routed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            self.assertEqual(routed.strip(), receiver)
+        tested = (prometheus / "tailroute.rules.test.yml").read_text()
+        for alert in alerts():
+            self.assertIn(f"alertname: {alert}\n", tested)
+
+
+class Running(unittest.TestCase):
+    """A fleet of which one engine becomes slow, watched by Prometheus."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.processes = Processes(cls.folder.name).__enter__()
+        try:
+            cls.fleet = Fleet(cls.processes, BINARIES)
+        except BaseException:
+            cls.tearDownClass()
+            raise
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.processes.__exit__()
+        for log in pathlib.Path(cls.folder.name).glob("*.log"):
+            print(f"--- {log.name}\n{log.read_text()[-1500:]}", file=sys.stderr) if "-v" in sys.argv else None
+        cls.folder.cleanup()
+
+    def shows(self, query):
+        samples = self.fleet.query(query)
+        return any(math.isfinite(float(sample["value"][1])) for sample in samples)
+
+    def test_1_every_panel_shows_something(self):
+        empty = until_shown(self.fleet, self.shows)
+        self.assertEqual(empty, [])
+
+    def test_2_a_slow_engine_leads_from_the_alert_to_the_turn_and_its_cause(self):
+        fleet = self.fleet
+        fleet.slow(0, 200.0)
+        fleet.turns(16, 300)
+
+        def firing():
+            fired = json.loads(get(f"{fleet.prometheus}/api/v1/alerts"))["data"]["alerts"]
+            named = [alert for alert in fired if alert["labels"]["alertname"] == "TailrouteTtftBudgetBurnsFast"]
+            return [alert for alert in named if alert["state"] == "firing"]
+
+        alert = until("the alert fires", firing)[0]
+        # From here on by what each thing says of the next one.
+        self.assertTrue((ROOT / alert["annotations"]["runbook"]).is_file())
+        late = json.loads(get(fleet.admin + alert["annotations"]["explain"]))["decisions"]
+        self.assertTrue(late)
+        slow = [found for found in late if found["worker"] == "engine-0"]
+        self.assertGreater(len(slow), len(late) / 2, late)
+        ended = [found["outcome"]["cause"] for found in slow if found["outcome"]["cause"]]
+        self.assertIn("engine", ended)
+        by_cause = fleet.query('sum by (cause) (tailroute_slo_violations_total) > 0')
+        self.assertIn("engine", [sample["metric"]["cause"] for sample in by_cause])
+        one = json.loads(get(f"{fleet.admin}/admin/v1/decisions/{slow[0]['request']}"))["decisions"][0]
+        self.assertEqual(one["trace"], slow[0]["trace"])
+
+    def test_3_an_exemplar_leads_to_its_decision(self):
+        fleet = self.fleet
+
+        def exemplars():
+            url = f"{fleet.prometheus}/api/v1/query_exemplars?query=tailroute_time_to_first_token_seconds_bucket"
+            series = json.loads(get(url + "&start=0&end=9999999999"))["data"]
+            return [exemplar["labels"]["trace_id"] for each in series for exemplar in each["exemplars"]]
+
+        trace = until("there are exemplars", exemplars)[0]
+        found = json.loads(get(f"{fleet.admin}/admin/v1/decisions?trace={trace}"))["decisions"]
+        self.assertEqual([decision["trace"] for decision in found], [trace])
+
+
+def until_shown(fleet, shows):
+    """The panels' queries that show nothing, once Prometheus has looked often enough for the others."""
+    missing = []
+
+    def looked():
+        # A rate needs something that goes on.
+        fleet.turns(16, 300)
+        missing[:] = [(where, query) for where, query in queries() if not shows(query)]
+        return not missing
+
+    try:
+        until("every panel shows something", looked)
+    except AssertionError:
+        pass
+    return missing
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
