@@ -10,17 +10,23 @@
 //! | [`status`] | metrics, health, `slo`, `config` |
 //! | [`decisions`] | why turns went where they went, and why they were late |
 //! | [`policy`] | the policy in force, its history, changes, rollback |
+//! | [`workers`] | each worker, taken out and back, its α |
 //! | [`audit`] | who changed what |
+//! | [`events`] | what changes, as it happens |
+//! | [`openapi`] | the document of all this |
 //! | [`operation`], [`call`], [`problem`], [`serve`] | what all of them share |
 
 pub mod audit;
 pub mod call;
 pub mod decisions;
+pub mod events;
+pub mod openapi;
 pub mod operation;
 pub mod policy;
 pub mod problem;
 pub mod serve;
 pub mod status;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +48,10 @@ pub fn operations() -> Vec<Operation> {
         status::operations(),
         decisions::operations(),
         policy::operations(),
+        workers::operations(),
         audit::operations(),
+        events::operations(),
+        openapi::operations(),
     ]
     .into_iter()
     .flatten()

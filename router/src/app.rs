@@ -26,12 +26,14 @@ use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::decisions::Decisions;
 use crate::feedback::{ClassState, Feedback};
+use crate::fleet::breaker::Standing;
 use crate::fleet::health::Probe;
 use crate::fleet::hints::Told;
 use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
 use crate::metrics::{Gauges, MetricError, Metrics, WorkerGauges};
+use crate::operator::events::Kind;
 use crate::operator::revisions::{Change, Revision, Revisions, Stale};
 use crate::operator::{AuditError, Operator, tokens};
 use crate::path::arrival::trace::Ids;
@@ -254,7 +256,7 @@ impl App {
         self.tls.reload(config)?;
         let policy = self.policy.configure(self.clock.now(), config.routing.settings());
         if let Some((_, after)) = &policy {
-            self.metrics.policy_changed(after.source.as_str());
+            self.policy_changed(after);
         }
         self.operator
             .tokens
@@ -278,8 +280,34 @@ impl App {
         expected: Option<u64>,
     ) -> Result<(Arc<Revision>, Arc<Revision>), Stale> {
         let changed = self.policy.apply(self.clock.now(), change, expected)?;
-        self.metrics.policy_changed(changed.1.source.as_str());
+        self.policy_changed(&changed.1);
         Ok(changed)
+    }
+
+    /// Puts an earlier policy in force again, if that is due. Returns what was in force and what is.
+    pub fn revert_policy(&self) -> Option<(Arc<Revision>, Arc<Revision>)> {
+        let changed = self.policy.revert(self.clock.now())?;
+        self.policy_changed(&changed.1);
+        Some(changed)
+    }
+
+    fn policy_changed(&self, now: &Revision) {
+        self.metrics.policy_changed(now.source.as_str());
+        let now = serde_json::to_value(now).unwrap_or_default();
+        self.operator.events.tell(Kind::Policy, "policy", now);
+    }
+
+    /// A worker may be given work by now, or may not any more.
+    pub fn worker_changed(&self, worker: &Worker) {
+        let now = serde_json::json!({ "ready": worker.is_ready(), "well": worker.is_well(), "hold": worker.hold() });
+        self.operator.events.tell(Kind::Worker, worker.name(), now);
+    }
+
+    /// A worker's breaker has opened.
+    pub fn breaker_opened(&self, worker: &Worker) {
+        self.metrics.breaker_opened(worker.name());
+        let now = serde_json::json!({ "breaker": Standing::Open.as_str() });
+        self.operator.events.tell(Kind::Breaker, worker.name(), now);
     }
 
     /// Sends a turn to a worker. Dropping what comes back hangs up.
@@ -368,7 +396,11 @@ impl App {
 
     /// Records whether a worker is well and acts on the change that it makes, if any.
     pub fn note_health(&self, worker: &Worker, probe: Probe) {
-        match worker.observe_health(self.clock.now(), probe) {
+        let changed = worker.observe_health(self.clock.now(), probe);
+        if changed.is_some() {
+            self.worker_changed(worker);
+        }
+        match changed {
             Some(true) => info!(worker = worker.name(), "ready"),
             Some(false) => {
                 warn!(
@@ -407,43 +439,7 @@ impl App {
     /// What is true now, for the metrics page.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
-        let now = self.clock.now();
         let rule = self.feedback.rule();
-        let next_prompt = self.next_prompt();
-        let worker = |worker: &Arc<Worker>| {
-            let costs = self.feedback.costs.lock().state(worker.id);
-            let resident = self.knowledge.held(worker.id);
-            let kv_live = self.knowledge.stored(worker.id).is_some();
-            let told = self
-                .knowledge
-                .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
-            let (blocks, kv_bindings) = told.unwrap_or_default();
-            let breaker = worker.condition(now).breaker;
-            let ttft_errors = worker.errors.lock().quantiles();
-            worker.with_load(|load| {
-                let utilisation = load.utilisation.at(now);
-                let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
-                WorkerGauges {
-                    name: worker.name().to_owned(),
-                    ready: worker.is_ready(),
-                    breaker,
-                    ttft_errors,
-                    in_flight: load.in_flight,
-                    wait: load.pending.wait(now),
-                    utilisation,
-                    resident,
-                    kv_live,
-                    kv_blocks: blocks as u64,
-                    kv_bindings,
-                    cost: load.cost,
-                    cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
-                    gate: rule.gate(utilisation),
-                    xi_tokens: xi.min(1e9),
-                    tail_tokens: rule.tail(xi, next_prompt, utilisation).as_f64(),
-                    queue: load.figure,
-                }
-            })
-        };
         let habits = {
             let conversations = self.feedback.conversations.lock();
             let all = ClassState::of(None, conversations.habits.all());
@@ -452,7 +448,12 @@ impl App {
             classes
         };
         Gauges {
-            workers: self.fleet.workers().iter().map(worker).collect(),
+            workers: self
+                .fleet
+                .workers()
+                .iter()
+                .map(|worker| self.worker_gauges(worker))
+                .collect(),
             index: self.knowledge.index_stats(),
             losses: self.knowledge.losses(),
             slo_share: self.live().objective.share,
@@ -466,6 +467,46 @@ impl App {
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }
+    }
+
+    /// What is true of a worker now.
+    #[must_use]
+    pub fn worker_gauges(&self, worker: &Worker) -> WorkerGauges {
+        let now = self.clock.now();
+        let rule = self.feedback.rule();
+        let next_prompt = self.next_prompt();
+        let costs = self.feedback.costs.lock().state(worker.id);
+        let resident = self.knowledge.held(worker.id);
+        let kv_live = self.knowledge.stored(worker.id).is_some();
+        let told = self
+            .knowledge
+            .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
+        let (blocks, kv_bindings) = told.unwrap_or_default();
+        let breaker = worker.condition(now).breaker;
+        let ttft_errors = worker.errors.lock().quantiles();
+        worker.with_load(|load| {
+            let utilisation = load.utilisation.at(now);
+            let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
+            WorkerGauges {
+                name: worker.name().to_owned(),
+                ready: worker.is_ready(),
+                breaker,
+                ttft_errors,
+                in_flight: load.in_flight,
+                wait: load.pending.wait(now),
+                utilisation,
+                resident,
+                kv_live,
+                kv_blocks: blocks as u64,
+                kv_bindings,
+                cost: load.cost,
+                cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
+                gate: rule.gate(utilisation),
+                xi_tokens: xi.min(1e9),
+                tail_tokens: rule.tail(xi, next_prompt, utilisation).as_f64(),
+                queue: load.figure,
+            }
+        })
     }
 
     /// Q̂ of all traffic.

@@ -10,6 +10,7 @@ pub mod dialect;
 pub mod errors;
 pub mod health;
 pub mod hints;
+pub mod hold;
 mod in_flight;
 pub mod retry_budget;
 pub mod rotation;
@@ -43,21 +44,31 @@ impl Fleet {
         self.workers.load_full()
     }
 
+    /// The worker of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Arc<Worker>> {
+        let workers = self.workers.load();
+        workers
+            .iter()
+            .find(|worker| worker.name() == name)
+            .map(Arc::clone)
+    }
+
     /// Whether any worker may be given work.
     #[must_use]
     pub fn any_ready(&self) -> bool {
         self.workers.load().iter().any(|worker| worker.is_ready())
     }
 
-    /// Whether some worker is ready, every ready worker's models are known, and none of any worker's is this one: a model
+    /// Whether some worker is well, every such worker's models are known, and none of any worker's is this one: a model
     /// whose workers are all down is not unknown.
     #[must_use]
     pub fn surely_lacks(&self, model: &str) -> bool {
         let workers = self.workers.load();
         let lacks = |worker: &Arc<Worker>| match worker.serves(model) {
             Some(serves) => !serves,
-            None => !worker.is_ready(),
+            None => !worker.is_well(),
         };
-        workers.iter().any(|worker| worker.is_ready()) && workers.iter().all(lacks)
+        workers.iter().any(|worker| worker.is_well()) && workers.iter().all(lacks)
     }
 }

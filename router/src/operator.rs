@@ -1,10 +1,11 @@
 //! What people do to a running router: who they are, what they changed, and the way back.
 //!
 //! [`tokens`] says who asks, [`revisions`] holds the policy in force with those before it, [`audit`] writes down what was
-//! changed or refused. Nothing here knows HTTP: [`crate::admin`] speaks it, the configuration's reload and the scheduled
+//! changed or refused, [`events`] tells who listens. Nothing here knows HTTP: [`crate::admin`] speaks it, the configuration's reload and the scheduled
 //! revert come from elsewhere, and all of them leave the same traces.
 
 pub mod audit;
+pub mod events;
 pub mod revisions;
 pub mod tokens;
 
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use arc_swap::ArcSwap;
 
 use self::audit::Audit;
+use self::events::Events;
 use self::tokens::Tokens;
 
 /// What the admin port works with, beside the policy.
@@ -23,6 +25,8 @@ pub struct Operator {
     pub tokens: ArcSwap<Tokens>,
     /// What was changed.
     pub audit: Audit,
+    /// What changes, for who listens.
+    pub events: Events,
 }
 
 /// An audit log that cannot be written.
@@ -55,6 +59,7 @@ impl Operator {
         Ok(Self {
             tokens: ArcSwap::from_pointee(Tokens::new(admin)),
             audit,
+            events: Events::default(),
         })
     }
 }

@@ -31,6 +31,7 @@ use tracing::{info, warn};
 
 use crate::app::{App, Reconfigured};
 use crate::operator::audit::Happened;
+use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
 use crate::tls::TlsError;
 
@@ -108,7 +109,7 @@ pub fn reload(app: &App, source: &Source) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
     let outcome = outcome.and_then(|config| app.reconfigure(&config));
     let mut state = app.reloads.lock();
-    match outcome {
+    let policy = match outcome {
         Ok(Reconfigured {
             needs_restart,
             policy,
@@ -136,7 +137,10 @@ pub fn reload(app: &App, source: &Source) -> Option<Changed> {
             app.metrics.reloaded(false);
             None
         }
-    }
+    };
+    let now = serde_json::to_value(&*state).unwrap_or_default();
+    app.operator.events.tell(Kind::Reload, "config", now);
+    policy
 }
 
 /// Whether `new` lets nobody in whom what is in force keeps out. Half a file can be a whole configuration, and nobody who

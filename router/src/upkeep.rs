@@ -26,7 +26,8 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
         tasks.spawn(crate::snapshot::keep(Arc::clone(app), snapshot.clone()));
     }
     tasks.spawn(crate::admission::gate::keep_moving(Arc::clone(app)));
-    tasks.spawn(reverts::keep(Arc::clone(app)));
+    tasks.spawn(reverts::policy(Arc::clone(app)));
+    tasks.spawn(reverts::alphas(Arc::clone(app)));
     if let Some(lessons) = app.feedback.lessons() {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }

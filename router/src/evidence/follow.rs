@@ -71,7 +71,7 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
     // Outlives a connection: the next one shows by a replay whether it is still the same process.
     let mut sequence = Sequence::new();
     loop {
-        while !worker.is_ready() {
+        while !worker.is_well() {
             tokio::time::sleep(FIRST_RETRY).await;
         }
         let Some(source) = source::find(&app, &worker).await else {
@@ -133,7 +133,7 @@ impl Stream<'_> {
             tokio::select! {
                 message = subscription.recv() => self.live(message?).await?,
                 _ = heartbeat.tick() => {
-                    if !self.worker.is_ready() {
+                    if !self.worker.is_well() {
                         return Err(StreamError::Away);
                     }
                     self.catch_up().await?;

@@ -176,6 +176,12 @@ impl HintQueue {
         self.state.lock().told = objective;
     }
 
+    /// Hints that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
     /// Waits until something is queued.
     pub async fn queued(&self) {
         self.wake.notified().await;

@@ -19,6 +19,7 @@ use super::dialect::{self, Dialect, Terms};
 use super::errors::Errors;
 use super::health::{Health, Probe};
 use super::hints::HintQueue;
+use super::hold::{AtomicHold, Hold, PinnedAlpha};
 use super::rotation::Condition;
 
 /// One worker: who it is, and what is known of it.
@@ -34,7 +35,11 @@ pub struct Worker {
     pub errors: Mutex<Errors>,
     load: Mutex<Load>,
     health: Mutex<Health>,
-    ready: AtomicBool,
+    well: AtomicBool,
+    hold: AtomicHold,
+    /// α that somebody has set, and until when.
+    pinned: Mutex<Option<PinnedAlpha>>,
+    is_pinned: AtomicBool,
     trust: Mutex<Trust>,
     /// Whether `trust` has anything to say.
     is_watched: AtomicBool,
@@ -75,8 +80,10 @@ pub struct Load {
     pub utilisation: Utilisation,
     /// Requests sent and not finished.
     pub in_flight: u32,
-    /// What its prefill costs, as far as is known by now.
+    /// What its prefill is taken to cost.
     pub cost: PrefillCost,
+    /// What it is known to cost by now, whatever somebody has set.
+    pub learned: PrefillCost,
     /// The engine's own count of its queue, as it was last believed.
     pub figure: Option<(QueueFigure, Reconciled)>,
 }
@@ -102,6 +109,7 @@ impl Worker {
             utilisation: Utilisation::new(utilisation_window),
             in_flight: 0,
             cost: spec.cost,
+            learned: spec.cost,
             figure: None,
         };
         Self {
@@ -110,7 +118,10 @@ impl Worker {
             errors: Mutex::default(),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
-            ready: AtomicBool::new(false),
+            well: AtomicBool::new(false),
+            hold: AtomicHold::default(),
+            pinned: Mutex::new(None),
+            is_pinned: AtomicBool::new(false),
             trust: Mutex::new(Trust {
                 breaker,
                 since: None,
@@ -140,7 +151,17 @@ impl Worker {
 
     /// Its answers showed what its prefill costs. What waits there was predicted with what was believed before.
     pub fn set_cost(&self, cost: PrefillCost) {
+        let pinned = self.pinned.lock();
+        self.take_cost(cost, pinned.as_ref());
+    }
+
+    fn take_cost(&self, learned: PrefillCost, pinned: Option<&PinnedAlpha>) {
         let mut load = self.load.lock();
+        load.learned = learned;
+        let cost = PrefillCost {
+            alpha_ms_per_token: pinned.map_or(learned.alpha_ms_per_token, |pinned| pinned.alpha_ms_per_token),
+            ..learned
+        };
         if cost != load.cost {
             let factor = cost.times_as_long_as(&load.cost, load.utilisation.mean_work());
             load.pending.repriced(factor);
@@ -174,10 +195,45 @@ impl Worker {
         self.shares_inputs.load(Ordering::Relaxed)
     }
 
-    /// Whether it may be given work.
+    /// Takes its α for this, whatever is learned, until then; or goes back to what is learned. Returns what was set before.
+    pub fn pin_alpha(&self, pin: Option<PinnedAlpha>) -> Option<PinnedAlpha> {
+        let mut pinned = self.pinned.lock();
+        let learned = self.load.lock().learned;
+        self.take_cost(learned, pin.as_ref());
+        self.is_pinned.store(pin.is_some(), Ordering::Release);
+        std::mem::replace(&mut pinned, pin)
+    }
+
+    /// α that somebody has set.
+    #[must_use]
+    pub fn pinned_alpha(&self) -> Option<PinnedAlpha> {
+        if !self.is_pinned.load(Ordering::Acquire) {
+            return None;
+        }
+        *self.pinned.lock()
+    }
+
+    /// Whether it may be given work: it is well, and nobody holds it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        self.is_well() && self.hold() == Hold::None
+    }
+
+    /// Whether its probes find it well.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.well.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody keeps work from it.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        self.hold.get()
+    }
+
+    /// Keeps work from it, or not any more. Returns what was before.
+    pub fn set_hold(&self, hold: Hold) -> Hold {
+        self.hold.set(hold)
     }
 
     /// Records a probe, or a request that showed the same. Returns the new readiness if it changed.
@@ -189,7 +245,7 @@ impl Worker {
             self.with_breaker(now, |breaker| breaker.reset(now));
             self.starts_anew(now);
         }
-        self.ready.store(health.is_ready(), Ordering::Release);
+        self.well.store(health.is_ready(), Ordering::Release);
         if changed == Some(false) {
             // It may come back with other settings.
             self.tells_cached.store(false, Ordering::Relaxed);

@@ -25,6 +25,7 @@ use crate::error::ApiError;
 use crate::feedback::Expected;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Standing;
+use crate::fleet::hold::Hold;
 use crate::fleet::rotation::{self, Condition};
 use crate::knowledge::{Match, Scale, Source};
 
@@ -286,8 +287,12 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     ready.extend(views.iter().map(|view| view.ready));
     narrow(app, &workers, now, views, conditions);
     if let Some(home) = turn.home
-        && ready.get(home.index()) == Some(&true)
+        && let Some(worker) = workers.get(home.index())
+        && worker.is_well()
+        && worker.hold() != Hold::Draining
+        && model.is_none_or(|model| worker.serves(model) != Some(false))
     {
+        ready[home.index()] = true;
         // Whatever its breaker says: no other worker can answer it.
         for (view, ready) in views.iter_mut().zip(ready.iter_mut()) {
             *ready &= view.id == home;

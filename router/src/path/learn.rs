@@ -325,7 +325,7 @@ impl Flight {
     /// Holds the request against the worker, unless that was done for an earlier attempt of it.
     pub fn charge(&mut self) {
         if !self.charged.swap(true, Ordering::Relaxed) && self.in_flight.failed() {
-            self.app.metrics.breaker_opened(self.worker().name());
+            self.app.breaker_opened(self.worker());
         }
     }
 

@@ -43,7 +43,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
                 }
             }
         };
-        let again = worker.is_ready();
+        let again = worker.is_well();
         if probe == Probe::Well && (!again || pause.is_over()) {
             // Ask before it is given work: what it serves and what it understands decide what it is sent.
             pause.asked(introduce(&app, &worker).await, again);

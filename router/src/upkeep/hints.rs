@@ -17,7 +17,7 @@ pub async fn deliver(app: Arc<App>, worker: Arc<Worker>) {
     loop {
         worker.hints.queued().await;
         loop {
-            let ready = worker.is_ready();
+            let ready = worker.is_well();
             if ready {
                 send_objective(&app, &worker).await;
             }

@@ -251,7 +251,7 @@ fn sweep(app: &App) {
     if app.config.hints.enabled {
         for worker in workers
             .iter()
-            .filter(|worker| worker.is_ready() && worker.takes_objective())
+            .filter(|worker| worker.is_well() && worker.takes_objective())
         {
             worker.hints.objective(app.objective_for(worker));
         }

@@ -52,7 +52,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
     let mut drift = Drift::default();
     loop {
         ticks.tick().await;
-        if !worker.is_ready() {
+        if !worker.is_well() {
             app.feedback.counters.lock().forget(worker.id);
             continue;
         }

@@ -1,19 +1,57 @@
-//! Ends changes of the policy that were made for a time.
+//! Ends what was changed for a time: the policy, and workers' α.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::app::App;
-use crate::operator::audit::Happened;
+use crate::fleet::Worker;
+use crate::operator::audit::{Happened, Who};
 
-/// Goes back whenever that is due. Does not end.
-pub(super) async fn keep(app: Arc<App>) {
+/// Between two looks at workers' α.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Puts an earlier policy in force whenever that is due. Does not end.
+pub(super) async fn policy(app: Arc<App>) {
     loop {
         app.policy.revert_due(app.clock).await;
-        let Some((before, after)) = app.policy.revert(app.clock.now()) else {
+        let Some((before, after)) = app.revert_policy() else {
             continue;
         };
-        app.metrics.policy_changed(after.source.as_str());
         let happened = Happened::by_router("policy.revert", &before, &after);
         app.operator.audit.record(happened).await;
     }
+}
+
+/// Takes workers' α for what is learned again whenever that is due. Does not end.
+pub(super) async fn alphas(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        for worker in app.fleet.workers().iter() {
+            if is_due(&app, worker) {
+                revert(&app, worker).await;
+            }
+        }
+    }
+}
+
+fn is_due(app: &App, worker: &Worker) -> bool {
+    let until = worker.pinned_alpha().and_then(|pinned| pinned.until);
+    until.is_some_and(|until| until <= app.clock.now())
+}
+
+async fn revert(app: &App, worker: &Worker) {
+    let Some(before) = worker.pin_alpha(None) else {
+        return;
+    };
+    let happened = Happened {
+        who: Who::router(),
+        action: "workers.alpha_revert".to_owned(),
+        target: worker.name().to_owned(),
+        why: Some("the change was for a time".to_owned()),
+        outcome: Ok((
+            Some(before.alpha_ms_per_token.into()),
+            Some(worker.cost().alpha_ms_per_token.into()),
+        )),
+    };
+    app.operator.audit.record(happened).await;
 }

@@ -84,7 +84,7 @@ pub async fn pass(
             Ended::Lost(lost, _) => *lost == Lost::MayHaveBegun,
         };
         if failed && !std::mem::replace(&mut charged, true) && in_flight.failed() {
-            app.metrics.breaker_opened(worker.name());
+            app.breaker_opened(&worker);
         }
         let harmless = match &ended {
             Ended::Answer(response) => begun::declines(response.status()),

@@ -1,0 +1,366 @@
+//! The workers: what is known of each, and what somebody says of them.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use config::Role;
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::app::App;
+use crate::fleet::Worker;
+use crate::fleet::hold::{Hold, PinnedAlpha};
+
+/// Longest time for which an α may be set: a week.
+const LONGEST_S: f64 = 604_800.0;
+
+/// Which part of the list is wanted.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Part {
+    /// Most workers of the answer.
+    #[schemars(range(min = 1, max = 1000))]
+    limit: usize,
+    /// Workers to pass over.
+    #[schemars(range(max = 1_000_000))]
+    offset: usize,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self {
+            limit: 200,
+            offset: 0,
+        }
+    }
+}
+
+/// Workers.
+#[derive(Debug, Serialize, JsonSchema)]
+struct List {
+    /// As many as were asked for, in the order of the configuration.
+    workers: Vec<Shown>,
+    /// All that there are.
+    total: usize,
+}
+
+/// What is done with a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// It is given work.
+    Ready,
+    /// Its probes fail.
+    Unwell,
+    /// Somebody has cordoned it.
+    Cordoned,
+    /// Somebody drains it, and it has not ended yet what it had.
+    Draining,
+    /// It was drained, and has nothing left.
+    Drained,
+}
+
+/// A worker.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Shown {
+    /// Its name.
+    name: String,
+    /// Its address.
+    url: String,
+    /// What is done with it.
+    state: State,
+    /// Whether its probes find it well.
+    well: bool,
+    /// What its breaker lets through: `closed` (everything), `half_open` (one request), `open` (nothing).
+    breaker: &'static str,
+    /// Requests sent and not finished.
+    in_flight: u32,
+    /// Predicted time before a request sent now would start its prefill.
+    wait_ms: f64,
+    /// ρ: prefill work routed to it, as a share of its time.
+    utilisation: f64,
+    /// What its prefill is taken to cost.
+    cost: Cost,
+    /// What was learned of that, where somebody has set another α.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alpha_set: Option<AlphaSet>,
+    /// ξ: uncached tokens that fit in the configured objective.
+    xi_tokens: f64,
+    /// Share of the free tail that the load gate lets through.
+    gate: f64,
+    /// Tokens that a conversation without history may lose.
+    tail_tokens: f64,
+    /// Its cache, in tokens.
+    capacity_tokens: u64,
+    /// Tokens believed to be in it.
+    held_tokens: u64,
+    /// Whether its cache events are followed.
+    events_live: bool,
+    /// How it is told things.
+    dialect: &'static str,
+    /// Whether it takes hints beside its requests.
+    hears_hints: bool,
+    /// Hints that wait for it.
+    hints_waiting: usize,
+    /// The budget that it was told last, if any.
+    told: Option<Budget>,
+    /// Models that it serves, as far as that is known; the first 32.
+    models: Vec<String>,
+}
+
+/// What a prefill costs: `wait + β + α·u + γ·u·(h + u/2)`, u uncached and h cached tokens.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+struct Cost {
+    /// α.
+    alpha_ms_per_token: f64,
+    /// β.
+    beta_ms: f64,
+    /// γ.
+    gamma_ms_per_token2: f64,
+    /// Mean absolute error of predicting a prefill with it.
+    error_ms: f64,
+}
+
+/// An α that somebody has set.
+#[derive(Debug, Serialize, JsonSchema)]
+struct AlphaSet {
+    /// The α that was learned, and will be taken again.
+    learned_alpha_ms_per_token: f64,
+    /// In so many seconds, if it ends by itself.
+    reverts_in_s: Option<f64>,
+}
+
+/// A budget for requests that carry none.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Budget {
+    /// ξ.
+    xi_tokens: f64,
+    /// Q̂.
+    next_prompt_tokens: u64,
+}
+
+/// Why.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Because {
+    /// For the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+}
+
+/// Another α.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SetAlpha {
+    /// Milliseconds per uncached token.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
+    alpha_ms_per_token: f64,
+    /// For the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+    /// For so many seconds only; then what was learned is taken again.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
+    revert_after_s: Option<f64>,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    const NAME: &str = "The worker's name, as the list gives it";
+    let hold = |id, path, summary, hold| {
+        Operation::new::<Shown, _, _>(id, (Method::POST, path), Role::Operate, summary, move |call| {
+            set_hold(call, hold)
+        })
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404])
+    };
+    vec![
+        Operation::new::<List, _, _>(
+            "workers.list",
+            (Method::GET, "/admin/v1/workers"),
+            Role::Read,
+            "The workers: state, load, cost, cache, breaker, hints",
+            list,
+        )
+        .query::<Part>(),
+        Operation::new::<Shown, _, _>(
+            "workers.get",
+            (Method::GET, "/admin/v1/workers/{name}"),
+            Role::Read,
+            "One worker",
+            |call: Call| async move { Reply::json(&shown_by_name(&call)?) },
+        )
+        .parameter("name", NAME)
+        .fails(&[404]),
+        hold(
+            "workers.cordon",
+            "/admin/v1/workers/{name}/cordon",
+            "Give a worker no turns but those that only it can answer",
+            Hold::Cordoned,
+        ),
+        hold(
+            "workers.uncordon",
+            "/admin/v1/workers/{name}/uncordon",
+            "Give a worker work again, after a cordon or a drain",
+            Hold::None,
+        ),
+        hold(
+            "workers.drain",
+            "/admin/v1/workers/{name}/drain",
+            "Give a worker no turns at all; it is `drained` when it has ended what it had",
+            Hold::Draining,
+        ),
+        Operation::new::<Shown, _, _>(
+            "workers.alpha",
+            (Method::PUT, "/admin/v1/workers/{name}/alpha"),
+            Role::Operate,
+            "Take a worker's α for this, whatever is learned, for good or for a time",
+            set_alpha,
+        )
+        .parameter("name", NAME)
+        .body::<SetAlpha>()
+        .fails(&[404]),
+        Operation::new::<Shown, _, _>(
+            "workers.alpha_revert",
+            (Method::POST, "/admin/v1/workers/{name}/alpha/revert"),
+            Role::Operate,
+            "Take a worker's α for what is learned again",
+            revert_alpha,
+        )
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404, 409]),
+    ]
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    let part: Part = call.query()?;
+    let app = &call.app;
+    let workers = app.fleet.workers();
+    let part = workers.iter().skip(part.offset).take(part.limit);
+    Reply::json(&List {
+        workers: part.map(|worker| shown(app, worker)).collect(),
+        total: workers.len(),
+    })
+}
+
+fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
+    let name = call.parameter("name");
+    call.app.fleet.find(name).ok_or_else(|| {
+        let workers = call.app.fleet.workers();
+        let some: Vec<&str> = workers.iter().take(8).map(|worker| worker.name()).collect();
+        Problem::not_found(format!(
+            "no worker is called that; there are {} of them: {}{}",
+            workers.len(),
+            some.join(", "),
+            if workers.len() > some.len() { ", …" } else { "" }
+        ))
+    })
+}
+
+fn shown_by_name(call: &Call) -> Result<Shown, Problem> {
+    let worker = named(call)?;
+    Ok(shown(&call.app, &worker))
+}
+
+fn shown(app: &App, worker: &Worker) -> Shown {
+    let gauges = app.worker_gauges(worker);
+    let state = match (worker.hold(), worker.is_well()) {
+        (Hold::Draining, _) if gauges.in_flight == 0 => State::Drained,
+        (Hold::Draining, _) => State::Draining,
+        (Hold::Cordoned, _) => State::Cordoned,
+        (Hold::None, true) => State::Ready,
+        (Hold::None, false) => State::Unwell,
+    };
+    let now = app.clock.now();
+    let learned = worker.with_load(|load| load.learned);
+    let alpha_set = worker.pinned_alpha().map(|pinned| AlphaSet {
+        learned_alpha_ms_per_token: learned.alpha_ms_per_token,
+        reverts_in_s: pinned.until.map(|until| ((until - now).0 / 1e3).max(0.0)),
+    });
+    Shown {
+        name: worker.name().to_owned(),
+        url: worker.spec.url.to_string(),
+        state,
+        well: worker.is_well(),
+        breaker: gauges.breaker.as_str(),
+        in_flight: gauges.in_flight,
+        wait_ms: gauges.wait.0,
+        utilisation: gauges.utilisation,
+        cost: Cost {
+            alpha_ms_per_token: gauges.cost.alpha_ms_per_token,
+            beta_ms: gauges.cost.beta_ms,
+            gamma_ms_per_token2: gauges.cost.gamma_ms_per_token2,
+            error_ms: gauges.cost_error.0,
+        },
+        alpha_set,
+        xi_tokens: gauges.xi_tokens,
+        gate: gauges.gate,
+        tail_tokens: gauges.tail_tokens,
+        capacity_tokens: worker.spec.capacity.0,
+        held_tokens: gauges.resident.0,
+        events_live: gauges.kv_live,
+        dialect: worker.dialect().name(),
+        hears_hints: worker.hears_hints(),
+        hints_waiting: worker.hints.waiting(),
+        told: worker.hints.told().map(|told| Budget {
+            xi_tokens: told.xi_tokens,
+            next_prompt_tokens: told.next_prompt_tokens,
+        }),
+        models: models(worker),
+    }
+}
+
+fn models(worker: &Worker) -> Vec<String> {
+    if !worker.spec.models.is_empty() {
+        return worker.spec.models.iter().take(32).cloned().collect();
+    }
+    let listed = worker.models();
+    let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
+    let names = listed.iter().filter_map(|card| card["id"].as_str());
+    names.take(32).map(str::to_owned).collect()
+}
+
+async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let _: Because = call.body()?;
+    let before = worker.set_hold(hold);
+    call.app.worker_changed(&worker);
+    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &hold))
+}
+
+async fn set_alpha(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let asked: SetAlpha = call.body()?;
+    let before = worker.cost().alpha_ms_per_token;
+    worker.pin_alpha(Some(PinnedAlpha {
+        alpha_ms_per_token: asked.alpha_ms_per_token,
+        until: asked
+            .revert_after_s
+            .map(|seconds| call.app.clock.now() + Millis(seconds * 1e3)),
+    }));
+    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &asked.alpha_ms_per_token))
+}
+
+async fn revert_alpha(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let _: Because = call.body()?;
+    let Some(before) = worker.pin_alpha(None) else {
+        return Err(Problem::conflict("nobody has set this worker's α"));
+    };
+    let after = worker.cost().alpha_ms_per_token;
+    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before.alpha_ms_per_token, &after))
+}
