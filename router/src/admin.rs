@@ -10,6 +10,8 @@
 //! | [`status`] | metrics, health, `slo`, `config` |
 //! | [`decisions`] | why turns went where they went, and why they were late |
 //! | [`policy`] | the policy in force, its history, changes, rollback |
+//! | [`preview`] | another policy on captured turns, or beside the live ones |
+//! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, taken out and back, its α |
 //! | [`audit`] | who changed what |
 //! | [`events`] | what changes, as it happens |
@@ -18,11 +20,13 @@
 
 pub mod audit;
 pub mod call;
+pub mod capture;
 pub mod decisions;
 pub mod events;
 pub mod openapi;
 pub mod operation;
 pub mod policy;
+pub mod preview;
 pub mod problem;
 pub mod serve;
 pub mod status;
@@ -48,6 +52,8 @@ pub fn operations() -> Vec<Operation> {
         status::operations(),
         decisions::operations(),
         policy::operations(),
+        preview::operations(),
+        capture::operations(),
         workers::operations(),
         audit::operations(),
         events::operations(),

@@ -19,6 +19,7 @@
 //! counted. A thread numbers, sorts and writes. The disk that a capture takes is bounded by its settings ([`file`]).
 
 pub mod file;
+pub mod memory;
 pub mod numbers;
 mod writer;
 
@@ -27,6 +28,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,9 @@ use policy::units::{Millis, Tokens};
 use tokio::sync::{mpsc, oneshot};
 
 use self::file::Ring;
+use self::memory::Memory;
+use self::numbers::Numbers;
+use self::writer::Sink;
 use crate::metrics::{Counter, Labelled};
 
 /// Records that wait for the writer.
@@ -128,13 +133,32 @@ impl Capture {
             source,
         };
         let ring = Ring::open(&settings.path, settings.max_bytes.get() as u64).map_err(failed)?;
+        Self::spawn(Sink::File(ring), Numbers::default(), turns).map_err(failed)
+    }
+
+    /// Writes to memory, and remembers at most so many conversations, and so many keys, to number turns.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn to_memory(
+        memory: &Memory,
+        turns: Labelled<Counter>,
+        (conversations, keys): (NonZeroUsize, NonZeroUsize),
+    ) -> Result<Self, CaptureError> {
+        let numbers = Numbers::remembering(conversations, keys);
+        Self::spawn(Sink::Memory(memory.clone()), numbers, turns).map_err(|source| CaptureError {
+            path: "memory".into(),
+            source,
+        })
+    }
+
+    fn spawn(sink: Sink, numbers: Numbers, turns: Labelled<Counter>) -> io::Result<Self> {
         let (queue, messages) = mpsc::channel(QUEUE);
         let open = Arc::new(Open::default());
-        let writer = writer::Writer::new(ring, Arc::clone(&open), turns.clone());
+        let writer = writer::Writer::new((sink, numbers), Arc::clone(&open), turns.clone());
         std::thread::Builder::new()
             .name("capture".to_owned())
-            .spawn(move || writer.run(messages))
-            .map_err(failed)?;
+            .spawn(move || writer.run(messages))?;
         let sequence = AtomicU64::new(0);
         Ok(Self(Arc::new(Shared {
             queue,

@@ -26,6 +26,7 @@ pub struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Check(cmd::check::Args),
+    Ctl(cmd::ctl::Args),
     Demo(cmd::demo::Args),
     Drive(Box<cmd::drive::Args>),
     Key(cmd::key::Args),
@@ -48,6 +49,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match cli.command {
         Command::Check(args) => cmd::check::run(args),
+        Command::Ctl(args) => cmd::ctl::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Drive(args) => cmd::drive::run(*args),
         Command::Key(args) => cmd::key::run(&args),

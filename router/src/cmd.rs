@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
 
 pub mod check;
+pub mod ctl;
 pub mod demo;
 pub mod drive;
 pub mod key;

@@ -1,21 +1,28 @@
 //! What people do to a running router: who they are, what they changed, and the way back.
 //!
 //! [`tokens`] says who asks, [`revisions`] holds the policy in force with those before it, [`audit`] writes down what was
-//! changed or refused, [`events`] tells who listens. Nothing here knows HTTP: [`crate::admin`] speaks it, the configuration's reload and the scheduled
+//! changed or refused, [`events`] tells who listens, [`recent`] keeps turns that
+//! another policy can be tried on, and [`shadow`] follows the traffic with one. Nothing here knows HTTP: [`crate::admin`] speaks it, the configuration's reload and the scheduled
 //! revert come from elsewhere, and all of them leave the same traces.
 
 pub mod audit;
 pub mod events;
+pub mod recent;
 pub mod revisions;
+pub mod shadow;
 pub mod tokens;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Semaphore;
 
 use self::audit::Audit;
 use self::events::Events;
+use self::recent::Recent;
+use self::shadow::Shadow;
 use self::tokens::Tokens;
 
 /// What the admin port works with, beside the policy.
@@ -27,6 +34,12 @@ pub struct Operator {
     pub audit: Audit,
     /// What changes, for who listens.
     pub events: Events,
+    /// The newest turns, if they are captured.
+    pub recent: Recent,
+    /// A policy that follows the traffic.
+    pub shadow: ArcSwapOption<Shadow>,
+    /// One preview at a time.
+    pub previews: Arc<Semaphore>,
 }
 
 /// An audit log that cannot be written.
@@ -60,6 +73,9 @@ impl Operator {
             tokens: ArcSwap::from_pointee(Tokens::new(admin)),
             audit,
             events: Events::default(),
+            recent: Recent::default(),
+            shadow: ArcSwapOption::empty(),
+            previews: Arc::new(Semaphore::new(1)),
         })
     }
 }

@@ -93,6 +93,18 @@ impl TraceFile {
         })
     }
 
+    /// A trace that is in memory already.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self {
+            path: "memory".into(),
+            input: Box::new(io::Cursor::new(bytes.to_vec())),
+            reader: Reader::new(Format::Auto),
+            buffer: Vec::new(),
+            done: false,
+        }
+    }
+
     /// The parser: meta, class names, lines read so far.
     #[must_use]
     pub fn reader(&self) -> &Reader {

@@ -82,23 +82,7 @@ impl TraceSource {
             });
         };
         let mut file = TraceFile::open(path, Format::Auto)?;
-        let limited = file.by_ref().take(limit.unwrap_or(usize::MAX));
-        let turns: Vec<Turn> = limited.collect::<Result<_, _>>()?;
-        if turns.is_empty() {
-            return Err(no_turns(path));
-        }
-        let reader = file.reader();
-        let class = |at: usize| {
-            reader
-                .class_name(ClassId(at as u16))
-                .unwrap_or_default()
-                .to_owned()
-        };
-        Ok(Trace {
-            turns,
-            block_tokens: reader.meta().block_size,
-            classes: (0..reader.class_count()).map(class).collect(),
-        })
+        Trace::of_file(&mut file, path, limit)
     }
 
     /// The first `limit` turns; all of a file, and [`GENERATED_TURNS`] of a generator, when there is no limit. A file is
@@ -121,6 +105,36 @@ impl TraceSource {
             Self::Generated(workload) => (Box::new(Generator::new(workload)?.take(generated).map(Ok)), None),
         };
         Ok(OpenTrace { turns, block_tokens })
+    }
+}
+
+impl Trace {
+    /// A trace that is in memory already.
+    ///
+    /// # Errors
+    /// What is wrong with it, by line and field; that there are no turns.
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self, TraceFileError> {
+        Self::of_file(&mut TraceFile::of_bytes(bytes), Path::new("memory"), None)
+    }
+
+    fn of_file(file: &mut TraceFile, path: &Path, limit: Option<usize>) -> Result<Self, TraceFileError> {
+        let limited = file.by_ref().take(limit.unwrap_or(usize::MAX));
+        let turns: Vec<Turn> = limited.collect::<Result<_, _>>()?;
+        if turns.is_empty() {
+            return Err(no_turns(path));
+        }
+        let reader = file.reader();
+        let class = |at: usize| {
+            reader
+                .class_name(ClassId(at as u16))
+                .unwrap_or_default()
+                .to_owned()
+        };
+        Ok(Self {
+            turns,
+            block_tokens: reader.meta().block_size,
+            classes: (0..reader.class_count()).map(class).collect(),
+        })
     }
 }
 

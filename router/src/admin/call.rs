@@ -263,7 +263,7 @@ async fn perform(app: &Arc<App>, operation: &Operation, call: Call, by: Who) -> 
     match (operation.handler)(call).await {
         Ok(reply) => {
             let target = reply.target.or(named);
-            if operation.changes() {
+            if operation.audited {
                 let happened = Happened {
                     who: by,
                     action: operation.id.to_owned(),
@@ -285,7 +285,7 @@ async fn refused(
     (who, target, why): (Who, Option<String>, Option<String>),
     problem: Problem,
 ) -> Response {
-    if operation.changes() {
+    if operation.audited {
         let happened = Happened {
             who,
             action: operation.id.to_owned(),

@@ -38,6 +38,8 @@ pub struct Operation {
     pub headers: Vec<(&'static str, &'static str, bool)>,
     /// What it answers when all is well.
     pub answer: Answer,
+    /// Whether what is asked for is written down in the audit log.
+    pub audited: bool,
     /// Statuses of problems beside those that follow from the above.
     pub problems: Vec<u16>,
     pub(super) handler: Handler,
@@ -90,6 +92,7 @@ impl Operation {
                 shape: Some(|generator| generator.subschema_for::<T>()),
                 headers: Vec::new(),
             },
+            audited: role > Role::Read,
             problems: Vec::new(),
             handler: Box::new(move |call| Box::pin(handler(call))),
         }
@@ -145,9 +148,10 @@ impl Operation {
         self
     }
 
-    /// Whether it changes anything: then it is audited.
+    /// It changes nothing, though not everybody may ask it.
     #[must_use]
-    pub fn changes(&self) -> bool {
-        self.role > Role::Read
+    pub fn unaudited(mut self) -> Self {
+        self.audited = false;
+        self
     }
 }

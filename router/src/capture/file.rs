@@ -76,7 +76,7 @@ fn begin(path: &Path) -> io::Result<File> {
 }
 
 /// What the file says about itself: [`policy::trace`] reads the first two.
-fn first_line() -> Vec<u8> {
+pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({
         "capture": true,

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::file::Ring;
+use super::memory::Memory;
 use super::numbers::Numbers;
 use super::{Message, Open, Place, Record};
 use crate::metrics::{Counter, Labelled};
@@ -21,10 +22,29 @@ const TOLERANCE_US: u64 = 5_000_000;
 /// Bytes that are written at once, or a little more.
 const WRITE_BYTES: usize = 256 << 10;
 
+/// Where lines go.
+#[derive(Debug)]
+pub(super) enum Sink {
+    File(Ring),
+    Memory(Memory),
+}
+
+impl Sink {
+    fn write(&mut self, lines: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::File(ring) => ring.write(lines),
+            Self::Memory(memory) => {
+                memory.write(lines);
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Its state.
 #[derive(Debug)]
 pub(super) struct Writer {
-    ring: Ring,
+    sink: Sink,
     numbers: Numbers,
     open: Arc<Open>,
     turns: Labelled<Counter>,
@@ -36,10 +56,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(ring: Ring, open: Arc<Open>, turns: Labelled<Counter>) -> Self {
+    pub(super) fn new((sink, numbers): (Sink, Numbers), open: Arc<Open>, turns: Labelled<Counter>) -> Self {
         Self {
-            ring,
-            numbers: Numbers::default(),
+            sink,
+            numbers,
             open,
             turns,
             held: BTreeMap::new(),
@@ -102,7 +122,7 @@ impl Writer {
         if *count == 0 {
             return;
         }
-        match self.ring.write(lines) {
+        match self.sink.write(lines) {
             Ok(()) => {
                 self.turns.with_label_values(&["written"]).inc_by(*count);
                 self.failing = false;

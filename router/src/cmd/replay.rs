@@ -18,14 +18,19 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use config::Routing;
+use policy::route::Settings;
 use policy::simulate::fleet::{CacheRule, FleetConfig, FleetReport, Pace, Workload, run_observed};
 use policy::units::Tokens;
 
 use self::compare::{Kept, Played, Report};
-use self::fleet::{Fleet, FleetArgs};
+pub use self::fleet::Fleet;
+use self::fleet::FleetArgs;
 use super::progress::Progress;
 use super::sim::{positive, share};
 use crate::trace_source::{Trace, TraceSource};
+
+/// Share of captured turns, from the first, that fill the caches and are not counted.
+const PREVIEW_WARM_UP: f64 = 0.2;
 
 /// What a capture or trace would have got under other weights
 ///
@@ -94,7 +99,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let block_tokens = fleet.block_tokens(trace.block_tokens);
     let workload = Workload::new(&trace.turns, block_tokens).context("this capture cannot be played")?;
     let configs = [&baseline, &proposed].map(|routing| args.play_under(routing, &fleet, block_tokens));
-    let report = replay(&trace, &fleet, &workload, &configs);
+    let mut progress = Progress::new(4 * workload.len() as u64, "choices");
+    let report = replay(&trace, &fleet, &workload, &configs, &mut || progress.step());
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else {
@@ -125,12 +131,42 @@ impl Args {
     }
 }
 
+/// What captured turns would get under the second settings instead of the first, on this fleet: the report of
+/// `tailroute replay --json`.
+///
+/// # Errors
+/// If they are no trace, or cannot be played.
+pub fn preview(capture: &[u8], fleet: &Fleet, settings: [Settings; 2]) -> anyhow::Result<serde_json::Value> {
+    let trace = Trace::of_bytes(capture)?;
+    let block_tokens = fleet.block_tokens(trace.block_tokens);
+    let workload = Workload::new(&trace.turns, block_tokens).context("these turns cannot be played")?;
+    let configs = settings.map(|settings| FleetConfig {
+        workers: fleet.specs(block_tokens),
+        settings,
+        utilisation_window: fleet.routing.utilisation_window,
+        cache: CacheRule::Adaptive,
+        target: fleet.target,
+        pace: Pace::Speed(1.0),
+        jitter_s: 0.0,
+        warm_up: PREVIEW_WARM_UP,
+        per_turn: true,
+        ..FleetConfig::uniform(1, fleet.cost, Tokens::ZERO)
+    });
+    let report = replay(&trace, fleet, &workload, &configs, &mut || {});
+    Ok(serde_json::to_value(report)?)
+}
+
 /// Plays both settings, then once more for the decisions of the turns that change most.
-fn replay(trace: &Trace, fleet: &Fleet, workload: &Workload, configs: &[FleetConfig; 2]) -> Report {
-    let mut progress = Progress::new(4 * workload.len() as u64, "choices");
+fn replay(
+    trace: &Trace,
+    fleet: &Fleet,
+    workload: &Workload,
+    configs: &[FleetConfig; 2],
+    step: &mut dyn FnMut(),
+) -> Report {
     let mut play = |config: &FleetConfig, kept: &mut Kept| -> FleetReport {
         run_observed(workload, config, &mut |choice| {
-            progress.step();
+            step();
             kept.see(choice);
         })
     };

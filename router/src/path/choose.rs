@@ -310,22 +310,22 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         .session
         .as_ref()
         .and_then(|session| app.knowledge.last_worker(session.key));
-    let decision = route::decide(
-        &snapshot,
-        &route::Turn {
-            prompt: found.prompt,
-            resident: &found.resident,
-            objective: turn.goal.ttft,
-            last_worker,
-            conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
-            head: turn.fingerprint.chain.hashes().first().copied(),
-        },
-    )
-    .ok_or(if tried.is_empty() {
+    let asked = route::Turn {
+        prompt: found.prompt,
+        resident: &found.resident,
+        objective: turn.goal.ttft,
+        last_worker,
+        conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
+        head: turn.fingerprint.chain.hashes().first().copied(),
+    };
+    let decision = route::decide(&snapshot, &asked).ok_or(if tried.is_empty() {
         ApiError::NoWorkerReady
     } else {
         ApiError::WorkerFailed
     })?;
+    if let Some(shadow) = &*app.operator.shadow.load() {
+        shadow.see(&snapshot, &asked, &decision);
+    }
 
     let decision_at = decision.chosen;
     let worker = Arc::clone(&workers[decision_at]);

@@ -137,7 +137,8 @@ pub struct Flight {
     passing: Option<reply::Reply>,
     reply: Option<ChainBuilder>,
     /// The turn's place in the capture.
-    slip: Option<Slip>,
+    /// In the capture's file, and in memory.
+    slips: [Option<Slip>; 2],
     ttft: Millis,
     started: bool,
     /// What its prefill took, if it had the worker to itself and its first token was seen.
@@ -206,7 +207,10 @@ impl Flight {
                 .clone()
                 .map(|hash| reply::Reply::at(turn.endpoint, hash)),
             reply: None,
-            slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
+            slips: [
+                app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
+                app.operator.recent.begin(turn.arrived),
+            ],
             ttft: Millis::ZERO,
             started: false,
             alone: None,
@@ -599,12 +603,11 @@ impl Flight {
 
     /// Hands the turn to the capture, if it was load on its worker.
     fn write_down(&mut self) {
-        if let Some(slip) = self.slip.take()
-            && self.started
-            && self.endpoint.generates()
-            && self.outcome != Outcome::ClientError
-        {
-            slip.hand_in(self.record());
+        let slips = std::mem::take(&mut self.slips);
+        if self.started && self.endpoint.generates() && self.outcome != Outcome::ClientError {
+            for slip in slips.into_iter().flatten() {
+                slip.hand_in(self.record());
+            }
         }
     }
 }

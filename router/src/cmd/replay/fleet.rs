@@ -1,14 +1,17 @@
 //! The workers that a capture is replayed on: the configuration's, or some that are all alike.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use config::{Overrides, Routing};
 use policy::cost::PrefillCost;
 use policy::simulate::fleet::{Target, WorkerSpec};
 use policy::units::{Millis, Tokens};
 
+use crate::app::App;
 use crate::cmd::sim::fleet::BLOCK_TOKENS;
 use crate::cmd::sim::{non_negative, positive};
+use crate::fleet::Worker;
 
 /// Which workers.
 #[derive(Debug, clap::Args)]
@@ -42,9 +45,9 @@ pub(super) struct FleetArgs {
 
 /// The workers, and what has to be met.
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub struct Fleet {
     /// Their names.
-    pub(super) names: Vec<String>,
+    pub names: Vec<String>,
     /// Settings in force.
     pub(super) routing: Routing,
     /// The objective of turns without a class of their own.
@@ -120,6 +123,35 @@ impl FleetArgs {
 }
 
 impl Fleet {
+    /// The workers that are given work now, at what they are believed to cost; `None` if there is none.
+    #[must_use]
+    pub fn live(app: &App) -> Option<Self> {
+        let live = |worker: &Arc<Worker>| config::Worker {
+            cost: worker.cost(),
+            ..worker.spec.clone()
+        };
+        let workers = app.fleet.workers();
+        let workers: Vec<_> = workers
+            .iter()
+            .filter(|worker| worker.is_ready())
+            .map(live)
+            .collect();
+        let objective = &app.live().objective;
+        Some(Self {
+            names: workers.iter().map(|worker| worker.name.clone()).collect(),
+            routing: app.config.routing.clone(),
+            target: Target {
+                ttft: objective.ttft,
+                share: objective.share,
+                next_prompt: app.next_prompt(),
+            },
+            cost: workers.first()?.cost,
+            workers: Workers::Configured(workers),
+            asked_block_tokens: None,
+            classes: objective.classes.clone(),
+        })
+    }
+
     /// What turns of a class were to meet.
     pub(super) fn objective(&self, class: &str) -> Millis {
         let own = self.classes.iter().find(|known| known.name == class);

@@ -1,6 +1,10 @@
 //! The admin port: who may do what, and what is written down of it.
 
+mod ctl;
+mod document;
 mod policy;
+mod preview;
+mod workers;
 
 use std::path::Path;
 

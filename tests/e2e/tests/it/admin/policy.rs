@@ -226,15 +226,17 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
         progress("checked", 2 * CLIENTS as u64).await;
         // From here on anything goes; once it is back, nothing but the conversation's own worker.
         load.epoch.fetch_add(1, Ordering::SeqCst);
-        let (random, odd) = (
-            json!({ "policy": "random", "weights": { "locality": 0.1 + 0.2 } }),
-            json!({}),
-        );
-        assert_eq!(change_policy(&fleet, random, odd).await.status, 200);
+        let set = [
+            "policy",
+            "set",
+            "policy=random",
+            "weights.locality=0.30000000000000004",
+            "--reason",
+            "try",
+        ];
+        super::ctl::well(&fleet, &set).await;
         progress("asked", CLIENTS as u64).await;
-        let back = json!({ "reason": "enough" });
-        let back = ask(&fleet, ("POST", "/admin/v1/policy/rollback"), &[], Some(&back)).await;
-        assert_eq!(back.status, 200, "{}", back.text());
+        super::ctl::well(&fleet, &["policy", "rollback", "--reason", "enough"]).await;
         load.epoch.fetch_add(1, Ordering::SeqCst);
         let restored = fleet.router.app().policy.load().settings;
         assert_eq!(format!("{restored:?}"), format!("{exact:?}"));

@@ -1,0 +1,150 @@
+//! The newest turns, in memory: what weights are tried on before they touch traffic.
+
+use axum::http::Method;
+use config::Role;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::app::App;
+use crate::operator::recent::DEFAULT_BYTES;
+
+/// What is captured.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Status {
+    /// Whether turns are added.
+    running: bool,
+    /// Turns that are held.
+    turns: usize,
+    /// Bytes that they take.
+    bytes: usize,
+    /// Most bytes that they may take; then the oldest go.
+    max_bytes: usize,
+    /// When it was started, in milliseconds since 1970.
+    since_unix_ms: Option<u64>,
+    /// Turns that were left out, because too many came at once or too late.
+    left_out: u64,
+}
+
+/// The beginning of a capture.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Start {
+    /// Why, for the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+    /// Most bytes that the turns may take; 16 MiB unless given.
+    #[serde(default)]
+    #[schemars(range(min = 65_536, max = 268_435_456))]
+    max_bytes: Option<u32>,
+}
+
+/// Its end.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Stop {
+    /// Why, for the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Status, _, _>(
+            "capture.get",
+            (Method::GET, "/admin/v1/capture"),
+            Role::Read,
+            "Whether turns are captured in memory, and how many are held",
+            |call: Call| async move { Reply::json(&status(&call.app)) },
+        ),
+        Operation::new::<Status, _, _>(
+            "capture.start",
+            (Method::POST, "/admin/v1/capture/start"),
+            Role::Operate,
+            "Capture turns in memory from here on: lengths and numbers, no text; what was held is gone",
+            start,
+        )
+        .body::<Start>()
+        .fails(&[503]),
+        Operation::new::<Status, _, _>(
+            "capture.stop",
+            (Method::POST, "/admin/v1/capture/stop"),
+            Role::Operate,
+            "Capture no more turns; those that are held stay",
+            stop,
+        )
+        .body::<Stop>()
+        .fails(&[409]),
+        Operation::new::<String, _, _>(
+            "capture.turns",
+            (Method::GET, "/admin/v1/capture/turns"),
+            Role::Read,
+            "The turns that are held, as a trace for `tailroute replay`",
+            turns,
+        )
+        .of_type("application/x-ndjson")
+        .fails(&[409]),
+    ]
+}
+
+fn status(app: &App) -> Status {
+    let now = app.operator.recent.now();
+    let (turns, bytes) = now.as_ref().map_or((0, 0), |running| running.memory.size());
+    Status {
+        running: now.as_ref().is_some_and(|running| running.is_running()),
+        turns,
+        bytes,
+        max_bytes: now.as_ref().map_or(DEFAULT_BYTES, |running| running.max_bytes),
+        since_unix_ms: now.as_ref().map(|running| running.since_unix_ms),
+        left_out: now.as_ref().map_or(0, |running| running.left_out()),
+    }
+}
+
+async fn start(call: Call) -> Result<Reply, Problem> {
+    let asked: Start = call.body()?;
+    let before = status(&call.app);
+    let bytes = asked.max_bytes.map_or(DEFAULT_BYTES, |bytes| bytes as usize);
+    let started = call.app.operator.recent.start(bytes, call.app.metrics.captured());
+    started.map_err(|error| Problem::unavailable(format!("cannot start a thread for it: {error}")))?;
+    let after = status(&call.app);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+async fn stop(call: Call) -> Result<Reply, Problem> {
+    let _: Stop = call.body()?;
+    let before = status(&call.app);
+    call.app.operator.recent.flush().await;
+    if !call.app.operator.recent.stop() {
+        return Err(Problem::conflict("nothing is captured in memory"));
+    }
+    let after = status(&call.app);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+async fn turns(call: Call) -> Result<Reply, Problem> {
+    call.app.operator.recent.flush().await;
+    match call.app.operator.recent.now() {
+        Some(running) => Ok(Reply::of_type(
+            "application/x-ndjson",
+            running.memory.newest(usize::MAX),
+        )),
+        None => Err(none_captured()),
+    }
+}
+
+pub(super) fn none_captured() -> Problem {
+    Problem::conflict(
+        "no turns were captured: `POST /admin/v1/capture/start` (`tailroute ctl capture start`), and let traffic pass",
+    )
+}

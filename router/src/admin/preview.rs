@@ -1,0 +1,186 @@
+//! What another policy would do: tried on the captured turns, or followed beside the live ones without steering them.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use config::{PolicyDocument, Role};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::call::{Call, Reply};
+use super::capture::none_captured;
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::app::App;
+use crate::cmd::replay;
+use crate::operator::shadow::{Shadow, Tally};
+
+/// Turns that are played unless another number is asked for.
+const DEFAULT_TURNS: usize = 5_000;
+/// Choices that a preview may take: turns times workers.
+const MAX_SCORES: usize = 10_000_000;
+/// Fewer turns say nothing.
+const FEWEST_TURNS: usize = 20;
+
+/// A policy to be tried.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Try {
+    /// All of it.
+    settings: PolicyDocument,
+    /// Play so many of the newest turns; 5,000 unless given.
+    #[serde(default)]
+    #[schemars(range(min = 20, max = 50_000))]
+    turns: Option<u32>,
+}
+
+/// A policy that follows the live traffic.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Follow {
+    /// All of it.
+    settings: PolicyDocument,
+    /// Why, for the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+}
+
+/// The end of that.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Unfollow {
+    /// Why, for the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+}
+
+/// What a shadow policy has seen.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Shadowed {
+    /// Whether one follows the traffic.
+    running: bool,
+    /// It.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<PolicyDocument>")]
+    settings: Option<policy::route::Settings>,
+    /// Since when, in milliseconds since 1970.
+    since_unix_ms: Option<u64>,
+    /// What it would have done.
+    tally: Tally,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    const SHADOW: &str = "/admin/v1/policy/shadow";
+    vec![
+        Operation::new::<Map<String, Value>, _, _>(
+            "policy.preview",
+            (Method::POST, "/admin/v1/policy/preview"),
+            Role::Operate,
+            "Play the captured turns under the policy in force and under another: percentiles, classes, the turns that change most",
+            preview,
+        )
+        .body::<Try>()
+        .unaudited()
+        .fails(&[409, 429]),
+        Operation::new::<Shadowed, _, _>(
+            "policy.shadow",
+            (Method::GET, SHADOW),
+            Role::Read,
+            "What a shadow policy would have done with the live traffic",
+            |call: Call| async move { Reply::json(&shadowed(&call.app)) },
+        ),
+        Operation::new::<Shadowed, _, _>(
+            "policy.shadow_put",
+            (Method::PUT, SHADOW),
+            Role::Operate,
+            "Let a policy follow the live traffic without steering it",
+            follow,
+        )
+        .body::<Follow>(),
+        Operation::new::<Shadowed, _, _>(
+            "policy.shadow_stop",
+            (Method::POST, "/admin/v1/policy/shadow/stop"),
+            Role::Operate,
+            "Let no policy follow the live traffic any more",
+            unfollow,
+        )
+        .body::<Unfollow>()
+        .fails(&[409]),
+    ]
+}
+
+async fn preview(call: Call) -> Result<Reply, Problem> {
+    let asked: Try = call.body()?;
+    let app = &call.app;
+    let Ok(turn) = Arc::clone(&app.operator.previews).try_acquire_owned() else {
+        return Err(Problem::busy(
+            "another preview is under way; try again when it is done",
+        ));
+    };
+    app.operator.recent.flush().await;
+    let running = app.operator.recent.now().ok_or_else(none_captured)?;
+    let (held, _) = running.memory.size();
+    if held < FEWEST_TURNS {
+        return Err(Problem::conflict(format!(
+            "{held} turns are captured by now, and less than {FEWEST_TURNS} say nothing: let traffic pass"
+        )));
+    }
+    let fleet =
+        replay::Fleet::live(app).ok_or_else(|| Problem::conflict("no worker is ready to be played"))?;
+    let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
+    let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
+    let trace = running.memory.newest(turns);
+    let settings = [app.policy.load().settings, asked.settings.settings()];
+    // Far from the threads that serve requests. It ends by itself: turns and workers are bounded.
+    let played = tokio::task::spawn_blocking(move || {
+        let played = replay::preview(&trace, &fleet, settings);
+        drop(turn);
+        played
+    });
+    match played.await {
+        Ok(Ok(report)) => Reply::json(&report),
+        Ok(Err(error)) => Err(Problem::conflict(format!(
+            "the captured turns cannot be played: {error:#}"
+        ))),
+        Err(error) => Err(Problem::internal(error.to_string())),
+    }
+}
+
+fn shadowed(app: &App) -> Shadowed {
+    let shadow = app.operator.shadow.load_full();
+    Shadowed {
+        running: shadow.is_some(),
+        settings: shadow.as_ref().map(|shadow| shadow.settings),
+        since_unix_ms: shadow.as_ref().map(|shadow| shadow.since_unix_ms),
+        tally: shadow.map_or_else(Tally::default, |shadow| shadow.tally()),
+    }
+}
+
+async fn follow(call: Call) -> Result<Reply, Problem> {
+    let asked: Follow = call.body()?;
+    let before = shadowed(&call.app);
+    let shadow = Shadow::new(asked.settings.settings());
+    call.app.operator.shadow.store(Some(Arc::new(shadow)));
+    let after = shadowed(&call.app);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+async fn unfollow(call: Call) -> Result<Reply, Problem> {
+    let _: Unfollow = call.body()?;
+    let before = shadowed(&call.app);
+    if call.app.operator.shadow.swap(None).is_none() {
+        return Err(Problem::conflict("no policy follows the traffic"));
+    }
+    let after = shadowed(&call.app);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}

@@ -1,0 +1,217 @@
+//! `tailroute ctl`: what the admin port can do, from a shell.
+//!
+//! Each command is one request, or a look and a change ([`policy`]): what goes over the wire is what `--json` prints. A
+//! problem that the router answers is printed with the fields that are wrong, and is exit code 1.
+
+pub mod client;
+mod policy;
+mod show;
+pub(super) mod workers;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use futures_util::StreamExt as _;
+use http::Method;
+use serde_json::{Value, json};
+
+use self::client::{Client, Target};
+
+/// See and change a running router through its admin port
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tailroute ctl policy set weights.locality=1.2 --reason 'fewer misses at noon' --for 600\n  \
+    tailroute ctl policy rollback --reason 'worse than before'\n  \
+    tailroute ctl workers drain gpu-3 --reason 'new driver' --wait\n  \
+    tailroute ctl --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token workers\n  \
+    tailroute ctl completions bash > /etc/bash_completion.d/tailroute")]
+pub struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print what the router answers, as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Which router, and as whom.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TargetArgs {
+    /// The router's admin port.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "TAILROUTE_ADMIN_URL",
+        default_value = "http://127.0.0.1:9090"
+    )]
+    admin: String,
+    /// File that holds a token of the admin port, and nothing else.
+    #[arg(long, global = true, value_name = "FILE", env = "TAILROUTE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl TargetArgs {
+    /// Whom to ask, and as whom.
+    ///
+    /// # Errors
+    /// If the address is none, or the file of the token cannot be read.
+    pub fn target(&self) -> anyhow::Result<Target> {
+        Target::new(&self.admin, self.token_file.as_deref())
+    }
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// The policy in force: show, set, history, rollback, preview, shadow.
+    Policy {
+        #[command(subcommand)]
+        what: Option<policy::Policy>,
+    },
+    /// The workers: list, cordon, uncordon, drain, alpha.
+    Workers {
+        #[command(subcommand)]
+        what: Option<workers::Workers>,
+    },
+    /// The newest turns, kept in memory to try weights on.
+    Capture {
+        #[command(subcommand)]
+        what: Option<Capture>,
+    },
+    /// Who changed what, newest first.
+    Audit {
+        /// Most entries.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// What changes, as it happens, until interrupted.
+    Events,
+    /// What has to be met, and how.
+    Slo,
+    /// Which configuration is in force, and what is wrong with the last one that was read.
+    Config,
+    /// The OpenAPI document of the admin port.
+    Openapi,
+    /// Completions of every tailroute command for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Capture {
+    /// Whether turns are captured, and how many are held.
+    Status,
+    /// Capture from here on; what was held is gone.
+    Start {
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+        /// Most bytes; 16 MiB unless given.
+        #[arg(long)]
+        max_bytes: Option<u32>,
+    },
+    /// Capture no more; what is held stays.
+    Stop {
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+    /// The turns that are held, as a trace for `tailroute replay`.
+    Turns,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If the router cannot be reached, or refuses.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let What::Completions { shell } = args.what {
+        let mut out = Vec::new();
+        clap_complete::generate(shell, &mut crate::cli::Cli::command(), "tailroute", &mut out);
+        super::print(String::from_utf8_lossy(&out).trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let client = Client::new(args.target.target()?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    runtime.block_on(perform(&client, args.what, args.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> {
+    let print = |answer: &Value, show: fn(&Value) -> String| -> anyhow::Result<()> {
+        let text = if json {
+            serde_json::to_string_pretty(answer)?
+        } else {
+            show(answer)
+        };
+        Ok(super::print(&text)?)
+    };
+    match what {
+        What::Policy { what } => {
+            let (answer, show) = policy::run(client, what.unwrap_or(policy::Policy::Show)).await?;
+            print(&answer, show)
+        }
+        What::Workers { what } => {
+            let (answer, show) = workers::run(client, what.unwrap_or(workers::Workers::List)).await?;
+            print(&answer, show)
+        }
+        What::Capture { what } => capture(client, what.unwrap_or(Capture::Status), print).await,
+        What::Audit { limit } => print(
+            &client.get(&format!("/admin/v1/audit?limit={limit}")).await?,
+            show::audit,
+        ),
+        What::Events => events(client, json).await,
+        What::Slo => print(&client.get("/admin/v1/slo").await?, show::pretty),
+        What::Config => print(&client.get("/admin/v1/config").await?, show::pretty),
+        What::Openapi => print(&client.get("/admin/v1/openapi.json").await?, show::pretty),
+        What::Completions { .. } => Ok(()),
+    }
+}
+
+async fn capture(
+    client: &Client,
+    what: Capture,
+    print: impl Fn(&Value, fn(&Value) -> String) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    const CAPTURE: &str = "/admin/v1/capture";
+    let answer = match what {
+        Capture::Status => client.get(CAPTURE).await?,
+        Capture::Start { reason, max_bytes } => {
+            let body = json!({ "reason": reason, "max_bytes": max_bytes });
+            client
+                .send(Method::POST, "/admin/v1/capture/start", &body)
+                .await?
+        }
+        Capture::Stop { reason } => {
+            let body = json!({ "reason": reason });
+            client.send(Method::POST, "/admin/v1/capture/stop", &body).await?
+        }
+        Capture::Turns => {
+            let turns = client.text("/admin/v1/capture/turns").await?;
+            return Ok(super::print(turns.trim_end())?);
+        }
+    };
+    print(&answer, show::pretty)
+}
+
+async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
+    let mut events = client.events().await?;
+    while let Some(event) = events.next().await {
+        let event = event?;
+        let text = if json {
+            event.to_string()
+        } else {
+            show::event(&event)
+        };
+        super::print(&text)?;
+    }
+    Ok(())
+}

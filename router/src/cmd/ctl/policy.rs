@@ -1,0 +1,181 @@
+//! The policy, from a shell. A change is a look and a PUT that names what was seen, so that nobody's change is lost.
+
+use anyhow::{Context as _, bail};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::show;
+
+const POLICY: &str = "/admin/v1/policy";
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Policy {
+    /// The policy in force with all of its weights.
+    Show,
+    /// Change some of it: `policy=NAME`, `weights.locality=1.2`, `kappa_max=20`.
+    #[command(
+        after_help = "Example:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600"
+    )]
+    Set {
+        /// What to change, each as KEY=VALUE.
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        changes: Vec<String>,
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+        /// For so many seconds only; then what is in force now comes back.
+        #[arg(long = "for", value_name = "SECONDS")]
+        revert_after_s: Option<f64>,
+    },
+    /// The policies that were in force, newest first.
+    History {
+        /// Most of them.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// Put an earlier revision in force again, bit for bit.
+    Rollback {
+        /// Which; the one before unless given.
+        #[arg(long, value_name = "REVISION")]
+        to: Option<u64>,
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Play the captured turns with some of it changed.
+    #[command(
+        after_help = "Example:\n  tailroute ctl capture start --reason 'weights for noon'\n  tailroute ctl policy preview weights.locality=1.2"
+    )]
+    Preview {
+        /// What to change, each as KEY=VALUE.
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        changes: Vec<String>,
+        /// Newest turns to play; 5,000 unless given.
+        #[arg(long)]
+        turns: Option<u32>,
+    },
+    /// What the shadow policy would have done.
+    Shadow,
+    /// Let a policy follow the live traffic without steering it.
+    ShadowSet {
+        /// What is different in it, each as KEY=VALUE.
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        changes: Vec<String>,
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Let no policy follow the traffic any more.
+    ShadowStop {
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<(Value, fn(&Value) -> String)> {
+    Ok(match what {
+        Policy::Show => (client.get(POLICY).await?, show::policy),
+        Policy::Set {
+            changes,
+            reason,
+            revert_after_s,
+        } => {
+            let (settings, tag) = changed(client, &changes).await?;
+            let body = json!({ "settings": settings, "reason": reason, "revert_after_s": revert_after_s });
+            let answer = client
+                .send_matching(Method::PUT, POLICY, &body, Some(&tag))
+                .await?;
+            (answer, show::policy)
+        }
+        Policy::History { limit } => {
+            let answer = client.get(&format!("{POLICY}/history?limit={limit}")).await?;
+            (answer, show::history)
+        }
+        Policy::Rollback { to, reason } => {
+            let body = json!({ "to_revision": to, "reason": reason });
+            let answer = client
+                .send(Method::POST, "/admin/v1/policy/rollback", &body)
+                .await?;
+            (answer, show::policy)
+        }
+        Policy::Preview { changes, turns } => {
+            let (settings, _) = changed(client, &changes).await?;
+            let body = json!({ "settings": settings, "turns": turns });
+            let answer = client
+                .send(Method::POST, "/admin/v1/policy/preview", &body)
+                .await?;
+            (answer, show::preview)
+        }
+        Policy::Shadow => (client.get("/admin/v1/policy/shadow").await?, show::pretty),
+        Policy::ShadowSet { changes, reason } => {
+            let (settings, _) = changed(client, &changes).await?;
+            let body = json!({ "settings": settings, "reason": reason });
+            (
+                client.send(Method::PUT, "/admin/v1/policy/shadow", &body).await?,
+                show::pretty,
+            )
+        }
+        Policy::ShadowStop { reason } => {
+            let body = json!({ "reason": reason });
+            let answer = client
+                .send(Method::POST, "/admin/v1/policy/shadow/stop", &body)
+                .await?;
+            (answer, show::pretty)
+        }
+    })
+}
+
+/// What is in force with these changes, and the tag of what is in force.
+async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, String)> {
+    let mut shown = client.get(POLICY).await?;
+    let tag = shown["etag"]
+        .as_str()
+        .context("the router names no revision")?
+        .to_owned();
+    let mut settings = shown["settings"].take();
+    for change in changes {
+        apply(&mut settings, change)?;
+    }
+    Ok((settings, tag))
+}
+
+/// Makes one change. Keys are checked by the router, which knows them all.
+fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
+    let Some((key, value)) = change.split_once('=') else {
+        bail!("{change}: expected KEY=VALUE, such as weights.locality=1.2");
+    };
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    let mut place = settings;
+    let mut parts = key.split('.').peekable();
+    while let Some(part) = parts.next() {
+        let Some(entries) = place.as_object_mut() else {
+            bail!("{key}: no such key; `tailroute ctl policy show` lists them");
+        };
+        if parts.peek().is_none() {
+            entries.insert(part.to_owned(), value);
+            return Ok(());
+        }
+        place = entries
+            .get_mut(part)
+            .with_context(|| format!("{key}: no such key; `tailroute ctl policy show` lists them"))?;
+    }
+    bail!("{change}: expected KEY=VALUE, such as weights.locality=1.2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_go_where_their_keys_say() {
+        let mut settings = json!({ "policy": "tail", "weights": { "load": 1.0 } });
+        apply(&mut settings, "policy=random").unwrap();
+        apply(&mut settings, "weights.load=2").unwrap();
+        assert_eq!(settings, json!({ "policy": "random", "weights": { "load": 2 } }));
+        for wrong in ["load", "weight.load=1", "policy.x=1"] {
+            assert!(apply(&mut settings, wrong).is_err(), "{wrong}");
+        }
+    }
+}

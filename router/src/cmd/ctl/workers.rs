@@ -1,0 +1,116 @@
+//! The workers, from a shell.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::show;
+
+/// Between two looks at a worker that is drained.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Workers {
+    /// All of them.
+    List,
+    /// One of them.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Give it no turns but those that only it can answer.
+    Cordon(Named),
+    /// Give it work again.
+    Uncordon(Named),
+    /// Give it no turns at all.
+    Drain {
+        #[command(flatten)]
+        named: Named,
+        /// Wait until it has ended what it had.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Take its α for this, whatever is learned.
+    Alpha {
+        #[command(flatten)]
+        named: Named,
+        /// Milliseconds per uncached token.
+        #[arg(long)]
+        ms_per_token: f64,
+        /// For so many seconds only.
+        #[arg(long = "for", value_name = "SECONDS")]
+        revert_after_s: Option<f64>,
+    },
+    /// Take its α for what is learned again.
+    AlphaRevert(Named),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Named {
+    /// The worker's name.
+    name: String,
+    /// Why, for the audit log.
+    #[arg(long)]
+    reason: String,
+}
+
+pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value, fn(&Value) -> String)> {
+    let post = async |named: &Named, action: &str| {
+        let path = format!("{}/{action}", path(&named.name));
+        client
+            .send(Method::POST, &path, &json!({ "reason": named.reason }))
+            .await
+    };
+    Ok(match what {
+        Workers::List => (all(client).await?, show::workers),
+        Workers::Show { name } => (client.get(&path(&name)).await?, show::worker),
+        Workers::Cordon(named) => (post(&named, "cordon").await?, show::worker),
+        Workers::Uncordon(named) => (post(&named, "uncordon").await?, show::worker),
+        Workers::Drain { named, wait } => {
+            let mut answer = post(&named, "drain").await?;
+            while wait && answer["state"] == "draining" {
+                tokio::time::sleep(LOOK).await;
+                answer = client.get(&path(&named.name)).await?;
+            }
+            (answer, show::worker)
+        }
+        Workers::Alpha {
+            named,
+            ms_per_token,
+            revert_after_s,
+        } => {
+            let body = json!({
+                "alpha_ms_per_token": ms_per_token, "reason": named.reason, "revert_after_s": revert_after_s,
+            });
+            let answer = client
+                .send(Method::PUT, &format!("{}/alpha", path(&named.name)), &body)
+                .await?;
+            (answer, show::worker)
+        }
+        Workers::AlphaRevert(named) => (post(&named, "alpha/revert").await?, show::worker),
+    })
+}
+
+/// A worker's path: its name may hold whatever a name may.
+fn path(name: &str) -> String {
+    let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+    format!("/admin/v1/workers/{}", name.replace('+', "%20"))
+}
+
+/// The whole list, part by part.
+pub(crate) async fn all(client: &Client) -> anyhow::Result<Value> {
+    let mut workers: Vec<Value> = Vec::new();
+    loop {
+        let part = client
+            .get(&format!("/admin/v1/workers?limit=1000&offset={}", workers.len()))
+            .await?;
+        let part = part["workers"].as_array().cloned().unwrap_or_default();
+        let whole = part.len() < 1000;
+        workers.extend(part);
+        if whole {
+            return Ok(json!({ "total": workers.len(), "workers": workers }));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Workers taken out and back, and an α that somebody sets.
+
+use serde_json::{Value, json};
+use tailroute_e2e::client::Whole;
+use tailroute_e2e::fleet::{Fleet, quick, stuck_in_decode};
+use tailroute_e2e::talk;
+use tailroute_e2e::wait::until;
+
+use super::{ask, get, problem};
+
+const WORKERS: &str = "/admin/v1/workers";
+
+async fn post(fleet: &Fleet, worker: &str, action: &str) -> Whole {
+    let path = format!("{WORKERS}/{worker}/{action}");
+    ask(fleet, ("POST", &path), &[], Some(&json!({ "reason": "a test" }))).await
+}
+
+fn name(fleet: &Fleet, engine: usize) -> String {
+    fleet.engines[engine].addr().to_string()
+}
+
+async fn serves(fleet: &Fleet) -> Whole {
+    fleet.chat(&[], &talk::ask("hi", json!({}))).await
+}
+
+#[tokio::test]
+async fn the_list_says_what_is_known_of_each_worker() {
+    let fleet = Fleet::of(3).await;
+    serves(&fleet).await;
+    let list = get(&fleet, WORKERS).await;
+    assert_eq!(
+        (&list["total"], list["workers"].as_array().unwrap().len()),
+        (&json!(3), 3)
+    );
+    let first = &list["workers"][0];
+    assert_eq!(
+        (&first["name"], &first["state"]),
+        (&json!(name(&fleet, 0)), &json!("ready"))
+    );
+    assert_eq!(
+        (&first["breaker"], &first["cost"]["alpha_ms_per_token"]),
+        (&json!("closed"), &json!(0.1))
+    );
+    assert!(first["xi_tokens"].as_f64().unwrap() > 0.0 && first["capacity_tokens"].as_u64().unwrap() > 0);
+    let part = get(&fleet, "/admin/v1/workers?limit=1&offset=2").await;
+    assert_eq!(part["workers"][0]["name"], name(&fleet, 2));
+    assert_eq!(part["workers"].as_array().unwrap().len(), 1);
+    let nobody = ask(&fleet, ("GET", "/admin/v1/workers/nobody"), &[], None).await;
+    assert_eq!(
+        (nobody.status.as_u16(), problem(&nobody).as_str()),
+        (404, "not-found")
+    );
+    assert!(
+        nobody.text().contains(&name(&fleet, 0)),
+        "it says which there are: {}",
+        nobody.text()
+    );
+}
+
+#[tokio::test]
+async fn a_cordoned_worker_gets_nothing_new_and_an_uncordoned_one_does() {
+    let fleet = Fleet::of(2).await;
+    let cordoned = post(&fleet, &name(&fleet, 0), "cordon").await;
+    assert_eq!(
+        (cordoned.status.as_u16(), &cordoned.json()["state"]),
+        (200, &json!("cordoned"))
+    );
+    for _ in 0..6 {
+        assert_eq!(serves(&fleet).await.worker(), name(&fleet, 1));
+    }
+    assert_eq!(post(&fleet, &name(&fleet, 1), "cordon").await.status, 200);
+    let nobody = serves(&fleet).await;
+    assert_eq!(
+        (nobody.status.as_u16(), nobody.error_code().as_str()),
+        (503, "no_worker_ready")
+    );
+    let back = post(&fleet, &name(&fleet, 0), "uncordon").await;
+    assert_eq!(back.json()["state"], "ready");
+    assert_eq!(serves(&fleet).await.worker(), name(&fleet, 0));
+    let log = get(&fleet, "/admin/v1/audit").await;
+    let last = &log["entries"][0];
+    assert_eq!(
+        (&last["action"], &last["target"]),
+        (&json!("workers.uncordon"), &json!(name(&fleet, 0)))
+    );
+    assert_eq!(
+        (&last["before"], &last["after"]),
+        (&json!("cordoned"), &json!("none"))
+    );
+}
+
+#[tokio::test]
+async fn a_worker_is_drained_when_it_has_ended_what_it_had() {
+    let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
+    let body = talk::ask("hi", json!({ "stream": true, "max_tokens": 9 }));
+    let mut answer = fleet.open(&[], &body).await;
+    answer.chunk().await.unwrap().unwrap();
+    let draining = post(&fleet, &name(&fleet, 0), "drain").await;
+    assert_eq!(draining.json()["state"], "draining");
+    drop(answer);
+    let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
+    until("nothing is left", || worker.with_load(|load| load.in_flight == 0)).await;
+    let drained = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 0))).await;
+    assert_eq!(
+        (&drained["state"], &drained["well"]),
+        (&json!("drained"), &json!(true))
+    );
+}
+
+#[tokio::test]
+async fn an_alpha_that_is_set_holds_against_what_is_learned_until_it_is_taken_back() {
+    let fleet = Fleet::of(1).await;
+    let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
+    let path = format!("{WORKERS}/{}/alpha", name(&fleet, 0));
+    let set = async |more: Value| {
+        let mut body = json!({ "alpha_ms_per_token": 0.7, "reason": "half of it is off" });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        ask(&fleet, ("PUT", &path), &[], Some(&body)).await
+    };
+    let answer = set(json!({})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["cost"]["alpha_ms_per_token"], 0.7);
+    assert_eq!(answer.json()["alpha_set"]["learned_alpha_ms_per_token"], 0.1);
+    let mut learned = worker.cost();
+    learned.alpha_ms_per_token = 0.2;
+    worker.set_cost(learned);
+    assert_eq!(
+        worker.cost().alpha_ms_per_token,
+        0.7,
+        "learning goes on beside it"
+    );
+    let back = post(&fleet, &name(&fleet, 0), "alpha/revert").await;
+    assert_eq!(back.json()["cost"]["alpha_ms_per_token"], 0.2);
+    assert_eq!(post(&fleet, &name(&fleet, 0), "alpha/revert").await.status, 409);
+    set(json!({ "revert_after_s": 0.1 })).await;
+    until("it ends by itself", || worker.pinned_alpha().is_none()).await;
+    let bad = set(json!({ "alpha_ms_per_token": -1 })).await;
+    assert_eq!(
+        (bad.status.as_u16(), &bad.json()["errors"][0]["field"]),
+        (422, &json!("alpha_ms_per_token"))
+    );
+}
+
+#[tokio::test]
+async fn whoever_listens_is_told_what_changes() {
+    let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
+    let address = fleet.router.admin_address;
+    let host = address.to_string();
+    let fields = [("host", host.as_str())];
+    let mut events = tailroute_e2e::client::open(address, "GET", "/admin/v1/events", &fields, "")
+        .await
+        .unwrap();
+    assert_eq!(events.header("content-type"), Some("text/event-stream"));
+    let mut text = String::new();
+    while !text.contains("listening") {
+        text.push_str(std::str::from_utf8(&events.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    super::change_policy(&fleet, json!({ "policy": "random" }), json!({})).await;
+    post(&fleet, &name(&fleet, 1), "cordon").await;
+    while !text.contains("event: worker") || !text.ends_with("\n\n") {
+        text.push_str(std::str::from_utf8(&events.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    let policy = text.find("event: policy").expect("the policy's change is told");
+    assert!(policy < text.find("event: worker").unwrap(), "in order");
+    assert!(
+        text.contains("\"revision\":2") && text.contains("\"hold\":\"cordoned\""),
+        "{text}"
+    );
+}
