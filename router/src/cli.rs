@@ -34,6 +34,7 @@ enum Command {
     Schema(cmd::schema::Args),
     Sim(cmd::sim::Args),
     Tables(cmd::tables::Args),
+    Top(cmd::top::Args),
     Serve(cmd::serve::Args),
 }
 
@@ -57,6 +58,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Schema(args) => cmd::schema::run(args),
         Command::Sim(args) => cmd::sim::run(args),
         Command::Tables(args) => cmd::tables::run(args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Serve(args) => cmd::serve::run(args),
     };
     result.unwrap_or_else(|error| {

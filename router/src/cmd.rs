@@ -14,6 +14,7 @@ pub mod schema;
 pub mod serve;
 pub mod sim;
 pub mod tables;
+pub mod top;
 
 /// Writes `text` and a newline to standard output. A reader that went away (`tailroute schema | head`) is no failure.
 ///

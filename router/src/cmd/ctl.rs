@@ -87,6 +87,20 @@ enum What {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
+    /// Why a request went where it went: every worker's terms, the runner-up, what came of it.
+    Explain {
+        /// The request's id, as its answer carries it in `x-request-id`.
+        request: String,
+    },
+    /// Recent decisions, newest first.
+    Decisions {
+        /// Only of turns that missed their objective.
+        #[arg(long)]
+        late: bool,
+        /// Most decisions.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+        limit: u32,
+    },
     /// What changes, as it happens, until interrupted.
     Events,
     /// What has to be met, and how.
@@ -168,6 +182,15 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
             &client.get(&format!("/admin/v1/audit?limit={limit}")).await?,
             show::audit,
         ),
+        What::Explain { request } => {
+            let path = format!("/admin/v1/decisions/{}", client::escaped(&request));
+            print(&client.get(&path).await?, show::pretty)
+        }
+        What::Decisions { late, limit } => {
+            let late = if late { "&late=true" } else { "" };
+            let path = format!("/admin/v1/decisions?limit={limit}{late}");
+            print(&client.get(&path).await?, show::pretty)
+        }
         What::Events => events(client, json).await,
         What::Slo => print(&client.get("/admin/v1/slo").await?, show::pretty),
         What::Config => print(&client.get("/admin/v1/config").await?, show::pretty),

@@ -182,6 +182,12 @@ async fn whole(response: Response<Incoming>) -> anyhow::Result<String> {
     Ok(String::from_utf8(body.to_bytes().to_vec())?)
 }
 
+/// Any text as a part of a path.
+pub(super) fn escaped(text: &str) -> String {
+    let escaped: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
+    escaped.replace('+', "%20")
+}
+
 /// A problem in words: each field that is wrong on a line of its own.
 fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     let problem: Value = serde_json::from_str(body).unwrap_or_default();

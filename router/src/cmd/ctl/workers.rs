@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::client::Client;
+use super::client::{Client, escaped};
 use super::show;
 
 /// Between two looks at a worker that is drained.
@@ -95,8 +95,7 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value
 
 /// A worker's path: its name may hold whatever a name may.
 fn path(name: &str) -> String {
-    let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
-    format!("/admin/v1/workers/{}", name.replace('+', "%20"))
+    format!("/admin/v1/workers/{}", escaped(name))
 }
 
 /// The whole list, part by part.

@@ -70,6 +70,7 @@ async fn every_action_is_a_command() {
         &["capture", "turns"],
         &["capture", "stop", "--reason", "enough"],
         &["audit", "--limit", "5"],
+        &["decisions", "--late"],
         &["slo"],
         &["config"],
         &["openapi"],
@@ -87,6 +88,22 @@ async fn every_action_is_a_command() {
         (&history[0]["source"], &history[0]["settings"]),
         (&json!("rollback"), &history[2]["settings"])
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_explained_by_its_id_and_top_shows_the_fleet() {
+    let fleet = Fleet::of(2).await;
+    let body = tailroute_e2e::talk::ask("hi", json!({}));
+    let answer = fleet.chat(&[("x-request-id", "a b/c")], &body).await;
+    let id = answer.header("x-request-id").unwrap().to_owned();
+    well(&fleet, &["explain", &id]).await;
+    assert!(!ctl(&fleet, &["explain", "nobody-asked-this"]).await);
+    let admin = format!("http://{}", fleet.router.admin_address);
+    let line = ["tailroute", "top", "--once", "--admin", &admin].map(OsString::from);
+    let code = tokio::task::spawn_blocking(move || tailroute::cli::run(line))
+        .await
+        .unwrap();
+    assert_eq!(code, ExitCode::SUCCESS);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,152 @@
+//! The screen.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
+use serde_json::Value;
+
+use super::look::Screen;
+
+/// Draws it.
+pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+    let [head, curve, workers, changes] = Layout::vertical([
+        Constraint::Length(3),
+        Constraint::Length(6),
+        Constraint::Min(5),
+        Constraint::Length(7),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Paragraph::new(summary(screen)), head);
+    draw_curve(frame, screen, curve);
+    draw_workers(frame, screen, workers);
+    draw_changes(frame, screen, changes);
+}
+
+fn summary(screen: &Screen) -> Vec<Line<'static>> {
+    let policy = &screen.policy;
+    let first = format!(
+        "tailroute at {}   policy {} (revision {})   {} workers",
+        screen.router,
+        text(&policy["settings"]["policy"]),
+        policy["revision"],
+        screen.workers.len(),
+    );
+    let second = match &screen.error {
+        Some(error) => Line::styled(error.clone(), Style::new().fg(Color::Red)),
+        None => Line::raw(objective(&screen.objective)),
+    };
+    vec![
+        Line::styled(first, Style::new().add_modifier(Modifier::BOLD)),
+        second,
+    ]
+}
+
+/// Each class of turns: what it has to meet, and the share that did.
+fn objective(objective: &Value) -> String {
+    let wanted = objective["share"].as_f64().unwrap_or(0.0) * 100.0;
+    let mut out = format!("in time, of {wanted:.1} % wanted:");
+    for class in objective["classes"].as_array().into_iter().flatten() {
+        let [met, missed] = ["met", "missed"].map(|key| class[key].as_f64().unwrap_or(0.0));
+        if met + missed > 0.0 {
+            let share = met / (met + missed) * 100.0;
+            out.push_str(&format!(
+                "  {} {share:.2} % ({missed:.0} late)",
+                text(&class["class"])
+            ));
+        }
+    }
+    out
+}
+
+fn draw_curve(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let title = match screen.percentiles {
+        Some([p50, p95, p99]) => format!(" TTFT p95; last p50 {p50:.0}, p95 {p95:.0}, p99 {p99:.0} ms "),
+        None => " TTFT p95; no turns yet ".to_owned(),
+    };
+    let width = usize::from(area.width.saturating_sub(2));
+    let skip = screen.p95_ms.len().saturating_sub(width);
+    let data: Vec<u64> = screen.p95_ms.iter().skip(skip).copied().collect();
+    let curve = Sparkline::default()
+        .block(Block::bordered().title(title))
+        .data(data)
+        .style(Style::new().fg(Color::Cyan));
+    frame.render_widget(curve, area);
+}
+
+fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    // The busiest first: more than the screen holds are not looked at one by one.
+    let mut workers: Vec<&Value> = screen.workers.iter().collect();
+    let wait = |worker: &Value| worker["wait_ms"].as_f64().unwrap_or(0.0);
+    workers.sort_by(|a, b| wait(b).total_cmp(&wait(a)));
+    let rows = workers.iter().map(|worker| row(worker));
+    let widths = [
+        Constraint::Min(20),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(7),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(8),
+        Constraint::Length(9),
+    ];
+    let header = [
+        "worker",
+        "state",
+        "in flight",
+        "wait ms",
+        "busy",
+        "α",
+        "ξ",
+        "cache",
+        "breaker",
+    ];
+    let table = Table::new(rows, widths)
+        .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
+        .block(Block::bordered().title(" workers, the longest wait first "));
+    frame.render_widget(table, area);
+}
+
+fn row(worker: &Value) -> Row<'static> {
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let state = text(&worker["state"]);
+    let colour = match state.as_str() {
+        "ready" => Color::Reset,
+        "unwell" => Color::Red,
+        _ => Color::Yellow,
+    };
+    let capacity = number(&worker["capacity_tokens"]).max(1.0);
+    Row::new([
+        Cell::from(text(&worker["name"])),
+        Cell::from(state),
+        Cell::from(worker["in_flight"].to_string()),
+        Cell::from(format!("{:.1}", number(&worker["wait_ms"]))),
+        Cell::from(format!("{:.0} %", number(&worker["utilisation"]) * 100.0)),
+        Cell::from(format!("{:.4}", number(&worker["cost"]["alpha_ms_per_token"]))),
+        Cell::from(format!("{:.0}", number(&worker["xi_tokens"]))),
+        Cell::from(format!(
+            "{:.0} %",
+            number(&worker["held_tokens"]) / capacity * 100.0
+        )),
+        Cell::from(text(&worker["breaker"])),
+    ])
+    .style(Style::new().fg(colour))
+}
+
+fn draw_changes(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let line = |entry: &Value| {
+        let who = text(&entry["who"]["name"]);
+        let (what, outcome) = (text(&entry["action"]), text(&entry["outcome"]));
+        let (of, why) = (text(&entry["target"]), text(&entry["why"]));
+        Line::raw(format!("{outcome:<8} {what:<20} {of:<20} {who}: {why}"))
+    };
+    let lines: Vec<Line<'_>> = screen.changes.iter().map(line).collect();
+    let changes = Paragraph::new(lines).block(Block::bordered().title(" changes, newest first; q ends "));
+    frame.render_widget(changes, area);
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("-").to_owned()
+}
