@@ -29,6 +29,7 @@ mod worker;
 
 pub use admin::{Admin, Audit, Token};
 pub use admission::Admission;
+pub(crate) use checker::Checker;
 pub(crate) use convert::check;
 pub use failure::Failure;
 pub use health::Health;
@@ -39,6 +40,7 @@ pub use objective::{Class, Objective};
 pub use routing::Routing;
 pub(crate) use routing::{cache_aware, routing, weights};
 pub use tls::{Identity, ServerTls, Tls, WorkersTls};
+pub(crate) use worker::worker;
 pub use worker::{KvEvents, Secret, Worker};
 
 /// A configuration without mistakes. There is at least one worker; names and urls are unique.

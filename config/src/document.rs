@@ -1,6 +1,10 @@
 //! Documents that come over the network, by the same check as the file: the schema that is derived from their type says
 //! what is allowed, unknown keys are answered with the nearest one, and every mistake is named at once.
 
+mod worker;
+
+pub use worker::WorkerDocument;
+
 use schemars::{JsonSchema, Schema as Written, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

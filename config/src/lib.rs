@@ -34,7 +34,7 @@ pub use checked::{
     IndexConfig, Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret,
     Server, ServerTls, Snapshot, Tls, Token, Worker, WorkersTls,
 };
-pub use document::{PolicyDocument, read_document, read_query};
+pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
 pub use load::{LoadError, Sources, load, load_file, load_routing};
 pub use markdown::reference;
 pub use overlay::{ENVIRONMENT_PREFIX, Overrides};

@@ -13,6 +13,7 @@
 //! | [`preview`] | another policy on captured turns, or beside the live ones |
 //! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, taken out and back, its α |
+//! | [`members`] | workers that join and leave |
 //! | [`audit`] | who changed what |
 //! | [`events`] | what changes, as it happens |
 //! | [`openapi`] | the document of all this |
@@ -23,6 +24,7 @@ pub mod call;
 pub mod capture;
 pub mod decisions;
 pub mod events;
+pub mod members;
 pub mod openapi;
 pub mod operation;
 pub mod policy;
@@ -55,6 +57,7 @@ pub fn operations() -> Vec<Operation> {
         preview::operations(),
         capture::operations(),
         workers::operations(),
+        members::operations(),
         audit::operations(),
         events::operations(),
         openapi::operations(),

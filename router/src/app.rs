@@ -1,8 +1,9 @@
 //! The running router: everything that requests share. What runs beside them is in `upkeep`.
 
+mod members;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -40,13 +41,10 @@ use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
 use crate::tls::{Connector, Tls, TlsError};
-use crate::upstream::{Origin, Reply};
+use crate::upstream::{POOL_IDLE, Reply};
 
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
-/// Idle connections are given up before the worker does so, which would be in the moment when one is used again: uvicorn,
-/// which serves vLLM and SGLang, closes them after five seconds.
-const POOL_IDLE: Duration = Duration::from_secs(4);
 /// Largest buffer for a worker's response head.
 const UPSTREAM_HEAD_BYTES: usize = 512 * 1024;
 
@@ -74,8 +72,6 @@ pub struct App {
     pub admission: Admission,
     /// What is counted.
     pub metrics: Metrics,
-    /// Where turns go, by worker.
-    origins: Vec<Option<Arc<Origin>>>,
     /// Connections to the workers for everything else.
     pub client: Client<Connector, Body>,
     /// What may be tried again.
@@ -194,13 +190,7 @@ impl App {
         let index_bytes = config.index.max_bytes.get() as u64;
         let knowledge = Knowledge::new(index_bytes, &capacities, routing.tokens_per_byte);
         let worker = |(slot, spec): (u32, &config::Worker)| {
-            Arc::new(Worker::new(
-                WorkerId(slot),
-                spec.clone(),
-                routing.utilisation_window,
-                &config.health,
-                &config.failure,
-            ))
+            Arc::new(Worker::new(WorkerId(slot), spec.clone(), &config))
         };
         let fleet = Fleet::new((0..).zip(&config.workers).map(worker).collect());
         let clock = Clock::start();
@@ -220,7 +210,6 @@ impl App {
             metrics,
             decisions: Decisions::new(config.explain.max_bytes),
             capture: capture.transpose()?,
-            origins: origins(&config),
             client: client(&config, &tls),
             retries: parking_lot::Mutex::new(RetryBudget::new(
                 config.failure.retry_share,
@@ -313,15 +302,10 @@ impl App {
     /// Sends a turn to a worker. Dropping what comes back hangs up.
     #[must_use]
     pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
-        match self.origins.get(worker.id.index()) {
-            Some(Some(origin)) => origin.send(request),
-            _ => Reply::hyper(self.client.request(request.map(body::full))),
+        match &worker.origin {
+            Some(origin) => origin.send(request),
+            None => Reply::hyper(self.client.request(request.map(body::full))),
         }
-    }
-
-    /// Closes connections to workers that nobody has used for long.
-    pub fn tidy_connections(&self) {
-        self.origins.iter().flatten().for_each(|origin| origin.tidy());
     }
 
     /// The number of the next decision.
@@ -450,7 +434,7 @@ impl App {
         Gauges {
             workers: self
                 .fleet
-                .workers()
+                .present()
                 .iter()
                 .map(|worker| self.worker_gauges(worker))
                 .collect(),
@@ -518,11 +502,6 @@ impl App {
             self.live().objective.next_prompt
         }
     }
-}
-
-fn origins(config: &Config) -> Vec<Option<Arc<Origin>>> {
-    let origin = |worker: &config::Worker| Origin::new(&worker.url, config.limits.connect_timeout, POOL_IDLE);
-    config.workers.iter().map(origin).collect()
 }
 
 fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {

@@ -156,6 +156,20 @@ impl Feedback {
         }
     }
 
+    /// A worker takes a slot.
+    pub fn admit(&self, worker: WorkerId, spec: &config::Worker) {
+        self.costs.lock().admit(worker, spec);
+        self.counters.lock().admit(worker);
+        self.controller.lock().admit(worker, spec.capacity);
+    }
+
+    /// A worker is gone: what it was says nothing of the others any more.
+    pub fn vacate(&self, worker: WorkerId) {
+        self.costs.lock().vacate(worker);
+        self.counters.lock().admit(worker);
+        self.controller.lock().admit(worker, Tokens::ZERO);
+    }
+
     /// Leaves a lesson. Never waits.
     pub fn teach(&self, lesson: Lesson) {
         self.leave(Taught::Turn(Box::new(lesson)));

@@ -492,6 +492,11 @@ impl Knowledge {
         self.conversations.last_worker(session)
     }
 
+    /// A worker is gone: no conversation's last turn was there any more.
+    pub fn left(&self, worker: WorkerId) {
+        self.conversations.left(worker);
+    }
+
     /// A conversation's turn went to a worker. Returns where the one before went, if elsewhere.
     pub fn moved(&self, session: u64, worker: WorkerId) -> Option<WorkerId> {
         self.conversations.moved(session, worker)

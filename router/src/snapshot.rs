@@ -25,6 +25,8 @@ use format::{FormatError, decode, encode};
 use tracing::{debug, info, warn};
 
 use crate::app::App;
+use crate::fleet::Worker;
+use crate::fleet::hold::Hold;
 
 /// Largest file that is written or read. Conversations, places and models are bounded to some 8 MB, and a worker's cache
 /// adds 16 bytes for each of its keys, one per 256 bytes of text: this is enough for ten thousand workers of a million
@@ -89,7 +91,7 @@ pub async fn save(app: &Arc<App>, settings: &Snapshot) {
 fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
     let workers = app.fleet.workers();
-    let names: Vec<&str> = workers.iter().map(|worker| worker.name()).collect();
+    let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     let bytes = encode(&app.knowledge.contents(&names, now_ms()));
     fits(bytes.len())?;
     // Beside the file, so that the renaming stays within one file system.
@@ -122,8 +124,16 @@ fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
         return Err(SnapshotError::Old(age));
     }
     let workers = app.fleet.workers();
-    let names: Vec<&str> = workers.iter().map(|worker| worker.name()).collect();
+    let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     Ok(app.knowledge.restore(&contents, &names))
+}
+
+/// A worker's name, by which it is found again; of one that has left it is none.
+fn name(worker: &Worker) -> &str {
+    match worker.hold() {
+        Hold::Gone => "",
+        _ => worker.name(),
+    }
 }
 
 fn now_ms() -> u64 {

@@ -9,6 +9,7 @@ mod introduce;
 mod learner;
 pub mod queues;
 mod reverts;
+mod roster;
 mod template;
 
 use std::sync::Arc;
@@ -16,7 +17,6 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::evidence::follow::follow;
 
 /// Starts it all. Ends when the set is dropped.
 #[must_use]
@@ -31,17 +31,6 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     if let Some(lessons) = app.feedback.lessons() {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }
-    for worker in app.fleet.workers().iter() {
-        tasks.spawn(health::watch(Arc::clone(app), Arc::clone(worker)));
-        if worker.spec.kv_events != config::KvEvents::Off {
-            tasks.spawn(follow(Arc::clone(app), Arc::clone(worker)));
-        }
-        if let Some(interval) = app.config.health.queue_interval {
-            tasks.spawn(queues::watch(Arc::clone(app), Arc::clone(worker), interval));
-        }
-        if app.config.hints.enabled {
-            tasks.spawn(hints::deliver(Arc::clone(app), Arc::clone(worker)));
-        }
-    }
+    tasks.spawn(roster::keep(Arc::clone(app)));
     tasks
 }

@@ -78,6 +78,10 @@ impl Error {
     }
 }
 
+/// Idle connections are given up before the worker does so, which would be in the moment when one is used again: uvicorn,
+/// which serves vLLM and SGLang, closes them after five seconds.
+pub const POOL_IDLE: Duration = Duration::from_secs(4);
+
 /// Where a worker is, and the connections to it that nobody uses at the moment.
 #[derive(Debug)]
 pub struct Origin {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::problem::{Origin, Problem, Problems};
 
 /// Collects problems, each with the place where its key was written.
-pub(super) struct Checker<'a> {
-    pub(super) origins: &'a BTreeMap<String, Origin>,
-    pub(super) problems: &'a mut Problems,
+pub(crate) struct Checker<'a> {
+    pub(crate) origins: &'a BTreeMap<String, Origin>,
+    pub(crate) problems: &'a mut Problems,
 }
 
 impl Checker<'_> {

@@ -112,6 +112,11 @@ pub(super) fn check_all(written: Vec<written::Worker>, checker: &mut Checker<'_>
     workers
 }
 
+/// One worker that stands by itself, at `workers[0]`.
+pub(crate) fn worker(written: written::Worker, checker: &mut Checker<'_>) -> Option<Worker> {
+    check(written, 0, checker)
+}
+
 /// A worker for each of an endpoint's ranks.
 fn ranked(worker: &Worker, ranks: u32) -> Vec<Worker> {
     if ranks <= 1 {

@@ -15,6 +15,8 @@ use crate::app::App;
 use crate::fleet::Worker;
 use crate::fleet::hold::{Hold, PinnedAlpha};
 
+/// What the parameter of a worker's path is.
+pub(super) const NAME: &str = "The worker's name, as the list gives it";
 /// Longest time for which an α may be set: a week.
 const LONGEST_S: f64 = 604_800.0;
 
@@ -62,11 +64,13 @@ enum State {
     Draining,
     /// It was drained, and has nothing left.
     Drained,
+    /// It is to leave the fleet when it has ended what it had.
+    Leaving,
 }
 
 /// A worker.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Shown {
+pub(super) struct Shown {
     /// Its name.
     name: String,
     /// Its address.
@@ -146,7 +150,7 @@ struct Budget {
 /// Why.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Because {
+pub(super) struct Because {
     /// For the audit log.
     #[schemars(length(min = 1, max = 500))]
     #[allow(
@@ -178,14 +182,13 @@ struct SetAlpha {
 
 /// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
-    const NAME: &str = "The worker's name, as the list gives it";
     let hold = |id, path, summary, hold| {
         Operation::new::<Shown, _, _>(id, (Method::POST, path), Role::Operate, summary, move |call| {
             set_hold(call, hold)
         })
         .parameter("name", NAME)
         .body::<Because>()
-        .fails(&[404])
+        .fails(&[404, 409])
     };
     vec![
         Operation::new::<List, _, _>(
@@ -249,7 +252,7 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn list(call: Call) -> Result<Reply, Problem> {
     let part: Part = call.query()?;
     let app = &call.app;
-    let workers = app.fleet.workers();
+    let workers = app.fleet.present();
     let part = workers.iter().skip(part.offset).take(part.limit);
     Reply::json(&List {
         workers: part.map(|worker| shown(app, worker)).collect(),
@@ -257,10 +260,10 @@ async fn list(call: Call) -> Result<Reply, Problem> {
     })
 }
 
-fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
+pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
     let name = call.parameter("name");
     call.app.fleet.find(name).ok_or_else(|| {
-        let workers = call.app.fleet.workers();
+        let workers = call.app.fleet.present();
         let some: Vec<&str> = workers.iter().take(8).map(|worker| worker.name()).collect();
         Problem::not_found(format!(
             "no worker is called that; there are {} of them: {}{}",
@@ -276,9 +279,10 @@ fn shown_by_name(call: &Call) -> Result<Shown, Problem> {
     Ok(shown(&call.app, &worker))
 }
 
-fn shown(app: &App, worker: &Worker) -> Shown {
+pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
     let gauges = app.worker_gauges(worker);
     let state = match (worker.hold(), worker.is_well()) {
+        (Hold::Leaving | Hold::Gone, _) => State::Leaving,
         (Hold::Draining, _) if gauges.in_flight == 0 => State::Drained,
         (Hold::Draining, _) => State::Draining,
         (Hold::Cordoned, _) => State::Cordoned,
@@ -337,7 +341,9 @@ fn models(worker: &Worker) -> Vec<String> {
 async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let _: Because = call.body()?;
-    let before = worker.set_hold(hold);
+    let Some(before) = worker.set_hold(hold) else {
+        return Err(Problem::conflict("it is leaving the fleet, which is for good"));
+    };
     call.app.worker_changed(&worker);
     Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &hold))
 }

@@ -27,6 +27,8 @@ use tokio::sync::{Notify, oneshot};
 use crate::app::App;
 use crate::clock;
 use crate::error::ApiError;
+use crate::fleet::Worker;
+use crate::fleet::hold::Hold;
 
 /// Between two looks for room while somebody waits.
 const STEP: Duration = Duration::from_millis(2);
@@ -451,7 +453,11 @@ impl Pools {
 #[must_use]
 pub fn model<'a>(app: &App, model: &'a str) -> &'a str {
     let workers = app.fleet.workers();
-    let everybodys = workers.iter().all(|worker| worker.serves(model) != Some(false));
+    let present = |worker: &&Arc<Worker>| worker.hold() != Hold::Gone;
+    let everybodys = workers
+        .iter()
+        .filter(present)
+        .all(|worker| worker.serves(model) != Some(false));
     if everybodys { NO_MODEL } else { model }
 }
 

@@ -217,7 +217,7 @@ fn workers(app: &App, rule: TailRule) -> Vec<WorkerState> {
             told: worker.hints.told(),
         }
     };
-    app.fleet.workers().iter().map(state).collect()
+    app.fleet.present().iter().map(state).collect()
 }
 
 /// Why the rule is what it is.

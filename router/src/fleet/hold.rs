@@ -16,6 +16,18 @@ pub enum Hold {
     Cordoned,
     /// It gets none at all, and ends what it has.
     Draining,
+    /// It is to leave the fleet for good: as draining, and when it has nothing left it is gone.
+    Leaving,
+    /// It has left: its slot is empty.
+    Gone,
+}
+
+impl Hold {
+    /// Whether it is on its way out of the fleet, or out of it.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Leaving | Self::Gone)
+    }
 }
 
 /// A hold that every choice reads.
@@ -27,15 +39,23 @@ impl AtomicHold {
         Self::of(self.0.load(Ordering::Acquire))
     }
 
-    pub(super) fn set(&self, hold: Hold) -> Hold {
-        Self::of(self.0.swap(hold as u8, Ordering::AcqRel))
+    /// Says so, and returns what was said before; `None` if the worker is leaving, which nothing but going ends.
+    pub(super) fn set(&self, hold: Hold) -> Option<Hold> {
+        let may = |before: u8| {
+            let stays = !Self::of(before).is_final() || hold == Hold::Gone;
+            stays.then_some(hold as u8)
+        };
+        let before = self.0.try_update(Ordering::AcqRel, Ordering::Acquire, may);
+        before.ok().map(Self::of)
     }
 
     fn of(number: u8) -> Hold {
         match number {
             0 => Hold::None,
             1 => Hold::Cordoned,
-            _ => Hold::Draining,
+            2 => Hold::Draining,
+            3 => Hold::Leaving,
+            _ => Hold::Gone,
         }
     }
 }

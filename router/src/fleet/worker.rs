@@ -21,6 +21,7 @@ use super::health::{Health, Probe};
 use super::hints::HintQueue;
 use super::hold::{AtomicHold, Hold, PinnedAlpha};
 use super::rotation::Condition;
+use crate::upstream::{Origin, POOL_IDLE};
 
 /// One worker: who it is, and what is known of it.
 #[derive(Debug)]
@@ -33,10 +34,14 @@ pub struct Worker {
     pub hints: HintQueue,
     /// How far off its predicted times to first token were of late.
     pub errors: Mutex<Errors>,
+    /// Connections to it, for turns in plain text.
+    pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
     health: Mutex<Health>,
     well: AtomicBool,
     hold: AtomicHold,
+    /// When it was gone, in milliseconds, once it is.
+    gone_at: AtomicU64,
     /// α that somebody has set, and until when.
     pinned: Mutex<Option<PinnedAlpha>>,
     is_pinned: AtomicBool,
@@ -91,13 +96,8 @@ pub struct Load {
 impl Worker {
     /// A worker of which nothing is known yet; it is not ready.
     #[must_use]
-    pub fn new(
-        id: WorkerId,
-        spec: config::Worker,
-        utilisation_window: Millis,
-        health: &config::Health,
-        failure: &config::Failure,
-    ) -> Self {
+    pub fn new(id: WorkerId, spec: config::Worker, config: &config::Config) -> Self {
+        let (health, failure) = (&config.health, &config.failure);
         let breaker = Breaker::new(breaker::Settings {
             failures: f64::from(failure.breaker_failures),
             share: failure.breaker_share,
@@ -106,7 +106,7 @@ impl Worker {
         });
         let load = Load {
             pending: PendingWork::new(),
-            utilisation: Utilisation::new(utilisation_window),
+            utilisation: Utilisation::new(config.routing.utilisation_window),
             in_flight: 0,
             cost: spec.cost,
             learned: spec.cost,
@@ -116,10 +116,12 @@ impl Worker {
             id,
             hints: HintQueue::default(),
             errors: Mutex::default(),
+            origin: Origin::new(&spec.url, config.limits.connect_timeout, POOL_IDLE),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             well: AtomicBool::new(false),
             hold: AtomicHold::default(),
+            gone_at: AtomicU64::new(0),
             pinned: Mutex::new(None),
             is_pinned: AtomicBool::new(false),
             trust: Mutex::new(Trust {
@@ -222,7 +224,7 @@ impl Worker {
     /// Whether its probes find it well.
     #[must_use]
     pub fn is_well(&self) -> bool {
-        self.well.load(Ordering::Acquire)
+        self.well.load(Ordering::Acquire) && self.hold() != Hold::Gone
     }
 
     /// Whether somebody keeps work from it.
@@ -231,9 +233,20 @@ impl Worker {
         self.hold.get()
     }
 
-    /// Keeps work from it, or not any more. Returns what was before.
-    pub fn set_hold(&self, hold: Hold) -> Hold {
+    /// Keeps work from it, or not any more. Returns what was before; `None` if it is leaving, which is for good.
+    pub fn set_hold(&self, hold: Hold) -> Option<Hold> {
         self.hold.set(hold)
+    }
+
+    /// It has nothing left, and nothing of it is known any more.
+    pub(super) fn gone(&self, now: Millis) {
+        self.gone_at.store(now.0 as u64, Ordering::Release);
+        self.hold.set(Hold::Gone);
+    }
+
+    /// When it was gone, if it is.
+    pub(super) fn gone_since(&self) -> Option<Millis> {
+        (self.hold() == Hold::Gone).then(|| Millis(self.gone_at.load(Ordering::Acquire) as f64))
     }
 
     /// Records a probe, or a request that showed the same. Returns the new readiness if it changed.

@@ -85,6 +85,18 @@ impl Conversations {
         entries.map(|(&session, worker)| (session, worker.0)).collect()
     }
 
+    pub(super) fn left(&self, worker: WorkerId) {
+        let mut last_worker = self.last_worker.write();
+        let its: Vec<u64> = last_worker
+            .iter()
+            .filter(|&(_, &last)| last == worker)
+            .map(|(&session, _)| session)
+            .collect();
+        for session in its {
+            last_worker.pop(&session);
+        }
+    }
+
     /// Each conversation by its last prompt, the least recently used first.
     pub(super) fn prompts(&self) -> Vec<(u64, u64)> {
         let prompts = self.prompts.lock();

@@ -289,7 +289,7 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     if let Some(home) = turn.home
         && let Some(worker) = workers.get(home.index())
         && worker.is_well()
-        && worker.hold() != Hold::Draining
+        && matches!(worker.hold(), Hold::None | Hold::Cordoned)
         && model.is_none_or(|model| worker.serves(model) != Some(false))
     {
         ready[home.index()] = true;

@@ -51,6 +51,19 @@ impl Stored {
             .put(xxh3_64_with_seed(&key.to_le_bytes(), tenant), kept);
     }
 
+    /// A worker is gone, and with it what it made.
+    pub fn left(&self, worker: WorkerId) {
+        let mut kept = self.0.lock();
+        let its: Vec<u64> = kept
+            .iter()
+            .filter(|(_, kept)| kept.worker == worker)
+            .map(|(&key, _)| key)
+            .collect();
+        for key in its {
+            kept.pop(&key);
+        }
+    }
+
     /// Where a tenant's response of this id is. No tenant finds another's.
     #[must_use]
     pub fn find(&self, tenant: u64, id: &str) -> Option<Kept> {

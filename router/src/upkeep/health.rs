@@ -49,6 +49,8 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             pause.asked(introduce(&app, &worker).await, again);
         }
         app.note_health(&worker, probe);
-        app.tidy_connections();
+        if let Some(origin) = &worker.origin {
+            origin.tidy();
+        }
     }
 }

@@ -1,0 +1,86 @@
+//! A worker that joins while the router serves.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value as Json, json};
+
+use crate::checked::{self, Checker};
+use crate::problem::{Origin, Problem, Problems};
+use crate::written;
+
+/// Keys of `[[workers]]` that are for the file alone: whoever may reach the port is not to say which files are read, and
+/// ranks are workers each.
+const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
+
+/// A worker as the admin port takes it: keys, ranges and defaults are those of `[[workers]]`, but for those that name files.
+#[derive(Clone, Debug)]
+pub struct WorkerDocument {
+    worker: written::Worker,
+    keys: Vec<String>,
+}
+
+impl WorkerDocument {
+    /// What was meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its key; never an empty list.
+    pub fn check(self) -> Result<checked::Worker, Problems> {
+        let section = "workers[0].";
+        let written = self
+            .keys
+            .iter()
+            .map(|key| (format!("{section}{key}"), Origin::Nowhere));
+        let mut found = Problems::default();
+        let worker = checked::worker(
+            self.worker,
+            &mut Checker {
+                origins: &BTreeMap::from_iter(written),
+                problems: &mut found,
+            },
+        );
+        if let (Some(worker), true) = (worker, found.is_empty()) {
+            return Ok(worker);
+        }
+        let mut problems = Problems::default();
+        for problem in found.iter() {
+            let key = problem.path.strip_prefix(section).unwrap_or(&problem.path);
+            problems.push(Problem {
+                path: format!("worker.{key}"),
+                ..problem.clone()
+            });
+        }
+        Err(problems)
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkerDocument {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let table = toml::Table::deserialize(from)?;
+        let keys = table.keys().cloned().collect();
+        let worker =
+            written::Worker::deserialize(table).map_err(|error| D::Error::custom(error.message()))?;
+        Ok(Self { worker, keys })
+    }
+}
+
+impl JsonSchema for WorkerDocument {
+    fn schema_name() -> Cow<'static, str> {
+        "WorkerDocument".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = written::Worker::json_schema(generator).to_value();
+        if let Some(properties) = schema.pointer_mut("/properties").and_then(Json::as_object_mut) {
+            properties.retain(|key, _| !NOT_HERE.contains(&key.as_str()));
+        }
+        if let Some(entries) = schema.as_object_mut() {
+            entries.remove("default");
+            entries.insert("additionalProperties".to_owned(), json!(false));
+        }
+        Schema::try_from(schema).unwrap_or_default()
+    }
+}

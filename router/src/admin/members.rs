@@ -1,0 +1,77 @@
+//! Workers that join and leave the fleet.
+
+use axum::http::Method;
+use config::{Role, WorkerDocument};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::workers::{Because, NAME, Shown, named, shown};
+use crate::fleet::JoinError;
+
+/// A worker that is to join.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Join {
+    /// The worker, with the keys of `[[workers]]` but those that name files, and `ranks`.
+    worker: WorkerDocument,
+    /// For the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Shown, _, _>(
+            "workers.add",
+            (Method::POST, "/admin/v1/workers"),
+            Role::Admin,
+            "Add a worker to the fleet until it is removed or the router ends: the file is not changed",
+            add,
+        )
+        .body::<Join>()
+        .fails(&[409]),
+        Operation::new::<Shown, _, _>(
+            "workers.remove",
+            (Method::POST, "/admin/v1/workers/{name}/remove"),
+            Role::Admin,
+            "Have a worker leave the fleet: it gets nothing more, ends what it has, and is forgotten",
+            remove,
+        )
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404, 409]),
+    ]
+}
+
+async fn add(call: Call) -> Result<Reply, Problem> {
+    let asked: Join = call.body()?;
+    let spec = asked
+        .worker
+        .check()
+        .map_err(|problems| Problem::invalid(&problems))?;
+    let worker = call.app.join(spec).map_err(|error| match error {
+        JoinError::NameTaken => Problem::conflict(format!("{error}; give this one another `name`")),
+        JoinError::Full => Problem::conflict(error.to_string()),
+    })?;
+    let shown = shown(&call.app, &worker);
+    Ok(Reply::json(&shown)?
+        .changed(&None::<Shown>, &shown)
+        .target(worker.name()))
+}
+
+async fn remove(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let _: Because = call.body()?;
+    let Some(before) = call.app.leave(&worker) else {
+        return Err(Problem::conflict("it is leaving already"));
+    };
+    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &worker.hold()))
+}

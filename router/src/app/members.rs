@@ -1,0 +1,64 @@
+//! Workers that join and leave while the router serves.
+//!
+//! Everything that is kept by worker is kept by its slot. Who joins takes an empty one, and whatever goes by slots is told
+//! before any request can see the worker. Who leaves gets nothing more and ends what it has; then all that was known under
+//! its slot is forgotten, and the slot waits for its next holder.
+
+use std::sync::Arc;
+
+use policy::evidence::WorkerEvidence;
+use serde_json::json;
+use tracing::info;
+
+use super::App;
+use crate::fleet::hold::Hold;
+use crate::fleet::{JoinError, Worker};
+use crate::operator::events::Kind;
+
+impl App {
+    /// A worker joins the fleet. It is probed from now on, and given work when it is well.
+    ///
+    /// # Errors
+    /// If its name is taken, or the fleet is full.
+    pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
+        let name = spec.name.clone();
+        let worker = self.fleet.join(&name, self.clock.now(), |slot| {
+            self.knowledge.admit(slot, spec.capacity, spec.block_size);
+            self.feedback.admit(slot, &spec);
+            Worker::new(slot, spec, &self.config)
+        })?;
+        info!(worker = name, url = %worker.spec.url, "joins the fleet");
+        self.operator
+            .events
+            .tell(Kind::Worker, &name, json!({ "joined": true }));
+        Ok(worker)
+    }
+
+    /// A worker is to leave the fleet: it ends what it has. Returns what was said of it before; `None` if it is leaving
+    /// already.
+    pub fn leave(&self, worker: &Worker) -> Option<Hold> {
+        let before = self.fleet.leave(worker)?;
+        info!(worker = worker.name(), "is to leave the fleet");
+        self.worker_changed(worker);
+        Some(before)
+    }
+
+    /// If a worker that is to leave has nothing left, all that is known of it is forgotten. Returns whether it is gone.
+    pub fn forget_if_done(&self, worker: &Worker) -> bool {
+        let done = worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0;
+        if done {
+            self.knowledge.forget(worker.id);
+            self.knowledge.evidence_paused(worker.id);
+            self.knowledge.evidence(worker.id, WorkerEvidence::forget);
+            self.knowledge.left(worker.id);
+            self.feedback.vacate(worker.id);
+            self.stored.left(worker.id);
+            self.fleet.gone(worker, self.clock.now());
+            info!(worker = worker.name(), "has left the fleet");
+            self.operator
+                .events
+                .tell(Kind::Worker, worker.name(), json!({ "left": true }));
+        }
+        done
+    }
+}
