@@ -159,3 +159,70 @@ impl Fleet {
         workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use config::{Config, Overrides};
+
+    use super::*;
+
+    fn config() -> Config {
+        let overrides = Overrides {
+            workers: vec!["http://w:1".to_owned()],
+            ..Overrides::default()
+        };
+        config::load_file(None, BTreeMap::new(), overrides).unwrap()
+    }
+
+    fn join(fleet: &Fleet, config: &Config, name: &str, now: f64) -> Result<u32, JoinError> {
+        let spec = config::Worker {
+            name: name.to_owned(),
+            ..config.workers[0].clone()
+        };
+        let joined = fleet.join(name, Millis(now), |slot| Worker::new(slot, spec, config));
+        joined.map(|worker| worker.id.0)
+    }
+
+    #[test]
+    fn a_slot_is_used_again_when_its_holder_has_been_gone_for_a_while() {
+        let (config, fleet) = (config(), Fleet::new(Vec::new()));
+        assert_eq!(join(&fleet, &config, "a", 0.0), Ok(0));
+        assert_eq!(join(&fleet, &config, "a", 0.0), Err(JoinError::NameTaken));
+        assert_eq!(join(&fleet, &config, "b", 0.0), Ok(1));
+        let a = fleet.find("a").unwrap();
+        assert_eq!((fleet.leave(&a), fleet.leave(&a)), (Some(Hold::None), None));
+        assert_eq!(
+            join(&fleet, &config, "a", 0.0),
+            Err(JoinError::NameTaken),
+            "it is there yet"
+        );
+        fleet.gone(&a, Millis(5_000.0));
+        assert!(fleet.find("a").is_none() && fleet.present().len() == 1);
+        assert_eq!(join(&fleet, &config, "a", 14_999.0), Ok(2));
+        assert_eq!(join(&fleet, &config, "c", 15_000.0), Ok(0));
+        assert_eq!(
+            fleet
+                .workers()
+                .iter()
+                .map(|worker| worker.name())
+                .collect::<Vec<_>>(),
+            ["c", "b", "a"]
+        );
+    }
+
+    #[test]
+    fn a_fleet_has_so_many_slots_and_no_more() {
+        let (config, fleet) = (config(), Fleet::new(Vec::new()));
+        let worker = Arc::new(Worker::new(WorkerId(0), config.workers[0].clone(), &config));
+        fleet.workers.store(Arc::new(vec![worker; MAX_SLOTS]));
+        assert_eq!(join(&fleet, &config, "one more", 0.0), Err(JoinError::Full));
+        fleet.gone(&fleet.workers()[7], Millis(0.0));
+        assert_eq!(
+            join(&fleet, &config, "one more", 20_000.0),
+            Ok(0),
+            "all of them are one here"
+        );
+    }
+}

@@ -99,6 +99,11 @@ impl Metrics {
         }
     }
 
+    /// A worker has left the fleet: its series go, and there is room for another one's.
+    pub fn left(&self, worker: &str) {
+        self.workers.left(worker);
+    }
+
     /// The page, with these gauges of the moment.
     ///
     /// # Errors

@@ -53,6 +53,7 @@ impl App {
             self.knowledge.left(worker.id);
             self.feedback.vacate(worker.id);
             self.stored.left(worker.id);
+            self.metrics.left(worker.name());
             self.fleet.gone(worker, self.clock.now());
             info!(worker = worker.name(), "has left the fleet");
             self.operator

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
@@ -38,16 +38,37 @@ pub(super) struct Histogram {
 
 /// The workers that have series of their own, the same for every metric.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Workers(Arc<Mutex<HashSet<String>>>);
+pub(super) struct Workers(Arc<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    names: Mutex<HashSet<String>>,
+    /// The metrics by worker.
+    metrics: Mutex<Vec<Weak<dyn ByWorker>>>,
+}
+
+/// A metric that has a label for the worker.
+trait ByWorker: fmt::Debug + Send + Sync {
+    /// Forgets the worker's series.
+    fn left(&self, worker: &str);
+}
 
 impl Workers {
     /// Whether a worker has series of its own. Who asks while there is room has from then on.
     pub(super) fn admit(&self, worker: &str) -> bool {
-        let mut known = self.0.lock();
+        let mut known = self.0.names.lock();
         if known.contains(worker) {
             return true;
         }
         known.len() < MAX_WORKERS && known.insert(worker.to_owned())
+    }
+
+    /// A worker has left the fleet: its series go, and there is room for another one's.
+    pub(super) fn left(&self, worker: &str) {
+        for metric in self.0.metrics.lock().iter().filter_map(Weak::upgrade) {
+            metric.left(worker);
+        }
+        self.0.names.lock().remove(worker);
     }
 }
 
@@ -193,13 +214,16 @@ impl<M: Made> Labelled<M> {
             shown: BTreeMap::new(),
             names: vec![HashSet::new(); spec.labels.len()],
         });
-        Self {
-            shared: Arc::new(Shared {
-                spec,
-                workers,
-                series,
-            }),
+        let shared = Arc::new(Shared {
+            spec,
+            workers: workers.clone(),
+            series,
+        });
+        if shared.worker_label().is_some() {
+            let metric: Arc<dyn ByWorker> = Arc::<Shared<M>>::clone(&shared);
+            workers.0.metrics.lock().push(Arc::downgrade(&metric));
         }
+        Self { shared }
     }
 
     /// The series with these values, one for each label; shown from now on, if only as zero.
@@ -240,6 +264,24 @@ impl<M: Made> Labelled<M> {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shared.series.read().shown.len()
+    }
+}
+
+impl<M> Shared<M> {
+    fn worker_label(&self) -> Option<usize> {
+        let mut labels = self.spec.labels.iter();
+        labels.position(|label| matches!(label.values, Values::Worker))
+    }
+}
+
+impl<M: Made> ByWorker for Shared<M> {
+    fn left(&self, worker: &str) {
+        let Some(at) = self.worker_label() else {
+            return;
+        };
+        let mut series = self.series.write();
+        series.asked.retain(|_, (values, _)| &*values[at] != worker);
+        series.shown.retain(|values, _| values[at] != worker);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod ctl;
 mod document;
+mod members;
 mod policy;
 mod preview;
 mod workers;
