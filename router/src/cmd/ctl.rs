@@ -71,7 +71,7 @@ enum What {
         #[command(subcommand)]
         what: Option<policy::Policy>,
     },
-    /// The workers: list, cordon, uncordon, drain, alpha.
+    /// The workers: list, add, remove, cordon, uncordon, drain, alpha.
     Workers {
         #[command(subcommand)]
         what: Option<workers::Workers>,
@@ -237,4 +237,13 @@ async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
         super::print(&text)?;
     }
     Ok(())
+}
+
+/// `KEY=VALUE`; a value that is no JSON is text.
+fn pair(text: &str, example: &str) -> Result<(String, serde_json::Value), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text}: expected KEY=VALUE, such as {example}"))?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
+    Ok((key.to_owned(), value))
 }

@@ -5,6 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::client::Client;
+use super::pair;
 use super::show;
 
 const POLICY: &str = "/admin/v1/policy";
@@ -143,10 +144,7 @@ async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, 
 
 /// Makes one change. Keys are checked by the router, which knows them all.
 fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
-    let Some((key, value)) = change.split_once('=') else {
-        bail!("{change}: expected KEY=VALUE, such as weights.locality=1.2");
-    };
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    let (key, value) = pair(change, "weights.locality=1.2").map_err(anyhow::Error::msg)?;
     let mut place = settings;
     let mut parts = key.split('.').peekable();
     while let Some(part) = parts.next() {

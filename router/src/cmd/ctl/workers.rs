@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::client::{Client, escaped};
-use super::show;
+use super::{pair, show};
 
 /// Between two looks at a worker that is drained.
 const LOOK: Duration = Duration::from_millis(500);
@@ -19,6 +19,28 @@ pub(super) enum Workers {
     Show {
         /// Its name.
         name: String,
+    },
+    /// Have another one join the fleet, until it is removed or the router ends.
+    Add {
+        /// Its base url, without `/v1`.
+        url: String,
+        /// Its name. Left out, it is the url's host and port.
+        #[arg(long)]
+        name: Option<String>,
+        /// What else `[[workers]]` would say of it, such as `capacity_tokens=500000 dialect=none`.
+        #[arg(value_name = "KEY=VALUE", value_parser = |text: &str| pair(text, "capacity_tokens=500000"))]
+        more: Vec<(String, Value)>,
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Have it leave the fleet: it gets nothing more, ends what it has, and is forgotten.
+    Remove {
+        #[command(flatten)]
+        named: Named,
+        /// Wait until it has left.
+        #[arg(long)]
+        wait: bool,
     },
     /// Give it no turns but those that only it can answer.
     Cordon(Named),
@@ -66,6 +88,26 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value
     Ok(match what {
         Workers::List => (all(client).await?, show::workers),
         Workers::Show { name } => (client.get(&path(&name)).await?, show::worker),
+        Workers::Add {
+            url,
+            name,
+            more,
+            reason,
+        } => {
+            let mut worker = Map::from_iter(more);
+            worker.insert("url".to_owned(), json!(url));
+            worker.extend(name.map(|name| ("name".to_owned(), json!(name))));
+            let body = json!({ "worker": worker, "reason": reason });
+            let answer = client.send(Method::POST, "/admin/v1/workers", &body).await?;
+            (answer, show::worker)
+        }
+        Workers::Remove { named, wait } => {
+            let answer = post(&named, "remove").await?;
+            while wait && is_there(client, &named.name).await? {
+                tokio::time::sleep(LOOK).await;
+            }
+            (answer, show::worker)
+        }
         Workers::Cordon(named) => (post(&named, "cordon").await?, show::worker),
         Workers::Uncordon(named) => (post(&named, "uncordon").await?, show::worker),
         Workers::Drain { named, wait } => {
@@ -91,6 +133,12 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value
         }
         Workers::AlphaRevert(named) => (post(&named, "alpha/revert").await?, show::worker),
     })
+}
+
+async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {
+    let list = all(client).await?;
+    let mut workers = list["workers"].as_array().into_iter().flatten();
+    Ok(workers.any(|worker| worker["name"] == name))
 }
 
 /// A worker's path: its name may hold whatever a name may.
