@@ -12,6 +12,7 @@ mod cache_aware;
 mod cache_aware_smg;
 mod consistent_hash;
 mod due;
+pub mod hold;
 mod least_loaded;
 mod least_ttft;
 mod power_of_two;

@@ -36,6 +36,13 @@ pub fn load_gate(utilisation: f64) -> f64 {
     ((GATE_CLOSES_AT - utilisation) / (GATE_CLOSES_AT - GATE_OPENS_AT)).clamp(0.0, 1.0)
 }
 
+/// Whether a worker is told that a conversation has moved away from it. As with the tail, what it drops too early is computed
+/// again: a busy fleet sends conversations to and fro, and the old copy is what one comes back to.
+#[must_use]
+pub fn tells_of_moves(utilisation: f64) -> bool {
+    load_gate(utilisation) > 0.0
+}
+
 /// How much of the free tail is given away, as one value that is published whole.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct TailRule {

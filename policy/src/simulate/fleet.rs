@@ -26,6 +26,7 @@
 mod brain;
 mod cache_rule;
 mod events;
+mod holding;
 mod ordered;
 mod report;
 mod run;
@@ -45,6 +46,7 @@ pub use workload::{Workload, WorkloadError};
 use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
 use crate::route::Settings;
+use crate::route::hold::Hold;
 use crate::units::{Millis, Tokens};
 
 /// One worker of the fleet.
@@ -134,6 +136,8 @@ pub struct FleetConfig {
     pub cache: CacheRule,
     /// Order of their queues.
     pub order: Order,
+    /// Whether turns wait in the router while their workers are busy.
+    pub hold: Option<Hold>,
     /// What the router believes of their caches.
     pub view: View,
     /// Whether the router learns each worker's cost from its answers, or believes [`WorkerSpec::cost`] for ever.
@@ -166,6 +170,7 @@ impl FleetConfig {
             utilisation_window: Millis(60_000.0),
             cache: CacheRule::Lru,
             order: Order::Fifo,
+            hold: None,
             view: View::Mirror,
             learn_costs: true,
             decode: Decode::default(),

@@ -178,3 +178,9 @@ fn a_worker_that_nobody_told_of_is_ignored() {
     controller.served(&stray);
     assert_eq!(controller.state().arms[0].work_ms, 0.0);
 }
+
+#[test]
+fn a_busy_worker_is_not_told_of_moves() {
+    assert!(super::tells_of_moves(0.0) && super::tells_of_moves(0.59));
+    assert!(!super::tells_of_moves(0.6) && !super::tells_of_moves(1.4));
+}

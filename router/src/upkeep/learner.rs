@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
-use policy::slo::ServedTurn;
+use policy::slo::{self, ServedTurn};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -80,7 +80,10 @@ fn apply(app: &App, lesson: &Lesson) {
     if !(app.config.hints.enabled && app.config.hints.out_of_band) {
         return;
     }
-    if let Some(left) = lesson.left.and_then(|left| workers.get(left.index())) {
+    let now = app.clock.now();
+    if let Some(left) = lesson.left.and_then(|left| workers.get(left.index()))
+        && slo::tells_of_moves(left.with_load(|load| load.utilisation.at(now)))
+    {
         give_up(app, left, lesson, keys, Kind::Moved { keep: shared_tokens });
     }
     // Where requests carry no hints, the same is said beside them.

@@ -18,12 +18,12 @@ use crate::slo::{self, Controller, ControllerState, ServedTurn};
 use crate::units::{Millis, Tokens};
 
 #[derive(Debug)]
-struct Load {
-    pending: PendingWork,
+pub(super) struct Load {
+    pub(super) pending: PendingWork,
     ordered: OrderedWork,
     utilisation: Utilisation,
     in_flight: u32,
-    ready: bool,
+    pub(super) ready: bool,
     learned: LearnedCost,
     /// When the worker's last first token passed: the earliest that the next prefill can have begun.
     last_first_token: Millis,
@@ -50,16 +50,16 @@ pub(super) struct Sent {
 
 #[derive(Debug)]
 pub(super) struct Brain<'a> {
-    config: &'a FleetConfig,
-    loads: Vec<Load>,
+    pub(super) config: &'a FleetConfig,
+    pub(super) loads: Vec<Load>,
     pub(super) beliefs: Beliefs,
     last_worker: FxHashMap<ConversationId, WorkerId>,
     controller: Controller,
-    sequence: u64,
+    pub(super) sequence: u64,
     reach: Reach,
-    resident: Vec<Tokens>,
+    pub(super) resident: Vec<Tokens>,
     indexed: Vec<Tokens>,
-    views: Vec<WorkerView>,
+    pub(super) views: Vec<WorkerView>,
 }
 
 impl<'a> Brain<'a> {
@@ -96,14 +96,7 @@ impl<'a> Brain<'a> {
         arrival: (u32, Millis),
         item: &Item,
     ) -> Option<(Sent, Decision)> {
-        self.beliefs.look_up(
-            servers,
-            &item.chain,
-            &mut self.reach,
-            &mut self.resident,
-            &mut self.indexed,
-        );
-        self.look_at_workers(now, arrival.1, item);
+        self.look_at(now, servers, arrival.1, item);
         let sequence = self.sequence;
         self.sequence += 1;
         let snapshot = Snapshot {
@@ -111,7 +104,26 @@ impl<'a> Brain<'a> {
             settings: &self.config.settings,
             sequence,
         };
-        let turn = route::Turn {
+        let turn = self.turn(item);
+        let decision = route::decide(&snapshot, &turn)?;
+        Some((self.sent(now, &decision, arrival, item), decision))
+    }
+
+    /// Everything that the choice may know of a turn now: afterwards in `views` and `resident`.
+    pub(super) fn look_at(&mut self, now: Millis, servers: &[Server], arrived: Millis, item: &Item) {
+        self.beliefs.look_up(
+            servers,
+            &item.chain,
+            &mut self.reach,
+            &mut self.resident,
+            &mut self.indexed,
+        );
+        self.look_at_workers(now, arrived, item);
+    }
+
+    /// The turn as the choice sees it, once it was looked at.
+    pub(super) fn turn(&self, item: &Item) -> route::Turn<'_> {
+        route::Turn {
             prompt: item.prompt,
             resident: &self.resident,
             objective: self.config.target.ttft,
@@ -124,11 +136,7 @@ impl<'a> Brain<'a> {
                 .get(1)
                 .or(item.chain.hashes().first())
                 .copied(),
-        };
-        let decision = route::decide(&snapshot, &turn)?;
-        let evict_first = self.evict_first(decision.chosen, item);
-        let sent = self.sent(now, &decision, arrival, item, evict_first);
-        Some((sent, decision))
+        }
     }
 
     /// The workers as the choice sees them now.
@@ -162,14 +170,15 @@ impl<'a> Brain<'a> {
         }
     }
 
-    fn sent(
+    /// The turn goes where it was decided.
+    pub(super) fn sent(
         &mut self,
         now: Millis,
         decision: &Decision,
         (turn, arrived): (u32, Millis),
         item: &Item,
-        evict_first: Tokens,
     ) -> Sent {
+        let evict_first = self.evict_first(decision.chosen, item);
         let (worker, terms) = (decision.chosen, decision.chosen());
         let cost = self.views[worker].cost;
         let prefill = cost.prefill(terms.uncached, terms.cached);
@@ -194,7 +203,7 @@ impl<'a> Brain<'a> {
             cost,
             wait: Millis(terms.wait_ms),
             utilisation: self.views[worker].utilisation,
-            predicted_ttft: terms.predicted_ttft(),
+            predicted_ttft: now.saturating_sub(arrived) + terms.predicted_ttft(),
             key,
         }
     }
@@ -250,7 +259,8 @@ impl<'a> Brain<'a> {
         let left = sent
             .left
             .take()
-            .filter(|_| self.config.cache == CacheRule::Adaptive)?;
+            .filter(|_| self.config.cache == CacheRule::Adaptive)
+            .filter(|left| slo::tells_of_moves(self.loads[*left].utilisation.at(now)))?;
         self.beliefs.released(left, &item.chain);
         Some(left)
     }

@@ -16,6 +16,8 @@ pub(super) enum Event {
     Answered { turn: u32, life: u32 },
     /// A fault strikes.
     Fault(u32),
+    /// By passing of time there may be room for a turn that is held.
+    Look,
     /// A batch of cache events reaches the router.
     Delivered { worker: u32 },
 }

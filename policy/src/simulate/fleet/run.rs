@@ -6,6 +6,7 @@ use rand_pcg::Pcg64;
 
 use super::brain::{Brain, Sent};
 use super::events::{Agenda, Event};
+use super::holding::Held;
 use super::report::{FleetReport, Tally, TurnRecord};
 use super::server::Server;
 use super::view::View;
@@ -69,6 +70,8 @@ struct Run<'a> {
     flights: Vec<Option<Flight>>,
     /// Turns that found no worker.
     stranded: Vec<u32>,
+    /// Turns that wait in the router.
+    held: Vec<Held>,
     tally: Tally,
     warm_up: u32,
     observe: &'a mut dyn FnMut(Choice<'_>),
@@ -88,6 +91,7 @@ impl<'a> Run<'a> {
             arrival: arrivals(workload, config),
             flights: workload.items.iter().map(|_| None).collect(),
             stranded: Vec::new(),
+            held: Vec::new(),
             tally: Tally::default(),
             warm_up: (workload.len() as f64 * config.warm_up) as u32,
             observe,
@@ -112,6 +116,7 @@ impl<'a> Run<'a> {
             }
             Event::Computed { worker, life } => self.computed(worker as usize, life),
             Event::Answered { turn, life } => self.answered(turn, life),
+            Event::Look => self.look(),
             Event::Fault(number) => self.fault(number as usize),
             Event::Delivered { worker } => self.brain.beliefs.deliver(worker as usize),
         }
@@ -120,14 +125,42 @@ impl<'a> Run<'a> {
     fn send(&mut self, turn: u32) {
         let item = &self.workload.items[turn as usize];
         let arrival = (turn, self.arrival[turn as usize]);
+        if self.config.hold.is_some() {
+            self.held
+                .push(self.brain.hold(self.now, &self.servers, arrival, item));
+            return self.look();
+        }
         let Some((sent, decision)) = self.brain.send(self.now, &self.servers, arrival, item) else {
             self.stranded.push(turn);
             return;
         };
+        self.go(turn, sent, &decision);
+    }
+
+    /// Sends the turns that are held and whose workers have room.
+    fn look(&mut self) {
+        let Some(hold) = self.config.hold.filter(|_| !self.held.is_empty()) else {
+            return;
+        };
+        let items = &self.workload.items;
+        let gone = self
+            .brain
+            .release(self.now, &self.servers, hold, &mut self.held, items);
+        for (turn, sent, decision) in gone {
+            self.go(turn, sent, &decision);
+        }
+        if !self.held.is_empty()
+            && let Some(room) = self.brain.next_room(self.now, hold)
+        {
+            self.agenda.at(self.now + room, Event::Look);
+        }
+    }
+
+    fn go(&mut self, turn: u32, sent: Sent, decision: &Decision) {
         (self.observe)(Choice {
             turn,
             at: self.now,
-            decision: &decision,
+            decision,
         });
         let worker = sent.worker;
         let server = &mut self.servers[worker];
@@ -213,6 +246,7 @@ impl<'a> Run<'a> {
             self.answered(turn, life);
         }
         self.start_next(worker);
+        self.look();
     }
 
     /// The answer is complete: the cache has it, and the next turn may come.
@@ -262,6 +296,7 @@ impl<'a> Run<'a> {
                 for turn in std::mem::take(&mut self.stranded) {
                     self.send(turn);
                 }
+                self.look();
             }
             FaultKind::Die => self.die(worker),
         }
@@ -293,7 +328,7 @@ impl<'a> Run<'a> {
 
     fn report(self) -> FleetReport {
         let busy_ms = self.servers.iter().map(|server| server.busy_ms).sum();
-        let unserved = self.stranded.len() as u64;
+        let unserved = (self.stranded.len() + self.held.len()) as u64;
         let controller = self.brain.controller();
         let report = self.tally.report(self.config, busy_ms, self.ended, unserved);
         FleetReport { controller, ..report }

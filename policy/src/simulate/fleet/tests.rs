@@ -277,12 +277,14 @@ proptest! {
         ]),
         order in prop::sample::select(vec![Order::Fifo, Order::Sjf, Order::Edf]),
         decode_ms in prop::sample::select(vec![0.0, 3.0]),
+        within in prop::option::of(0.0f64..300.0),
         load in 0.2f64..3.0,
     ) {
         let turns = generated(80);
         let mut config = FleetConfig { faults, view, cache, order, pace: Pace::Load(load), ..plain(3, 8000) };
         config.settings.policy = policy;
         config.decode.ms_per_token = decode_ms;
+        config.hold = within.map(|within| Hold { within: Millis(within) });
         let report = play(&turns, &config);
         let records = report.per_turn.clone().unwrap();
         let mut served: Vec<u32> = records.iter().map(|record| record.turn).collect();
@@ -333,6 +335,58 @@ fn waits_in_an_ordered_queue_are_predicted_by_its_order() {
     };
     // What comes later may still overtake, so it is not exact; half of the turns are.
     assert!(error(Order::Sjf) < 10.0 && error(Order::Edf) < 10.0);
+}
+
+fn holding(workers: usize, capacity: u64, within: f64) -> FleetConfig {
+    FleetConfig {
+        hold: Some(Hold {
+            within: Millis(within),
+        }),
+        ..plain(workers, capacity)
+    }
+}
+
+#[test]
+fn held_turns_start_in_the_order_in_which_they_are_due() {
+    // One worker: 1,020 ms first, then a long turn, and a short one that came 100 ms after it.
+    let turns = [
+        turn(0.0, 1, 0, 0, 10_000, 10),
+        turn(0.1, 2, 0, 0, 8_000, 10),
+        turn(0.2, 3, 0, 0, 800, 10),
+    ];
+    assert_eq!(ttfts(&play(&turns, &plain(1, 0))), [1020.0, 1740.0, 1740.0]);
+    assert_eq!(ttfts(&play(&turns, &holding(1, 0, 0.0))), [1020.0, 1840.0, 920.0]);
+}
+
+#[test]
+fn an_idle_fleet_holds_nobody() {
+    let turns = generated(200);
+    let alone = |config: FleetConfig| {
+        let pace = Pace::Load(0.001);
+        ttfts(&play(&turns, &FleetConfig { pace, ..config }))
+    };
+    assert_eq!(alone(plain(3, 50_000)), alone(holding(3, 50_000, 0.0)));
+}
+
+#[test]
+fn a_held_turn_takes_the_worker_that_is_free_first() {
+    // Both workers are busy when the third comes; the second turns out to be four times as slow.
+    let turns = [
+        turn(0.0, 1, 0, 0, 10_000, 10),
+        turn(0.01, 2, 0, 0, 9_000, 10),
+        turn(0.2, 3, 0, 0, 1_000, 10),
+    ];
+    let slow = |config: FleetConfig| FleetConfig {
+        faults: vec![Fault {
+            worker: WorkerId(1),
+            at: 0.0,
+            kind: FaultKind::Slow(4.0),
+        }],
+        ..config
+    };
+    let bound = ttfts(&play(&turns, &slow(plain(2, 0))));
+    let held = ttfts(&play(&turns, &slow(holding(2, 0, 0.0))));
+    assert!(held[2] < 1000.0 && bound[2] > 3000.0, "{held:?} {bound:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use policy::cost::PrefillCost;
 use policy::ids::WorkerId;
+use policy::route::hold::Hold;
 use policy::route::{PolicyName, Settings};
 use policy::simulate::fleet::{
     self, CacheRule, Decode, Fault, FaultKind, FleetConfig, FleetReport, Order, Pace, Target, View,
@@ -73,6 +74,9 @@ pub struct Args {
     /// Order of the workers' queues: fifo, sjf or edf.
     #[arg(long, value_enum, default_value_t = OrderArg::Fifo)]
     order: OrderArg,
+    /// Turns wait in the router while their worker has more than so many ms of prefill queued, under `tail`.
+    #[arg(long, value_name = "MS", value_parser = super::non_negative)]
+    hold_ms: Option<f64>,
     /// Decoding: ms between two tokens of an answer. 0 completes an answer with its first token.
     #[arg(long, default_value = "0", value_parser = super::non_negative)]
     decode_ms: f64,
@@ -223,6 +227,10 @@ impl Args {
                 OrderArg::Sjf => Order::Sjf,
                 OrderArg::Edf => Order::Edf,
             },
+            hold: self
+                .hold_ms
+                .filter(|_| policy == PolicyName::Tail)
+                .map(|ms| Hold { within: Millis(ms) }),
             view,
             decode: Decode {
                 ms_per_token: self.decode_ms,

@@ -1,0 +1,228 @@
+//! Late binding: a turn waits in the router, instead of in the queue of a worker that is busy, until its worker has room.
+//!
+//! A turn that is sent to a busy worker is bound twice: to that worker, and to its place in that worker's queue. Neither
+//! can be mended when a later turn is shorter, when another worker turns out to be free sooner, or when the prefix has been
+//! computed elsewhere in the meantime. So nothing is sent to a worker that has more than [`Hold::within`] of prefill queued;
+//! whoever waits is placed anew at each look, in the order of [`due`]:
+//!
+//! ```text
+//! due = arrived + min(prefill, 1.5·objective)          the earliest is placed first
+//! ```
+//!
+//! Placing is the ordinary choice, with each worker's wait made longer by the prefills that were placed there before: so a
+//! turn whose prefix lives on a busy worker sees the others who wait for it, and goes elsewhere when that is better. Placed
+//! on a worker with room it goes; placed on another it stays, and only keeps its place for this look.
+//!
+//! Each look is another chance to leave a prefix, and the worker that happens to be free is the one that looks best. Hence
+//! [`settings`]: moving away is charged more than where a choice is made once.
+//!
+//! The limit in `due` bounds what the longest prompts lose: whoever comes 1.5 objectives after them goes after them.
+
+use super::{Decision, Settings, Snapshot, Turn, WorkerView, decide};
+use crate::units::{Millis, Tokens};
+
+/// Objectives that a turn gives way for at the most.
+const MOST_OBJECTIVES: f64 = 1.5;
+/// What `locality` is multiplied with.
+const LOCALITY: f64 = 1.5;
+
+/// Turns that are placed in one look at the most: what a look may cost.
+pub const MAX_PLACED: usize = 64;
+
+/// How turns are held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hold {
+    /// Predicted prefill that may be queued at a worker when it is sent another turn.
+    pub within: Millis,
+}
+
+/// When a turn that waits is due: `prefill` is what it takes where it takes least.
+#[must_use]
+pub fn due(arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
+    Millis(arrived.0 + prefill.0.min(MOST_OBJECTIVES * objective.0).max(0.0))
+}
+
+/// What a turn's prefill takes on the ready worker where it takes least; zero without one.
+#[must_use]
+pub fn least_prefill(workers: &[WorkerView], prompt: Tokens, resident: &[Tokens]) -> Millis {
+    let on = |(worker, resident): (&WorkerView, &Tokens)| {
+        let cached = (*resident).min(prompt.saturating_sub(Tokens(1)));
+        worker.cost.prefill(prompt.saturating_sub(cached), cached)
+    };
+    let ready = workers.iter().zip(resident).filter(|(worker, _)| worker.ready);
+    ready.map(on).reduce(Millis::min).unwrap_or_default()
+}
+
+/// The settings that turns which may be held are placed with.
+#[must_use]
+pub fn settings(settings: &Settings) -> Settings {
+    let mut held = *settings;
+    held.weights.locality *= LOCALITY;
+    held
+}
+
+/// One look at those who wait.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    within: Millis,
+    /// Work placed on each worker in this look and not sent.
+    ahead: Vec<Millis>,
+    left: usize,
+}
+
+/// Where a turn was placed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The choice, by the waits as they will be.
+    pub decision: Decision,
+    /// Whether its worker has room for it now.
+    pub goes: bool,
+}
+
+impl Plan {
+    /// Nothing placed yet.
+    #[must_use]
+    pub fn new(hold: Hold, workers: usize) -> Self {
+        Self {
+            within: hold.within,
+            ahead: vec![Millis::ZERO; workers],
+            left: MAX_PLACED,
+        }
+    }
+
+    /// Work that is on its way to a worker and in nobody's predicted wait yet.
+    pub fn add(&mut self, worker: usize, prefill: Millis) {
+        if let Some(ahead) = self.ahead.get_mut(worker) {
+            *ahead += prefill;
+        }
+    }
+
+    /// Whether nobody else can go in this look, given the workers' predicted waits; `None` for one that is not ready.
+    #[must_use]
+    pub fn is_over(&self, waits: impl IntoIterator<Item = Option<Millis>>) -> bool {
+        let mut waits = waits.into_iter().zip(&self.ahead);
+        self.left == 0 || waits.all(|(wait, ahead)| wait.is_none_or(|wait| wait.0 + ahead.0 > self.within.0))
+    }
+
+    /// Places the next turn; `None` if no worker is ready. A turn that goes is the caller's to count: by sending it, or by
+    /// [`Plan::add`].
+    pub fn place(
+        &mut self,
+        workers: &mut [WorkerView],
+        settings: &Settings,
+        sequence: u64,
+        turn: &Turn<'_>,
+    ) -> Option<Placed> {
+        self.left = self.left.saturating_sub(1);
+        for (worker, ahead) in workers.iter_mut().zip(&self.ahead) {
+            worker.wait += *ahead;
+        }
+        let snapshot = Snapshot {
+            workers,
+            settings,
+            sequence,
+        };
+        let decision = decide(&snapshot, turn)?;
+        let terms = decision.chosen();
+        let goes = terms.wait_ms <= self.within.0;
+        if !goes {
+            let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
+            self.add(decision.chosen, prefill);
+        }
+        Some(Placed { decision, goes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::PrefillCost;
+    use crate::ids::WorkerId;
+
+    fn worker(id: u32, wait: f64) -> WorkerView {
+        WorkerView {
+            id: WorkerId(id),
+            ready: true,
+            cost: PrefillCost::linear(0.1, 0.0),
+            wait: Millis(wait),
+            utilisation: 0.5,
+            mean_work: Millis(100.0),
+            in_flight: 0,
+            indexed: Tokens::ZERO,
+        }
+    }
+
+    fn place(plan: &mut Plan, waits: [f64; 2], prompt: u64, resident: [u64; 2]) -> (usize, bool) {
+        let mut workers = [worker(0, waits[0]), worker(1, waits[1])];
+        let turn = Turn {
+            prompt: Tokens(prompt),
+            resident: &resident.map(Tokens),
+            objective: Millis(1000.0),
+            last_worker: None,
+            conversation: None,
+            head: None,
+        };
+        let placed = plan
+            .place(&mut workers, &Settings::default(), 0, &turn)
+            .expect("a worker is ready");
+        (placed.decision.chosen, placed.goes)
+    }
+
+    fn plan() -> Plan {
+        Plan::new(Hold { within: Millis(50.0) }, 2)
+    }
+
+    #[test]
+    fn a_turn_goes_where_there_is_room_and_waits_where_its_prefix_is_worth_it() {
+        assert_eq!(place(&mut plan(), [40.0, 900.0], 1000, [0, 0]), (0, true));
+        assert_eq!(place(&mut plan(), [60.0, 0.0], 8000, [7990, 0]), (0, false));
+    }
+
+    #[test]
+    fn those_who_wait_for_a_worker_see_each_other() {
+        let mut plan = plan();
+        let mut placed = Vec::new();
+        for _ in 0..9 {
+            placed.push(place(&mut plan, [60.0, 0.0], 8000, [6000, 0]));
+        }
+        assert_eq!(placed[0], (0, false), "its prefix is worth the wait");
+        assert!(
+            placed.contains(&(1, true)),
+            "behind so many others it is not: {placed:?}"
+        );
+    }
+
+    #[test]
+    fn a_look_is_over_when_no_worker_has_room_or_enough_were_placed() {
+        let mut full = plan();
+        assert!(!full.is_over([Some(Millis(900.0)), Some(Millis(50.0))]));
+        assert!(full.is_over([Some(Millis(900.0)), None]));
+        full.add(1, Millis(1.0));
+        assert!(full.is_over([Some(Millis(900.0)), Some(Millis(50.0))]));
+        let mut long = plan();
+        for _ in 0..MAX_PLACED {
+            assert!(!long.is_over([Some(Millis::ZERO); 2]));
+            place(&mut long, [0.0, 0.0], 10, [0, 0]);
+        }
+        assert!(long.is_over([Some(Millis::ZERO); 2]));
+    }
+
+    #[test]
+    fn nobody_gives_way_for_longer_than_one_and_a_half_objectives() {
+        let due = |arrived, prefill| due(Millis(arrived), Millis(prefill), Millis(1000.0)).0;
+        assert!(due(90.0, 100.0) < due(0.0, 200.0) && due(110.0, 100.0) > due(0.0, 200.0));
+        assert!(due(1490.0, 0.0) < due(0.0, 60_000.0) && due(1510.0, 0.0) > due(0.0, 60_000.0));
+    }
+
+    #[test]
+    fn what_a_prefill_takes_at_least_is_told_by_ready_workers_alone() {
+        let mut workers = [worker(0, 0.0), worker(1, 0.0)];
+        let resident = [Tokens(900), Tokens(100)];
+        let least = |workers: &[WorkerView]| least_prefill(workers, Tokens(1000), &resident).0;
+        assert!((least(&workers) - 10.0).abs() < 1e-9);
+        workers[0].ready = false;
+        assert!((least(&workers) - 90.0).abs() < 1e-9);
+        workers[1].ready = false;
+        assert_eq!(least(&workers), 0.0);
+    }
+}
