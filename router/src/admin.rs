@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`status`] | metrics, health, `slo`, `config` |
 //! | [`decisions`] | why turns went where they went, and why they were late |
+//! | [`session`] | who asks |
 //! | [`policy`] | the policy in force, its history, changes, rollback |
 //! | [`preview`] | another policy on captured turns, or beside the live ones |
 //! | [`capture`] | the newest turns |
@@ -17,11 +18,13 @@
 //! | [`audit`] | who changed what |
 //! | [`events`] | what changes, as it happens |
 //! | [`openapi`] | the document of all this |
+//! | [`console`] | pages for people |
 //! | [`operation`], [`call`], [`problem`], [`serve`] | what all of them share |
 
 pub mod audit;
 pub mod call;
 pub mod capture;
+pub mod console;
 pub mod decisions;
 pub mod events;
 pub mod members;
@@ -31,6 +34,7 @@ pub mod policy;
 pub mod preview;
 pub mod problem;
 pub mod serve;
+pub mod session;
 pub mod status;
 pub mod workers;
 
@@ -52,6 +56,7 @@ use crate::app::App;
 pub fn operations() -> Vec<Operation> {
     [
         status::operations(),
+        session::operations(),
         decisions::operations(),
         policy::operations(),
         preview::operations(),
@@ -73,7 +78,7 @@ pub fn router(app: &Arc<App>) -> Router {
     for operation in operations() {
         paths.entry(operation.path).or_default().push(Arc::new(operation));
     }
-    let mut router = status::health(Router::new(), app);
+    let mut router = console::routes(status::health(Router::new(), app));
     for (path, operations) in paths {
         router = router.route(path, methods(app, &operations));
     }

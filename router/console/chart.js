@@ -1,0 +1,173 @@
+// Small charts as SVG, in the page's own colours (classes, no inline style). Each has a sentence for who does not see it.
+
+import { h } from './view.js';
+
+let WIDTH = 640;
+
+/** Charts are drawn for so much room, so that their text is as large as any. */
+export function fit(width) {
+  WIDTH = Math.max(280, Math.round(width));
+}
+
+/** Round upper end of an axis: 1, 2, 5 or 10 times a power of ten. */
+export function nice(value) {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  const step = [1, 1.5, 2, 3, 5, 7.5, 10].find((step) => value <= step * power * 1.0001);
+  return step * power;
+}
+
+function path(points) {
+  let drawn = '';
+  let up = true;
+  for (const [x, y] of points) {
+    if (y === undefined) {
+      up = true;
+      continue;
+    }
+    drawn += `${up ? 'M' : 'L'}${x.toFixed(1)} ${y.toFixed(1)}`;
+    up = false;
+  }
+  return drawn;
+}
+
+/** A line of the last values, no axes. */
+export function spark(values, { label, width = 96, height = 24, top }) {
+  const known = values.filter((value) => value !== undefined);
+  const most = Math.max(top ?? 0, ...known, 1e-9);
+  const x = (at) => (values.length > 1 ? (at / (values.length - 1)) * (width - 2) + 1 : width - 1);
+  const y = (value) => height - 2 - (value / most) * (height - 4);
+  const points = values.map((value, at) => [x(at), value === undefined ? undefined : y(value)]);
+  const last = points.findLast(([, at]) => at !== undefined);
+  return h(
+    'svg',
+    { class: 'spark', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label },
+    h('path', { class: 'line', d: path(points) }),
+    last ? h('circle', { class: 'dot', cx: last[0].toFixed(1), cy: last[1].toFixed(1), r: 2 }) : null,
+  );
+}
+
+/** How much of something is used; `mark` is a limit within it. */
+export function meter(value, { label, warn, bad, width = 64 }) {
+  const filled = Math.max(0, Math.min(1, value || 0)) * width;
+  const level = value >= bad ? 'bad' : value >= warn ? 'warn' : 'good';
+  return h(
+    'svg',
+    { class: `meter ${level}`, viewBox: `0 0 ${width} 6`, width, height: 6, role: 'img', 'aria-label': label },
+    h('rect', { class: 'track', width, height: 6, rx: 3 }),
+    h('rect', { class: 'fill', width: filled.toFixed(1), height: 6, rx: Math.min(3, filled / 2).toFixed(1) }),
+  );
+}
+
+function frame({ height, left, top, ticks, from, to, clock }) {
+  const bottom = height - 18;
+  const y = (share) => bottom - share * (bottom - top);
+  const lines = ticks.map(({ at, text }) => [
+    h('line', { class: 'grid', x1: left, x2: WIDTH, y1: y(at).toFixed(1), y2: y(at).toFixed(1) }),
+    h('text', { class: 'tick', x: left - 6, y: (y(at) + 3.5).toFixed(1), 'text-anchor': 'end' }, text),
+  ]);
+  const times = [0, 0.5, 1].map((share) => {
+    const anchor = ['start', 'middle', 'end'][share * 2];
+    const x = left + share * (WIDTH - left);
+    return h('text', { class: 'tick', x, y: height - 4, 'text-anchor': anchor }, clock(from + share * (to - from)));
+  });
+  return [lines, times];
+}
+
+function ticksTo(most, text) {
+  return [0, 0.5, 1].map((share) => ({ at: share, text: text(share * most) }));
+}
+
+/** Lines over time. `series`: [{name, class, points: [[ms, value]]}]; `limit`: a line across, with its name. */
+export function lines({ label, series, limit, from, to, text, clock, height = 190 }) {
+  const [left, top] = [58, 12];
+  const values = series.flatMap(({ points }) => points.map(([, value]) => value)).filter((value) => value !== undefined);
+  const most = nice(Math.max(...values, (limit?.value ?? 0) * 1.15, 1e-9));
+  const x = (at) => left + ((at - from) / Math.max(1, to - from)) * (WIDTH - left);
+  const y = (value) => height - 18 - (Math.min(value, most) / most) * (height - 18 - top);
+  const drawn = series.map(({ name, points }) => {
+    const placed = points
+      .filter(([at]) => at >= from)
+      .map(([at, value]) => [x(at), value === undefined ? undefined : y(value)]);
+    const last = placed.findLast(([, at]) => at !== undefined);
+    return [
+      h('path', { class: `line ${name}`, d: path(placed) }),
+      last ? h('circle', { class: `dot ${name}`, cx: last[0].toFixed(1), cy: last[1].toFixed(1), r: 2.5 }) : null,
+    ];
+  });
+  const across = limit && [
+    h('line', { class: 'limit', x1: left, x2: WIDTH, y1: y(limit.value), y2: y(limit.value) }),
+    h('text', { class: 'limit-name', x: left + 6, y: y(limit.value) - 4 }, limit.name),
+  ];
+  return h(
+    'svg',
+    { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label },
+    frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
+    across,
+    drawn,
+  );
+}
+
+/** Stacked bars over time. `bars`: [{at, parts: [[name, value]]}]. */
+export function stacks({ label, bars, step, from, to, text, clock, height = 150 }) {
+  const [left, top] = [58, 12];
+  const sums = bars.map(({ parts }) => parts.reduce((sum, [, value]) => sum + value, 0));
+  const most = nice(Math.max(...sums, 1));
+  const width = Math.max(1, (step / Math.max(1, to - from)) * (WIDTH - left) - 1);
+  const x = (at) => left + ((at - from) / Math.max(1, to - from)) * (WIDTH - left) - width;
+  const scale = (height - 18 - top) / most;
+  const drawn = bars.map(({ at, parts }) => {
+    let foot = height - 18;
+    return parts
+      .filter(([, value]) => value > 0)
+      .map(([name, value]) => {
+        foot -= value * scale;
+        const [left, high] = [x(at).toFixed(1), (value * scale).toFixed(1)];
+        return h('rect', { class: `part ${name}`, x: left, y: foot.toFixed(1), width: width.toFixed(1), height: high });
+      });
+  });
+  return h(
+    'svg',
+    { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label },
+    frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
+    drawn,
+  );
+}
+
+/** One quantity taken apart, as a bar. `parts`: [[name, value]]. */
+export function split(parts, { label, most, limit, height = 12 }) {
+  const sum = Math.max(most ?? 0, parts.reduce((sum, [, value]) => sum + value, 0), limit ?? 0, 1e-9);
+  let at = 0;
+  const drawn = parts
+    .filter(([, value]) => value > 0)
+    .map(([name, value]) => {
+      const x = (at / sum) * WIDTH;
+      at += value;
+      const width = ((value / sum) * WIDTH).toFixed(1);
+      return h('rect', { class: `part ${name}`, x: x.toFixed(1), y: 0, width, height });
+    });
+  const mark = limit ? h('line', { class: 'limit', x1: (limit / sum) * WIDTH, x2: (limit / sum) * WIDTH, y1: 0, y2: height }) : null;
+  return h(
+    'svg',
+    { class: 'split', viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': label },
+    h('rect', { class: 'track', width: WIDTH, height }),
+    drawn,
+    mark,
+  );
+}
+
+/** From what is to what would be: two dots on a scale that begins at zero. */
+export function shift({ now, then, most, better, label, limit }) {
+  const [width, height] = [220, 22];
+  const x = (value) => 4 + (Math.min(value, most) / Math.max(most, 1e-9)) * (width - 8);
+  const direction = better === undefined ? 'same' : better ? 'better' : 'worse';
+  return h(
+    'svg',
+    { class: `shift ${direction}`, viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label },
+    h('line', { class: 'grid', x1: 4, x2: width - 4, y1: 11, y2: 11 }),
+    limit ? h('line', { class: 'limit', x1: x(limit), x2: x(limit), y1: 2, y2: 20 }) : null,
+    h('line', { class: 'way', x1: x(now), x2: x(then), y1: 11, y2: 11 }),
+    h('circle', { class: 'now', cx: x(now), cy: 11, r: 4 }),
+    h('circle', { class: 'then', cx: x(then), cy: 11, r: 5 }),
+  );
+}

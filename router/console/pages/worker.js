@@ -1,0 +1,121 @@
+// One worker: everything that is known of it, and what may be done with it.
+
+import { json } from '../api.js';
+import { count, plain, share, span, text, time, tokens } from '../format.js';
+import { changed } from '../live.js';
+import { dialog, field, number, refusal } from '../parts.js';
+import { mayNot } from '../session.js';
+import { h } from '../view.js';
+
+/** Which worker is open, and what somebody is about to do with it. */
+export const shown = { name: null };
+const FRESH = { reason: '', alpha: '', minutes: '', asking: null, failure: null };
+Object.assign(shown, FRESH);
+
+export function openWorker(name) {
+  Object.assign(shown, FRESH, { name });
+  changed();
+}
+
+export function closeWorker() {
+  if (shown.name === null) return;
+  Object.assign(shown, FRESH, { name: null });
+  changed();
+}
+
+const ACTIONS = {
+  cordon: { name: 'Cordon', done: 'is cordoned', meaning: 'No new turns, but those that only it can answer.' },
+  drain: { name: 'Drain', done: 'drains', meaning: 'No new turns at all; drained when it has ended what it has.' },
+  uncordon: { name: 'Return to work', done: 'is given work again', meaning: 'Ends a cordon or a drain.' },
+};
+
+function possible(worker) {
+  const held = worker.state === 'cordoned' || worker.state === 'draining' || worker.state === 'drained';
+  if (!held) return ['cordon', 'drain'];
+  return worker.state === 'cordoned' ? ['uncordon', 'drain'] : ['uncordon'];
+}
+
+async function act(worker, { path, method = 'POST', body = {}, done }, refresh, tell) {
+  Object.assign(shown, { asking: path, failure: null });
+  changed();
+  try {
+    await json(`/admin/v1/workers/${encodeURIComponent(worker.name)}/${path}`, { method, body: { ...body, reason: shown.reason.trim() } });
+    tell(`${worker.name} ${done}.`);
+    Object.assign(shown, FRESH, { name: null });
+    await refresh();
+  } catch (failure) {
+    Object.assign(shown, { failure, asking: null });
+  }
+  changed();
+}
+
+function facts(worker) {
+  const { cost } = worker;
+  const rows = [
+    ['Address', worker.url],
+    ['State', `${worker.state}${worker.well ? '' : '; its probes fail'}`],
+    ['α', [number(plain(cost.alpha_ms_per_token, 4)), ' ms per uncached token', worker.alpha_set ? setNote(worker.alpha_set) : null]],
+    ['β', number(time(cost.beta_ms))],
+    ['γ', [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
+    ['Off by, in the mean', number(time(cost.error_ms))],
+    ['ξ', number(tokens(worker.xi_tokens))],
+    ['Free tail', [number(tokens(worker.tail_tokens)), `, gate ${text(share(worker.gate))}`]],
+    ['Cache', [number(tokens(worker.held_tokens)), ' of ', number(tokens(worker.capacity_tokens)), worker.events_live ? ', by its events' : ', by a mirror of it']],
+    ['Hints', worker.hears_hints ? `${worker.dialect}; ${text(count(worker.hints_waiting))} wait` : `${worker.dialect}; takes none beside its requests`],
+    ['Was told', worker.told ? `ξ ${text(tokens(worker.told.xi_tokens))}, next prompt ${text(tokens(worker.told.next_prompt_tokens))}` : 'nothing'],
+    ['Models', worker.models.join(', ') || 'not known yet'],
+  ];
+  return h('dl', { class: 'facts' }, rows.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+function setNote({ learned_alpha_ms_per_token: learned, reverts_in_s: left }) {
+  const end = left === null || left === undefined ? 'until somebody ends it' : `for another ${span(left)}`;
+  return h('span', { class: 'note' }, `; set by hand ${end}; learned: ${text(plain(learned, 4))}`);
+}
+
+function controls(worker, refresh, tell) {
+  const why = mayNot('operate');
+  const busy = shown.asking !== null;
+  const needsReason = shown.reason.trim() === '';
+  const off = Boolean(why) || busy || needsReason;
+  const button = (name) => {
+    const { name: label, done, meaning } = ACTIONS[name];
+    return h('div', { class: 'action', key: name },
+      h('button', { type: 'button', disabled: off, onclick: () => act(worker, { path: name, done }, refresh, tell) }, shown.asking === name ? 'Asking …' : label),
+      h('span', { class: 'note' }, meaning));
+  };
+  return [
+    why ? h('p', { class: 'note', key: 'why' }, why) : null,
+    field('worker reason', {
+      label: 'Reason', note: 'Goes to the audit log.',
+      control: h('input', { type: 'text', maxlength: 500, disabled: Boolean(why), value: shown.reason, oninput: (event) => { shown.reason = event.target.value; changed(); } }),
+    }),
+    h('div', { class: 'actions', key: 'hold' }, possible(worker).map(button)),
+    alpha(worker, off, refresh, tell),
+    refusal(shown.failure),
+  ];
+}
+
+function alpha(worker, off, refresh, tell) {
+  const value = Number(shown.alpha);
+  const wrong = shown.alpha.trim() !== '' && !(value > 0 && value <= 1e6);
+  const minutes = Number(shown.minutes);
+  const wrongTime = shown.minutes.trim() !== '' && !(minutes > 0 && minutes <= 10_080);
+  const body = { alpha_ms_per_token: value };
+  if (shown.minutes.trim() !== '') body.revert_after_s = minutes * 60;
+  const input = (key) => ({ type: 'text', inputmode: 'decimal', value: shown[key], oninput: (event) => { shown[key] = event.target.value; changed(); } });
+  return h(
+    'form',
+    { class: 'line', key: 'alpha', onsubmit: (event) => { event.preventDefault(); act(worker, { path: 'alpha', method: 'PUT', body, done: 'has another α' }, refresh, tell); } },
+    field('worker alpha', { label: 'α, ms per token', error: wrong ? 'Above 0, at most 1,000,000.' : undefined, control: h('input', input('alpha')) }),
+    field('worker minutes', { label: 'For minutes (empty: until ended)', error: wrongTime ? 'Above 0, at most a week.' : undefined, control: h('input', input('minutes')) }),
+    h('button', { type: 'submit', disabled: off || wrong || wrongTime || shown.alpha.trim() === '' }, 'Set α'),
+    worker.alpha_set
+      ? h('button', { type: 'button', disabled: off, onclick: () => act(worker, { path: 'alpha/revert', done: 'goes by the α that is learned' }, refresh, tell) }, 'Back to learned')
+      : null,
+  );
+}
+
+export function workerDialog(worker, refresh, tell) {
+  return dialog({ title: worker.name, onclose: closeWorker, wide: true }, facts(worker), h('h3', {}, 'Change'), controls(worker, refresh, tell));
+}

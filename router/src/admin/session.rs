@@ -1,0 +1,40 @@
+//! Who asks, and what they may do: so that a page need not offer what would be refused.
+
+use axum::http::Method;
+use config::Role;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+
+/// Who asks.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Session {
+    /// The token's name; `loopback` where there are none.
+    name: String,
+    /// What it may do.
+    role: Role,
+    /// Whether a token has to be shown.
+    tokens: bool,
+    /// The router's version.
+    version: &'static str,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![Operation::new::<Session, _, _>(
+        "session.get",
+        (Method::GET, "/admin/v1/session"),
+        Role::Read,
+        "Who asks, and what their token may do",
+        |call: Call| async move {
+            Reply::json(&Session {
+                name: call.who.name.to_string(),
+                role: call.who.role,
+                tokens: call.app.operator.tokens.load().is_required(),
+                version: env!("CARGO_PKG_VERSION"),
+            })
+        },
+    )]
+}
