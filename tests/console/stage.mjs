@@ -70,7 +70,7 @@ export async function tokens(folder) {
   for (const role of ['read', 'operate', 'admin']) {
     const [section, secret] = await run('tailroute', ['key', 'new', '--role', role, `the-${role}`]);
     file += section;
-    made[role] = secret.trim().split(/\s+/).at(-1);
+    [made[role]] = /tr-\w+/.exec(secret);
   }
   const path = join(folder, 'tokens.toml');
   writeFileSync(path, file, { mode: 0o600 });

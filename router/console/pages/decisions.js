@@ -13,7 +13,7 @@ const FRESH = { worker: '', late: '', cause: '', class: '', request: '' };
 const state = { asked: { ...FRESH }, older: [], next: null, more: false, failure: null, open: null, held: false };
 
 function query() {
-  const parameters = new URLSearchParams({ limit: '50' });
+  const parameters = new URLSearchParams({ limit: '25' });
   for (const key of ['worker', 'late', 'cause', 'class']) {
     const value = state.asked[key].trim();
     if (value) parameters.set(key, value);
