@@ -113,7 +113,7 @@ impl Residency {
                 .resize_with(worker.index() + 1, || Mirror::new(Tokens::ZERO));
         }
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
-            *mirror = Mirror::new(capacity);
+            *mirror = mirror.succeeded(capacity);
         }
     }
 

@@ -190,7 +190,7 @@ impl App {
         let index_bytes = config.index.max_bytes.get() as u64;
         let knowledge = Knowledge::new(index_bytes, &capacities, routing.tokens_per_byte);
         let worker = |(slot, spec): (u32, &config::Worker)| {
-            Arc::new(Worker::new(WorkerId(slot), spec.clone(), &config))
+            Arc::new(Worker::new(WorkerId(slot), spec.clone(), &config, Millis::ZERO))
         };
         let fleet = Fleet::new((0..).zip(&config.workers).map(worker).collect());
         let clock = Clock::start();

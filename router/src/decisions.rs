@@ -56,7 +56,7 @@ pub struct Made<'a> {
 pub struct Ticket(u64);
 
 /// What decisions are asked for. What is not said is not asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     /// Of this request.
     pub request: Option<String>,
@@ -64,8 +64,8 @@ pub struct Filter {
     pub trace: Option<TraceId>,
     /// The number that the answer carried.
     pub decision: Option<u64>,
-    /// That chose this worker, by slot.
-    pub worker: Option<u32>,
+    /// That chose the worker in this slot, since it joined.
+    pub worker: Option<(u32, Millis)>,
     /// Whose objective is of this class.
     pub class: Option<String>,
     /// That missed their objective (or did not), of late or ever.
@@ -154,9 +154,9 @@ impl Filter {
             && is(&self.class, slot.class.as_bytes())
             && self.trace.is_none_or(|wanted| slot.trace == Some(wanted))
             && self.decision.is_none_or(|wanted| wanted == slot.sequence)
-            && self
-                .worker
-                .is_none_or(|wanted| slot.chosen().is_some_and(|row| row.worker == wanted))
+            && self.worker.is_none_or(|(at, joined)| {
+                slot.arrived >= joined && slot.chosen().is_some_and(|row| row.worker == at)
+            })
             && self.late.is_none_or(|wanted| wanted == slot.is_late())
             && self.cause.is_none_or(|wanted| slot.came.cause == Some(wanted))
     }

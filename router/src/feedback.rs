@@ -168,6 +168,8 @@ impl Feedback {
         self.costs.lock().vacate(worker);
         self.counters.lock().admit(worker);
         self.controller.lock().admit(worker, Tokens::ZERO);
+        self.conversations.lock().left(worker);
+        self.shared.lock().left(worker);
     }
 
     /// Leaves a lesson. Never waits.

@@ -50,6 +50,9 @@ pub enum JoinError {
     /// Another one is called that.
     #[error("a worker of this name is in the fleet already")]
     NameTaken,
+    /// The one that is called that has not ended yet what it had.
+    #[error("a worker of this name is leaving the fleet: it ends what it has, then the name is free")]
+    Leaving,
     /// No slot is empty.
     #[error("the fleet has {MAX_SLOTS} workers, or so many have left within seconds: no slot is empty")]
     Full,
@@ -77,11 +80,17 @@ impl Fleet {
         make: impl FnOnce(WorkerId) -> Worker,
     ) -> Result<Arc<Worker>, JoinError> {
         let _alone = self.changing.lock();
-        if self.find(name).is_some() {
-            return Err(JoinError::NameTaken);
+        match self.find(name) {
+            Some(known) if known.hold() == Hold::Leaving => return Err(JoinError::Leaving),
+            Some(_) => return Err(JoinError::NameTaken),
+            None => {}
         }
         let mut workers = Vec::clone(&self.workers.load());
-        let empty = |worker: &Arc<Worker>| worker.gone_since().is_some_and(|since| now >= since + EMPTY_FOR);
+        // A request that had chosen it when it went may be on it yet.
+        let empty = |worker: &Arc<Worker>| {
+            worker.gone_since().is_some_and(|since| now >= since + EMPTY_FOR)
+                && worker.with_load(|load| load.in_flight) == 0
+        };
         let slot = workers.iter().position(empty).unwrap_or(workers.len());
         if slot >= MAX_SLOTS {
             return Err(JoinError::Full);
@@ -181,7 +190,9 @@ mod tests {
             name: name.to_owned(),
             ..config.workers[0].clone()
         };
-        let joined = fleet.join(name, Millis(now), |slot| Worker::new(slot, spec, config));
+        let joined = fleet.join(name, Millis(now), |slot| {
+            Worker::new(slot, spec, config, Millis(now))
+        });
         joined.map(|worker| worker.id.0)
     }
 
@@ -195,7 +206,7 @@ mod tests {
         assert_eq!((fleet.leave(&a), fleet.leave(&a)), (Some(Hold::None), None));
         assert_eq!(
             join(&fleet, &config, "a", 0.0),
-            Err(JoinError::NameTaken),
+            Err(JoinError::Leaving),
             "it is there yet"
         );
         fleet.gone(&a, Millis(5_000.0));
@@ -215,7 +226,12 @@ mod tests {
     #[test]
     fn a_fleet_has_so_many_slots_and_no_more() {
         let (config, fleet) = (config(), Fleet::new(Vec::new()));
-        let worker = Arc::new(Worker::new(WorkerId(0), config.workers[0].clone(), &config));
+        let worker = Arc::new(Worker::new(
+            WorkerId(0),
+            config.workers[0].clone(),
+            &config,
+            Millis::ZERO,
+        ));
         fleet.workers.store(Arc::new(vec![worker; MAX_SLOTS]));
         assert_eq!(join(&fleet, &config, "one more", 0.0), Err(JoinError::Full));
         fleet.gone(&fleet.workers()[7], Millis(0.0));

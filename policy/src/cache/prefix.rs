@@ -71,6 +71,15 @@ impl PrefixCache {
         }
     }
 
+    /// An empty cache in place of this one, for which leases of this one mean nothing.
+    #[must_use]
+    pub fn succeeded(&self, capacity: Tokens) -> Self {
+        Self {
+            epoch: self.epoch + 1,
+            ..Self::new(capacity)
+        }
+    }
+
     /// The order in which what is not marked goes.
     #[must_use]
     pub fn order(&self) -> Order {

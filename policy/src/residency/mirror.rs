@@ -63,6 +63,14 @@ impl Mirror {
         }
     }
 
+    /// The mirror of the next worker in its place.
+    pub(super) fn succeeded(&self, capacity: Tokens) -> Self {
+        Self {
+            cache: self.cache.succeeded(capacity),
+            ..Self::new(capacity)
+        }
+    }
+
     /// A turn ended within a chunk: `end`, after `parent`, is what is held of it.
     pub(super) fn ends_open(&mut self, parent: PrefixHash, end: PrefixHash) {
         self.open.insert(parent, end);

@@ -120,9 +120,8 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         })
     });
     let worker = wanted.worker.map(|name| {
-        let workers = app.fleet.workers();
-        let known = workers.iter().find(|worker| worker.name() == name);
-        known.map(|worker| worker.id.0).ok_or_else(|| {
+        let known = app.fleet.find(&name);
+        known.map(|worker| (worker.id.0, worker.joined)).ok_or_else(|| {
             Problem::malformed(format!(
                 "worker: there is no `{name}`; GET /admin/v1/slo names them all"
             ))

@@ -59,7 +59,7 @@ async fn add(call: Call) -> Result<Reply, Problem> {
         .map_err(|problems| Problem::invalid(&problems))?;
     let worker = call.app.join(spec).map_err(|error| match error {
         JoinError::NameTaken => Problem::conflict(format!("{error}; give this one another `name`")),
-        JoinError::Full => Problem::conflict(error.to_string()),
+        JoinError::Leaving | JoinError::Full => Problem::conflict(error.to_string()),
     })?;
     let shown = shown(&call.app, &worker);
     Ok(Reply::json(&shown)?

@@ -22,10 +22,11 @@ impl App {
     /// If its name is taken, or the fleet is full.
     pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
         let name = spec.name.clone();
-        let worker = self.fleet.join(&name, self.clock.now(), |slot| {
+        let now = self.clock.now();
+        let worker = self.fleet.join(&name, now, |slot| {
             self.knowledge.admit(slot, spec.capacity, spec.block_size);
             self.feedback.admit(slot, &spec);
-            Worker::new(slot, spec, &self.config)
+            Worker::new(slot, spec, &self.config, now)
         })?;
         info!(worker = name, url = %worker.spec.url, "joins the fleet");
         self.operator

@@ -1,6 +1,7 @@
 use policy::ids::WorkerId;
 use policy::route::{PolicyName, Reason, Terms};
 use policy::slo::Cause;
+use policy::units::Millis;
 
 use super::*;
 
@@ -140,7 +141,7 @@ fn decisions_are_found_by_what_they_chose_and_what_came_of_it() {
     let none = Filter::default;
     assert_eq!(
         by(Filter {
-            worker: Some(0),
+            worker: Some((0, Millis::ZERO)),
             ..none()
         }),
         ["open", "slow", "quick"]

@@ -3,6 +3,7 @@
 use http::HeaderValue;
 use policy::route::{Decision, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
+use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -146,9 +147,10 @@ fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
-fn name(app: &App, worker: u32) -> String {
+/// Who held the slot then.
+fn name(app: &App, worker: u32, then: Millis) -> String {
     let workers = app.fleet.workers();
-    let found = workers.get(worker as usize).filter(|known| known.id.0 == worker);
+    let found = workers.get(worker as usize).filter(|known| known.joined <= then);
     found.map_or_else(|| format!("slot {worker}"), |known| known.name().to_owned())
 }
 
@@ -193,22 +195,22 @@ impl Explained {
             prompt_tokens: slot.prompt.0,
             policy: slot.policy,
             reason: slot.reason,
-            worker: chosen.map_or_else(String::new, |row| name(app, row.worker)),
+            worker: chosen.map_or_else(String::new, |row| name(app, row.worker, slot.arrived)),
             terms: slot
                 .rows()
                 .iter()
-                .map(|row| WorkerTerms::of(name(app, row.worker), row))
+                .map(|row| WorkerTerms::of(name(app, row.worker, slot.arrived), row))
                 .collect(),
             left_out: (rest.workers > 0).then(|| LeftOut {
                 workers: rest.workers,
                 ready: rest.ready,
-                holder: rest.holder.map(|(worker, _)| name(app, worker)),
+                holder: rest.holder.map(|(worker, _)| name(app, worker, slot.arrived)),
                 holder_cached_tokens: rest.holder.map_or(0, |(_, tokens)| tokens),
             }),
             runner_up: chosen.zip(slot.runner_up()).map(|(chosen, second)| {
                 let predicted = f64::from(second.predicted_ttft_ms());
                 RunnerUp {
-                    worker: name(app, second.worker),
+                    worker: name(app, second.worker, slot.arrived),
                     score_more: round(f64::from(second.score) - f64::from(chosen.score)),
                     predicted_ttft_ms: round(predicted),
                     // What is predicted begins when the turn is sent.
@@ -281,6 +283,7 @@ struct InHeader<'a> {
 /// `x-tailroute-explain` of an answer: the terms of the choice in one line of JSON, the chosen worker's first.
 #[must_use]
 pub fn header(app: &App, decision: &Decision) -> Option<HeaderValue> {
+    let now = app.clock.now();
     let rank = |terms: &&Terms| (!terms.ready, terms.score);
     let mut others: Vec<&Terms> = decision.terms.iter().collect();
     others.retain(|terms| terms.worker != decision.chosen().worker);
@@ -290,7 +293,7 @@ pub fn header(app: &App, decision: &Decision) -> Option<HeaderValue> {
     });
     let shown = std::iter::once(decision.chosen()).chain(others).take(IN_HEADER);
     let terms: Vec<WorkerTerms> = shown
-        .map(|terms| WorkerTerms::of(name(app, terms.worker.0), &Row::of(terms)))
+        .map(|terms| WorkerTerms::of(name(app, terms.worker.0, now), &Row::of(terms)))
         .collect();
     let said = InHeader {
         decision: decision.sequence,

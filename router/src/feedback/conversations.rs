@@ -155,6 +155,21 @@ impl Conversations {
         }
     }
 
+    /// A worker is gone: nobody is to be told of its conversations.
+    pub fn left(&mut self, worker: WorkerId) {
+        let its: Vec<u64> = self
+            .talks
+            .iter()
+            .filter(|(_, talk)| talk.worker == worker)
+            .map(|(&key, _)| key)
+            .collect();
+        for key in its {
+            if let Some(talk) = self.talks.pop(&key) {
+                self.forget_due(key, talk.due);
+            }
+        }
+    }
+
     /// A turn is over. Returns how many tokens of its prompt had been said before.
     pub fn turned(&mut self, turn: &Turned<'_>) -> Tokens {
         let class = Class {

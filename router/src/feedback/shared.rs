@@ -59,6 +59,14 @@ impl SharedPrefixes {
         keys.iter().take(MAX_KEYS).take_while(|key| many(key)).count()
     }
 
+    /// A worker is gone: nothing is protected on it any more.
+    pub fn left(&mut self, worker: WorkerId) {
+        let its: Vec<_> = self.protected.iter().map(|(&key, _)| key).collect();
+        for key in its.into_iter().filter(|(on, _)| *on == worker) {
+            self.protected.pop(&key);
+        }
+    }
+
     /// Whether the beginning that ends with this key is due to be protected on a worker. If so it counts as protected.
     pub fn is_due(&mut self, now: Millis, worker: WorkerId, last: PrefixHash, again_after: Millis) -> bool {
         let key = (worker, last);

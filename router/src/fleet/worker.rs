@@ -34,6 +34,8 @@ pub struct Worker {
     pub hints: HintQueue,
     /// How far off its predicted times to first token were of late.
     pub errors: Mutex<Errors>,
+    /// When it joined: whatever is older under its slot was another's.
+    pub joined: Millis,
     /// Connections to it, for turns in plain text.
     pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
@@ -96,7 +98,7 @@ pub struct Load {
 impl Worker {
     /// A worker of which nothing is known yet; it is not ready.
     #[must_use]
-    pub fn new(id: WorkerId, spec: config::Worker, config: &config::Config) -> Self {
+    pub fn new(id: WorkerId, spec: config::Worker, config: &config::Config, joined: Millis) -> Self {
         let (health, failure) = (&config.health, &config.failure);
         let breaker = Breaker::new(breaker::Settings {
             failures: f64::from(failure.breaker_failures),
@@ -116,6 +118,7 @@ impl Worker {
             id,
             hints: HintQueue::default(),
             errors: Mutex::default(),
+            joined,
             origin: Origin::new(&spec.url, config.limits.connect_timeout, POOL_IDLE),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),

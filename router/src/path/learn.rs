@@ -166,6 +166,8 @@ impl Flight {
         let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
         let scale = &choice.matched.scale;
         let chain = &turn.fingerprint.chain;
+        // Counted first: a worker that is to leave stays as long as it has something.
+        let in_flight = worker.send(app.clock, Some(prefill), pass);
         let hold = if chain.is_empty() {
             None
         } else {
@@ -176,7 +178,7 @@ impl Flight {
         };
         Self {
             app: Arc::clone(app),
-            in_flight: worker.send(app.clock, Some(prefill), pass),
+            in_flight,
             hold,
             place: None,
             charged,

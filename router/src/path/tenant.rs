@@ -182,5 +182,5 @@ pub fn permit(app: &App, route: &Route) -> Result<(), ApiError> {
 
 /// Whether some worker has said that it caches inputs without a salt.
 fn shares_inputs(app: &App) -> bool {
-    app.fleet.workers().iter().any(|worker| worker.shares_inputs())
+    app.fleet.present().iter().any(|worker| worker.shares_inputs())
 }

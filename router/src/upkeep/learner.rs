@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::feedback::{Counted, Late, Lesson, Sample, Silent, Taught, Turned};
 use crate::fleet::Worker;
 use crate::fleet::hints::Kind;
+use crate::fleet::hold::Hold;
 
 /// Between two looks at silent conversations, fading costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -45,9 +46,15 @@ pub(super) async fn learn(app: Arc<App>, mut lessons: mpsc::Receiver<Taught>) {
     }
 }
 
+/// The worker, unless it has left: there is nothing to learn of one that is gone.
+fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
+    let known = workers.get(worker.index())?;
+    (known.hold() != Hold::Gone).then_some(known)
+}
+
 fn apply(app: &App, lesson: &Lesson) {
     let workers = app.fleet.workers();
-    let Some(worker) = workers.get(lesson.worker.index()) else {
+    let Some(worker) = present(&workers, lesson.worker) else {
         return;
     };
     learn_cost(app, worker, lesson);
@@ -156,9 +163,11 @@ pub(super) fn learn_counted(app: &App, worker: &Worker, counted: Counted) {
 
 /// A first token that could not wait for its answer's end.
 fn learn_late(app: &App, late: &Late) {
-    if let Some(worker) = app.fleet.workers().get(late.worker.index()) {
-        app.metrics.cost_sample(worker.name(), "late");
-    }
+    let workers = app.fleet.workers();
+    let Some(worker) = present(&workers, late.worker) else {
+        return;
+    };
+    app.metrics.cost_sample(worker.name(), "late");
     if app.config.learning.costs {
         let size = PrefillSize::of(late.uncached, late.cached);
         app.feedback

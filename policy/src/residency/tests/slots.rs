@@ -36,3 +36,16 @@ fn a_slots_next_holder_has_a_cache_of_its_own() {
     serve(&mut residency, W0, &chain, 0);
     assert_eq!(depth(&residency, W0, &chain), 2, "of its own capacity");
 }
+
+#[test]
+fn a_hold_of_the_last_holder_means_nothing_to_the_next_one() {
+    let mut residency = residency(4096);
+    let (old, new) = (prompt("a", 4), prompt("b", 4));
+    let hold = residency.sent(W0, &old, |end| end).unwrap();
+    residency.admit(W0, Tokens(4096));
+    let own = residency.sent(W0, &new, |end| end).unwrap();
+    residency.settle(hold, None, |end| end, Tokens::ZERO, Tokens(1024));
+    assert_eq!((depth(&residency, W0, &old), depth(&residency, W0, &new)), (0, 4));
+    residency.settle(own, None, |end| end, Tokens::ZERO, Tokens(1024));
+    assert_eq!(residency.tokens_on(W0), Tokens(1024));
+}

@@ -27,6 +27,7 @@ use crate::app::{App, Place};
 use crate::body::{self, Body, BodyError};
 use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
+use crate::fleet::hold::Hold;
 use crate::fleet::{InFlight, Worker};
 
 /// A body that may be needed twice is kept if it is no longer than this.
@@ -221,6 +222,14 @@ pub(in crate::path) fn some_worker(
         .collect();
     let mut conditions = Vec::new();
     choose::narrow(app, &workers, now, &mut views, &mut conditions);
+    if let Some(home) = wanted.home
+        && let Some(worker) = workers.get(home.index())
+        && worker.is_well()
+        && matches!(worker.hold(), Hold::None | Hold::Cordoned)
+    {
+        // No other worker can answer it.
+        views[home.index()].ready = true;
+    }
     let session = headers
         .get(headers::SESSION)
         .and_then(|name| name.to_str().ok())
