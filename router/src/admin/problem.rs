@@ -22,7 +22,7 @@ pub struct Problem {
     /// What is wrong this time, and what to do about it.
     pub detail: String,
     /// The fields that are wrong, where some are. Nothing of what was asked was done.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
 }
 
