@@ -25,12 +25,14 @@ mod limits;
 mod objective;
 mod routing;
 mod tls;
+mod traces;
 mod worker;
 
 pub use admin::{Admin, Audit, Token};
 pub use admission::Admission;
 pub(crate) use checker::Checker;
 pub(crate) use convert::check;
+pub use convert::level_problem;
 pub use failure::Failure;
 pub use health::Health;
 pub use http::{Http, Network};
@@ -40,6 +42,7 @@ pub use objective::{Class, Objective};
 pub use routing::Routing;
 pub(crate) use routing::{cache_aware, routing, weights};
 pub use tls::{Identity, ServerTls, Tls, WorkersTls};
+pub use traces::Traces;
 pub(crate) use worker::worker;
 pub use worker::{KvEvents, Secret, Worker};
 
@@ -80,6 +83,8 @@ pub struct Config {
     pub capture: Option<Capture>,
     /// The record of decisions.
     pub explain: Explain,
+    /// Traces, if they are to be sent anywhere.
+    pub traces: Option<Traces>,
     /// The log.
     pub log: Log,
 }

@@ -19,6 +19,7 @@ mod output;
 mod routing;
 mod server;
 mod tls;
+mod traces;
 mod worker;
 
 pub use admin::{Admin, Role, Token, TokensFile};
@@ -34,6 +35,7 @@ pub use output::{Capture, Explain, Log, LogFormat};
 pub use routing::{CacheAware, Routing, Weights};
 pub use server::Server;
 pub use tls::{Tls, WorkersTls};
+pub use traces::{OtlpProtocol, Traces};
 pub use worker::{CachePolicy, Dialect, Priority, Worker};
 
 /// Configuration of tailroute: where it listens, the workers it routes to, and how it chooses between them.
@@ -75,6 +77,8 @@ pub struct File {
     pub capture: Capture,
     /// The record of recent decisions, and who may ask for the terms of one.
     pub explain: Explain,
+    /// Traces of requests, sent to a collector.
+    pub traces: Traces,
     /// The log, on standard error.
     pub log: Log,
 }

@@ -27,6 +27,7 @@ pub mod capture;
 pub mod console;
 pub mod decisions;
 pub mod events;
+pub mod log;
 pub mod members;
 pub mod openapi;
 pub mod operation;
@@ -58,6 +59,7 @@ pub fn operations() -> Vec<Operation> {
         status::operations(),
         session::operations(),
         decisions::operations(),
+        log::operations(),
         policy::operations(),
         preview::operations(),
         capture::operations(),

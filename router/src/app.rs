@@ -40,6 +40,7 @@ use crate::operator::{AuditError, Operator, tokens};
 use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
+use crate::telemetry::Traces;
 use crate::tls::{Connector, Tls, TlsError};
 use crate::upstream::{POOL_IDLE, Reply};
 
@@ -86,6 +87,8 @@ pub struct App {
     pub decisions: Decisions,
     /// Turns are written down here, if they are.
     pub capture: Option<Capture>,
+    /// Where the trails of requests end, if they are traced.
+    pub traces: Option<Arc<Traces>>,
     /// Held while a snapshot is read or written: one after the other.
     pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
@@ -181,6 +184,8 @@ impl App {
         metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
         let capture = config.capture.as_ref();
         let capture = capture.map(|capture| Capture::start(capture, metrics.captured()));
+        let traces = config.traces.as_ref();
+        let traces = traces.map(|traces| Traces::new(traces, metrics.traces()));
         let routing = &config.routing;
         let capacities: Vec<_> = config
             .workers
@@ -210,6 +215,7 @@ impl App {
             metrics,
             decisions: Decisions::new(config.explain.max_bytes),
             capture: capture.transpose()?,
+            traces: traces.transpose()?,
             client: client(&config, &tls),
             retries: parking_lot::Mutex::new(RetryBudget::new(
                 config.failure.retry_share,

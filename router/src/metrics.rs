@@ -27,6 +27,7 @@ mod requests;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use std::fmt;
 
@@ -47,6 +48,7 @@ pub use self::page::{Gauges, WorkerGauges};
 pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
+pub use self::traces::TraceCounters;
 
 /// The metrics, registered.
 #[derive(Debug)]
@@ -60,6 +62,7 @@ pub struct Metrics {
     caches: Caches,
     failures: Failures,
     page: Page,
+    traces: TraceCounters,
 }
 
 impl Metrics {
@@ -73,6 +76,7 @@ impl Metrics {
         let (admission, caches) = (Admission::new(&metrics)?, Caches::new(&metrics)?);
         let admin = Admin::new(&metrics)?;
         let (failures, page) = (Failures::new(&metrics)?, Page::new(&metrics)?);
+        let traces = TraceCounters::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
         // The other way round, it would not have been made.
         let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
@@ -89,6 +93,7 @@ impl Metrics {
             caches,
             failures,
             page,
+            traces,
         })
     }
 

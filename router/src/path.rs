@@ -50,6 +50,7 @@ use crate::admission::keys::Caller;
 use crate::app::{App, Place};
 use crate::body::Body;
 use crate::error::ApiError;
+use crate::telemetry::{Stage, Trail};
 
 /// On an answer: when all of it has to be there.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,7 @@ async fn respond(app: Arc<App>, request: Request<Incoming>) -> Response<Body> {
         Ok(route) => route.endpoint(),
         Err(_) => "none",
     };
+    Trail::of(request.extensions()).asked(request.method(), endpoint);
     let caller = app.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
@@ -132,7 +134,9 @@ async fn answer(
         Route::Tunnel => tunnel::open(app, request, (place(app)?, deadline)).await,
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
+            let receiving = Trail::of(&head.extensions).begin(Stage::Receive);
             let body = admit::read_body(app, &head, body).await?;
+            drop(receiving);
             turn(app, endpoint, &head, body, (caller, place(app)?, deadline)).await
         }
         Route::Upload(_) | Route::Kept(_) | Route::Other => {
@@ -201,8 +205,14 @@ async fn turn(
     (caller, mut place, deadline): (&Caller, Place, Deadline),
 ) -> Result<Response<Body>, ApiError> {
     let arrived = app.clock.now();
+    let trail = Trail::of(&head.extensions);
+    let parsing = trail.begin(Stage::Parse);
     let turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
+    drop(parsing);
+    trail.turn(&turn);
+    let waiting = trail.begin(Stage::Wait);
     wait::turn(app, &turn, caller, &mut place).await?;
+    drop(waiting);
     let body = tenant::edited(app, &turn, body);
     let errand = Errand {
         app,

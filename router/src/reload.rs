@@ -287,6 +287,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             old.tls.server.is_some() != new.tls.server.is_some(),
         ),
         ("capture", old.capture != new.capture),
+        ("traces", old.traces != new.traces),
         ("log", old.log != new.log),
     ];
     let names = changed.into_iter().filter(|(_, changed)| *changed);

@@ -38,6 +38,9 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 /// Time for what is cut to be gone.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
+/// Time for the last traces to be sent.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
 /// How far the server is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -157,6 +160,9 @@ impl Server {
             let _ = tokio::time::timeout(CUT_LIMIT, nothing_in_flight(&self.app)).await;
         }
         self.admin.abort();
+        if let Some(traces) = &self.app.traces {
+            traces.flush(FLUSH_LIMIT).await;
+        }
         drop(self.tasks);
         if let Some(capture) = &self.app.capture {
             capture.flush().await;

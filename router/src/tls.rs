@@ -204,6 +204,40 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
     }
 }
 
+/// Connects to a collector of traces: where its url says `https`, verified by the machine's roots.
+///
+/// # Errors
+/// If it has to be verified, and the machine has no roots.
+pub fn towards_collector(
+    mut http: HttpConnector,
+    is_encrypted: bool,
+    is_grpc: bool,
+    timeout: Duration,
+) -> Result<Connector, TlsError> {
+    http.enforce_http(false);
+    let roots = if is_encrypted {
+        machine_roots()?
+    } else {
+        RootCertStore::empty()
+    };
+    let mut tls = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|source| TlsError::Unusable {
+            path: PathBuf::new(),
+            source,
+        })?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    if is_grpc {
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+    }
+    Ok(Connector {
+        http,
+        timeout,
+        tls: Arc::new(ArcSwap::from_pointee(tls)),
+    })
+}
+
 fn machine_roots() -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
     // A root that cannot be read is passed over: there are many, and what matters is that a worker's is among them.

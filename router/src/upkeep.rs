@@ -28,6 +28,9 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     tasks.spawn(crate::admission::gate::keep_moving(Arc::clone(app)));
     tasks.spawn(reverts::policy(Arc::clone(app)));
     tasks.spawn(reverts::alphas(Arc::clone(app)));
+    if let Some(exporter) = app.traces.as_ref().and_then(|traces| traces.exporter()) {
+        tasks.spawn(exporter);
+    }
     if let Some(lessons) = app.feedback.lessons() {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }

@@ -19,6 +19,7 @@ use super::keys::keys;
 use super::limits::limits;
 use super::objective::objective;
 use super::tls::tls;
+use super::traces::traces;
 use super::{Capture, Config, Explain, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
 use crate::problem::{Origin, Problems};
 use crate::written;
@@ -75,6 +76,7 @@ pub(crate) fn check(
             max_bytes: usize::try_from(file.explain.max_bytes).unwrap_or(usize::MAX),
             in_answers: file.explain.in_answers,
         },
+        traces: traces(file.traces, &mut checker),
         log: log(file.log, &mut checker),
     }
 }
@@ -100,20 +102,25 @@ fn capture(written: written::Capture, checker: &mut Checker<'_>) -> Option<Captu
     })
 }
 
-fn log(written: written::Log, checker: &mut Checker<'_>) -> Log {
+/// What is wrong with what is to be logged, and the remedy.
+#[must_use]
+pub fn level_problem(text: &str) -> Option<(String, Option<String>)> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    for directive in written.level.split(',') {
+    text.split(',').find_map(|directive| {
         // `level`, `target=level`, or `target[span{field=value}]=level`.
         let level = directive.rsplit('=').next().unwrap_or(directive).trim();
-        if !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
-            let hint = crate::validate::nearest(level, LEVELS.into_iter());
-            let what = format!("expected one of {}, found {level:?}", LEVELS.join(", "));
-            checker.report(
-                "log.level",
-                what,
-                hint.map(|name| format!("did you mean `{name}`?")),
-            );
+        if LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
+            return None;
         }
+        let hint = crate::validate::nearest(level, LEVELS.into_iter());
+        let what = format!("expected one of {}, found {level:?}", LEVELS.join(", "));
+        Some((what, hint.map(|name| format!("did you mean `{name}`?"))))
+    })
+}
+
+fn log(written: written::Log, checker: &mut Checker<'_>) -> Log {
+    if let Some((what, hint)) = level_problem(&written.level) {
+        checker.report("log.level", what, hint);
     }
     Log {
         format: written.format,

@@ -1,16 +1,15 @@
 //! `tailroute serve`: the router.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use config::{Config, LogFormat, Overrides};
+use config::{Config, Overrides};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
-use tracing_subscriber::EnvFilter;
 
+use crate::logs;
 use crate::reload::{self, Source};
 use crate::serve::Server;
 
@@ -54,7 +53,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         overrides,
     };
     let config = source.load()?;
-    log_to_stderr(&config)?;
+    logs::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -88,35 +87,4 @@ async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
         _ = terminate.recv() => Ok(ExitCode::FAILURE),
         _ = interrupt.recv() => Ok(ExitCode::FAILURE),
     }
-}
-
-/// What is logged at this level. What other crates log at `trace` is only logged if their name is given: some of them show
-/// what passes over a connection, and what passes there is prompts and keys.
-///
-/// # Errors
-/// If the level is none.
-pub fn log_filter(level: &str) -> anyhow::Result<EnvFilter> {
-    let mut filter = EnvFilter::try_new(level).context("log.level")?;
-    for crate_name in ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"] {
-        let is_named = level
-            .split(',')
-            .any(|directive| directive.trim().starts_with(crate_name));
-        if !is_named && level.contains("trace") {
-            filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
-        }
-    }
-    Ok(filter)
-}
-
-fn log_to_stderr(config: &Config) -> anyhow::Result<()> {
-    let filter = log_filter(&config.log.level)?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    let done = match config.log.format {
-        LogFormat::Json => builder.json().try_init(),
-        LogFormat::Text => builder.try_init(),
-    };
-    done.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
 }

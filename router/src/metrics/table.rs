@@ -10,6 +10,7 @@ mod failures;
 mod gen_ai;
 mod requests;
 mod tail;
+mod traces;
 mod workers;
 
 /// What a metric is.
@@ -130,6 +131,7 @@ pub const TABLE: &[(&str, &[Spec])] = &[
     ("Caches and their events", caches::TABLE),
     ("Failures", failures::TABLE),
     ("Objectives, habits and the free tail", tail::TABLE),
+    ("Traces", traces::TABLE),
 ];
 
 /// The metric of this name.

@@ -12,6 +12,7 @@ use super::watch::Usage;
 use crate::app::App;
 use crate::decisions::{Came, Made, Ticket};
 use crate::fleet::Worker;
+use crate::telemetry::trail::Note;
 
 /// The account of one attempt.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct Account {
     objective: Millis,
     prompt: Tokens,
     first: Option<First>,
+    /// Where the cause is noted as well, if requests are traced.
+    pub note: Note,
 }
 
 /// The first token that was seen.
@@ -93,6 +96,7 @@ impl Account {
             objective: turn.goal.ttft,
             prompt,
             first: None,
+            note: Note::default(),
         }
     }
 
@@ -110,6 +114,7 @@ impl Account {
         let cause = parts.filter(|_| late).map(|parts| parts.cause(self.objective));
         if let Some(cause) = cause {
             app.metrics.violation(end.class, cause);
+            self.note.cause(cause.as_str());
         }
         let avoidable = self.avoidable(&end);
         app.metrics.avoidable(avoidable);

@@ -14,11 +14,15 @@ use std::time::{Duration, Instant};
 
 use http::header::{HOST, HeaderName, VIA};
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
+use tracing::Instrument as _;
 
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
+use self::trace::TraceId;
 use super::{headers, tunnel};
 use crate::app::App;
+use crate::error::ERROR_HEADER;
+use crate::telemetry::Trail;
 
 /// Names the request, to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -32,6 +36,9 @@ const MAX_REQUEST_ID: usize = 128;
 pub struct Arrival {
     id: HeaderValue,
     at: Instant,
+    trail: Trail,
+    /// What the log says of it stands within this.
+    span: tracing::Span,
 }
 
 impl Arrival {
@@ -47,11 +54,20 @@ impl Arrival {
         peer.tell(app.config.http.forwarded, host, headers);
         headers.append(VIA, via);
         let made = app.ids.next();
-        trace::settle(headers, made);
-        Self {
-            id: name(headers, made),
-            at,
+        let mut context = trace::settle(headers, made);
+        let id = name(headers, made);
+        let mut trail = Trail::default();
+        if let Some(traces) = &app.traces {
+            context.sampled |= context.parent.is_none() && traces.is_drawn(context.trace);
+            headers.insert(trace::PARENT, context.parent_of(context.span));
+            trail = traces.begin(context, &id);
+            request.extensions_mut().insert(trail.clone());
         }
+        let trace_id = TraceId::of(request.headers());
+        let trace_id = trace_id.as_ref().map_or("", TraceId::as_str);
+        let request_id = id.to_str().unwrap_or_default();
+        let span = tracing::error_span!("request", trace_id, request_id);
+        Self { id, at, trail, span }
     }
 
     /// The request's name.
@@ -62,7 +78,9 @@ impl Arrival {
 
     /// Runs what answers the request, and completes the head of the answer.
     pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
-        let (mut response, own) = own_time(answering).await;
+        let (mut response, own) = own_time(answering.instrument(self.span)).await;
+        let error = response.headers().get(ERROR_HEADER);
+        self.trail.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());
         if headers.contains_key(&super::headers::WORKER) {
             headers.append(VIA, via(Version::HTTP_11));

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, HeaderValue};
@@ -28,6 +29,7 @@ use crate::fleet::breaker::Standing;
 use crate::fleet::hold::Hold;
 use crate::fleet::rotation::{self, Condition};
 use crate::knowledge::{Match, Scale, Source};
+use crate::telemetry::Stage;
 
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
@@ -84,6 +86,8 @@ pub struct Choice {
     pub regardless: bool,
     /// Whether another worker, not tried yet, could take it, even if nothing goes there by itself.
     pub may_go_elsewhere: bool,
+    /// When choosing began, the resident tokens were known, and the worker was; where requests are traced.
+    pub timed: Option<[Instant; 3]>,
 }
 
 /// What a [`Match`] says of the chosen worker.
@@ -126,6 +130,17 @@ thread_local! {
 }
 
 impl Choice {
+    /// What choosing consisted of, where requests are traced.
+    pub fn timed(&self) -> impl Iterator<Item = (Stage, [Instant; 2])> {
+        let stages = |[began, matched, chosen]: [Instant; 3]| {
+            [
+                (Stage::Match, [began, matched]),
+                (Stage::Score, [matched, chosen]),
+            ]
+        };
+        self.timed.map(stages).into_iter().flatten()
+    }
+
     /// Whether another worker could have been chosen, of those that are in use.
     #[must_use]
     pub fn has_alternative(&self) -> bool {
@@ -274,9 +289,12 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         ready,
     } = desk;
     let now = app.clock.now();
+    let instant = || app.traces.is_some().then(Instant::now);
+    let began = instant();
     let workers = app.fleet.workers();
     app.knowledge
         .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+    let matched = instant();
     let model = (!turn.model.is_empty()).then_some(turn.model.as_str());
     views.clear();
     views.extend(workers.iter().map(|worker| {
@@ -346,6 +364,10 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         decision,
         evict_first,
         view,
+        timed: began
+            .zip(matched)
+            .zip(instant())
+            .map(|((began, matched), chosen)| [began, matched, chosen]),
         regardless: conditions[decision_at].breaker == Standing::Open,
         may_go_elsewhere: (0..)
             .zip(ready.iter())

@@ -154,6 +154,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         mut flight,
         sequence,
         explained,
+        leg,
     } = answer;
     flight.keep(place);
     let status = response.status();
@@ -182,7 +183,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
     }
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(errand.app, errand.deadline);
-    let tap = Tap::new((first, incoming), watch, flight, outcome, watchdog);
+    let tap = Tap::new((first, incoming), watch, (flight, leg), outcome, watchdog);
     Response::from_parts(parts, body::streaming(tap))
 }
 

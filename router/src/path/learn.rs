@@ -35,6 +35,7 @@ use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Counted, Reported, Scale, Source};
 use crate::metrics::Answered;
+use crate::telemetry::trail::Note;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn as_str(self) -> &'static str {
+    /// Its name in metrics and traces.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::ClientError => "client_error",
@@ -225,6 +228,11 @@ impl Flight {
             trace: turn.trace,
             streamed: false,
         }
+    }
+
+    /// What is found out of it is noted there as well.
+    pub fn traced(&mut self, note: Note) {
+        self.account.note = note;
     }
 
     /// The worker it is on.

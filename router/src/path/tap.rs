@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tracing::warn;
+use tracing::{Span, warn};
 
 use super::learn::{Flight, Outcome};
 use super::mend;
@@ -17,6 +17,8 @@ use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
 use crate::body::BodyError;
 use crate::error::ApiError;
+use crate::telemetry::Stage;
+use crate::telemetry::trail::Leg;
 use crate::upstream::Answer;
 
 /// A worker's answer on its way to the client.
@@ -30,6 +32,9 @@ pub struct Tap {
     outcome: Outcome,
     watchdog: Watchdog,
     failing: Failing,
+    leg: Leg,
+    /// What the log says of the answer stands within this.
+    span: Span,
 }
 
 /// The end of a stream that broke off.
@@ -48,7 +53,7 @@ impl Tap {
     pub fn new(
         (first, inner): (Option<Frame<Bytes>>, Answer),
         watch: Watch,
-        flight: Flight,
+        (flight, leg): (Flight, Leg),
         outcome: Outcome,
         watchdog: Watchdog,
     ) -> Self {
@@ -60,6 +65,8 @@ impl Tap {
             outcome,
             watchdog,
             failing: Failing::No,
+            leg,
+            span: Span::current(),
         };
         if tap.is_end_stream() {
             tap.ended();
@@ -77,6 +84,7 @@ impl Tap {
         }
         if self.watch.first_token && self.outcome == Outcome::Ok {
             flight.first_token(self.watch.is_stream());
+            self.leg.first_token();
         }
     }
 
@@ -91,7 +99,17 @@ impl Tap {
         }
         let complete = self.watch.complete || self.watch.finished || self.outcome != Outcome::Ok;
         let outcome = if complete { self.outcome } else { Outcome::Broken };
-        flight.end(outcome, Some(self.watch.seen()), complete);
+        self.settle(flight, outcome, complete);
+    }
+
+    /// What happened is applied, and written down.
+    fn settle(&self, flight: Flight, outcome: Outcome, complete: bool) {
+        let _within = self.span.enter();
+        let seen = self.watch.seen();
+        self.leg.end(outcome.as_str(), Some(seen));
+        let learning = self.leg.trail().begin(Stage::Learn);
+        flight.end(outcome, Some(seen), complete);
+        drop(learning);
     }
 
     /// A frame leaves.
@@ -138,8 +156,9 @@ impl Tap {
         told: &ApiError,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(flight) = self.flight.take() {
-            warn!(worker = flight.worker().name(), %error, "the answer broke off");
-            flight.end(outcome, Some(self.watch.seen()), false);
+            self.span
+                .in_scope(|| warn!(worker = flight.worker().name(), %error, "the answer broke off"));
+            self.settle(flight, outcome, false);
         }
         let family = self.watch.family();
         let Some(standing) = self.watch.standing() else {
@@ -154,6 +173,18 @@ impl Tap {
             &told.json_for(family),
             family,
         )))))
+    }
+}
+
+impl Drop for Tap {
+    /// The client left: what is still in flight is given back, and the log says of which request it was.
+    fn drop(&mut self) {
+        let Some(flight) = self.flight.take() else { return };
+        let _within = self.span.enter();
+        self.leg.end(Outcome::Aborted.as_str(), None);
+        let learning = self.leg.trail().begin(Stage::Learn);
+        drop(flight);
+        drop(learning);
     }
 }
 

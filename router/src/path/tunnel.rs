@@ -34,6 +34,7 @@ use super::headers;
 use crate::app::{App, Place};
 use crate::body::{self, Body};
 use crate::error::ApiError;
+use crate::telemetry::Trail;
 
 const WEBSOCKET: &str = "websocket";
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
@@ -117,7 +118,7 @@ pub async fn open(
         Err(_) => return Err(ApiError::WorkerTimeout(app.live().limits.first_byte_timeout)),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let how = (started, wanted.endpoint);
+        let how = (started, wanted.endpoint, Trail::of(&head.extensions));
         return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
     }
     in_flight.answered();

@@ -61,7 +61,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
         .with_ansi(false)
         .with_writer(move || writer.clone());
     tracing_subscriber::registry()
-        .with(tailroute::cmd::serve::log_filter("trace").unwrap())
+        .with(tailroute::logs::filter("trace").unwrap())
         .with(layer)
         .init();
 

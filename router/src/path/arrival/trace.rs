@@ -1,9 +1,9 @@
 //! W3C trace context (<https://www.w3.org/TR/trace-context/>): which trace a request belongs to.
 //!
-//! A `traceparent` that is valid goes on to the worker as it came, with its `tracestate`: the router records no span of its
-//! own that could stand between the client's and the worker's, and an id of a span that nobody recorded would tear them
-//! apart. Where there is none, or one that is not valid, one is made, so that what the worker logs can be found from the
-//! request's name; it is marked as not sampled, since nobody asked for a recording.
+//! Where requests are traced, what goes on to the worker names the router's own span as its parent, within the client's trace.
+//! Where they are not, a `traceparent` that is valid goes on as it came: an id of a span that nobody recorded would tear the
+//! client's and the worker's apart. Its `tracestate` goes along either way. Where there is none, or one that is not valid, one is made, so that what the worker logs can be found from the
+//! request's name; it is marked as sampled only if it is among those that the router will keep.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const PARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) const PARENT: HeaderName = HeaderName::from_static("traceparent");
 const STATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The trace that a request belongs to: 32 hexadecimal digits.
@@ -86,6 +86,52 @@ impl Ids {
     }
 }
 
+/// Where a request stands in its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The trace.
+    pub trace: u128,
+    /// The client's span, if it named one.
+    pub parent: Option<u64>,
+    /// The span of the request here.
+    pub span: u64,
+    /// The client says that it is recorded.
+    pub asked: bool,
+    /// Whether workers are told that it is recorded.
+    pub sampled: bool,
+}
+
+impl Context {
+    /// Of nothing.
+    pub const NONE: Self = Self {
+        trace: 0,
+        parent: None,
+        span: 0,
+        asked: false,
+        sampled: false,
+    };
+
+    /// The `traceparent` of who works below one of this request's spans.
+    #[must_use]
+    pub fn parent_of(&self, span: u64) -> HeaderValue {
+        let flags = u8::from(self.sampled);
+        value(|text| write!(text, "00-{:032x}-{span:016x}-{flags:02x}", self.trace))
+    }
+
+    /// Of a `traceparent` that is valid.
+    fn of(parent: &[u8], made: Made) -> Option<Self> {
+        let text = std::str::from_utf8(parent.get(..55)?).ok()?;
+        let flags = u8::from_str_radix(&text[53..55], 16).ok()?;
+        Some(Self {
+            trace: u128::from_str_radix(&text[3..35], 16).ok()?,
+            parent: Some(u64::from_str_radix(&text[36..52], 16).ok()?),
+            span: made.span,
+            asked: flags & 1 != 0,
+            sampled: flags & 1 != 0,
+        })
+    }
+}
+
 impl Made {
     /// In 32 hexadecimal digits.
     #[must_use]
@@ -105,17 +151,23 @@ fn value(write: impl FnOnce(&mut String) -> std::fmt::Result) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// Leaves a valid trace context in a request's head: the client's, or else the one that was made.
-pub fn settle(headers: &mut HeaderMap, made: Made) {
+/// Leaves a valid trace context in a request's head: the client's, or else the one that was made. Returns which.
+pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
     let mut given = headers.get_all(&PARENT).iter();
     if let (Some(parent), None) = (given.next(), given.next())
         && is_valid(parent.as_bytes())
+        && let Some(context) = Context::of(parent.as_bytes(), made)
     {
-        return;
+        return context;
     }
     // A state without its parent means nothing.
     headers.remove(&STATE);
     headers.insert(PARENT, made.parent());
+    Context {
+        trace: made.trace,
+        span: made.span,
+        ..Context::NONE
+    }
 }
 
 /// Whether a `traceparent` is valid: version, trace, span and flags, in lower case, no id all zero. A version above 00 may
@@ -198,6 +250,28 @@ mod tests {
             );
             assert!(!has_state);
         }
+    }
+
+    #[test]
+    fn the_context_is_what_the_client_said_and_goes_on_with_another_parent() {
+        let mut headers = HeaderMap::new();
+        headers.insert(PARENT, HeaderValue::from_static(GOOD));
+        let made = Ids::new([1, 2]).next();
+        let context = settle(&mut headers, made);
+        assert_eq!(context.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+        assert_eq!(
+            (context.parent, context.span),
+            (Some(0x00f0_67aa_0ba9_02b7), made.span)
+        );
+        assert!(context.asked && context.sampled);
+        let below = context.parent_of(7);
+        assert_eq!(below, "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01");
+        assert!(is_valid(below.as_bytes()));
+        let begun = settle(&mut HeaderMap::new(), made);
+        assert_eq!(
+            (begun.trace, begun.parent, begun.asked),
+            (made.trace, None, false)
+        );
     }
 
     #[test]

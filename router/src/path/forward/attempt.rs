@@ -21,6 +21,8 @@ use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
 use crate::fleet::health::Probe;
+use crate::telemetry::Trail;
+use crate::telemetry::trail::Leg;
 use crate::upstream::{self, Reply};
 
 /// A turn that was sent to a worker. Dropping it cancels it there at once.
@@ -37,6 +39,7 @@ pub(super) struct Sent {
     limit: Duration,
     /// An answer counts as there when its first piece is, not when its head is.
     peeks: bool,
+    leg: Leg,
 }
 
 /// What came of waiting.
@@ -65,6 +68,7 @@ pub(super) struct Answer {
     pub(super) flight: Flight,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
+    pub(super) leg: Leg,
 }
 
 /// What an attempt's end means.
@@ -92,9 +96,9 @@ impl Sent {
     ) -> Result<Self, ApiError> {
         let Errand { app, head, turn, .. } = *errand;
         // First of all: from here on the breaker's pass is held by a guard.
-        let flight = Flight::start(app, turn, choice, pass, Arc::clone(charged));
+        let mut flight = Flight::start(app, turn, choice, pass, Arc::clone(charged));
         let request = request::turn_request(app, head, errand.body.clone(), turn, choice);
-        let request = match request {
+        let mut request = match request {
             Ok(request) => request,
             Err(error) => {
                 warn!(worker = choice.worker.name(), %error, "no request could be made for it");
@@ -102,10 +106,13 @@ impl Sent {
                 return Err(ApiError::WorkerFailed);
             }
         };
+        let leg = Trail::of(&head.extensions).attempt(choice, request.headers_mut());
+        flight.traced(leg.note());
         let limit = app.live().limits.first_byte_timeout;
         let until = Instant::now() + limit;
         Ok(Self {
             flight,
+            leg,
             reply: app.send(&choice.worker, request),
             head: None,
             sequence: choice.decision.sequence,
@@ -138,6 +145,7 @@ impl Sent {
 
     /// Another worker was faster: this one is told to stop, by hanging up.
     pub(super) fn outrun(self) {
+        self.leg.end(Outcome::Outrun.as_str(), None);
         self.flight.end(Outcome::Outrun, None, false);
     }
 
@@ -157,6 +165,7 @@ impl Sent {
             sequence,
             explained,
             limit,
+            leg,
             ..
         } = self;
         let request = errand.head;
@@ -168,6 +177,7 @@ impl Sent {
                     if begun::is_failure(response.status()) {
                         flight.charge();
                     }
+                    leg.end(Outcome::NotReached.as_str(), None);
                     flight.not_reached();
                     return Verdict::Again("it does not take the request");
                 }
@@ -177,21 +187,23 @@ impl Sent {
                     flight,
                     sequence,
                     explained,
+                    leg,
                 }))
             }
             Head::Lost(error) => {
                 let lost = Lost::of(&error);
                 note(errand.app, flight.worker(), &error, lost);
                 let harmless = lost != Lost::MayHaveBegun || idempotent();
-                lost_one(flight, lost, may_retry(harmless))
+                lost_one((flight, &leg), lost, may_retry(harmless))
             }
             Head::Broke(error) => {
                 warn!(worker = &*name, %error, "the answer broke off before its first byte");
-                lost_one(flight, Lost::MayHaveBegun, may_retry(idempotent()))
+                lost_one((flight, &leg), Lost::MayHaveBegun, may_retry(idempotent()))
             }
             // The request's own time is up, whatever the worker does.
             Head::Late if late && errand.deadline.head().is_some_and(|at| at <= self.until) => {
                 debug!(worker = &*name, "no answer before the request's deadline");
+                leg.end(Outcome::Deadline.as_str(), None);
                 flight.end(Outcome::Deadline, None, false);
                 Verdict::Failed(errand.deadline.exceeded())
             }
@@ -201,6 +213,7 @@ impl Sent {
                     limit_s = limit.as_secs_f64(),
                     "no answer in time"
                 );
+                leg.end(Outcome::WorkerError.as_str(), None);
                 flight.end(Outcome::WorkerError, None, false);
                 Verdict::Failed(ApiError::WorkerTimeout(limit))
             }
@@ -232,7 +245,13 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     }
 }
 
-fn lost_one(flight: Flight, lost: Lost, again: bool) -> Verdict {
+fn lost_one((flight, leg): (Flight, &Leg), lost: Lost, again: bool) -> Verdict {
+    let outcome = if lost == Lost::MayHaveBegun {
+        Outcome::WorkerError
+    } else {
+        Outcome::NotReached
+    };
+    leg.end(outcome.as_str(), None);
     if lost != Lost::MayHaveBegun {
         flight.not_reached();
     } else if again {

@@ -29,6 +29,7 @@ use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
 use crate::fleet::hold::Hold;
 use crate::fleet::{InFlight, Worker};
+use crate::telemetry::Trail;
 
 /// A body that may be needed twice is kept if it is no longer than this.
 const KEPT_BYTES: u64 = 1 << 20;
@@ -106,7 +107,7 @@ pub async fn pass(
                 tried.push(worker);
             }
             Ended::Answer(response) => {
-                let how = (started, wanted.endpoint);
+                let how = (started, wanted.endpoint, Trail::of(&head.extensions));
                 return Ok(answered(app, response, (in_flight, place), deadline, how));
             }
             Ended::Lost(_, error) => return Err(error),
@@ -139,7 +140,7 @@ pub(in crate::path) fn answered(
     response: Response<Incoming>,
     (mut in_flight, place): (InFlight, Place),
     deadline: Deadline,
-    (started, endpoint): (Millis, &'static str),
+    (started, endpoint, trail): (Millis, &'static str, Trail),
 ) -> Response<Body> {
     let outcome = match response.status().as_u16() {
         500.. => "worker_error",
@@ -159,6 +160,7 @@ pub(in crate::path) fn answered(
         watchdog: Watchdog::new(app, deadline),
         in_flight,
         _place: place,
+        _trail: trail,
     };
     Response::from_parts(parts, body::streaming(passing))
 }
@@ -349,6 +351,8 @@ struct Passing {
     watchdog: Watchdog,
     in_flight: InFlight,
     _place: Place,
+    /// It is over when the answer is.
+    _trail: Trail,
 }
 
 impl HttpBody for Passing {

@@ -35,5 +35,6 @@ mod smuggling;
 mod streaming;
 mod tenants;
 mod tls;
+mod traces;
 mod tunnel;
 mod uploads;

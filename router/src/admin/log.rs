@@ -1,0 +1,67 @@
+//! What is logged.
+
+use axum::http::Method;
+use config::Role;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::logs::{self, LevelError};
+
+/// What is logged.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Level {
+    /// As `log.level`: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as `info,tailroute=debug`.
+    level: String,
+}
+
+/// What is to be logged.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PutLevel {
+    /// As `log.level`.
+    level: String,
+    /// Why, for the audit log.
+    #[serde(default)]
+    #[expect(dead_code, reason = "the audit log reads it from the body")]
+    reason: String,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Level, _, _>(
+            "log.get",
+            (Method::GET, "/admin/v1/log"),
+            Role::Read,
+            "What is logged, by module",
+            |_: Call| async move { Reply::json(&Level { level: current()? }) },
+        )
+        .fails(&[503]),
+        Operation::new::<Level, _, _>(
+            "log.put",
+            (Method::PUT, "/admin/v1/log"),
+            Role::Operate,
+            "Logs at another level from now on, until the process ends",
+            put,
+        )
+        .body::<PutLevel>()
+        .fails(&[503]),
+    ]
+}
+
+fn current() -> Result<String, Problem> {
+    logs::level().ok_or_else(|| Problem::unavailable(LevelError::NotOurs.to_string()))
+}
+
+async fn put(call: Call) -> Result<Reply, Problem> {
+    let asked: PutLevel = call.body()?;
+    let before = logs::set_level(&asked.level).map_err(|error| match error {
+        LevelError::Wrong(what) => Problem::invalid_field("level", what),
+        LevelError::NotOurs => Problem::unavailable(error.to_string()),
+    })?;
+    let after = Level { level: asked.level };
+    Ok(Reply::json(&after)?.changed(&Level { level: before }, &after))
+}

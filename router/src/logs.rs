@@ -1,0 +1,132 @@
+//! The log of this process, on standard error, and what of it is shown: by module, and changed while it runs.
+//!
+//! There is one for all of the process, as the `tracing` crate has it; who embeds the router brings a log of its own.
+
+use std::io::IsTerminal as _;
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use config::LogFormat;
+use parking_lot::Mutex;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+/// Puts another filter in force.
+type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
+
+/// The log that was started.
+struct Log {
+    swap: Swap,
+    level: Mutex<String>,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Why a level was not put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum LevelError {
+    /// It is none.
+    #[error("{0}")]
+    Wrong(String),
+    /// The log is not this module's.
+    #[error("the log of this process was not started by the router")]
+    NotOurs,
+}
+
+/// What is logged at this level. What other crates log at `trace` is only logged if their name is given: some of them show
+/// what passes over a connection, and what passes there is prompts and keys.
+///
+/// # Errors
+/// If the level is none.
+pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    let mut filter = EnvFilter::try_new(level).context("log.level")?;
+    for crate_name in ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"] {
+        let is_named = level
+            .split(',')
+            .any(|directive| directive.trim().starts_with(crate_name));
+        if !is_named && level.to_ascii_lowercase().contains("trace") {
+            filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
+        }
+    }
+    Ok(filter)
+}
+
+/// Starts the log as it is configured.
+///
+/// # Errors
+/// If the level is none, or there is a log already.
+pub fn start(log: &config::Log) -> anyhow::Result<()> {
+    let builder = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let filter = filter(&log.level)?;
+    let (done, swap): (_, Swap) = match log.format {
+        LogFormat::Json => {
+            let builder = builder.json().with_env_filter(filter).with_filter_reloading();
+            let handle = builder.reload_handle();
+            (builder.try_init(), Box::new(move |filter| handle.reload(filter)))
+        }
+        LogFormat::Text => {
+            let builder = builder.with_env_filter(filter).with_filter_reloading();
+            let handle = builder.reload_handle();
+            (builder.try_init(), Box::new(move |filter| handle.reload(filter)))
+        }
+    };
+    done.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))?;
+    let level = Mutex::new(log.level.clone());
+    // Whoever was first has the log, and then `done` was an error.
+    let _ = LOG.set(Log { swap, level });
+    Ok(())
+}
+
+/// What is logged now; `None` if the log is not the router's.
+#[must_use]
+pub fn level() -> Option<String> {
+    LOG.get().map(|log| log.level.lock().clone())
+}
+
+/// Logs at another level from now on. Returns the one before.
+///
+/// # Errors
+/// If it is none; then nothing has changed.
+pub fn set_level(level: &str) -> Result<String, LevelError> {
+    if let Some((what, hint)) = config::level_problem(level) {
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        return Err(LevelError::Wrong(format!("{what}{hint}")));
+    }
+    let wrong = |error: &dyn std::fmt::Display| LevelError::Wrong(error.to_string());
+    let filter = filter(level).map_err(|error| wrong(&format!("{error:#}")))?;
+    let log = LOG.get().ok_or(LevelError::NotOurs)?;
+    let mut known = log.level.lock();
+    (log.swap)(filter).map_err(|error| wrong(&error))?;
+    let before = std::mem::replace(&mut *known, level.to_owned());
+    drop(known);
+    info!(before, level, "log level changed");
+    Ok(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_crates_show_of_connections_is_shown_only_to_who_names_them() {
+        for (level, shown) in [
+            ("trace", false),
+            ("TRACE", false),
+            ("hyper=trace", true),
+            ("info,tailroute=trace", false),
+        ] {
+            let filter = filter(level).unwrap().to_string();
+            assert_eq!(filter.contains("hyper=trace"), shown, "{level}: {filter}");
+            assert!(filter.contains("rustls=debug"), "{level}: {filter}");
+        }
+    }
+
+    #[test]
+    fn a_level_that_is_none_is_refused_with_the_nearest() {
+        let error = set_level("info,tailroute=debgu").unwrap_err().to_string();
+        assert!(error.contains("debgu") && error.contains("`debug`"), "{error}");
+        assert!(matches!(set_level("debug"), Err(LevelError::NotOurs)));
+    }
+}

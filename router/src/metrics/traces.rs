@@ -1,0 +1,51 @@
+//! What became of traces.
+
+use super::Metrics;
+use super::labelled::{Counter, Labelled};
+use super::registrar::{MetricError, Registrar};
+
+/// Traces by what became of them.
+#[derive(Clone, Debug)]
+pub struct TraceCounters {
+    ended: Labelled<Counter>,
+    lost: Labelled<Counter>,
+    sent: Counter,
+}
+
+impl TraceCounters {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let ended = metrics.counter("tailroute_traces_total")?;
+        for outcome in ["error", "objective", "slow", "asked", "share", "discarded"] {
+            ended.with_label_values(&[outcome]);
+        }
+        let lost = metrics.counter("tailroute_traces_lost_total")?;
+        for why in ["queue", "export"] {
+            lost.with_label_values(&[why]);
+        }
+        let sent = metrics.plain_counter("tailroute_traces_sent_total")?;
+        Ok(Self { ended, lost, sent })
+    }
+
+    /// A request's trace has ended, and this becomes of it.
+    pub fn ended(&self, outcome: &str) {
+        self.ended.with_label_values(&[outcome]).inc();
+    }
+
+    /// So many were kept and are lost.
+    pub fn lost(&self, why: &str, traces: u64) {
+        self.lost.with_label_values(&[why]).inc_by(traces);
+    }
+
+    /// So many were taken.
+    pub fn sent(&self, traces: u64) {
+        self.sent.inc_by(traces);
+    }
+}
+
+impl Metrics {
+    /// The counters of traces.
+    #[must_use]
+    pub fn traces(&self) -> TraceCounters {
+        self.traces.clone()
+    }
+}

@@ -1,0 +1,126 @@
+//! Traces: what happened to a request, stage by stage, as OpenTelemetry has it.
+//!
+//! A request carries a [`Trail`], into which each stage writes when it began and ended: a few numbers behind a lock that
+//! nobody else wants. When the last that holds the trail lets go, everything is known, and [`keep`] decides whether it is
+//! worth sending: errors, missed objectives, the slowest, those that a client asked to be recorded, and a share of the rest.
+//! Spans are made of what is kept only, in the task that sends them ([`export`]), behind a queue with a bound; a request
+//! never waits for it, and what has no room is dropped and counted.
+//!
+//! So deciding at the end costs no memory beyond the request's own, and what is not kept costs next to nothing. Rejected:
+//! `tracing-opentelemetry` over the log's spans, which makes each span as it opens and has its sampler decide at the
+//! beginning; the SDK's batch processor, for the same reason; and a collector's tail sampling, which has to be sent all of
+//! it and to hold it until some time has passed.
+
+pub mod export;
+mod keep;
+mod spans;
+pub mod trail;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
+
+use self::export::Exporter;
+pub use self::keep::Why;
+use self::keep::{Keeper, Shares};
+use self::trail::{Recording, Story};
+pub use self::trail::{Stage, Trail};
+use crate::metrics::TraceCounters;
+use crate::path::arrival::trace::Context;
+use crate::tls::TlsError;
+
+/// What goes to the task that sends.
+#[derive(Debug)]
+enum Parcel {
+    Trace(Box<Kept>),
+    /// Say so when all before it is sent.
+    Flush(oneshot::Sender<()>),
+}
+
+/// A trace to be sent.
+#[derive(Debug)]
+struct Kept {
+    story: Story,
+    why: Why,
+}
+
+/// Where trails end.
+#[derive(Debug)]
+pub struct Traces {
+    keeper: Keeper,
+    queue: mpsc::Sender<Parcel>,
+    exporter: Mutex<Option<(Exporter, Outbox)>>,
+    metrics: TraceCounters,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub struct Outbox(mpsc::Receiver<Parcel>);
+
+impl Traces {
+    /// Traces by these settings.
+    ///
+    /// # Errors
+    /// If the collector is to be spoken to by TLS, and the machine has no roots.
+    pub fn new(settings: &config::Traces, metrics: TraceCounters) -> Result<Arc<Self>, TlsError> {
+        let (queue, outbox) = mpsc::channel(settings.queue.max(1));
+        let shares = Shares {
+            slowest: settings.slowest_share,
+            rest: settings.share,
+            asked: settings.keep_sampled,
+        };
+        let exporter = Exporter::new(settings, metrics.clone())?;
+        Ok(Arc::new(Self {
+            keeper: Keeper::new(shares),
+            queue,
+            exporter: Mutex::new(Some((exporter, Outbox(outbox)))),
+            metrics,
+        }))
+    }
+
+    /// What sends them, for the task that does; once.
+    pub fn exporter(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let (exporter, outbox) = self.exporter.lock().take()?;
+        Some(exporter.run(outbox))
+    }
+
+    /// Whether a trace that begins here is among those that are kept whatever comes: so that workers can be told.
+    #[must_use]
+    pub fn is_drawn(&self, trace: u128) -> bool {
+        self.keeper.is_drawn(trace)
+    }
+
+    /// A request begins.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, context: Context, request_id: &http::HeaderValue) -> Trail {
+        Trail::new(Recording::new(Arc::clone(self), Story::new(context, request_id)))
+    }
+
+    /// All of a request is over.
+    fn ended(&self, story: Story) {
+        let Some(why) = self.keeper.judge(&story) else {
+            self.metrics.ended("discarded");
+            return;
+        };
+        match self.queue.try_send(Parcel::Trace(Box::new(Kept { story, why }))) {
+            Ok(()) => self.metrics.ended(why.as_str()),
+            Err(_) => self.metrics.lost("queue", 1),
+        }
+    }
+
+    /// Waits until what is kept by now has been sent, or the time is up.
+    pub async fn flush(&self, limit: Duration) {
+        let (done, sent) = oneshot::channel();
+        let flushed = async {
+            if self.queue.send(Parcel::Flush(done)).await.is_ok() {
+                let _ = sent.await;
+            }
+        };
+        if tokio::time::timeout(limit, flushed).await.is_err() {
+            warn!("the collector does not take traces; the last ones are lost");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The log of a real process: which request a line is of, and what is shown, changed while it runs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests and their helpers"
+)]
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use sim_engine::{Engine, EngineConfig};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// One request on a connection of its own; nothing while nobody listens.
+async fn call(address: SocketAddr, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
+    let stream = TcpStream::connect(address).await.ok()?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .ok()?;
+    tokio::spawn(connection);
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "127.0.0.1")
+        .header("content-type", "application/json")
+        .header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-00"))
+        .body(Full::new(Bytes::from(body.to_string())))
+        .unwrap();
+    let answer = sender.send_request(request).await.ok()?;
+    let status = answer.status().as_u16();
+    let bytes = answer.into_body().collect().await.ok()?.to_bytes();
+    Some((status, serde_json::from_slice(&bytes).unwrap_or_default()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
+    let engine = EngineConfig {
+        time_scale: 1000.0,
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start(engine).await.unwrap();
+    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [data, admin] = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
+    drop(sockets);
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("t.toml");
+    let text = format!(
+        "[server]\nlisten = \"{data}\"\n[admin]\nlisten = \"{admin}\"\n[log]\nformat = \"json\"\nlevel = \"warn\"\n\
+         [[workers]]\nurl = \"http://{}\"\n",
+        engine.addr()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_tailroute"))
+        .args(["serve", "--config"])
+        .arg(&config)
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let scenario = async {
+        let chat = json!({ "model": "sim", "max_tokens": 2, "stream": true, "messages": [{ "role": "user", "content": "canary" }] });
+        let ask = async || call(data, Method::POST, "/v1/chat/completions", &chat).await;
+        while ask().await.is_none_or(|(status, _)| status != 200) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let level = json!({ "level": "warn,tailroute::path=debug", "reason": "a test" });
+        let (status, now) = call(admin, Method::PUT, "/admin/v1/log", &level).await.unwrap();
+        assert_eq!((status, &now["level"]), (200, &level["level"]), "{now}");
+        let wrong = json!({ "level": "loud" });
+        let (status, problem) = call(admin, Method::PUT, "/admin/v1/log", &wrong).await.unwrap();
+        assert_eq!(status, 422, "{problem}");
+        let (_, now) = call(admin, Method::GET, "/admin/v1/log", &json!(null))
+            .await
+            .unwrap();
+        assert_eq!(now["level"], level["level"], "a wrong one changes nothing");
+        assert_eq!(ask().await.unwrap().0, 200);
+        // The choice is made before the answer's head leaves, and the end is logged while its body is streamed.
+        for message in ["chosen", "ended"] {
+            loop {
+                let line = lines.next_line().await.unwrap().expect("it goes on");
+                assert!(!line.contains("canary"), "{line}");
+                let line: Value = serde_json::from_str(&line).unwrap();
+                if line["fields"]["message"] == message {
+                    assert_eq!(line["span"]["trace_id"], TRACE, "{line}");
+                    assert!(line["span"]["request_id"].is_string(), "{line}");
+                    break;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), scenario)
+        .await
+        .unwrap();
+}

@@ -1,0 +1,371 @@
+//! Traces, as a collector receives them: OTLP over real sockets, by gRPC and by HTTP.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::OtlpProtocol;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use parking_lot::Mutex;
+use policy::units::Millis;
+use prost::Message as _;
+use serde_json::json;
+use sim_engine::Fault;
+use tailroute_e2e::client::{self, CHAT, Fields};
+use tailroute_e2e::fleet::{Fleet, quick, route};
+use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::{until, within};
+
+const CLIENT: (&str, &str) = (
+    "traceparent",
+    "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+);
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// What a collector has received.
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Vec<Span>>>);
+
+impl Received {
+    fn take_in(&self, message: ExportTraceServiceRequest) {
+        let scopes = message.resource_spans.into_iter().flat_map(|resource| {
+            let attributes = resource.resource.unwrap().attributes;
+            assert!(attributes.iter().any(|attribute| attribute.key == "service.name"));
+            resource.scope_spans
+        });
+        self.0.lock().extend(scopes.flat_map(|scope| scope.spans));
+    }
+
+    /// The spans of a trace by their names, once the request's own has come.
+    async fn trace(&self, trace: &str) -> HashMap<String, Span> {
+        let of = |span: &&Span| hex(&span.trace_id) == trace;
+        until("the trace has come", || {
+            self.0.lock().iter().any(|span| of(&span))
+        })
+        .await;
+        let all = self.0.lock();
+        let kinds = |span: &Span| {
+            if span.kind == 3 {
+                format!("to {}", text(span, "tailroute.worker"))
+            } else {
+                span.name.clone()
+            }
+        };
+        all.iter()
+            .filter(of)
+            .map(|span| (kinds(span), span.clone()))
+            .collect()
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().iter().filter(|span| span.kind == 2).count()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn value<'a>(span: &'a Span, key: &str) -> Option<&'a Value> {
+    let attribute = span.attributes.iter().find(|attribute| attribute.key == key)?;
+    attribute.value.as_ref()?.value.as_ref()
+}
+
+fn text(span: &Span, key: &str) -> String {
+    match value(span, key) {
+        Some(Value::StringValue(text)) => text.clone(),
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+fn number(span: &Span, key: &str) -> i64 {
+    match value(span, key) {
+        Some(Value::IntValue(number)) => *number,
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Received {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportTraceServiceRequest>,
+    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
+        self.take_in(request.into_inner());
+        Ok(tonic::Response::new(Default::default()))
+    }
+}
+
+/// A collector that takes gRPC.
+async fn grpc() -> (Received, SocketAddr) {
+    let received = Received::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = TraceServiceServer::new(received.clone());
+    let connections = tonic::transport::server::TcpIncoming::from(listener);
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming(connections),
+    );
+    (received, address)
+}
+
+/// A collector that takes protobuf over HTTP.
+async fn http() -> (Received, SocketAddr) {
+    let received = Received::default();
+    let mut upstream = Upstream::start().await;
+    let (address, takes) = (upstream.address, received.clone());
+    tokio::spawn(async move {
+        loop {
+            let exchange = upstream.next().await;
+            assert!(exchange.head.starts_with("POST /v1/traces "), "{}", exchange.head);
+            assert_eq!(exchange.header("content-type"), Some("application/x-protobuf"));
+            takes.take_in(ExportTraceServiceRequest::decode(&*exchange.body).unwrap());
+            exchange.answer("200 OK", "").await;
+        }
+    });
+    (received, address)
+}
+
+fn to(collector: SocketAddr, protocol: OtlpProtocol) -> config::Traces {
+    config::Traces {
+        endpoint: format!("http://{collector}").parse().unwrap(),
+        protocol,
+        service_name: "tailroute-test".to_owned(),
+        keep_sampled: true,
+        slowest_share: 0.0,
+        share: 0.0,
+        queue: 1000,
+        timeout: Duration::from_secs(30),
+    }
+}
+
+#[tokio::test]
+async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_protocol() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let (received, address) = match protocol {
+            OtlpProtocol::Grpc => grpc().await,
+            OtlpProtocol::Http => http().await,
+        };
+        let fleet = Fleet::start(vec![quick()], |config| {
+            config.traces = Some(to(address, protocol))
+        })
+        .await;
+        let body = ask(
+            "what is this?",
+            json!({ "stream": true, "stream_options": { "include_usage": true } }),
+        );
+        let headers: Fields<'_> = &[CLIENT, ("tracestate", "a=b"), ("x-session-id", "s")];
+        assert_eq!(fleet.chat(headers, &body).await.status, 200);
+        let spans = received.trace(TRACE).await;
+        let own = &spans["chat sim"];
+        assert_eq!(
+            (own.kind, hex(&own.parent_span_id)),
+            (2, "00f067aa0ba902b7".to_owned())
+        );
+        assert_eq!(text(own, "tailroute.kept"), "asked");
+        assert_eq!(text(own, "gen_ai.request.model"), "sim");
+        assert_eq!(text(own, "gen_ai.conversation.id"), "s");
+        assert_eq!(number(own, "http.response.status_code"), 200);
+        assert_eq!(number(own, "gen_ai.usage.output_tokens"), 16);
+        assert!(number(own, "gen_ai.usage.input_tokens") > 0);
+        for stage in ["receive", "parse", "wait", "match", "score", "learn"] {
+            assert_eq!(spans[stage].parent_span_id, own.span_id, "{stage}");
+        }
+        let attempt = spans.values().find(|span| span.kind == 3).unwrap();
+        assert_eq!(attempt.parent_span_id, own.span_id);
+        assert!(value(attempt, "tailroute.predicted.ttft_ms").is_some());
+        for part in ["prefill", "stream"] {
+            assert_eq!(spans[part].parent_span_id, attempt.span_id, "{part}");
+        }
+        for span in spans.values() {
+            assert!(
+                span.start_time_unix_nano <= span.end_time_unix_nano,
+                "{}",
+                span.name
+            );
+            assert!(
+                span.start_time_unix_nano >= own.start_time_unix_nano,
+                "{}",
+                span.name
+            );
+        }
+        assert!(spans["prefill"].end_time_unix_nano == spans["stream"].start_time_unix_nano);
+        // The worker's spans belong below the attempt's.
+        let seen = fleet.engines[0].captured();
+        let sent = seen.iter().rfind(|request| request.uri.path() == CHAT).unwrap();
+        let parent = format!("00-{TRACE}-{}-01", hex(&attempt.span_id));
+        assert_eq!(sent.headers["traceparent"], *parent);
+        assert_eq!(sent.headers["tracestate"], "a=b");
+        let everything = format!("{spans:?}");
+        assert!(!everything.contains("what is this"), "no text of a prompt");
+        fleet.at_rest().await;
+        let page = fleet.metrics().await;
+        assert_eq!(page.sum("tailroute_traces_total", &[("outcome", "asked")]), 1.0);
+    }
+}
+
+#[tokio::test]
+async fn what_went_wrong_is_kept_and_says_why_and_the_rest_is_not() {
+    let (received, address) = grpc().await;
+    let fleet = Fleet::start(vec![quick(), quick()], |config| {
+        config.traces = Some(to(address, OtlpProtocol::Grpc));
+        config.objective.ttft = Millis(1e9);
+        config.learning.costs = false;
+    })
+    .await;
+    for seed in 0..20 {
+        assert_eq!(
+            fleet.chat(&[], &ask(&words(seed, 9), json!({}))).await.status,
+            200
+        );
+    }
+    // No objective that any turn can meet.
+    let strict = [
+        ("x-slo-ttft-ms", "0.001"),
+        ("traceparent", &*CLIENT.1.replace("-01", "-00")),
+    ];
+    let streamed = ask("x", json!({ "stream": true }));
+    assert_eq!(fleet.chat(&strict, &streamed).await.status, 200);
+    let late = received.trace(TRACE).await;
+    assert_eq!(text(&late["chat sim"], "tailroute.kept"), "objective");
+    assert_eq!(
+        value(&late["chat sim"], "tailroute.objective_missed"),
+        Some(&Value::BoolValue(true))
+    );
+    assert_eq!(received.count(), 1, "none of the others is kept");
+
+    let failing = Fault {
+        status: Some(500),
+        ..Fault::default()
+    };
+    fleet
+        .engines
+        .iter()
+        .for_each(|engine| engine.set_fault(failing.clone()));
+    let other = TRACE.replace("4bf9", "5bf9");
+    let parent = CLIENT.1.replace(TRACE, &other).replace("-01", "-00");
+    assert_eq!(
+        fleet
+            .chat(&[("traceparent", &parent)], &ask("x", json!({})))
+            .await
+            .status,
+        500
+    );
+    let failed = received.trace(&other).await;
+    let own = &failed["chat sim"];
+    assert_eq!(text(own, "tailroute.kept"), "error");
+    assert_eq!(text(own, "error.type"), "worker_error");
+    assert_eq!(own.status.as_ref().unwrap().code, 2);
+    fleet.at_rest().await;
+    let page = fleet.metrics().await;
+    let traces = |outcome| page.sum("tailroute_traces_total", &[("outcome", outcome)]);
+    assert_eq!(
+        [traces("objective"), traces("error"), traces("discarded")],
+        [1.0, 1.0, 20.0]
+    );
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_lost_and_the_one_after_it_are_both_in_the_trace() {
+    let (received, address) = grpc().await;
+    let fleet = Fleet::start(vec![quick(), quick()], |config| {
+        config.traces = Some(to(address, OtlpProtocol::Grpc));
+        config.routing.policy = config::PolicyName::RoundRobin;
+    })
+    .await;
+    let full = Fault {
+        status: Some(503),
+        ..Fault::default()
+    };
+    fleet.engines[0].set_fault(full);
+    let ids = ["6bf9", "7bf9"].map(|head| TRACE.replace("4bf9", head));
+    for id in &ids {
+        let parent = CLIENT.1.replace(TRACE, id);
+        assert_eq!(
+            fleet
+                .chat(&[("traceparent", &parent)], &ask("x", json!({})))
+                .await
+                .status,
+            200
+        );
+        fleet.engines[0].set_fault(Fault::default());
+    }
+    let mut attempts = Vec::new();
+    for id in &ids {
+        let spans = received.trace(id).await;
+        attempts.push(number(&spans["chat sim"], "tailroute.attempts"));
+        for span in spans.values().filter(|span| span.kind == 3) {
+            let lost = text(span, "tailroute.outcome") == "not_reached";
+            assert_eq!(span.status.is_some(), lost);
+        }
+    }
+    assert_eq!(
+        attempts,
+        [2, 1],
+        "the first met the full worker, which has room by the second"
+    );
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_holds_no_request_up_and_what_has_no_room_is_counted() {
+    // Takes connections, and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.traces = Some(config::Traces {
+            queue: 3,
+            share: 1.0,
+            timeout: Duration::from_secs(3600),
+            ..to(address, OtlpProtocol::Http)
+        });
+    })
+    .await;
+    let lost = async || {
+        let page = fleet.metrics().await;
+        page.sum("tailroute_traces_lost_total", &[("why", "queue")])
+    };
+    // One batch is on its way, and the queue is full behind it.
+    for seed in 0..400 {
+        let answer = within(fleet.chat(&[], &ask(&words(seed, 5), json!({ "max_tokens": 1 })))).await;
+        assert_eq!(answer.status, 200);
+        if lost().await >= 5.0 {
+            return;
+        }
+    }
+    panic!("{} were dropped", lost().await);
+}
+
+#[tokio::test]
+async fn what_is_kept_when_the_router_ends_is_sent_before_it_does() {
+    let (received, address) = grpc().await;
+    let engine = Upstream::start().await;
+    let mut worker = engine;
+    let router = route(&[worker.address], |config| {
+        config.traces = Some(config::Traces {
+            share: 1.0,
+            ..to(address, OtlpProtocol::Grpc)
+        });
+    })
+    .await;
+    let asking = client::call(router.address, "GET", "/v1/batches", &[], "");
+    let work = async { worker.next().await.answer("200 OK", "{}").await };
+    let (answer, ()) = tokio::join!(asking, work);
+    assert_eq!(answer.status, 200);
+    within(router.drain()).await;
+    assert_eq!(
+        received.count(),
+        1,
+        "what is passed on unread has a trace as well"
+    );
+}
