@@ -126,6 +126,12 @@ impl Index {
         self.writer.remove(worker, hash)
     }
 
+    /// [`Self::remove`] of each, in this order. Keys that leave one after the other from the end of a prompt, as they leave a
+    /// cache, cost as much as one of them.
+    pub fn remove_all(&mut self, worker: WorkerId, hashes: &[PrefixHash]) {
+        self.writer.remove_all(worker, hashes);
+    }
+
     /// `worker` holds nothing any more: it left, restarted, cleared its cache or lost events. Returns the keys it lost.
     ///
     /// Takes time by the runs that the worker holds any of, whatever others hold and however many keys the runs have.

@@ -24,6 +24,8 @@ pub struct Residency {
     index: Index,
     mirrors: Vec<Mirror>,
     changes: Vec<Change>,
+    /// Keys that a worker lost, on their way to the index.
+    gone: Vec<PrefixHash>,
     refused: Refused,
 }
 
@@ -100,6 +102,7 @@ impl Residency {
             index: Index::new(limits),
             mirrors: capacities.iter().map(|&capacity| Mirror::new(capacity)).collect(),
             changes: Vec::new(),
+            gone: Vec::new(),
             refused: Refused::default(),
         }
     }
@@ -329,18 +332,19 @@ impl Residency {
         for change in self.changes.drain(..) {
             match change {
                 Change::Removed { hash } => {
-                    self.index.remove(worker, hash);
+                    self.gone.push(hash);
                     let mirror = self.mirrors.get_mut(worker.index());
-                    if let Some(short) = mirror.and_then(|mirror| mirror.left(hash)) {
-                        self.index.remove(worker, short);
-                    }
+                    self.gone.extend(mirror.and_then(|mirror| mirror.left(hash)));
                 }
                 Change::Cleared => {
+                    self.gone.clear();
                     self.index.forget(worker);
                 }
                 Change::Stored { .. } => {}
             }
         }
+        self.index.remove_all(worker, &self.gone);
+        self.gone.clear();
         if !held.is_empty() {
             // Then the index knows less than the mirror, which is allowed, but should be rare.
             if let Err(error) = self.index.store_after(worker, parent, held) {

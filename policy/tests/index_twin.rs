@@ -95,10 +95,23 @@ impl Pair {
                 index.remove(worker, key) == twin.remove(worker, key)
             }
             // The engine's way: from the end of what it holds.
-            180..=199 => chain.iter().rev().take(1 + to / 4).all(|key| {
+            180..=189 => chain.iter().rev().take(1 + to / 4).all(|key| {
                 index.holds(worker, *key) == twin.holds(worker, *key)
                     && index.remove(worker, *key) == twin.remove(worker, *key)
             }),
+            // The same at once, with another's key among them now and then.
+            190..=199 => {
+                let mut keys: Vec<PrefixHash> = chain.iter().rev().take(1 + to / 2).copied().collect();
+                if op.from.is_multiple_of(3) {
+                    keys.insert(op.from % keys.len(), universe.chain(op.to)[0]);
+                }
+                index.remove_all(worker, &keys);
+                for &key in &keys {
+                    twin.remove(worker, key);
+                }
+                keys.iter()
+                    .all(|&key| index.holds(worker, key) == twin.holds(worker, key))
+            }
             200..=201 => index.forget(worker) == twin.forget(worker),
             // A key that cannot follow.
             202..=204 => {

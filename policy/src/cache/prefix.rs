@@ -29,6 +29,7 @@ mod lease;
 mod listing;
 mod order;
 mod piece;
+mod room;
 mod slab;
 
 #[cfg(test)]
@@ -41,6 +42,7 @@ use rustc_hash::FxHashMap;
 pub use self::lease::Lease;
 pub use self::order::Order;
 pub use self::piece::{Change, Entry, Keep, Piece, Standing};
+use self::room::{AHEAD, warm};
 use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -55,6 +57,8 @@ pub struct PrefixCache {
     nodes: Nodes,
     /// Counts clears, so that a lease from before one holds nothing.
     epoch: u64,
+    /// How many of the next to go have been looked up ahead of it.
+    warm: usize,
 }
 
 impl PrefixCache {
@@ -68,6 +72,7 @@ impl PrefixCache {
             by_hash: FxHashMap::default(),
             nodes: Nodes::default(),
             epoch: 0,
+            warm: 0,
         }
     }
 
@@ -180,7 +185,11 @@ impl PrefixCache {
             return 0;
         }
         let before = lease.held.len();
-        for piece in pieces {
+        for (at, piece) in pieces.iter().enumerate() {
+            if at.is_multiple_of(AHEAD) {
+                let soon = &pieces[at..pieces.len().min(at + AHEAD)];
+                warm(&self.by_hash, soon.iter().map(|piece| piece.hash));
+            }
             let parent = lease.held.last().copied().unwrap_or(NONE);
             match self.by_hash.get(&piece.hash).copied() {
                 // Another sequence grew the same way.
@@ -457,38 +466,6 @@ impl PrefixCache {
             parent,
         });
         slot
-    }
-
-    /// Evicts until `tokens` more fit. Evicts nothing if they cannot.
-    fn make_room(&mut self, tokens: u64, changes: &mut Vec<Change>) -> bool {
-        if self.pinned + tokens > self.capacity {
-            return false;
-        }
-        while self.used + tokens > self.capacity {
-            let Some(victim) = self.nodes.next_victim() else {
-                return false;
-            };
-            self.drop_node(victim, changes);
-        }
-        true
-    }
-
-    fn shrink(&mut self, changes: &mut Vec<Change>) {
-        while self.used > self.capacity {
-            let Some(victim) = self.nodes.next_victim() else {
-                return;
-            };
-            self.drop_node(victim, changes);
-        }
-    }
-
-    fn drop_node(&mut self, slot: u32, changes: &mut Vec<Change>) {
-        let node = self.nodes.get(slot);
-        let (hash, tokens) = (node.hash, u64::from(node.tokens));
-        self.by_hash.remove(&hash);
-        self.nodes.remove_leaf(slot);
-        self.used -= tokens;
-        changes.push(Change::Removed { hash });
     }
 
     /// Whole-cache checks are quadratic over a run, so a debug build makes them only while the cache is small.

@@ -4,6 +4,10 @@
 //! conversations began with is *shared*: it outlives any one of them, so what becomes of one of them says nothing about
 //! it, and where marks fell on it all the same the worker is told to take them off.
 //!
+//! Most of what a prompt begins with is its own, and counting it would be lost: so of the keys that nobody has begun with
+//! before only the first are counted, and as many again as were known. A beginning that many share is found whole by a
+//! few conversations more (their number is the logarithm of its length), and one that nobody shares costs next to nothing.
+//!
 //! The counts are a table of bounded size, least recently begun out; a beginning that nobody uses any more is forgotten.
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -14,6 +18,8 @@ use policy::units::Millis;
 
 /// Leading keys of a prompt that are counted: some hundred kilobytes of text.
 const MAX_KEYS: usize = 256;
+/// Keys that are counted of a beginning of which nothing is known: 16 KB of text, as much as most system prompts have.
+const NEW_KEYS: usize = 64;
 /// Keys whose count is remembered.
 const COUNTS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 /// Protected beginnings that are remembered, by worker.
@@ -43,8 +49,11 @@ impl SharedPrefixes {
         if self.from.is_none() {
             return;
         }
+        let keys = &keys[..keys.len().min(MAX_KEYS)];
+        let known = keys.iter().take_while(|key| self.counts.contains(key)).count();
+        let counted = known + known.max(NEW_KEYS);
         // From the end, so that of one prompt the first keys are forgotten last.
-        for &key in keys[..keys.len().min(MAX_KEYS)].iter().rev() {
+        for &key in keys[..keys.len().min(counted)].iter().rev() {
             let count = self.counts.get_or_insert_mut(key, || 0);
             *count = count.saturating_add(1);
         }
@@ -104,6 +113,21 @@ mod tests {
         shared.begins(&keys("sysB"));
         assert_eq!(shared.shared(&keys("sysBye")), 4);
         assert_eq!(shared.shared(&keys("other")), 0);
+    }
+
+    #[test]
+    fn a_long_beginning_is_found_whole_and_what_only_one_has_is_hardly_counted() {
+        let mut shared = SharedPrefixes::new(NonZeroU32::new(3));
+        let common = "s".repeat(200);
+        let mut prompts = 0;
+        while shared.shared(&keys(&common)) < common.len() {
+            prompts += 1;
+            assert!(prompts <= 3 + 2, "it doubles: 64, 128, 200");
+            shared.begins(&keys(&format!("{common}{}", "o".repeat(prompts))));
+        }
+        let before = shared.counts.len();
+        shared.begins(&keys(&"x".repeat(250)));
+        assert_eq!(shared.counts.len(), before + NEW_KEYS);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use policy::ids::PrefixHash;
 
 use super::Counted;
 use super::models::Ratio;
-use super::scale::{Scale, is_short};
+use super::scale::{Scale, short_ends};
 
 /// Text keys whose end is known in tokens: two or three for each turn.
 const PLACES: NonZeroUsize = NonZeroUsize::new(200_000).unwrap();
@@ -69,10 +69,7 @@ impl Places {
             places.put(last, Place::Counted(turn.prompt_tokens));
         }
         let scale = Scale::of(turn.prompt, ratio, |key| places.peek(&key).copied());
-        for (at, (&key, &end)) in turn.prompt.hashes().iter().zip(turn.prompt.ends()).enumerate() {
-            if !is_short(turn.prompt, at) {
-                continue;
-            }
+        for (key, end) in short_ends(turn.prompt) {
             match places.peek_mut(&key) {
                 None => {
                     places.put(key, Place::Guessed(scale.tokens(end)));

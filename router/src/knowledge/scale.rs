@@ -23,6 +23,25 @@ struct Pin {
     counted: bool,
 }
 
+/// What lies between two pins.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    /// The pin that it ends with.
+    after: usize,
+    from: u64,
+    until: u64,
+    /// Tokens where it begins.
+    at: u64,
+    ratio: f64,
+}
+
+impl Stretch {
+    /// Tokens of the first `bytes` bytes, which end within it. Rounded as `f64::round` does, which is a call into a library.
+    fn tokens(&self, bytes: u64) -> u64 {
+        self.at + ((bytes - self.from) as f64 * self.ratio + 0.5) as u64
+    }
+}
+
 /// From bytes of one prompt to tokens.
 #[derive(Clone, Debug)]
 pub struct Scale {
@@ -39,9 +58,15 @@ impl Default for Scale {
     }
 }
 
-/// Whether a chain's key ends before its chunk was full. Messages end so, and only then can the key have a place.
-pub(super) fn is_short(chain: &Chain, at: usize) -> bool {
-    chain.span(at + 1) - chain.span(at) != CHUNK_BYTES as u64
+/// The keys of a chain that end before their chunk was full, and where. Messages end so, and only then can a key have a
+/// place.
+pub(super) fn short_ends(chain: &Chain) -> impl Iterator<Item = (PrefixHash, u64)> {
+    let mut before = 0;
+    let ends = chain.hashes().iter().zip(chain.ends());
+    ends.filter_map(move |(&key, &end)| {
+        let length = end - std::mem::replace(&mut before, end);
+        (length != CHUNK_BYTES as u64).then_some((key, end))
+    })
 }
 
 impl Scale {
@@ -67,10 +92,10 @@ impl Scale {
         (self.ratio, self.exact) = (ratio.ratio, false);
         let pins = &mut self.pins;
         pins.clear();
-        for (at, (&key, &bytes)) in chain.hashes().iter().zip(chain.ends()).enumerate() {
-            let Some(place) = Some(key).filter(|_| is_short(chain, at)).and_then(&place) else {
-                continue;
-            };
+        // A table of many conversations fits no processor's cache. Asked with nothing in between, its misses overlap.
+        std::hint::black_box(short_ends(chain).filter(|&(key, _)| place(key).is_some()).count());
+        for (key, bytes) in short_ends(chain) {
+            let Some(place) = place(key) else { continue };
             let pin = match place {
                 Place::Counted(tokens) => Pin {
                     bytes,
@@ -164,29 +189,40 @@ impl Scale {
     /// [`Self::tokens`] for places that are asked for in order, as a chain's ends are: the search goes on from where the
     /// last one ended.
     pub fn rising(&self) -> impl Fn(u64) -> u64 {
-        let last = Cell::new(0);
+        let last = Cell::new(self.stretch(0));
         move |bytes| {
-            let mut after = last.get();
-            if after > 0 && self.pins.get(after - 1).is_some_and(|pin| pin.bytes > bytes) {
-                after = 0;
+            let mut stretch = last.get();
+            if !(stretch.from..stretch.until).contains(&bytes) {
+                let mut after = if bytes < stretch.from { 0 } else { stretch.after };
+                while self.pins.get(after).is_some_and(|pin| pin.bytes <= bytes) {
+                    after += 1;
+                }
+                stretch = self.stretch(after);
+                last.set(stretch);
             }
-            while self.pins.get(after).is_some_and(|pin| pin.bytes <= bytes) {
-                after += 1;
-            }
-            last.set(after);
-            self.between(after, bytes)
+            stretch.tokens(bytes)
         }
     }
 
     /// Tokens of the first `bytes` bytes, which end before the pin `after`.
     fn between(&self, after: usize, bytes: u64) -> u64 {
+        self.stretch(after).tokens(bytes)
+    }
+
+    /// What lies before the pin `after`.
+    fn stretch(&self, after: usize) -> Stretch {
         let before = after.checked_sub(1).and_then(|at| self.pins.get(at));
         let (from, at) = before.map_or((0, 0), |pin| (pin.bytes, pin.tokens));
-        let ratio = match self.pins.get(after) {
-            Some(next) => next.tokens.saturating_sub(at) as f64 / (next.bytes - from) as f64,
-            None => self.ratio,
-        };
-        at + ((bytes - from) as f64 * ratio).round() as u64
+        let next = self.pins.get(after);
+        Stretch {
+            after,
+            from,
+            until: next.map_or(u64::MAX, |next| next.bytes),
+            at,
+            ratio: next.map_or(self.ratio, |next| {
+                next.tokens.saturating_sub(at) as f64 / (next.bytes - from) as f64
+            }),
+        }
     }
 
     /// Tokens that a worker holds whose match ends after the first `bytes` bytes.

@@ -118,6 +118,14 @@ impl Nodes {
         })
     }
 
+    /// About what goes next, [`Self::next_victim`] first: evictions may change what comes after it.
+    pub(super) fn next_victims(&self) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.next_victim(), |&slot| match self.order {
+            Order::Lru => present(self.get(slot).after),
+            _ => present(self.get(slot).parent),
+        })
+    }
+
     /// A new node with one pin, the youngest child of `parent`, which must be pinned too.
     pub(super) fn insert_pinned(&mut self, hash: PrefixHash, tokens: u32, parent: u32) -> u32 {
         let older_sibling = if parent == NONE {

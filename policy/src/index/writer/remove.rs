@@ -48,6 +48,39 @@ impl Writer {
         lost
     }
 
+    pub(in crate::index) fn remove_all(&mut self, worker: WorkerId, hashes: &[PrefixHash]) {
+        let mut left = hashes;
+        while let Some((&hash, rest)) = left.split_first() {
+            let rises = self.rises(worker, hash, rest);
+            left = &left[rises..];
+            if let Some((&top, below)) = left.split_first() {
+                self.remove(worker, top);
+                left = below;
+            }
+        }
+    }
+
+    /// How many keys of `next`, which are to go after `hash`, stand right before it in its run, one before the other: what
+    /// is removed with the last of them is what all of them remove. The run's first key is none of them, so that none
+    /// of this is left to later writes, which could not keep up.
+    fn rises(&mut self, worker: WorkerId, hash: PrefixHash, next: &[PrefixHash]) -> usize {
+        let Some(place) = self.place_of(hash) else {
+            return 0;
+        };
+        let view = self.view(place.run);
+        let off = place.depth - view.start;
+        if reach_of(&self.shared.words, &view, worker.0) <= off {
+            return 0;
+        }
+        let before = (1..off).rev().map(|off| self.shared.words.load(view.keys + off));
+        let rises = before.zip(next).take_while(|(key, next)| *key == next.0).count();
+        self.removed = Place {
+            run: place.run,
+            depth: place.depth - rises as u32,
+        };
+        rises
+    }
+
     pub(in crate::index) fn forget(&mut self, worker: WorkerId) -> u64 {
         self.prepare();
         self.prune(worker.0);
