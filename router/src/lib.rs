@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod admission;
 pub mod app;
+pub mod bell;
 pub mod body;
 pub mod capture;
 pub mod cli;

@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::forward::Deadline;
 use crate::app::App;
+use crate::bell::Bell;
 use crate::body::BodyError;
 use crate::error::ApiError;
 
@@ -21,6 +22,8 @@ pub struct Watchdog {
     idle: Duration,
     last: Instant,
     deadline: Deadline,
+    /// Rung by the timer and by the cut: nothing else asks for either to be polled.
+    bell: Bell,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -65,6 +68,7 @@ impl Watchdog {
             idle,
             last,
             deadline,
+            bell: Bell::default(),
             cut: Box::pin(app.when_cut_off()),
         };
         watchdog.arm();
@@ -78,6 +82,11 @@ impl Watchdog {
 
     /// Ready when the answer may not go on. Asked whenever nothing came.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Overrun> {
+        if !self.bell.has_rung(cx) {
+            return Poll::Pending;
+        }
+        let waker = self.bell.waker().clone();
+        let cx = &mut Context::from_waker(&waker);
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if self.deadline.whole().is_some_and(|at| at <= now) {

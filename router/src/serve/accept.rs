@@ -22,6 +22,7 @@ use super::client_io::{ClientIo, Progress};
 use super::socket::Socket;
 use super::stalled::Answers;
 use crate::app::App;
+use crate::bell::rarely;
 use crate::error::ApiError;
 use crate::path;
 use crate::path::arrival::{self, Peer};
@@ -172,19 +173,21 @@ async fn serve(
         let connection = watcher.watch(server.serve_connection_with_upgrades(io, service).into_owned());
         tokio::pin!(connection);
         // hyper's own timer starts once it knows which version it reads; until then this one counts.
-        let first = tokio::time::sleep(app.config.limits.header_timeout);
+        let first = rarely(tokio::time::sleep(app.config.limits.header_timeout));
         tokio::select! {
+            biased;
             ended = &mut connection => is_timeout(ended),
             () = first => if progress.any_request() { is_timeout(connection.await) } else { true },
         }
     };
     tokio::pin!(served);
-    let cut = async {
+    let cut = rarely(async {
         let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
-    };
+    });
     let timed_out = tokio::select! {
+        biased;
         timed_out = &mut served => timed_out,
-        never = answers.watch() => match never {},
+        never = rarely(answers.watch()) => match never {},
         () = cut => {
             // Streams end with an event that says why, and then break off; a client that does not read does not learn.
             // Whatever is still answered after that is dropped here, and its request to the worker with it.
