@@ -85,39 +85,74 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong, in the order in which it was found. Never empty when returned as an error.
+/// Most problems that are told one by one: nobody mends more at a time, and a document may come from anybody.
+const TOLD: usize = 32;
+/// Most characters that are shown of a key that nobody knows.
+const SHOWN: usize = 128;
+
+/// What is wrong, in the order in which it was found. Never empty when returned as an error. After the first 32 there is
+/// one more that says how many others there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Problems(Vec<Problem>);
+pub struct Problems {
+    told: Vec<Problem>,
+    #[serde(skip)]
+    more: usize,
+}
 
 impl Problems {
     /// The problems, one by one.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
-        self.0.iter()
+        self.told.iter()
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.told.len()
     }
 
     /// Whether nothing is wrong.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.told.is_empty()
     }
 
     /// Notes a problem, unless the same key, or the section it stands in, has been reported already: a worker that is
     /// no table is one mistake, and that it therefore has no url is not a second one.
     pub(crate) fn push(&mut self, problem: Problem) {
         let covered = self
-            .0
+            .told
             .iter()
             .any(|earlier| !earlier.path.is_empty() && covers(&earlier.path, &problem.path));
-        if !covered {
-            self.0.push(problem);
+        if covered {
+            return;
         }
+        if !self.is_full() {
+            self.told.push(problem);
+            return;
+        }
+        self.more += 1;
+        self.told.truncate(TOLD);
+        self.told.push(Problem {
+            origin: Origin::Nowhere,
+            path: String::new(),
+            what: format!("and {} more", self.more),
+            hint: None,
+        });
+    }
+
+    /// Whether no more will be told than how many more there are: what it takes to put them well can be spared.
+    pub(crate) fn is_full(&self) -> bool {
+        self.told.len() >= TOLD
+    }
+}
+
+/// A key as it is shown, however long it is.
+pub(crate) fn shortened(path: String) -> String {
+    match path.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &path[..end]),
+        None => path,
     }
 }
 
@@ -138,7 +173,7 @@ impl<'a> IntoIterator for &'a Problems {
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, problem) in self.0.iter().enumerate() {
+        for (at, problem) in self.told.iter().enumerate() {
             if at > 0 {
                 f.write_str("\n")?;
             }

@@ -6,7 +6,7 @@
 use serde_json::Value as Json;
 
 use crate::coerce;
-use crate::problem::{Problem, Problems};
+use crate::problem::{Problem, Problems, shortened};
 use crate::schema::Schema;
 use crate::tree::{Node, Value, join};
 
@@ -64,20 +64,24 @@ fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Pr
         if let Some(property) = schema.property(key) {
             return validate(entry, property, &path, problems);
         }
-        let hint = nearest(key, schema.properties().map(|(name, _)| name))
-            .map(|name| format!("did you mean `{name}`?"))
-            .or_else(|| {
-                let known: Vec<_> = schema.properties().map(|(name, _)| name).collect();
-                Some(format!("known here: {}", known.join(", ")))
-            });
+        let hint = (!problems.is_full()).then(|| known_key(key, schema));
         problems.push(Problem {
             origin: entry.origin.clone(),
-            path,
+            path: shortened(path),
             what: "unknown key".to_owned(),
             hint,
         });
         false
     });
+}
+
+/// Which key an unknown one should perhaps have been.
+fn known_key(key: &str, schema: Schema<'_>) -> String {
+    let names = || schema.properties().map(|(name, _)| name);
+    match nearest(key, names()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("known here: {}", names().collect::<Vec<_>>().join(", ")),
+    }
 }
 
 fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) -> bool {

@@ -30,6 +30,7 @@ use policy::units::Millis;
 use self::gate::Gate;
 use self::keys::{Caller, Keyring};
 use crate::error::ApiError;
+use crate::operator::tokens::Named;
 
 /// Admission as it is in force.
 #[derive(Debug)]
@@ -69,6 +70,12 @@ impl Admission {
     #[must_use]
     pub fn has_keys(&self) -> bool {
         self.keyring.load().is_required()
+    }
+
+    /// The keys' names.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        self.keyring.load().named()
     }
 
     /// Charges to keys that are not settled yet.

@@ -35,7 +35,7 @@ use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
 use crate::metrics::{Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
-use crate::operator::revisions::{Change, Revision, Revisions, Stale};
+use crate::operator::revisions::{Change, Made, Revision, Revisions, Stale};
 use crate::operator::{AuditError, Operator, tokens};
 use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
@@ -264,19 +264,14 @@ impl App {
         })
     }
 
-    /// Puts another policy in force, if `expected` is the revision that it changes or none is expected. Returns what was
-    /// in force and what is.
+    /// Puts another policy in force, if `expected` is the revision that it changes or none is expected.
     ///
     /// # Errors
     /// If another revision is in force.
-    pub fn change_policy(
-        &self,
-        change: Change,
-        expected: Option<u64>,
-    ) -> Result<(Arc<Revision>, Arc<Revision>), Stale> {
-        let changed = self.policy.apply(self.clock.now(), change, expected)?;
-        self.policy_changed(&changed.1);
-        Ok(changed)
+    pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
+        let made = self.policy.apply(self.clock.now(), change, expected)?;
+        self.policy_changed(&made.after);
+        Ok(made)
     }
 
     /// Puts an earlier policy in force again, if that is due. Returns what was in force and what is.

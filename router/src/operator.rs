@@ -40,6 +40,8 @@ pub struct Operator {
     pub shadow: ArcSwapOption<Shadow>,
     /// One preview at a time.
     pub previews: Arc<Semaphore>,
+    /// One reader of all captured turns at a time: each has a copy of them.
+    pub turns: Arc<Semaphore>,
 }
 
 /// An audit log that cannot be written.
@@ -76,6 +78,7 @@ impl Operator {
             recent: Recent::default(),
             shadow: ArcSwapOption::empty(),
             previews: Arc::new(Semaphore::new(1)),
+            turns: Arc::new(Semaphore::new(1)),
         })
     }
 }

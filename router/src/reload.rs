@@ -26,17 +26,23 @@ use std::time::Duration;
 use config::{Config, LoadError, Overrides};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::app::{App, Reconfigured};
-use crate::operator::audit::Happened;
+use crate::operator::audit::{Happened, Who};
 use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
+use crate::operator::tokens::Named;
 use crate::tls::TlsError;
 
 /// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Most characters of why one was refused, and most names of those that came or went, in the audit log.
+const MAX_WHY: usize = 500;
+const MAX_NAMES: usize = 100;
 
 /// What a configuration is made of.
 #[derive(Clone, Debug, Default)]
@@ -103,9 +109,49 @@ impl Source {
     }
 }
 
-/// Reads the configuration again, and puts it in force if nothing in it is wrong. Returns the policy before and after, if
-/// the configuration's has changed.
-pub fn reload(app: &App, source: &Source) -> Option<Changed> {
+/// Reads the configuration again, and puts it in force if nothing in it is wrong. Returns what is to be written down of it.
+pub fn reload(app: &App, source: &Source) -> Vec<Happened> {
+    let (tokens, keys) = (app.operator.tokens.load().named(), app.admission.named());
+    let generation = app.reloads.lock().generation;
+    let policy = put_in_force(app, source);
+    let state = app.reloads.lock().clone();
+    let outcome = match &state.refused {
+        Some(why) => Err(why.chars().take(MAX_WHY).collect()),
+        None => Ok((
+            Some(json!({ "generation": generation })),
+            Some(json!({
+                "generation": state.generation,
+                "needs_restart": state.needs_restart,
+                "tokens": differences(&tokens, &app.operator.tokens.load().named()),
+                "keys": differences(&keys, &app.admission.named()),
+            })),
+        )),
+    };
+    let read = Happened {
+        who: Who::router(),
+        action: "config.reload".to_owned(),
+        target: "config".to_owned(),
+        why: None,
+        outcome,
+    };
+    let policy = policy.map(|(before, after)| Happened::by_router("config.reload", &before, &after));
+    policy.into_iter().chain([read]).collect()
+}
+
+/// Names that came, went, or stand for something else now.
+fn differences(before: &Named, after: &Named) -> Value {
+    let without = |these: &Named, those: &Named| -> Vec<String> {
+        let names = these.keys().filter(|name| !those.contains_key(*name));
+        names.take(MAX_NAMES).cloned().collect()
+    };
+    let changed = after
+        .iter()
+        .filter(|(name, now)| before.get(*name).is_some_and(|was| was != *now));
+    let changed: Vec<_> = changed.map(|(name, _)| name).take(MAX_NAMES).collect();
+    json!({ "added": without(after, before), "removed": without(before, after), "changed": changed })
+}
+
+fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
     let outcome = outcome.and_then(|config| app.reconfigure(&config));
     let mut state = app.reloads.lock();
@@ -196,8 +242,7 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
         // Reads files.
         let reading = Arc::clone(&app);
         let changed = tokio::task::spawn_blocking(move || reload(&reading, &source)).await;
-        if let Ok(Some((before, after))) = changed {
-            let happened = Happened::by_router("config.reload", &before, &after);
+        for happened in changed.unwrap_or_default() {
             app.operator.audit.record(happened).await;
         }
     }

@@ -2,11 +2,11 @@
 
 mod accept;
 mod checked;
-mod client_io;
+pub(crate) mod client_io;
 pub mod framing;
 mod handover;
 mod listen;
-mod socket;
+pub(crate) mod socket;
 mod stalled;
 
 use std::net::SocketAddr;
@@ -121,7 +121,7 @@ impl Server {
         &self.app
     }
 
-    /// Waits until some worker is ready, or the time is up. Returns whether one is.
+    /// Waits until every worker is ready, or the time is up. Returns whether any is.
     pub async fn wait_ready(&self, limit: Duration) -> bool {
         let all_ready = async {
             while !self.app.fleet.workers().iter().all(|worker| worker.is_ready()) {

@@ -89,11 +89,21 @@ fn tokens(file: &str, checker: &mut Checker<'_>) -> Vec<Token> {
     }
 }
 
+/// Who else stands in the audit log: the router itself, and who asks where there are no tokens.
+const RESERVED: [&str; 2] = ["router", "loopback"];
+
 fn check_all(written: Vec<written::Token>, checker: &mut Checker<'_>) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::with_capacity(written.len());
     for (at, token) in written.into_iter().enumerate() {
         let path = |key: &str| format!("tokens[{at}].{key}");
         check_name(&token.name, &path("name"), checker);
+        if RESERVED
+            .iter()
+            .any(|reserved| token.name.eq_ignore_ascii_case(reserved))
+        {
+            let what = format!("`{}` stands for somebody else in the audit log", token.name);
+            checker.report(&path("name"), what, Some("take another name".to_owned()));
+        }
         let Some(digest) = KeyDigest::read(&token.sha256) else {
             let what = "expected the 64 hexadecimal digits of a SHA-256".to_owned();
             let hint = "`tailroute key new --role ROLE NAME` makes a token and writes its section".to_owned();

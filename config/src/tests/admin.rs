@@ -54,6 +54,13 @@ fn tokens_come_from_a_file_whose_mistakes_are_named_in_it() {
         told[0].contains("tokens[1].sha256: is the token `alice` already"),
         "{told:?}"
     );
+    for reserved in ["router", "Loopback"] {
+        let told = complaints(with(&token(reserved, "read")));
+        assert!(
+            told[0].contains("tokens[0].name") && told[0].contains("audit log"),
+            "{told:?}"
+        );
+    }
     let told = complaints(with("[[tokens]]\nname = \"alice\"\n"));
     assert!(
         told.iter().any(|told| told.contains("tokens[0].role: missing")),

@@ -14,9 +14,10 @@ pub struct Admin {
     pub tokens_file: String,
     /// Whether `/metrics` is shown to whoever asks, even where there are tokens.
     pub open_metrics: bool,
-    /// File that every change, made or refused, is written to as a line of JSON. Empty: they are only kept in memory.
+    /// File that every change is written to as a line of JSON, and beside it as `FILE.refused` what was refused. Empty: they
+    /// are only kept in memory.
     pub audit_file: String,
-    /// Bytes at which that file is full; it then becomes `FILE.1`, in place of the one before.
+    /// Bytes at which either file is full; it then becomes `….1`, in place of the one before.
     #[schemars(range(min = 65_536))]
     pub audit_max_bytes: u64,
 }

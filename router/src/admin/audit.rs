@@ -34,6 +34,8 @@ struct Log {
     entries: Vec<Arc<Entry>>,
     /// Entries that could not be written to the file.
     write_failures: u64,
+    /// Refused requests that were left out, because there were too many of a name.
+    refused_left_out: u64,
 }
 
 /// The operations of this file.
@@ -56,5 +58,6 @@ async fn list(call: Call) -> Result<Reply, Problem> {
     Reply::json(&Log {
         entries: audit.newest(query.limit),
         write_failures: audit.failures(),
+        refused_left_out: audit.left_out(),
     })
 }

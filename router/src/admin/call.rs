@@ -115,6 +115,13 @@ impl Call {
     pub fn body<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let json: Value = serde_json::from_slice(&self.body)
             .map_err(|error| Problem::malformed(format!("the body is no JSON: {error}")))?;
+        let reason = json.get("reason").and_then(Value::as_str);
+        if reason.is_some_and(|reason| !reason.is_empty() && reason.trim().is_empty()) {
+            return Err(Problem::invalid_field(
+                "reason",
+                "says nothing: it is for the audit log",
+            ));
+        }
         config::read_document(&json).map_err(|problems| Problem::invalid(&problems))
     }
 
@@ -193,7 +200,7 @@ fn admit(
 
 /// Without tokens anything that runs on this machine may ask, but no page that somebody's browser has loaded from
 /// elsewhere: such a request names another host, or says that it crosses sites.
-fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
     let name = host.parse::<SocketAddr>().map(|address| address.ip().to_string());
@@ -242,7 +249,7 @@ async fn read_body(head: &Parts, body: Body) -> Result<Bytes, Problem> {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Problem::too_large(MAX_BODY_BYTES)),
         Ok(Err(_)) => return Err(Problem::malformed("the body ended before its end")),
-        Err(_) => return Err(Problem::malformed("the body did not arrive in time")),
+        Err(_) => return Err(Problem::timeout(BODY_TIMEOUT)),
     };
     // A page from elsewhere cannot send this type without asking first, and is not allowed to.
     let kind = head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);

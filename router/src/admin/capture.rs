@@ -1,7 +1,13 @@
 //! The newest turns, in memory: what weights are tried on before they touch traffic.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
 use axum::http::Method;
+use bytes::Bytes;
 use config::Role;
+use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +16,9 @@ use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
 use crate::operator::recent::DEFAULT_BYTES;
+
+/// Bytes of turns that go out at once.
+const PART_BYTES: usize = 64 * 1024;
 
 /// What is captured.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -94,7 +103,7 @@ pub(super) fn operations() -> Vec<Operation> {
             turns,
         )
         .of_type("application/x-ndjson")
-        .fails(&[409]),
+        .fails(&[409, 429]),
     ]
 }
 
@@ -135,10 +144,16 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
 async fn turns(call: Call) -> Result<Reply, Problem> {
     call.app.operator.recent.flush().await;
     match call.app.operator.recent.now() {
-        Some(running) => Ok(Reply::of_type(
-            "application/x-ndjson",
-            running.memory.newest(usize::MAX),
-        )),
+        Some(running) => {
+            let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();
+            let place = place.map_err(|_| Problem::busy("somebody is reading the turns"))?;
+            let turns = Bytes::from(running.memory.newest(usize::MAX));
+            let parts = stream::unfold((turns, place), |(mut turns, place)| async move {
+                let part = turns.split_to(PART_BYTES.min(turns.len()));
+                (!part.is_empty()).then_some((Ok::<_, Infallible>(part), (turns, place)))
+            });
+            Ok(Reply::of_type("application/x-ndjson", Body::from_stream(parts)))
+        }
         None => Err(none_captured()),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::Method;
+use axum::http::{HeaderMap, Method};
 use bytes::Bytes;
 use config::Role;
 use futures_util::stream;
@@ -15,6 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
+use crate::app::App;
 use crate::operator::events::Event;
 
 /// Who may listen at once.
@@ -43,17 +44,32 @@ async fn follow(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::busy(format!("{LISTENERS} listen already")));
     }
     let first = Bytes::from_static(b": listening\n\n");
-    let stream = stream::unfold((events.listen(), Some(first)), next);
+    let listener = Listener {
+        events: events.listen(),
+        first: Some(first),
+        app: Arc::clone(&call.app),
+        headers: call.headers,
+    };
+    let stream = stream::unfold(listener, next);
     Ok(Reply::of_type("text/event-stream", Body::from_stream(stream)))
 }
 
-type State = (Receiver<Arc<Event>>, Option<Bytes>);
+struct Listener {
+    events: Receiver<Arc<Event>>,
+    first: Option<Bytes>,
+    app: Arc<App>,
+    /// The request's, with its token.
+    headers: HeaderMap,
+}
 
-async fn next((mut events, first): State) -> Option<(Result<Bytes, Infallible>, State)> {
-    if let Some(first) = first {
-        return Some((Ok(first), (events, None)));
+async fn next(mut listener: Listener) -> Option<(Result<Bytes, Infallible>, Listener)> {
+    if let Some(first) = listener.first.take() {
+        return Some((Ok(first), listener));
     }
-    let text = match tokio::time::timeout(STILL_THERE, events.recv()).await {
+    let heard = tokio::time::timeout(STILL_THERE, listener.events.recv()).await;
+    // That tokens were read again is an event too: who may listen no more hears nothing after it.
+    listener.app.operator.tokens.load().identify(&listener.headers)?;
+    let text = match heard {
         Ok(Ok(event)) => {
             let data = serde_json::to_string(&*event).unwrap_or_default();
             format!(
@@ -66,5 +82,5 @@ async fn next((mut events, first): State) -> Option<(Result<Bytes, Infallible>, 
         Ok(Err(RecvError::Closed)) => return None,
         Err(_) => ": still there\n\n".to_owned(),
     };
-    Some((Ok(Bytes::from(text)), (events, None)))
+    Some((Ok(Bytes::from(text)), listener))
 }

@@ -145,8 +145,8 @@ fn responses(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
 
 /// Statuses of problems: its own, and those that follow from what it takes.
 fn statuses(operation: &Operation) -> Vec<u16> {
-    // A path's parameter may be no UTF-8, and any request may carry a body that is too long, whether one is read or not.
-    let mut statuses = vec![400, 401, 403, 405, 413];
+    // A path's parameter may be no UTF-8, and any request may carry a body that is too long or too slow, whether one is read or not.
+    let mut statuses = vec![400, 401, 403, 405, 408, 413];
     if !operation.method.is_safe() {
         statuses.extend([415, 422]);
     }

@@ -13,7 +13,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::operator::revisions::{Change, Revision, Source, Stale};
+use crate::operator::revisions::{Change, Pending, Revision, Source, Stale};
 
 /// Longest time for which a change may be made: a week.
 const LONGEST_S: f64 = 604_800.0;
@@ -85,7 +85,7 @@ pub(super) fn operations() -> Vec<Operation> {
             (Method::GET, POLICY),
             Role::Read,
             "The policy in force with all of its weights",
-            |call: Call| async move { shown(&call.app) },
+            |call: Call| async move { shown(&call.app, call.app.policy.now()) },
         )
         .carries("etag", TAG),
         Operation::new::<Shown, _, _>(
@@ -129,8 +129,7 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn shown(app: &App) -> Result<Reply, Problem> {
-    let (now, pending) = app.policy.now();
+fn shown(app: &App, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<Reply, Problem> {
     let etag = app.policy.tag(now.revision);
     let reverts = pending.map(|pending| Reverts {
         in_s: ((pending.due - app.clock.now()).0 / 1e3).max(0.0),
@@ -187,12 +186,13 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
 }
 
 fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
-    let (before, after) = app.change_policy(change, expected).map_err(|Stale(revision)| {
+    let made = app.change_policy(change, expected).map_err(|Stale(revision)| {
         Problem::precondition_failed(format!(
             "revision {revision} is in force by now: GET it, and look whether the change is still wanted"
         ))
     })?;
-    Ok(shown(app)?.changed(&before, &after))
+    // As this change made it, whatever others have made of it since.
+    Ok(shown(app, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
 }
 
 /// The revision that If-Match names: nothing if there is no such field, `Some(None)` for any.

@@ -108,6 +108,17 @@ impl Problem {
         )
     }
 
+    /// 408: what was announced did not come.
+    #[must_use]
+    pub fn timeout(limit: std::time::Duration) -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            "The request took too long",
+            format!("the body was not there within {} s", limit.as_secs()),
+        )
+    }
+
     /// 409: it cannot be done as things are.
     #[must_use]
     pub fn conflict(detail: impl Into<String>) -> Self {
@@ -156,7 +167,7 @@ impl Problem {
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "invalid",
                 "The document is wrong",
-                sentence(problems),
+                format!("nothing was changed; {}", sentence(problems)),
             )
         }
     }
@@ -245,7 +256,7 @@ fn sentence(problems: &Problems) -> String {
         }
     };
     let all: Vec<_> = fields(problems).into_iter().map(one).collect();
-    format!("nothing was changed; {}", all.join("; "))
+    all.join("; ")
 }
 
 impl IntoResponse for Problem {

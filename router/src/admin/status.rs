@@ -9,22 +9,29 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::Role;
 
-use super::call::{Call, Reply};
+use super::call::{Call, Reply, local_only};
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
 use crate::feedback::explain;
+use crate::fleet::hold::Hold;
 use crate::metrics::Format;
 use crate::reload;
 
 /// What is asked by probes and scrapers, which have no tokens, or one of their own.
 pub(super) fn health(router: Router, app: &Arc<App>) -> Router {
-    let health = Router::new()
+    let metrics = Router::new()
         .route("/metrics", get(metrics))
+        .with_state(Arc::clone(app));
+    router.merge(metrics).merge(probes(app))
+}
+
+/// What probes ask for.
+pub(super) fn probes(app: &Arc<App>) -> Router {
+    Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
-        .with_state(Arc::clone(app));
-    router.merge(health)
+        .with_state(Arc::clone(app))
 }
 
 /// The operations of this file.
@@ -48,9 +55,9 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let tokens = app.operator.tokens.load();
-    if !tokens.opens_metrics() && tokens.identify(&headers).is_none() {
-        return Problem::unauthorized().into_response();
+    if let Err(problem) = may_scrape(&app, &headers) {
+        app.metrics.admin_request("metrics", problem.status().as_u16());
+        return problem.into_response();
     }
     let accept = headers
         .get(header::ACCEPT)
@@ -62,13 +69,38 @@ async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     }
 }
 
+fn may_scrape(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+    let tokens = app.operator.tokens.load();
+    if !tokens.is_required() {
+        return local_only(headers);
+    }
+    if !tokens.opens_metrics() && tokens.identify(headers).is_none() {
+        return Err(Problem::unauthorized());
+    }
+    Ok(())
+}
+
 /// Ready while some worker is, and not draining. A router that drains lives on but is not ready.
-async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, &'static str) {
+async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, String) {
     if app.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned())
     } else if app.fleet.any_ready() {
-        (StatusCode::OK, "ready\n")
+        (StatusCode::OK, "ready\n".to_owned())
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "no worker is ready\n")
+        (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", why_none(&app)))
+    }
+}
+
+/// Why no worker is given work: whoever holds all of them should read that, and not look for what ails them.
+fn why_none(app: &App) -> String {
+    let holds: Vec<Hold> = app.fleet.workers().iter().map(|worker| worker.hold()).collect();
+    let count = |hold| holds.iter().filter(|held| **held == hold).count();
+    let (cordoned, draining) = (count(Hold::Cordoned), count(Hold::Draining));
+    match cordoned + draining {
+        0 => "no worker is ready".to_owned(),
+        held if held == holds.len() => {
+            format!("all workers are held ({cordoned} cordoned, {draining} draining)")
+        }
+        _ => format!("no worker is ready ({cordoned} cordoned, {draining} draining)"),
     }
 }

@@ -19,6 +19,7 @@ use policy::units::Millis;
 use super::limits::Used;
 use super::tenants::{self, Tenant};
 use crate::error::ApiError;
+use crate::operator::tokens::Named;
 
 /// Where Anthropic's clients put their key.
 pub const X_API_KEY: &str = "x-api-key";
@@ -99,6 +100,13 @@ impl Keyring {
     pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         key.used.lock().tokens_left(now)
+    }
+
+    /// Their names, each with what tells it from another of that name.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let named = |key: &Arc<Key>| (key.spec.name.clone(), (key.spec.digest.0, None));
+        self.keys.values().map(named).collect()
     }
 
     /// Whether a key has to be shown.

@@ -137,7 +137,7 @@ impl Worker {
             models: ArcSwapOption::empty(),
             bytes_seen: AtomicU64::new(0),
             tells_cached: AtomicBool::new(false),
-            shares_inputs: AtomicBool::new(false),
+            shares_inputs: AtomicBool::new(true),
             spec,
         }
     }
@@ -194,7 +194,7 @@ impl Worker {
         self.shares_inputs.store(shares, Ordering::Relaxed);
     }
 
-    /// Whether it caches inputs of an embedding model without a salt, as far as it has said.
+    /// Whether it caches inputs of an embedding model without a salt, by its last word. It may, until it has said anything.
     #[must_use]
     pub fn shares_inputs(&self) -> bool {
         self.shares_inputs.load(Ordering::Relaxed)
@@ -202,11 +202,28 @@ impl Worker {
 
     /// Takes its α for this, whatever is learned, until then; or goes back to what is learned. Returns what was set before.
     pub fn pin_alpha(&self, pin: Option<PinnedAlpha>) -> Option<PinnedAlpha> {
+        self.replace_pin(&mut self.pinned.lock(), pin)
+    }
+
+    /// Goes back to what is learned if what was set was for a time, and that is over. Returns what was set.
+    pub fn unpin_due(&self, now: Millis) -> Option<PinnedAlpha> {
+        if !self.is_pinned.load(Ordering::Acquire) {
+            return None;
+        }
+        // Looked at and taken away in one: somebody may be setting another one.
         let mut pinned = self.pinned.lock();
+        let until = pinned.and_then(|pinned| pinned.until)?;
+        if until > now {
+            return None;
+        }
+        self.replace_pin(&mut pinned, None)
+    }
+
+    fn replace_pin(&self, pinned: &mut Option<PinnedAlpha>, pin: Option<PinnedAlpha>) -> Option<PinnedAlpha> {
         let learned = self.load.lock().learned;
         self.take_cost(learned, pin.as_ref());
         self.is_pinned.store(pin.is_some(), Ordering::Release);
-        std::mem::replace(&mut pinned, pin)
+        std::mem::replace(pinned, pin)
     }
 
     /// α that somebody has set.

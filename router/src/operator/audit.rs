@@ -4,11 +4,16 @@
 //! written by a thread of its own and waited for by the answer: whoever reads that a change was made can read in the file
 //! that it was. A change is not held back by a full disk, since the way out of trouble is often a change; that an entry
 //! could not be written is in the log and in a metric.
+//!
+//! Who may change nothing can still be refused as often as they like. So what was refused has a place of its own, in memory
+//! and on disk (`FILE.refused`), and [a bound for each name](refusals): it cannot push out what was changed.
+
+mod file;
+mod refusals;
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,11 +23,13 @@ use serde::Serialize;
 use serde_json::Value;
 use tracing::{error, info};
 
+use self::file::Lines;
+use self::refusals::Refusals;
 use super::revisions::Revision;
 
-/// Entries in memory.
+/// Changes in memory, and refusals as well.
 const ENTRIES: usize = 1_000;
-/// Bytes of entries in memory, as their JSON counts them.
+/// Bytes of each in memory, as their JSON counts them.
 const BYTES: usize = 4 << 20;
 
 /// One change, made or refused.
@@ -48,6 +55,14 @@ pub struct Entry {
     pub after: Option<Value>,
     /// Why it was refused.
     pub refused: Option<String>,
+    /// Refused requests of the same name that came before this one and were left out, because there were too many.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(default)]
+    pub left_out: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Who did something.
@@ -119,15 +134,44 @@ impl Happened {
 #[derive(Debug)]
 pub struct Audit {
     recent: Mutex<Recent>,
-    file: Option<Arc<Mutex<Lines>>>,
+    files: Option<Files>,
     failures: AtomicU64,
+}
+
+/// Where changes are written to, and where refusals.
+#[derive(Debug)]
+struct Files {
+    applied: Arc<Mutex<Lines>>,
+    refused: Arc<Mutex<Lines>>,
 }
 
 #[derive(Debug, Default)]
 struct Recent {
+    applied: Newest,
+    refused: Newest,
+    refusals: Refusals,
+    left_out: u64,
+    next: u64,
+}
+
+/// The newest entries of a kind.
+#[derive(Debug, Default)]
+struct Newest {
     entries: VecDeque<(Arc<Entry>, usize)>,
     bytes: usize,
-    next: u64,
+}
+
+impl Newest {
+    fn push(&mut self, entry: Arc<Entry>) {
+        let bytes = serde_json::to_string(&*entry).map_or(0, |text| text.len());
+        self.entries.push_back((entry, bytes));
+        self.bytes += bytes;
+        while self.entries.len() > ENTRIES || (self.bytes > BYTES && self.entries.len() > 1) {
+            if let Some((_, bytes)) = self.entries.pop_front() {
+                self.bytes -= bytes;
+            }
+        }
+    }
 }
 
 impl Audit {
@@ -136,26 +180,36 @@ impl Audit {
     pub fn in_memory() -> Self {
         Self {
             recent: Mutex::default(),
-            file: None,
+            files: None,
             failures: AtomicU64::new(0),
         }
     }
 
-    /// One that goes on at the end of a file.
+    /// One that goes on at the end of a file, with refusals in `FILE.refused`.
     ///
     /// # Errors
-    /// If the file cannot be opened.
+    /// If a file cannot be opened.
     pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
+        let lines = |path: &Path| Ok::<_, io::Error>(Arc::new(Mutex::new(Lines::open(path, max_bytes)?)));
         Ok(Self {
-            file: Some(Arc::new(Mutex::new(Lines::open(path, max_bytes)?))),
+            files: Some(Files {
+                applied: lines(path)?,
+                refused: lines(&file::beside(path, "refused"))?,
+            }),
             ..Self::in_memory()
         })
     }
 
-    /// Writes down what happened. Ends when it is in the file, if there is one.
+    /// Writes down what happened, unless it is one refusal too many. Ends when it is in the file, if there is one.
     pub async fn record(&self, happened: Happened) {
-        let entry = self.keep(happened);
-        let Some(file) = self.file.clone() else {
+        let Some(entry) = self.keep(happened) else {
+            return;
+        };
+        let file = self.files.as_ref().map(|files| match entry.outcome {
+            Outcome::Applied => Arc::clone(&files.applied),
+            Outcome::Refused => Arc::clone(&files.refused),
+        });
+        let Some(file) = file else {
             return;
         };
         let mut line = serde_json::to_vec(&*entry).unwrap_or_default();
@@ -175,15 +229,24 @@ impl Audit {
         );
     }
 
-    fn keep(&self, happened: Happened) -> Arc<Entry> {
+    fn keep(&self, happened: Happened) -> Option<Arc<Entry>> {
+        let at_unix_ms = super::unix_ms();
         let (outcome, before, after, refused) = match happened.outcome {
             Ok((before, after)) => (Outcome::Applied, before, after, None),
             Err(why) => (Outcome::Refused, None, None, Some(why)),
         };
         let mut recent = self.recent.lock();
+        let left_out = match outcome {
+            Outcome::Applied => Some(0),
+            Outcome::Refused => recent.refusals.admit(&happened.who.name, at_unix_ms),
+        };
+        let Some(left_out) = left_out else {
+            recent.left_out += 1;
+            return None;
+        };
         let entry = Arc::new(Entry {
             number: recent.next,
-            at_unix_ms: super::unix_ms(),
+            at_unix_ms,
             who: happened.who,
             action: happened.action,
             target: happened.target,
@@ -192,15 +255,12 @@ impl Audit {
             before,
             after,
             refused,
+            left_out,
         });
         recent.next += 1;
-        let bytes = serde_json::to_string(&*entry).map_or(0, |text| text.len());
-        recent.entries.push_back((Arc::clone(&entry), bytes));
-        recent.bytes += bytes;
-        while recent.entries.len() > ENTRIES || (recent.bytes > BYTES && recent.entries.len() > 1) {
-            if let Some((_, bytes)) = recent.entries.pop_front() {
-                recent.bytes -= bytes;
-            }
+        match outcome {
+            Outcome::Applied => recent.applied.push(Arc::clone(&entry)),
+            Outcome::Refused => recent.refused.push(Arc::clone(&entry)),
         }
         drop(recent);
         info!(
@@ -210,17 +270,33 @@ impl Audit {
             outcome = ?entry.outcome,
             why = entry.why,
             refused = entry.refused,
+            left_out = entry.left_out,
             "administration"
         );
-        entry
+        Some(entry)
     }
 
     /// The newest entries, newest first.
     #[must_use]
     pub fn newest(&self, count: usize) -> Vec<Arc<Entry>> {
         let recent = self.recent.lock();
-        let newest = recent.entries.iter().rev().take(count);
-        newest.map(|(entry, _)| Arc::clone(entry)).collect()
+        let both = [&recent.applied, &recent.refused];
+        let newest = both.map(|kind| kind.entries.iter().rev().take(count));
+        let mut newest: Vec<_> = newest
+            .into_iter()
+            .flatten()
+            .map(|(entry, _)| Arc::clone(entry))
+            .collect();
+        drop(recent);
+        newest.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.number));
+        newest.truncate(count);
+        newest
+    }
+
+    /// Refusals that were left out, because there were too many of a name.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.recent.lock().left_out
     }
 
     /// Entries that could not be written to the file.
@@ -228,51 +304,6 @@ impl Audit {
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
-}
-
-/// The file, and the one before it.
-#[derive(Debug)]
-struct Lines {
-    path: PathBuf,
-    max_bytes: u64,
-    file: File,
-    length: u64,
-}
-
-impl Lines {
-    fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
-        let file = append_to(path)?;
-        let length = file.metadata()?.len();
-        Ok(Self {
-            path: path.to_owned(),
-            max_bytes,
-            file,
-            length,
-        })
-    }
-
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.length > 0 && self.length + line.len() as u64 > self.max_bytes {
-            let mut before = self.path.clone().into_os_string();
-            before.push(".1");
-            std::fs::rename(&self.path, before)?;
-            self.file = append_to(&self.path)?;
-            self.length = 0;
-        }
-        self.file.write_all(line)?;
-        self.length += line.len() as u64;
-        self.file.sync_data()
-    }
-}
-
-/// Readable by its owner alone: it names people.
-fn append_to(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)
 }
 
 #[cfg(test)]
@@ -326,6 +357,45 @@ mod tests {
         };
         assert_eq!(whys(&path), ["c"]);
         assert_eq!(whys(&folder.path().join("audit.jsonl.1")), ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn refusals_push_out_no_change_in_memory_or_on_disk_and_those_left_out_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        // As small as can be: a second line begins another file.
+        let audit = Audit::to_file(&path, 1).unwrap();
+        audit.record(happened("the change")).await;
+        let refused = |who: &str| Happened {
+            who: Who {
+                name: who.to_owned(),
+                ..Who::router()
+            },
+            outcome: Err("403".to_owned()),
+            ..happened("why not")
+        };
+        for _ in 0..ENTRIES + 5 {
+            audit.record(refused("reader")).await;
+        }
+        audit.record(refused("another")).await;
+        let newest = audit.newest(usize::MAX);
+        let last = newest.last().unwrap();
+        assert_eq!(
+            (last.why.as_deref(), last.outcome),
+            (Some("the change"), Outcome::Applied)
+        );
+        assert_eq!(newest[0].who.name, "another");
+        assert!(newest.windows(2).all(|pair| pair[0].number > pair[1].number));
+        // As a slow machine may find room for some of them meanwhile.
+        let of_reader = newest.iter().filter(|entry| entry.who.name == "reader").count() as u64;
+        assert!(of_reader >= refusals::AT_ONCE, "{of_reader}");
+        let told: u64 = newest.iter().map(|entry| entry.left_out).sum();
+        assert!(told <= audit.left_out());
+        assert_eq!(of_reader + audit.left_out(), ENTRIES as u64 + 5);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("the change"), "{text}");
+        let text = std::fs::read_to_string(folder.path().join("audit.jsonl.refused")).unwrap();
+        assert!(text.contains("another"), "{text}");
     }
 
     #[tokio::test]

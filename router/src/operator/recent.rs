@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use policy::units::Millis;
 
 use crate::capture::memory::Memory;
@@ -55,7 +56,11 @@ fn left_out(turns: &Labelled<Counter>) -> u64 {
 
 /// The newest turns, if they are captured.
 #[derive(Debug, Default)]
-pub struct Recent(ArcSwapOption<Running>);
+pub struct Recent {
+    held: ArcSwapOption<Running>,
+    /// Held while one is started or stopped: neither may undo what the other has just done.
+    changing: Mutex<()>,
+}
 
 impl Recent {
     /// Begins anew, counting turns in `turns`; what was held before is gone.
@@ -65,7 +70,8 @@ impl Recent {
     pub fn start(&self, max_bytes: usize, turns: Labelled<Counter>) -> Result<(), CaptureError> {
         let memory = Memory::new(max_bytes);
         let capture = Capture::to_memory(&memory, turns.clone(), REMEMBERED)?;
-        self.0.store(Some(Arc::new(Running {
+        let _changing = self.changing.lock();
+        self.held.store(Some(Arc::new(Running {
             memory,
             max_bytes,
             since_unix_ms: super::unix_ms(),
@@ -78,10 +84,11 @@ impl Recent {
 
     /// Adds no more turns; what is held stays. Whether there was anything to stop.
     pub fn stop(&self) -> bool {
-        let Some(running) = self.0.load_full().filter(|running| running.is_running()) else {
+        let _changing = self.changing.lock();
+        let Some(running) = self.held.load_full().filter(|running| running.is_running()) else {
             return false;
         };
-        self.0.store(Some(Arc::new(Running {
+        self.held.store(Some(Arc::new(Running {
             memory: running.memory.clone(),
             max_bytes: running.max_bytes,
             since_unix_ms: running.since_unix_ms,
@@ -95,13 +102,13 @@ impl Recent {
     /// What is held.
     #[must_use]
     pub fn now(&self) -> Option<Arc<Running>> {
-        self.0.load_full()
+        self.held.load_full()
     }
 
     /// A turn that arrived then goes out.
     #[must_use]
     pub fn begin(&self, arrived: Millis) -> Option<Slip> {
-        let running = self.0.load();
+        let running = self.held.load();
         let capture = running.as_ref()?.capture.as_ref()?;
         Some(capture.begin(arrived))
     }

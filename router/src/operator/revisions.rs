@@ -108,6 +108,17 @@ pub struct Pending {
     pub to: Arc<Revision>,
 }
 
+/// A change that was made, as it was when it was made: others may have followed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Made {
+    /// What was in force.
+    pub before: Arc<Revision>,
+    /// What came into force.
+    pub after: Arc<Revision>,
+    /// What it will be followed by.
+    pub pending: Option<Pending>,
+}
+
 /// The revision that was to be changed is not the one in force any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("revision {0} is in force by now")]
@@ -211,23 +222,23 @@ impl Revisions {
         found.cloned()
     }
 
-    /// Puts a change in force, if `expected` is what it is made to, or nothing is expected. Returns what was in force
-    /// and what is. From here on every choice reads the new one.
+    /// Puts a change in force, if `expected` is what it is made to, or nothing is expected. From here on every choice
+    /// reads the new one.
     ///
     /// # Errors
     /// If another revision is in force.
-    pub fn apply(
-        &self,
-        now: Millis,
-        change: Change,
-        expected: Option<u64>,
-    ) -> Result<(Arc<Revision>, Arc<Revision>), Stale> {
+    pub fn apply(&self, now: Millis, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
         let mut state = self.state.lock();
         let before = state.newest();
         if expected.is_some_and(|expected| expected != before.revision) {
             return Err(Stale(before.revision));
         }
-        Ok(self.push(&mut state, now, change))
+        let (before, after) = self.push(&mut state, now, change);
+        Ok(Made {
+            before,
+            after,
+            pending: state.pending.clone(),
+        })
     }
 
     /// `[routing]` was read again. Puts it in force if it is not what was read last; returns what was and is in force.
@@ -350,8 +361,8 @@ mod tests {
     #[test]
     fn of_two_changes_to_one_revision_the_first_is_made() {
         let revisions = Revisions::new(Settings::default());
-        let (before, after) = revisions.apply(NOW, put(2.0), Some(1)).unwrap();
-        assert_eq!((before.revision, after.revision), (1, 2));
+        let made = revisions.apply(NOW, put(2.0), Some(1)).unwrap();
+        assert_eq!((made.before.revision, made.after.revision), (1, 2));
         assert_eq!(revisions.apply(NOW, put(3.0), Some(1)), Err(Stale(2)));
         assert_eq!((locality(&revisions), revisions.load().revision), (2.0, 2));
     }

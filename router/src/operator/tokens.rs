@@ -1,6 +1,6 @@
 //! Tokens of the admin port: as API keys they are known by their hash, and compared in constant time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use config::Role;
@@ -16,6 +16,9 @@ pub struct Principal {
     /// What it may do.
     pub role: Role,
 }
+
+/// Tokens or keys by their names.
+pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
 /// The tokens in force.
 #[derive(Debug, Default)]
@@ -53,6 +56,15 @@ impl Tokens {
     #[must_use]
     pub fn opens_metrics(&self) -> bool {
         self.open_metrics || !self.required
+    }
+
+    /// Their names, each with what tells it from another of that name. For the audit log, which says names alone.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let named = |(sealed, principal): (&Sealed, &Principal)| {
+            (principal.name.to_string(), (sealed.0.0, Some(principal.role)))
+        };
+        self.known.iter().map(named).collect()
     }
 
     /// Who a request with these headers is from; `None` if it has to show a token and shows none that is known.

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use super::admit::Endpoint;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
-use super::tenant::{Edit, Given, edits, foreign};
+use super::tenant::{Edit, Given, NESTED, edits, foreign};
 use crate::admission::tenants::Tenant;
 use crate::error::ApiError;
 
@@ -143,7 +143,16 @@ fn members<'a>(
             _ => match Namespace::place(key) {
                 Some(place) => namespace.take(place, scanner)?,
                 None => {
-                    if tenant.is_some() && scanner.peek() != Some(b'n') {
+                    let is_given = tenant.is_some() && scanner.peek() != Some(b'n');
+                    if is_given && key == NESTED && scanner.peek() == Some(b'{') {
+                        return scanner.object(|scanner, key| {
+                            if scanner.peek() != Some(b'n') {
+                                own_foreign = own_foreign.or(foreign(key));
+                            }
+                            scanner.skip().map(drop)
+                        });
+                    }
+                    if is_given {
                         own_foreign = own_foreign.or(foreign(key));
                     }
                     scanner.skip()?;

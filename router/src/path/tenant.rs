@@ -30,9 +30,10 @@ const SGLANG_OVERRIDE: &str = "x-override-";
 
 /// Members that a tenant's body may not have: they name what other requests have left in an engine, or hosts that it is to
 /// fetch such from (SGLang's sessions and disaggregation, vLLM's key-value transfer).
-const FOREIGN: [&str; 8] = [
+const FOREIGN: [&str; 9] = [
     "session_params",
     "kv_transfer_params",
+    "ec_transfer_params",
     "kv_router_hint",
     "bootstrap_host",
     "bootstrap_port",
@@ -40,6 +41,9 @@ const FOREIGN: [&str; 8] = [
     "bootstrap_pair_key",
     "http_worker_ipc",
 ];
+
+/// Within which vLLM takes such members as well.
+pub const NESTED: &[u8] = b"vllm_xargs";
 
 /// What becomes of a member of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +184,10 @@ pub fn permit(app: &App, route: &Route) -> Result<(), ApiError> {
     Err(ApiError::Unsalted { what, instead })
 }
 
-/// Whether some worker has said that it caches inputs without a salt.
+/// Whether some worker that may be given work caches inputs without a salt, or has not said that it does not.
 fn shares_inputs(app: &App) -> bool {
-    app.fleet.present().iter().any(|worker| worker.shares_inputs())
+    app.fleet
+        .workers()
+        .iter()
+        .any(|worker| worker.is_well() && worker.shares_inputs())
 }

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
@@ -31,7 +32,7 @@ const WASTE_BYTES: usize = 16 * 1024;
 
 /// How far a connection has come.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     requests: AtomicBool,
     unanswered: AtomicBool,
     upgraded: AtomicBool,
@@ -65,12 +66,14 @@ impl Progress {
 
 /// The socket as hyper sees it.
 #[derive(Debug)]
-pub(super) struct ClientIo {
+pub(crate) struct ClientIo {
     stream: Arc<Socket>,
     progress: Arc<Progress>,
     /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
+    /// Whether bare answers are given the data port's body.
+    completes: bool,
     /// An answer that goes out in place of a bare one, and how much of it is out.
     instead: Option<(Vec<u8>, usize)>,
     /// The connection's place among all of them. It is here because a tunnel outlives the serving of its connection.
@@ -89,8 +92,18 @@ impl ClientIo {
             progress,
             patience,
             stuck: None,
+            completes: true,
             instead: None,
             _place: place,
+        }
+    }
+
+    /// A connection of another port, whose answers go out as they are.
+    pub(crate) fn of_other_port(stream: TcpStream, place: OwnedSemaphorePermit, patience: Duration) -> Self {
+        let stream = Arc::new(Socket::Plain(stream));
+        Self {
+            completes: false,
+            ..Self::new(stream, Arc::default(), Arc::new(place), patience)
         }
     }
 
@@ -148,7 +161,8 @@ impl AsyncWrite for ClientIo {
     ) -> Poll<io::Result<usize>> {
         let io = self.get_mut();
         let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
-        if io.instead.is_none()
+        if io.completes
+            && io.instead.is_none()
             && let Some(error) = bare_answer(first)
         {
             io.instead = Some((raw(&error), 0));

@@ -18,7 +18,7 @@ const TOGETHER: usize = 1024;
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(crate) enum Socket {
     /// As it is.
     Plain(TcpStream),
     /// Within TLS.

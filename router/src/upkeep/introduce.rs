@@ -30,7 +30,10 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     };
     let says = ask(app, worker).await;
     answered &= !says.unanswered;
-    worker.said_sharing(says.info.as_deref().is_some_and(sglang::caches_inputs));
+    // Its last word stands while it does not answer, and it is asked again.
+    if says.told_info {
+        worker.said_sharing(says.info.as_deref().is_some_and(sglang::caches_inputs));
+    }
     let (dialect, policy) = (dialect(worker, &says), policy(worker, &says));
     info!(
         worker = worker.name(),
@@ -63,6 +66,8 @@ struct Says {
     capabilities: Option<Bytes>,
     /// SGLang's server info.
     info: Option<Bytes>,
+    /// It was asked for that, and answered, be it that it has none.
+    told_info: bool,
     /// To some question it gave no answer, not even that it has none.
     unanswered: bool,
 }
@@ -85,7 +90,10 @@ async fn ask(app: &App, worker: &Worker) -> Says {
         || (spec.dialect == Dialect::Auto && !has_dialect)
         || app.admission.has_keys()
     {
-        says.info = fetch(app, worker, "/server_info", &mut says.unanswered).await;
+        let mut unanswered = false;
+        says.info = fetch(app, worker, "/server_info", &mut unanswered).await;
+        says.told_info = !unanswered;
+        says.unanswered |= unanswered;
     }
     says
 }

@@ -26,21 +26,14 @@ pub(super) async fn policy(app: Arc<App>) {
 pub(super) async fn alphas(app: Arc<App>) {
     loop {
         tokio::time::sleep(LOOK).await;
-        for worker in app.fleet.workers().iter() {
-            if is_due(&app, worker) {
-                revert(&app, worker).await;
-            }
+        for worker in app.fleet.present() {
+            revert(&app, &worker).await;
         }
     }
 }
 
-fn is_due(app: &App, worker: &Worker) -> bool {
-    let until = worker.pinned_alpha().and_then(|pinned| pinned.until);
-    until.is_some_and(|until| until <= app.clock.now())
-}
-
 async fn revert(app: &App, worker: &Worker) {
-    let Some(before) = worker.pin_alpha(None) else {
+    let Some(before) = worker.unpin_due(app.clock.now()) else {
         return;
     };
     let happened = Happened {

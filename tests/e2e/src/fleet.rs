@@ -118,7 +118,7 @@ pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> S
 /// # Panics
 /// If there is none.
 pub async fn metrics(router: &Server) -> Page {
-    let page = client::call(router.admin_address, "GET", "/metrics", &[], "").await;
+    let page = client::admin(router.admin_address, "GET", "/metrics", &[], None).await;
     assert_eq!(page.status, 200);
     Page::read(page.text())
 }

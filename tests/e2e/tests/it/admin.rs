@@ -114,6 +114,17 @@ async fn each_role_may_do_what_the_one_before_may_and_strangers_nothing() {
         let page = ask(&fleet, ("GET", "/metrics"), &fields[..1], None).await;
         assert_eq!(page.status, may_read, "{name}");
     }
+    // The stranger's.
+    let boss = bearer("boss");
+    let page = ask(
+        &fleet,
+        ("GET", "/metrics"),
+        &[("authorization", boss.as_str())],
+        None,
+    )
+    .await;
+    let counted = r#"tailroute_admin_requests_total{operation="metrics",status="401"} 1"#;
+    assert!(page.text().contains(counted), "{}", page.text());
     let nobody = ask(&fleet, ("GET", POLICY), &[], None).await;
     assert_eq!(
         (nobody.status.as_u16(), problem(&nobody).as_str()),
@@ -184,11 +195,14 @@ async fn what_was_changed_and_what_was_refused_is_written_down_with_who_and_why(
         (&forbidden["who"]["name"], &forbidden["outcome"]),
         (&json!("reader"), &json!("refused"))
     );
-    // The last one of them, as the file is as small as can be, and the one before it beside it.
-    let last = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(&serde_json::from_str::<Value>(&last).unwrap(), forbidden);
-    let before = std::fs::read_to_string(folder.path().join("audit.jsonl.1")).unwrap();
-    assert_eq!(&serde_json::from_str::<Value>(&before).unwrap(), refused);
+    // The last of each kind, as the files are as small as can be, and the one before it beside it.
+    let line = |ending: &str| {
+        let text = std::fs::read_to_string(folder.path().join(format!("audit.jsonl{ending}"))).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    assert_eq!(&line(""), applied);
+    assert_eq!(&line(".refused"), forbidden);
+    assert_eq!(&line(".refused.1"), refused);
 }
 
 #[tokio::test]
@@ -221,7 +235,10 @@ async fn without_tokens_no_page_of_another_site_reaches_the_port_through_a_brows
         (403, "forbidden")
     );
     let crossing = [("sec-fetch-site", "cross-site")];
-    assert_eq!(ask(&fleet, ("GET", POLICY), &crossing, None).await.status, 403);
+    for path in [POLICY, "/metrics"] {
+        assert_eq!(ask(&fleet, ("GET", path), &crossing, None).await.status, 403);
+        assert_eq!(ask(&fleet, ("GET", path), &rebound, None).await.status, 403);
+    }
     // What a form can send without asking first.
     let form = [("host", "localhost:9090"), ("content-type", "text/plain")];
     let body = json!({ "reason": "x" }).to_string();
@@ -251,10 +268,24 @@ async fn what_is_not_there_is_said_in_the_same_form() {
     assert!(allowed.contains("GET") && allowed.contains("PUT"), "{allowed}");
     let query = ask(&fleet, ("GET", "/admin/v1/audit?limit=0&nope=1"), &[], None).await;
     assert_eq!((query.status.as_u16(), problem(&query).as_str()), (400, "query"));
+    assert!(!query.text().contains("nothing was changed"), "{}", query.text());
     let errors = query.json()["errors"].clone();
     assert_eq!(
         (&errors[0]["field"], &errors[1]["field"]),
         (&json!("limit"), &json!("nope"))
+    );
+    let unknown: serde_json::Map<_, _> = (0..10_000).map(|key| (format!("polcy{key}"), json!(1))).collect();
+    let unknown = ask(&fleet, ("PUT", POLICY), &[], Some(&json!(unknown))).await;
+    assert_eq!(unknown.status, 422);
+    let errors = unknown.json()["errors"].as_array().unwrap().clone();
+    assert_eq!(errors.len(), 33);
+    // Of what is missing as well.
+    assert_eq!(errors[32]["detail"], "and 9970 more");
+    let blank = json!({ "reason": " \t" });
+    let blank = ask(&fleet, ("POST", "/admin/v1/policy/rollback"), &[], Some(&blank)).await;
+    assert_eq!(
+        (blank.status.as_u16(), &blank.json()["errors"][0]["field"]),
+        (422, &json!("reason"))
     );
     let long = json!({ "reason": "x".repeat(300_000) });
     let long = ask(&fleet, ("PUT", POLICY), &[], Some(&long)).await;

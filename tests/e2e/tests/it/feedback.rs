@@ -71,7 +71,7 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
     })
     .await;
 
-    let page = client::call(fleet.router.admin_address, "GET", "/metrics", &[], "").await;
+    let page = client::admin(fleet.router.admin_address, "GET", "/metrics", &[], None).await;
     assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4"));
     for Spec { name, .. } in metrics_of_the_table().filter(|spec| !ABSENT.contains(&spec.name)) {
         let explained = |what: &str| page.text().contains(&format!("# {what} {name} "));

@@ -8,6 +8,7 @@ use policy::units::{Millis, Tokens};
 use serde_json::{Value, json};
 use sim_engine::Engine;
 use tailroute::admission::keys::{hash, hex};
+use tailroute::operator::audit::Happened;
 use tailroute::reload::{self, Source};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
@@ -50,10 +51,10 @@ impl Running {
         }
     }
 
-    fn reload(&self, extra: &str) {
+    fn reload(&self, extra: &str) -> Vec<Happened> {
         let file = self.source.file.as_ref().unwrap();
         std::fs::write(file, format!("{}{extra}", self.worker)).unwrap();
-        reload::reload(self.router.app(), &self.source);
+        reload::reload(self.router.app(), &self.source)
     }
 
     async fn state(&self) -> Value {
@@ -80,10 +81,22 @@ async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
     let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
     let app = running.router.app();
     assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
-    running.reload(&format!(
+    let happened = running.reload(&format!(
         "[routing]\npolicy = \"random\"\n[objective]\nttft_ms = 77\n[limits]\nretries = 0\n{}",
         key("b")
     ));
+    let [policy, read] = happened.as_slice() else {
+        panic!("{happened:?}");
+    };
+    assert_eq!(
+        (&*policy.target, &*read.target, &*read.action),
+        ("policy", "config", "config.reload")
+    );
+    let (_, after) = read.outcome.clone().unwrap();
+    assert_eq!(
+        after.unwrap()["keys"],
+        json!({ "added": ["b"], "removed": ["a"], "changed": [] })
+    );
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
     assert_eq!(app.policy.load().settings.policy, config::PolicyName::Random);
     let live = app.live();
@@ -127,7 +140,9 @@ async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
         // All that there is of a file that is being written.
         (String::new(), "would let everybody in"),
     ] {
-        running.reload(&wrong);
+        let happened = running.reload(&wrong);
+        let refused = happened[0].outcome.clone().unwrap_err();
+        assert!(refused.contains(why), "{refused}");
         let state = running.state().await;
         let refused = state["refused"].as_str().unwrap();
         assert!(refused.contains(why), "{refused}");

@@ -466,6 +466,7 @@ async fn what_others_left_in_an_engine_cannot_be_named() {
             "kv_transfer_params",
             json!({ "do_remote_prefill": true, "remote_block_ids": [1] }),
         ),
+        ("ec_transfer_params", json!({ "peer": 1 })),
         ("bootstrap_host", json!("10.0.0.1")),
         ("bootstrap_room", json!([7])),
         ("kv_router_hint", json!({ "source_control_endpoint": "x" })),
@@ -481,7 +482,11 @@ async fn what_others_left_in_an_engine_cannot_be_named() {
             );
             assert!(answer.text().contains(member), "{}", answer.text());
         }
+        body["vllm_xargs"] = json!({ "other": 1, member: body[member] });
         body[member] = json!(null);
+        let answer = stage.refused("a", "POST", CHAT, &body.to_string()).await;
+        assert!(answer.text().contains(member), "{}", answer.text());
+        body["vllm_xargs"] = json!({ "other": 1, member: null });
         stage.pass("a", (CHAT, &[]), &body, "{}").await;
     }
 }

@@ -136,7 +136,7 @@ pub(crate) fn free_address() -> SocketAddr {
 
 /// A router's metrics page.
 pub(crate) async fn metrics(admin: SocketAddr) -> Page {
-    Page::read(client::call(admin, "GET", "/metrics", &[], "").await.text())
+    Page::read(client::admin(admin, "GET", "/metrics", &[], None).await.text())
 }
 
 /// Plays the part that this process was started for, if any.

@@ -252,3 +252,23 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
     }
     assert_eq!(fleet.router.app().policy.load().revision, 22);
 }
+
+#[tokio::test]
+async fn of_changes_at_the_same_time_each_is_answered_with_its_own_revision() {
+    let fleet = Fleet::of(1).await;
+    let change = |at: u32| {
+        let locality = 1.0 + f64::from(at) / 64.0;
+        let fleet = &fleet;
+        async move {
+            let answer =
+                change_policy(fleet, json!({ "weights": { "locality": locality } }), json!({})).await;
+            let shown = answer.json();
+            assert_eq!(shown["settings"]["weights"]["locality"], locality, "{shown}");
+            assert_eq!(answer.header("etag"), shown["etag"].as_str());
+            shown["revision"].as_u64().unwrap()
+        }
+    };
+    let mut revisions = futures_util::future::join_all((0..32).map(change)).await;
+    revisions.sort_unstable();
+    assert_eq!(revisions, (2..34).collect::<Vec<u64>>());
+}
