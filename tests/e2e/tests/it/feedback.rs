@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use config::PolicyName;
+use policy::cost::PrefillCost;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
 use tailroute::metrics::table::{Spec, TABLE};
@@ -197,6 +198,44 @@ async fn a_worker_is_told_that_a_conversation_has_moved_away() {
         }
     })
     .await;
+}
+
+/// The old copy is what a conversation comes back to where all are busy: ρ from 0.6 on, docs/routing.md.
+#[tokio::test]
+async fn a_busy_worker_is_not_told_that_a_conversation_has_moved_away() {
+    for (beta_ms, moves) in [(20_000.0, 0.0), (20.0, 1.0)] {
+        let fleet = Fleet::start(vec![quick(); 2], |config| {
+            config.routing.policy = PolicyName::RoundRobin;
+            // A turn of 20 s within the last minute is a third of a worker's time, or, as it is young, more than all.
+            config.learning.costs = false;
+            for worker in &mut config.workers {
+                worker.cost = PrefillCost::linear(0.0001, beta_ms);
+            }
+        })
+        .await;
+        let delivered = |kind: &'static str| {
+            let fleet = &fleet;
+            async move {
+                let labels = [("kind", kind), ("delivered", "true")];
+                fleet.metrics().await.sum("tailroute_hints_total", &labels)
+            }
+        };
+        let mut talk = Conversation::new(&words(1, 300));
+        let old = fleet.turn(&mut talk, &[], &words(10, 50)).await.engine;
+        let last = [("x-session-end", "true")];
+        let new = fleet.turn(&mut talk, &last, &words(11, 50)).await.engine;
+        assert_ne!(old, new);
+        // What the old worker is told after that, as it is told one thing after the other.
+        let mut other = Conversation::new(&words(2, 300));
+        assert_eq!(fleet.turn(&mut other, &last, &words(12, 50)).await.engine, old);
+        within(async {
+            while delivered("ended").await < 2.0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!(delivered("moved").await, moves, "beta {beta_ms} ms");
+    }
 }
 
 #[tokio::test]
