@@ -1,41 +1,72 @@
-//! The calibration file: what was measured, on what, when, and how far it can be trusted.
-//!
-//! Written whole or not at all: into a file beside it that then takes its name, so that neither a crash nor a full
-//! disk leaves half a calibration, and a measurement that fails leaves the last good one where it is.
+//! The calibration file: what was measured, on what, when, how, and how far it can be trusted.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::fit::Fit;
+use crate::plan::Grid;
+use crate::sample::{Clock, Facts};
 
 /// Version of the file's format: raised when a reader of the old one would misread the new one.
 pub const VERSION: u32 = 1;
+
+/// Longest file that is read; a calibration is two kilobytes.
+const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
 /// A measured worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// [`VERSION`].
     pub version: u32,
-    /// The worker's base url.
+    /// The worker's base url, or the command that measured.
     pub worker: String,
     /// The model that was measured.
     pub model: String,
     /// When, in seconds since 1970.
     pub measured_at_unix_s: u64,
+    /// The program that wrote this.
+    pub bench: String,
+    /// Engine, device, driver, cache: what is known of what was measured.
+    pub facts: Facts,
+    /// What was asked for.
+    pub grid: Grid,
+    /// Passes over the grid that were begun.
+    pub passes: u32,
+    /// Whose clock the times are by.
+    pub clock: Clock,
+    /// Why no more was measured.
+    pub ended: Ended,
+    /// Where it was measured. Beyond that the fit is a guess.
+    pub range: Range,
     /// α, β, γ and how well they hold.
     pub fit: Fit,
-    /// Where they were measured. Beyond it they are a guess.
-    pub range: Range,
+    /// The largest share of the roofline that a prompt reached, where the roofline is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_roofline_share: Option<f64>,
     /// Probes that failed.
     pub failed_probes: u32,
     /// Probes whose history was not all in the cache. They count with the history that they had.
     pub partly_cached_probes: u32,
-    /// Seed of order, text and resamples.
-    pub seed: u64,
+}
+
+/// Why a measurement ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    /// The intervals are as narrow as was asked for.
+    Precise,
+    /// All passes were made.
+    Passes,
+    /// The time was over.
+    Budget,
+    /// The worker had other work.
+    Busy,
+    /// Somebody stopped it.
+    Interrupted,
 }
 
 /// Smallest and largest of what was measured, in tokens.
@@ -47,103 +78,62 @@ pub struct Range {
     pub uncached: (u64, u64),
 }
 
-/// Why a calibration could not be written.
+/// Why a calibration cannot be read.
 #[derive(Debug, Error)]
-pub enum WriteError {
-    /// It could not be put into JSON.
-    #[error("the calibration is no JSON")]
-    Json(#[from] serde_json::Error),
+pub enum ReadError {
     /// The system refused.
-    #[error("{}: cannot be written", path.display())]
+    #[error("{}: cannot be read", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        source: std::io::Error,
+    },
+    /// It is something else.
+    #[error("{} is no calibration", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// It was written by another version.
+    #[error("{} has version {found}, expected {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
     },
 }
 
 impl Calibration {
-    /// Writes the file, replacing an older one in one step.
+    /// Reads a calibration file.
     ///
     /// # Errors
-    /// If it cannot be written; an older one then stays as it was.
-    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
-        let text = serde_json::to_string_pretty(self)? + "\n";
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let beside = path.with_file_name(name);
-        replace(&beside, path, text.as_bytes()).map_err(|source| {
-            let _ = fs::remove_file(&beside);
-            WriteError::Io {
-                path: path.to_owned(),
-                source,
-            }
-        })
-    }
-}
-
-fn replace(beside: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(beside, path)
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use policy::cost::PrefillCost;
-
-    use super::*;
-    use crate::fit::Interval;
-
-    pub(crate) fn example() -> Calibration {
-        let interval = Interval { low: 0.0, high: 1.0 };
-        let fit = Fit {
-            cost: PrefillCost::linear(0.1, 20.0),
-            alpha: interval,
-            beta: interval,
-            gamma: interval,
-            r_squared: 0.99,
-            outlier_share: 0.0,
-            relative_error_p50: 0.01,
-            relative_error_p95: 0.05,
-            samples: 100,
-        };
-        Calibration {
-            version: VERSION,
-            worker: "http://h:1".to_owned(),
-            model: "m".to_owned(),
-            measured_at_unix_s: 1,
-            fit,
-            range: Range {
-                history: (0, 4096),
-                uncached: (64, 4096),
-            },
-            failed_probes: 0,
-            partly_cached_probes: 0,
-            seed: 1,
+    /// If it cannot be read, or is something else.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let mut text = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(LONGEST_FILE_BYTES).read_to_end(&mut text));
+        read.map_err(|source| ReadError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
         }
-    }
-
-    #[test]
-    fn what_is_written_is_read_and_nothing_else_is_left() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("c.json");
-        fs::write(&path, "an older one").unwrap();
-        example().write(&path).unwrap();
-        let read: Calibration = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        assert_eq!(read, example());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_is_named() {
-        let error = example().write(Path::new("/nowhere/c.json")).unwrap_err();
-        assert_eq!(error.to_string(), "/nowhere/c.json: cannot be written");
+        let foreign = |source| ReadError::Foreign {
+            path: path.to_owned(),
+            source,
+        };
+        let Versioned { version } = serde_json::from_slice(&text).map_err(foreign)?;
+        if version != VERSION {
+            return Err(ReadError::Version {
+                path: path.to_owned(),
+                found: version,
+            });
+        }
+        serde_json::from_slice(&text).map_err(foreign)
     }
 }

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
+use gpu_bench::cmd;
 
 /// Measures what a token costs on a worker: ttft = wait + β + α·u + γ·u·(h + u/2).
 #[derive(Debug, Parser)]
@@ -20,14 +21,14 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    Worker(gpu_bench::worker::Args),
+    Worker(Box<cmd::worker::Args>),
 }
 
 fn main() -> ExitCode {
-    let Cli {
-        command: Command::Worker(args),
-    } = Cli::parse();
-    gpu_bench::worker::run(&args).unwrap_or_else(|error| {
+    let done = match Cli::parse().command {
+        Command::Worker(args) => cmd::worker::run(&args),
+    };
+    done.unwrap_or_else(|error| {
         let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");
         ExitCode::FAILURE
     })

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::calibration::Calibration;
+use crate::calibration::{Calibration, Ended};
 use crate::fit::Interval;
+use crate::sample::Clock;
 
 /// The calibration in words, and the lines of a configuration that say the same.
 #[must_use]
@@ -12,7 +13,7 @@ pub fn text(calibration: &Calibration) -> String {
     let cost = &fit.cost;
     let range = &calibration.range;
     let mut out = format!(
-        "{} ({}), {} probes, {} failed\n\n  ttft = β + α·u + γ·u·(h + u/2)\n\n",
+        "{} ({}), {} samples, {} failed\n\n  ttft = β + α·u + γ·u·(h + u/2)\n\n",
         calibration.worker, calibration.model, fit.samples, calibration.failed_probes
     );
     let mut row = |name: &str, value: f64, Interval { low, high }: Interval, unit: &str| {
@@ -27,12 +28,15 @@ pub fn text(calibration: &Calibration) -> String {
     let _ = write!(
         out,
         "\n  R² {:.4}, error {:.1} % at the median and {:.1} % at the 95th percentile, {:.1} % outliers\n  \
+         without γ: R² {:.4}, error {:.1} % at the median\n  \
          measured with {} to {} cached and {} to {} uncached tokens\n\n  \
          alpha_ms_per_token = {}\n  beta_ms = {}\n  gamma_ms_per_token2 = {}",
         fit.r_squared,
         fit.relative_error_p50 * 100.0,
         fit.relative_error_p95 * 100.0,
         fit.outlier_share * 100.0,
+        fit.plain.r_squared,
+        fit.plain.relative_error_p50 * 100.0,
         range.history.0,
         range.history.1,
         range.uncached.0,
@@ -41,14 +45,48 @@ pub fn text(calibration: &Calibration) -> String {
         toml_number(cost.beta_ms),
         toml_number(cost.gamma_ms_per_token2),
     );
-    if calibration.partly_cached_probes > 0 {
-        let _ = write!(
-            out,
-            "\n\nnote: {} probes found only a part of their history in the cache; it may be smaller than the grid's histories",
-            calibration.partly_cached_probes
-        );
+    for note in notes(calibration) {
+        let _ = write!(out, "\n\nnote: {note}");
     }
     out
+}
+
+/// What an operator should know before relying on a calibration.
+#[must_use]
+pub fn notes(calibration: &Calibration) -> Vec<String> {
+    let fit = &calibration.fit;
+    let mut notes = Vec::new();
+    if let Some(floor) = fit.floor {
+        notes.push(format!(
+            "prompts of up to {:.0} uncached tokens all take {:.1} ms; the line is that of longer ones",
+            floor.uncached_tokens, floor.ms
+        ));
+    }
+    if let Some(bend) = fit.bend {
+        notes.push(format!(
+            "the slope changes near {:.0} uncached tokens, from {} to {} ms per token; α is between them",
+            bend.uncached_tokens,
+            toml_number(bend.alpha_before_ms_per_token),
+            toml_number(bend.alpha_after_ms_per_token)
+        ));
+    }
+    match calibration.ended {
+        Ended::Precise => {}
+        Ended::Passes => notes.push("all passes were made, and the intervals are wider than was asked for (--precision, --max-repeats)".to_owned()),
+        Ended::Budget => notes.push("the time was over before the intervals were as narrow as was asked for (--budget-s, --precision)".to_owned()),
+        Ended::Busy => notes.push("the worker got other work before the measurement was complete; --resume continues".to_owned()),
+        Ended::Interrupted => notes.push("the measurement was interrupted; --resume continues".to_owned()),
+    }
+    if calibration.clock == Clock::Client {
+        notes.push("the times are this program's, with the network's in β; vLLM tells its own with --enable-per-request-metrics".to_owned());
+    }
+    if calibration.partly_cached_probes > 0 {
+        notes.push(format!(
+            "{} prompts found only a part of their history in the cache; it may be smaller than the grid's histories",
+            calibration.partly_cached_probes
+        ));
+    }
+    notes
 }
 
 /// Five significant digits, as TOML reads them.
@@ -66,7 +104,5 @@ mod tests {
         assert_eq!(toml_number(0.123_456_789), "0.12346");
         assert_eq!(toml_number(20.0), "20.0");
         assert_eq!(toml_number(2.5e-9), "2.5e-9");
-        let text = text(&crate::calibration::tests::example());
-        assert!(text.contains("\n  alpha_ms_per_token = 0.1\n"), "{text}");
     }
 }

@@ -5,12 +5,13 @@
 use std::convert::Infallible;
 use std::fs;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use clap::Parser as _;
-use gpu_bench::worker::{Args, measure, run};
+use gpu_bench::cmd::worker::{Args, measure, run};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -51,16 +52,13 @@ async fn worker(answer: impl Fn(u64) -> (u16, &'static str, String) + Send + Syn
             let service = service_fn(move |request: Request<Incoming>| {
                 let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
                 async move {
-                    let models = request.uri().path() == "/v1/models";
+                    let path = request.uri().path().to_owned();
                     request.into_body().collect().await.unwrap();
-                    let (status, kind, body) = if models {
-                        (
-                            200,
-                            "application/json",
-                            r#"{"data":[{"id":"m","max_model_len":1024}]}"#.to_owned(),
-                        )
-                    } else {
-                        answer(count.fetch_add(1, Ordering::Relaxed))
+                    let models = r#"{"data":[{"id":"m","max_model_len":1024}]}"#;
+                    let (status, kind, body) = match path.as_str() {
+                        "/v1/models" => (200, "application/json", models.to_owned()),
+                        "/v1/chat/completions" => answer(count.fetch_add(1, Ordering::Relaxed)),
+                        _ => (404, "text/plain", "nothing here".to_owned()),
                     };
                     let response = Response::builder().status(status).header("content-type", kind);
                     Ok::<_, Infallible>(response.body(Full::new(Bytes::from(body))).unwrap())
@@ -84,8 +82,14 @@ fn stream(prompt: u64, cached: Option<u64>) -> (u16, &'static str, String) {
     (200, "text/event-stream", body)
 }
 
+/// Why a worker is not measured. No calibration is written.
 async fn refusal(address: SocketAddr) -> String {
-    format!("{:#}", measure(&args(address, &[])).await.unwrap_err())
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("calibration.json");
+    let args = args(address, &["--out", out.to_str().unwrap()]);
+    let said = format!("{:#}", measure(&args).await.unwrap_err());
+    assert!(!out.exists(), "{said}");
+    said
 }
 
 #[tokio::test]
@@ -104,6 +108,18 @@ async fn a_worker_that_does_not_stream() {
         said.contains("does not stream") && said.contains("application/json"),
         "{said}"
     );
+}
+
+#[tokio::test]
+async fn a_worker_that_wants_a_key() {
+    for status in [401, 403] {
+        let said =
+            refusal(worker(move |_| (status, "application/json", "who are you?".to_owned())).await).await;
+        assert!(
+            said.contains("--api-key-file") && said.contains(&status.to_string()),
+            "{said}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -151,4 +167,22 @@ fn a_failure_leaves_the_older_calibration_where_it_is() {
     let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
     assert!(run(&args(nowhere, &["--out", out.to_str().unwrap()])).is_err());
     assert_eq!(fs::read_to_string(&out).unwrap(), "older");
+}
+
+#[test]
+fn the_program_says_what_is_wrong_and_exits_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_gpu-bench"));
+    program
+        .args(["worker", "http://127.0.0.1:1"])
+        .current_dir(folder.path());
+    let output = program.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: the worker cannot be reached"), "{said}");
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "nothing was written"
+    );
 }

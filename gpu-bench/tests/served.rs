@@ -25,7 +25,7 @@ async fn measure(engine: &Engine, out: &Path) {
     command
         .args(["worker", &engine.url().to_string(), "--out"])
         .arg(out);
-    command.args(["--repeats", "3", "--min-r2", "0.8"]);
+    command.args(["--repeats", "3", "--max-repeats", "3", "--min-r2", "0.8"]);
     command.args(["--history", "0,1024,8192", "--uncached", "64,512,2048"]);
     let mut said = String::new();
     for _ in 0..20 {
@@ -51,9 +51,7 @@ fn off(cost: PrefillCost) -> f64 {
 }
 
 fn gpu_bench_file(path: &Path) -> PrefillCost {
-    let text = std::fs::read_to_string(path).unwrap();
-    let written: gpu_bench::calibration::Calibration = serde_json::from_str(&text).unwrap();
-    written.fit.cost
+    gpu_bench::calibration::Calibration::read(path).unwrap().fit.cost
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,8 @@ pub struct EngineConfig {
     pub cache_policy: CachePolicy,
     /// What a prompt costs, in virtual milliseconds.
     pub prefill: PrefillCost,
+    /// By how much prefills differ from what they cost.
+    pub jitter: Jitter,
     /// A decode step with an empty batch, in virtual milliseconds.
     pub tpot_ms: f64,
     /// What each running sequence adds to a decode step, in virtual milliseconds.
@@ -155,6 +157,7 @@ impl Default for EngineConfig {
             capacity_blocks: 8192,
             cache_policy: CachePolicy::default(),
             prefill: PrefillCost::linear(0.1, 20.0),
+            jitter: Jitter::default(),
             tpot_ms: 20.0,
             tpot_batch_ms: 0.2,
             time_scale: 1.0,
@@ -176,6 +179,17 @@ impl Default for EngineConfig {
             capture: false,
         }
     }
+}
+
+/// By how much prefills differ from what they cost, as real ones do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Jitter {
+    /// Standard deviation, as a share of the cost.
+    pub share: f64,
+    /// Share of prefills that take 2 to 10 times as long: a stall.
+    pub stalls: f64,
+    /// Decides which.
+    pub seed: u64,
 }
 
 /// Why a configuration cannot run.
@@ -203,6 +217,7 @@ impl EngineConfig {
             ("gamma-ms", self.prefill.gamma_ms_per_token2),
             ("tpot-ms", self.tpot_ms),
             ("tpot-batch-ms", self.tpot_batch_ms),
+            ("jitter", self.jitter.share),
         ];
         for (field, value) in times {
             if !(value.is_finite() && value >= 0.0) {
@@ -211,6 +226,12 @@ impl EngineConfig {
                     problem: "must be a finite number of at least 0",
                 });
             }
+        }
+        if !(0.0..=1.0).contains(&self.jitter.stalls) {
+            return Err(ConfigError {
+                field: "stalls",
+                problem: "must be a share from 0 to 1",
+            });
         }
         if !(self.time_scale.is_finite() && self.time_scale > 0.0) {
             return Err(ConfigError {

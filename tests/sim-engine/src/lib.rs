@@ -33,7 +33,9 @@ mod stats;
 pub mod text;
 pub mod tokens;
 
-pub use config::{CachePolicy, ConfigError, Dialect, EngineConfig, EventStyle, KvEventsConfig, Order};
+pub use config::{
+    CachePolicy, ConfigError, Dialect, EngineConfig, EventStyle, Jitter, KvEventsConfig, Order,
+};
 pub use engine::{Engine, StartError};
 pub use events::publish::KvEventSource;
 pub use fault::Fault;

@@ -9,7 +9,8 @@ use clap::{ArgAction, Parser};
 use policy::cache::prefix::Order as Eviction;
 use policy::cost::PrefillCost;
 use sim_engine::{
-    CachePolicy, ConfigError, Dialect, Engine, EngineConfig, EventStyle, KvEventsConfig, Order, StartError,
+    CachePolicy, ConfigError, Dialect, Engine, EngineConfig, EventStyle, Jitter, KvEventsConfig, Order,
+    StartError,
 };
 
 const AFTER_HELP: &str = "\
@@ -55,6 +56,15 @@ struct Args {
     /// γ: virtual milliseconds per (uncached token × context token).
     #[arg(long, default_value_t = 0.0)]
     gamma_ms: f64,
+    /// Standard deviation of a prefill's time, as a share of it.
+    #[arg(long, default_value_t = 0.0)]
+    jitter: f64,
+    /// Share of prefills that take 2 to 10 times as long.
+    #[arg(long, default_value_t = 0.0)]
+    stalls: f64,
+    /// Decides how prefills differ.
+    #[arg(long, default_value_t = 0)]
+    jitter_seed: u64,
     /// Virtual milliseconds of a decode step.
     #[arg(long, default_value_t = 20.0)]
     tpot_ms: f64,
@@ -147,6 +157,11 @@ impl Args {
                 alpha_ms_per_token: self.alpha_ms,
                 beta_ms: self.beta_ms,
                 gamma_ms_per_token2: self.gamma_ms,
+            },
+            jitter: Jitter {
+                share: self.jitter,
+                stalls: self.stalls,
+                seed: self.jitter_seed,
             },
             tpot_ms: self.tpot_ms,
             tpot_batch_ms: self.tpot_batch_ms,

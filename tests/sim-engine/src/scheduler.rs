@@ -13,6 +13,7 @@
 //! rejected: timer granularity would add up over an hour of trace.
 
 mod counters;
+mod jitter;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use policy::units::{Millis, Tokens};
 use rustc_hash::FxHashMap;
 
 pub use self::counters::{Aborts, Counters, Phase, TTFT_BUCKETS_S};
+use self::jitter::Jittering;
 use crate::config::{EngineConfig, Order};
 use crate::memory::{CacheTerms, FinishedTurn, Memory};
 use crate::script::Script;
@@ -93,6 +95,7 @@ struct Sequence {
 #[derive(Debug)]
 pub struct Scheduler {
     prefill: policy::cost::PrefillCost,
+    jitter: Jittering,
     tpot: Millis,
     tpot_batch: Millis,
     block_size: usize,
@@ -122,6 +125,7 @@ impl Scheduler {
     pub fn new(config: &EngineConfig) -> Self {
         Self {
             prefill: config.prefill,
+            jitter: Jittering::new(config.jitter),
             tpot: Millis(config.tpot_ms),
             tpot_batch: Millis(config.tpot_batch_ms),
             block_size: config.block_size.max(1) as usize,
@@ -297,7 +301,8 @@ impl Scheduler {
         sequence.lease = Some(lease);
         sequence.progress.cached_tokens = cached.0;
         sequence.progress.queue = self.now - sequence.arrived;
-        let cost = Millis(self.prefill.prefill(prompt.saturating_sub(cached), cached).0 * self.slow);
+        let plain = self.prefill.prefill(prompt.saturating_sub(cached), cached).0;
+        let cost = Millis(plain * self.slow * self.jitter.factor());
         self.counters
             .started(sequence.progress.queue, cost, prompt, cached);
         self.prefilling = Some((id, self.now + cost));

@@ -1,0 +1,3 @@
+//! The commands: arguments in, exit code out.
+
+pub mod worker;

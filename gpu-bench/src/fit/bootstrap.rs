@@ -1,0 +1,43 @@
+//! Intervals by resampling.
+//!
+//! Each resample draws as many (h, u, ttft) triples as there are, with replacement, so that neither the noise's shape nor
+//! its growth has to be assumed, and is fitted from the whole sample's coefficients on with the whole sample's noise: the
+//! resamples' medians of absolute residuals would only add their own noise (Salibián-Barrera and Zamar, 2002, settle for
+//! a single step). They are spread by √(n/(n − 3)) around the estimate, which a resample's own three degrees of freedom
+//! have taken away, and the percentiles are 2 and 98: over a thousand seeds, 2.5 and 97.5 held the true α, β and γ 949, 932
+//! and 949 times, the noise not being known but judged.
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+use super::robust::{Robust, settle};
+use super::{Interval, Row, percentile};
+
+const RESAMPLES: usize = 500;
+const ROUNDS: usize = 5;
+
+/// 95 % intervals of α, β, γ.
+pub(super) fn intervals(rows: &[Row], robust: &Robust, seed: u64) -> [Interval; 3] {
+    let mut rng = Pcg64::seed_from_u64(seed);
+    let mut drawn = rows.to_vec();
+    let mut resampled: Vec<[f64; 3]> = Vec::with_capacity(RESAMPLES);
+    for _ in 0..RESAMPLES {
+        drawn
+            .iter_mut()
+            .for_each(|row| *row = rows[rng.random_range(0..rows.len())]);
+        resampled.extend(settle(&drawn, robust, ROUNDS));
+    }
+    let count = rows.len() as f64;
+    let spread = (count / (count - 3.0).max(1.0)).sqrt();
+    let interval = |at: usize| {
+        let mut values: Vec<f64> = resampled.iter().map(|beta| beta[at]).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let centre = robust.beta[at];
+        let end = |share: f64| (centre + (percentile(&values, share) - centre) * spread).max(0.0);
+        Interval {
+            low: end(0.02),
+            high: end(0.98),
+        }
+    };
+    [interval(1), interval(0), interval(2)]
+}

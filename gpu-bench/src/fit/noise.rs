@@ -1,0 +1,126 @@
+//! How the spread of a time grows with the time.
+//!
+//! `σ(t) = √(constant² + (share·t)²)`: timers and schedulers add the same to every prefill, clocks and memory that change
+//! their pace add a share of it. The ratio of the two is the one, of a coarse grid, under which the residuals are
+//! likeliest; their size is the median absolute residual's, which a few stalls do not move. Half a factor of error in the
+//! ratio costs the fit a few per cent of its efficiency, so that a finer grid would buy nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Row, percentile};
+
+/// The spread around the model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Noise {
+    /// What every prefill has.
+    pub constant_ms: f64,
+    /// What grows with it.
+    pub share: f64,
+}
+
+/// Degrees of freedom of the t distribution that says how likely residuals are: with tails that a few stalls fit into.
+const FREEDOM: f64 = 4.0;
+/// Constant noise over proportional noise at the median time.
+const RATIOS: [f64; 8] = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::INFINITY];
+
+impl Noise {
+    /// One standard deviation at a predicted time.
+    #[must_use]
+    pub fn sigma_ms(&self, predicted_ms: f64) -> f64 {
+        // The last term: samples without noise still have to be divided by something.
+        self.constant_ms
+            .hypot(self.share * predicted_ms)
+            .max(1e-9 * predicted_ms.abs())
+            .max(1e-12)
+    }
+
+    /// Of rows around a fit.
+    pub(super) fn around(rows: &[Row], beta: &[f64; 3]) -> Self {
+        let pairs: Vec<(f64, f64)> = rows
+            .iter()
+            .map(|row| (row.predicted(beta), row.residual(beta)))
+            .collect();
+        Self::of(&pairs)
+    }
+
+    /// From (predicted, residual) pairs.
+    fn of(pairs: &[(f64, f64)]) -> Self {
+        let mut predicted: Vec<f64> = pairs.iter().map(|(predicted, _)| predicted.abs()).collect();
+        predicted.sort_unstable_by(f64::total_cmp);
+        let typical = percentile(&predicted, 0.5).max(1e-9);
+        let candidate = |ratio: f64| {
+            let shape = if ratio.is_finite() {
+                Self {
+                    constant_ms: ratio * typical,
+                    share: 1.0,
+                }
+            } else {
+                Self {
+                    constant_ms: 1.0,
+                    share: 0.0,
+                }
+            };
+            let mut scaled: Vec<f64> = pairs
+                .iter()
+                .map(|(predicted, residual)| residual.abs() / shape.sigma_ms(*predicted))
+                .collect();
+            scaled.sort_unstable_by(f64::total_cmp);
+            // 1.4826 makes the median absolute residual the standard deviation of a normal distribution.
+            let scale = 1.4826 * percentile(&scaled, 0.5);
+            let noise = Self {
+                constant_ms: shape.constant_ms * scale,
+                share: shape.share * scale,
+            };
+            let unlikely = |(predicted, residual): &(f64, f64)| {
+                let sigma = noise.sigma_ms(*predicted);
+                sigma.ln() + (FREEDOM + 1.0) / 2.0 * ((residual / sigma).powi(2) / FREEDOM).ln_1p()
+            };
+            (pairs.iter().map(unlikely).sum::<f64>(), noise)
+        };
+        let best = RATIOS
+            .into_iter()
+            .map(candidate)
+            .min_by(|one, two| one.0.total_cmp(&two.0));
+        best.map_or(
+            Self {
+                constant_ms: 1.0,
+                share: 0.0,
+            },
+            |(_, noise)| noise,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+    use rand_distr::{Distribution as _, StandardNormal};
+
+    use super::*;
+
+    fn found(sigma: impl Fn(f64) -> f64) -> Noise {
+        let mut rng = rand_pcg::Pcg64::seed_from_u64(5);
+        let pairs: Vec<(f64, f64)> = (0..400)
+            .map(|at| {
+                let predicted = 10.0 * 1.7_f64.powi(at % 10);
+                let normal: f64 = StandardNormal.sample(&mut rng);
+                (predicted, normal * sigma(predicted))
+            })
+            .collect();
+        Noise::of(&pairs)
+    }
+
+    #[test]
+    fn noise_in_proportion_is_told_from_constant_noise() {
+        let share = found(|predicted| 0.1 * predicted);
+        assert!(
+            (share.share - 0.1).abs() < 0.02 && share.constant_ms < 3.0,
+            "{share:?}"
+        );
+        let constant = found(|_| 8.0);
+        assert!(
+            constant.share < 0.02 && (constant.sigma_ms(10.0) - 8.0).abs() < 1.5,
+            "{constant:?}"
+        );
+    }
+}

@@ -1,0 +1,271 @@
+//! Where the model bends: a floor under small prompts, a slope that changes, cells that lie off together.
+//!
+//! *Floor.* On an accelerator a few hundred tokens may take as long as one: the weights have to be read once anyway. If
+//! `max(floor, β + α·u + …)`, with the line fitted above a length, explains the samples better than the line alone by more
+//! than its two parameters could by chance, and the prompts below it really take the same time, the line is that of the
+//! longer prompts and the floor is reported. A line through both would be too steep at one end and too high at the other.
+//!
+//! *Break.* One more regressor, `max(0, u − k)`, for each k between measured lengths: chunked prefill, another kernel. It is
+//! reported if it is beyond doubt (four standard errors, as many k are tried) and matters (5 % of the longest prompt).
+//!
+//! *Straightness.* With several samples a cell's median is surer than a sample. If too many cells' medians lie off the
+//! model, beyond what their noise can explain, it is refused however high its R² is.
+
+use nalgebra::{DMatrix, DVector};
+use serde::{Deserialize, Serialize};
+
+use super::robust::{ALL, Robust, robust};
+use super::{FEWEST_SAMPLES, Fit, FitError, Row, percentile};
+
+/// Below a length all prompts take the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Floor {
+    /// That time.
+    pub ms: f64,
+    /// Prompts of at most so many uncached tokens were found to take it; the fit rests on the longer ones.
+    pub uncached_tokens: f64,
+}
+
+impl Floor {
+    pub(super) fn above(&self, rows: &[Row]) -> Vec<Row> {
+        rows.iter()
+            .filter(|row| row.uncached() > self.uncached_tokens)
+            .copied()
+            .collect()
+    }
+}
+
+/// Where the slope changes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Break {
+    /// From so many uncached tokens on.
+    pub uncached_tokens: f64,
+    /// α of shorter prompts.
+    pub alpha_before_ms_per_token: f64,
+    /// α of what is beyond.
+    pub alpha_after_ms_per_token: f64,
+}
+
+/// How much likelier the floor has to make the samples: e to this.
+const BEYOND_CHANCE: f64 = 10.0;
+/// Rise within the floor, as a share of what the slope above it would have made.
+const MOST_RISE: f64 = 0.35;
+/// A hinge is believed from so many standard errors on.
+const STANDARD_ERRORS: f64 = 4.0;
+/// Residuals of more standard deviations count linearly for it.
+const FAR: f64 = 2.0;
+/// And if it moves the longest prompt by this share.
+const LEAST_EFFECT: f64 = 0.05;
+/// A cell is off if its median is by more than this share of the prediction.
+const CELL_OFF: f64 = 0.25;
+/// The model is refused if more than this share of cells is off.
+const MOST_CELLS_OFF: f64 = 0.25;
+/// Lengths between which hinges and floors are looked for.
+const MOST_LENGTHS: usize = 24;
+
+/// The floor that the samples show, if any.
+pub(super) fn floor(rows: &[Row]) -> Option<Floor> {
+    let plain = robust(rows, ALL)?;
+    let between = between_lengths(rows);
+    let candidates = between.iter().filter_map(|&length| {
+        let (below, above): (Vec<Row>, Vec<Row>) = rows.iter().partition(|row| row.uncached() <= length);
+        let enough = below.len() >= FEWEST_SAMPLES / 2
+            && above.len() >= FEWEST_SAMPLES
+            && below.len() < 2 * above.len();
+        let line = enough.then(|| robust(&above, ALL)).flatten()?;
+        let ms = median(below.iter().map(|row| row.y));
+        let flat = is_flat(&below, &line);
+        let loss = |predict: &dyn Fn(&Row) -> f64| -> f64 {
+            let sum = |row: &Row| {
+                cost_of((row.y - predict(row)).abs() / line.noise.sigma_ms(predict(row)))
+                    + line.noise.sigma_ms(predict(row)).ln()
+            };
+            rows.iter().map(sum).sum()
+        };
+        let with = loss(&|row| {
+            if row.uncached() <= length {
+                ms
+            } else {
+                row.predicted(&line.beta)
+            }
+        });
+        let without = loss(&|row| row.predicted(&plain.beta));
+        let higher = median(below.iter().map(|row| row.y - row.predicted(&line.beta))) > 0.0;
+        (flat && higher && with + BEYOND_CHANCE < without).then_some((
+            with,
+            Floor {
+                ms,
+                uncached_tokens: length,
+            },
+        ))
+    });
+    candidates
+        .min_by(|one, two| one.0.total_cmp(&two.0))
+        .map(|(_, floor)| floor)
+}
+
+/// Whether the longer half of short prompts takes as long as the shorter half, where the line's slope would have shown.
+fn is_flat(below: &[Row], line: &Robust) -> bool {
+    let middle = median(below.iter().map(Row::uncached));
+    let (short, long): (Vec<&Row>, Vec<&Row>) = below.iter().partition(|row| row.uncached() < middle);
+    if short.is_empty() || long.is_empty() {
+        return false;
+    }
+    let of = |rows: &[&Row], value: &dyn Fn(&Row) -> f64| median(rows.iter().map(|row| value(row)));
+    let rise = of(&long, &|row| row.y) - of(&short, &|row| row.y);
+    let expected = of(&long, &|row| row.predicted(&line.beta)) - of(&short, &|row| row.predicted(&line.beta));
+    expected > 0.0 && rise < MOST_RISE * expected
+}
+
+/// The break that the samples show, if any.
+pub(super) fn bend(rows: &[Row], robust: &Robust) -> Option<Break> {
+    let longest = rows.iter().map(Row::uncached).fold(0.0, f64::max);
+    let of_longest = rows
+        .iter()
+        .filter(|row| row.uncached() >= 0.9 * longest)
+        .map(|row| row.predicted(&robust.beta));
+    let typical = median(of_longest);
+    let between = between_lengths(rows);
+    // A hinge beyond the last but one length, or before the second, would only follow one length's noise.
+    let inner = between
+        .get(1..between.len().saturating_sub(1))
+        .unwrap_or_default();
+    let hinges = inner
+        .iter()
+        .filter_map(|&at| hinge(rows, robust, at).map(|(beta, errors)| (at, beta, errors)));
+    let (at, beta, _) = hinges
+        .filter(|(at, beta, errors)| {
+            errors.abs() > STANDARD_ERRORS && (beta[3] * (longest - at)).abs() > LEAST_EFFECT * typical
+        })
+        .max_by(|one, two| one.2.abs().total_cmp(&two.2.abs()))?;
+    Some(Break {
+        uncached_tokens: at,
+        alpha_before_ms_per_token: beta[1],
+        alpha_after_ms_per_token: beta[1] + beta[3],
+    })
+}
+
+/// The coefficients with a hinge, and by how many standard errors it differs from none.
+fn hinge(rows: &[Row], robust: &Robust, at: f64) -> Option<([f64; 4], f64)> {
+    let columns = |row: &Row| [row.x[0], row.x[1], row.x[2], (row.uncached() - at).max(0.0)];
+    let mut scales = [f64::MIN_POSITIVE; 4];
+    for row in rows {
+        scales
+            .iter_mut()
+            .zip(columns(row))
+            .for_each(|(scale, x)| *scale = scale.max(x.abs()));
+    }
+    let mut normal = DMatrix::<f64>::zeros(4, 4);
+    let mut right = DVector::<f64>::zeros(4);
+    // Where the slope changes, what lies beyond looks like outliers to the line: here they count, if less.
+    let weigh = |row: &Row| {
+        let sigma = robust.noise.sigma_ms(row.predicted(&robust.beta));
+        let z = row.residual(&robust.beta).abs() / sigma;
+        (FAR / z).min(1.0) / (sigma * sigma)
+    };
+    for row in rows {
+        let (x, weight) = (columns(row), weigh(row));
+        for i in 0..4 {
+            right[i] += weight * x[i] / scales[i] * row.y;
+            for j in 0..4 {
+                normal[(i, j)] += weight * x[i] / scales[i] * x[j] / scales[j];
+            }
+        }
+    }
+    let inverse = normal.try_inverse()?;
+    let solved = &inverse * right;
+    let beta = [0, 1, 2, 3].map(|column| solved[column] / scales[column]);
+    let left = |row: &Row| row.y - columns(row).iter().zip(&beta).map(|(x, b)| x * b).sum::<f64>();
+    let spread: f64 = rows.iter().map(|row| weigh(row) * left(row).powi(2)).sum();
+    let freedom = (rows.len() as f64 - 4.0).max(1.0);
+    let error = (inverse[(3, 3)].max(0.0) * spread / freedom).sqrt();
+    let errors = solved[3] / error;
+    errors.is_finite().then_some((beta, errors))
+}
+
+/// Whether the cells lie on the model.
+pub(super) fn straight(rows: &[Row], fit: &Fit) -> Result<(), FitError> {
+    let beta = fit.coefficients();
+    let floor = fit.floor.map_or(0.0, |floor| floor.ms);
+    let predict = |row: &Row| row.predicted(&beta).max(floor);
+    let lengths = clusters(rows.iter().map(Row::uncached));
+    let histories = clusters(rows.iter().map(|row| row.cached));
+    let mut cells: std::collections::BTreeMap<(usize, usize), Vec<&Row>> = std::collections::BTreeMap::new();
+    for row in rows {
+        let within = |starts: &[f64], value: f64| starts.partition_point(|start| *start <= value);
+        cells
+            .entry((within(&histories, row.cached), within(&lengths, row.uncached())))
+            .or_default()
+            .push(row);
+    }
+    let counted: Vec<&Vec<&Row>> = cells.values().filter(|cell| cell.len() >= 3).collect();
+    let shares = |cell: &Vec<&Row>| {
+        cell.iter()
+            .map(|row| (row.y - predict(row)) / predict(row).max(1e-9))
+            .collect::<Vec<f64>>()
+    };
+    // The spread within cells: that around the model holds the model's own errors.
+    let within = median(counted.iter().map(|cell| {
+        let middle = median(shares(cell).into_iter());
+        1.4826 * median(shares(cell).into_iter().map(|share| (share - middle).abs()))
+    }));
+    let off = |cell: &&Vec<&Row>| {
+        let share = median(shares(cell).into_iter()).abs();
+        // 1.25 σ/√n is a median's standard error.
+        (share > CELL_OFF.max(4.0 * 1.25 * within / (cell.len() as f64).sqrt())).then_some(share)
+    };
+    let wrong: Vec<(f64, &Vec<&Row>)> = counted
+        .iter()
+        .filter_map(|cell| Some((off(cell)?, *cell)))
+        .collect();
+    let worst = wrong.iter().max_by(|one, two| one.0.total_cmp(&two.0));
+    match worst {
+        Some((_, cell)) if wrong.len() as f64 > MOST_CELLS_OFF * counted.len() as f64 => {
+            Err(FitError::Crooked {
+                off: wrong.len(),
+                cells: counted.len(),
+                cached: median(cell.iter().map(|row| row.cached)) as u64,
+                uncached: median(cell.iter().map(|row| row.uncached())) as u64,
+                measured: median(cell.iter().map(|row| row.y)),
+                predicted: median(cell.iter().map(|row| predict(row))),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where groups of nearly equal values begin: what was counted differs from what was asked for by a block or two.
+fn clusters(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let mut starts: Vec<f64> = Vec::new();
+    for value in values {
+        if starts.last().is_none_or(|start| value > 1.25 * start + 16.0) {
+            starts.push(value);
+        }
+    }
+    starts
+}
+
+/// Lengths between the groups of measured ones: the last value of each group but the last.
+fn between_lengths(rows: &[Row]) -> Vec<f64> {
+    let starts = clusters(rows.iter().map(Row::uncached));
+    let last_below = |next: &f64| {
+        rows.iter()
+            .map(Row::uncached)
+            .filter(|length| length < next)
+            .fold(0.0, f64::max)
+    };
+    starts.iter().skip(1).take(MOST_LENGTHS).map(last_below).collect()
+}
+
+/// Half of z² near the model, and no more than a constant far from it.
+fn cost_of(z: f64) -> f64 {
+    z.min(4.0).powi(2) / 2.0
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    percentile(&values, 0.5)
+}

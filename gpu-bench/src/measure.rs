@@ -1,0 +1,310 @@
+//! A measurement from its first prompt to its files: any [`Source`] by any [`plan`](crate::plan).
+//!
+//! What ends it: intervals as narrow as was asked for, the most passes, the time, Ctrl-C, a worker that has other work, or
+//! a source that fails for good or too often. Whatever it was, the samples are on disk. A calibration is written where the
+//! fit holds; one that was not complete goes beside the file that was asked for (`….partial.json`), for nothing partial is written
+//! over an older whole one.
+
+use std::io::{ErrorKind, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::calibration::{Calibration, Ended, Range};
+use crate::fit::{self, Fit};
+use crate::plan::{PlanArgs, share};
+use crate::record::{self, Head, Measured, Record};
+use crate::report;
+use crate::sample::{Facts, Sample};
+use crate::source::{Source, SourceError};
+
+/// Failed probes in a row after which the source is given up.
+const MOST_FAILURES_IN_A_ROW: u32 = 3;
+
+/// Tokens that the chat template and the answer may take.
+const ROOM_TOKENS: u64 = 64;
+
+/// The options of what is written.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OutputArgs {
+    /// Where the calibration is written; samples and report go beside it.
+    #[arg(long, value_name = "FILE", default_value = "calibration.json")]
+    pub out: PathBuf,
+    /// Continue the unfinished measurement whose samples are beside FILE.
+    #[arg(long)]
+    pub resume: bool,
+    /// Least share of the variance that the fit has to explain.
+    #[arg(long, default_value_t = 0.95, value_parser = share)]
+    pub min_r2: f64,
+    /// Print the calibration as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Measures, fits, writes the files and prints the report.
+///
+/// # Errors
+/// If nothing was measured that can be trusted, or it cannot be written.
+pub async fn run<S: Source>(
+    source: &mut S,
+    plan: &PlanArgs,
+    output: &OutputArgs,
+) -> anyhow::Result<ExitCode> {
+    let head = Head {
+        version: record::VERSION,
+        place: source.place().to_owned(),
+        facts: source.facts().clone(),
+        grid: plan.grid(),
+        began_at_unix_s: unix_seconds(),
+    };
+    let mut record = if output.resume {
+        Record::resume(&output.out, head)?
+    } else {
+        Record::begin(&output.out, head)?
+    };
+    let (ended, failed) = samples(source, plan, &mut record).await?;
+    let calibration = match calibrate(&record, plan.seed, output.min_r2, ended, failed) {
+        Ok(calibration) => calibration,
+        Err(error) => bail!(error.context(refusal(&record, ended))),
+    };
+    write(output, record, &calibration)
+}
+
+/// Measures until it is enough; returns why it ended, and how many probes failed.
+///
+/// # Errors
+/// If the source fails for good or too often, or samples cannot be kept.
+pub async fn samples<S: Source>(
+    source: &mut S,
+    plan: &PlanArgs,
+    record: &mut Record,
+) -> anyhow::Result<(Ended, u32)> {
+    let longest = longest(source.facts());
+    let (grid, began) = (plan.grid(), Instant::now());
+    ensure!(
+        !grid.pass(0, longest).is_empty(),
+        "no cell of the grid fits into the model's context; try a shorter --uncached"
+    );
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    let (mut failed, mut in_a_row) = (0_u32, 0);
+    for pass in 0..plan.max_repeats.max(plan.repeats) {
+        let cells = grid.pass(pass, longest);
+        let bar = progress(cells.len(), pass, record.samples());
+        for cell in cells {
+            bar.inc(1);
+            if record.has(&cell) {
+                continue;
+            }
+            if began.elapsed() > plan.budget() {
+                bar.finish_and_clear();
+                return Ok((Ended::Budget, failed));
+            }
+            let measured = tokio::select! {
+                measured = source.measure(cell) => measured,
+                _ = &mut interrupt => {
+                    bar.finish_and_clear();
+                    return Ok((Ended::Interrupted, failed));
+                }
+            };
+            match measured {
+                Ok(sample) => {
+                    in_a_row = 0;
+                    record.add(Measured { cell, sample })?;
+                }
+                Err(SourceError::Busy(_)) if !record.samples().is_empty() => {
+                    bar.finish_and_clear();
+                    return Ok((Ended::Busy, failed));
+                }
+                Err(error) if error.is_final() => bail!(error),
+                Err(error) => {
+                    in_a_row += 1;
+                    failed += 1;
+                    ensure!(
+                        in_a_row < MOST_FAILURES_IN_A_ROW,
+                        anyhow::Error::new(error).context("the worker fails too often")
+                    );
+                }
+            }
+        }
+        bar.finish_and_clear();
+        let probes = record.samples().len() + failed as usize;
+        ensure!(
+            failed as usize * 5 <= probes,
+            "{failed} of {probes} probes failed"
+        );
+        if pass + 1 >= plan.repeats && enough(plan, record) {
+            return Ok((Ended::Precise, failed));
+        }
+    }
+    Ok((Ended::Passes, failed))
+}
+
+/// Tokens that a prompt may have at most: what the model takes, and what the cache holds beside the next prompt.
+fn longest(facts: &Facts) -> Option<u64> {
+    let context = facts
+        .context_tokens
+        .map(|tokens| tokens.saturating_sub(ROOM_TOKENS));
+    let cache = facts.capacity_tokens.map(|tokens| tokens / 10 * 9);
+    context.into_iter().chain(cache).min()
+}
+
+fn enough(plan: &PlanArgs, record: &Record) -> bool {
+    fit::fit(&bare(record.samples()), plan.seed).is_ok_and(|fit| plan.is_enough(&fit))
+}
+
+/// The fit of a record, if it holds.
+///
+/// # Errors
+/// With the reason, if it does not.
+pub fn calibrate(
+    record: &Record,
+    seed: u64,
+    min_r2: f64,
+    ended: Ended,
+    failed: u32,
+) -> anyhow::Result<Calibration> {
+    let samples = bare(record.samples());
+    let fit = fit::fit(&samples, seed)?;
+    fit::accept(&fit, &samples, min_r2)?;
+    Ok(calibration(record, fit, ended, failed))
+}
+
+fn calibration(record: &Record, fit: Fit, ended: Ended, failed: u32) -> Calibration {
+    let head = record.head();
+    let samples = record.samples();
+    let range = |value: fn(&Sample) -> u64| {
+        let values = || samples.iter().map(|measured| value(&measured.sample));
+        (values().min().unwrap_or(0), values().max().unwrap_or(0))
+    };
+    let shares: Vec<f64> = head
+        .facts
+        .roofline
+        .iter()
+        .flat_map(|roofline| {
+            samples
+                .iter()
+                .filter_map(|measured| roofline.share(&measured.sample))
+        })
+        .collect();
+    let partly = |measured: &&Measured| {
+        (measured.sample.cached.0 as f64) < 0.75 * measured.cell.cached_tokens as f64 - ROOM_TOKENS as f64
+    };
+    Calibration {
+        version: crate::calibration::VERSION,
+        worker: head.place.clone(),
+        model: head.facts.model.clone(),
+        measured_at_unix_s: unix_seconds(),
+        bench: concat!("gpu-bench ", env!("CARGO_PKG_VERSION")).to_owned(),
+        facts: head.facts.clone(),
+        grid: head.grid.clone(),
+        passes: samples
+            .iter()
+            .map(|measured| measured.cell.pass + 1)
+            .max()
+            .unwrap_or(0),
+        clock: samples
+            .first()
+            .map(|measured| measured.sample.clock)
+            .unwrap_or_default(),
+        ended,
+        range: Range {
+            history: range(|sample| sample.cached.0),
+            uncached: range(|sample| sample.uncached.0),
+        },
+        fit,
+        best_roofline_share: shares.into_iter().reduce(f64::max),
+        failed_probes: failed,
+        partly_cached_probes: samples.iter().filter(partly).count() as u32,
+    }
+}
+
+fn write(output: &OutputArgs, record: Record, calibration: &Calibration) -> anyhow::Result<ExitCode> {
+    let whole = !matches!(calibration.ended, Ended::Interrupted | Ended::Busy);
+    let path = if whole {
+        output.out.clone()
+    } else {
+        output.out.with_extension("partial.json")
+    };
+    record::replace(
+        &path,
+        (serde_json::to_string_pretty(calibration)? + "\n").as_bytes(),
+    )?;
+    let samples = if whole {
+        record.complete()?
+    } else {
+        record.part().to_owned()
+    };
+    let text = if output.json {
+        serde_json::to_string_pretty(calibration)?
+    } else {
+        format!(
+            "{}\n\nwritten to {}; samples: {}",
+            report::text(calibration),
+            path.display(),
+            samples.display()
+        )
+    };
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
+    }
+    if whole {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stderr = &mut std::io::stderr().lock();
+    let _ = writeln!(
+        stderr,
+        "not complete: {} is as it was; --resume continues",
+        output.out.display()
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+fn refusal(record: &Record, ended: Ended) -> String {
+    let on = match ended {
+        Ended::Interrupted | Ended::Busy | Ended::Budget => "; --resume continues",
+        Ended::Precise | Ended::Passes => "",
+    };
+    format!(
+        "no calibration was written; the {} samples are in {}{on}",
+        record.samples().len(),
+        record.part().display()
+    )
+}
+
+/// The samples without their cells.
+#[must_use]
+pub fn bare(measured: &[Measured]) -> Vec<Sample> {
+    measured.iter().map(|measured| measured.sample).collect()
+}
+
+fn progress(cells: usize, pass: u32, before: &[Measured]) -> ProgressBar {
+    let bar = ProgressBar::new(cells as u64);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:32} {pos}/{len} prompts, {eta} left {msg}")
+    {
+        bar.set_style(style);
+    }
+    bar.set_prefix(format!("pass {}", pass + 1));
+    if !before.is_empty() {
+        bar.set_message(format!("({} before)", before.len()));
+    }
+    bar
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// A runtime of one thread: what measures time should not share its processor with itself.
+///
+/// # Errors
+/// If the system refuses.
+pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.context("no runtime")
+}

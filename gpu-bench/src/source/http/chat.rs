@@ -1,0 +1,219 @@
+//! One streamed chat completion: when its tokens came, and what the worker says of it.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use http_body_util::BodyExt as _;
+use policy::units::{Millis, Tokens};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Client, ProbeError};
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Prompt tokens that came from the cache, as the worker counted.
+    pub cached: Tokens,
+    /// Prompt tokens that had to be computed.
+    pub uncached: Tokens,
+    /// Tokens of the answer, as the worker counted.
+    pub generated: u64,
+    /// From the request to its first content, by this program's clock.
+    pub first: Millis,
+    /// From the request to its last content.
+    pub last: Millis,
+    /// Time to first token less time in the queue, by the engine's clock, if it tells.
+    pub engine: Option<Millis>,
+    /// In which tiers the cached tokens were, if the engine tells: (name, tokens).
+    pub tiers: Vec<(String, Tokens)>,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+    metrics: Option<Metrics>,
+    sglext: Option<Sglext>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    delta: Option<Delta>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    content: Option<String>,
+    #[serde(alias = "reasoning")]
+    reasoning_content: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Usage {
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+    prompt_tokens_details: Option<Details>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Details {
+    cached_tokens: Option<u64>,
+}
+
+/// vLLM's, with `--enable-per-request-metrics`.
+#[derive(Clone, Copy, Deserialize)]
+struct Metrics {
+    time_to_first_token_ms: Option<f64>,
+    queue_time_ms: Option<f64>,
+}
+
+/// SGLang's, with `return_cached_tokens_details`.
+#[derive(Deserialize)]
+struct Sglext {
+    cached_tokens_details: Option<serde_json::Map<String, Value>>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The model.
+    pub model: &'a str,
+    /// The one user message.
+    pub prompt: &'a str,
+    /// Tokens of the answer.
+    pub tokens: u32,
+    /// Ask SGLang in which tiers the cached tokens were.
+    pub tiers: bool,
+}
+
+impl Client {
+    /// Sends a prompt as one user message and reads the streamed answer.
+    ///
+    /// # Errors
+    /// If there is no streamed answer with content and usage.
+    pub async fn chat(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
+        self.in_time(self.exchange(ask)).await
+    }
+
+    async fn exchange(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
+        let mut body = serde_json::json!({
+            "model": ask.model,
+            "messages": [{"role": "user", "content": ask.prompt}],
+            "max_tokens": ask.tokens,
+            "ignore_eos": true,
+            "temperature": 0,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        if ask.tiers {
+            body["return_cached_tokens_details"] = Value::Bool(true);
+        }
+        let body = Bytes::from(body.to_string());
+        let sent = Instant::now();
+        let response = self
+            .send(Method::POST, "/v1/chat/completions", Some(body))
+            .await?;
+        let kind = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|kind| kind.to_str().ok())
+            .unwrap_or_default();
+        if !kind.starts_with("text/event-stream") {
+            return Err(ProbeError::NotStreaming(kind.to_owned()));
+        }
+        let mut body = response.into_body();
+        let mut reading = Reading::default();
+        let mut events = sse::Events::default();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ProbeError::Connection(error.into()))?;
+            let Some(bytes) = frame.data_ref() else { continue };
+            let at = sent.elapsed();
+            events
+                .push(bytes, |data| reading.event(data, at))
+                .map_err(|error| ProbeError::Malformed(error.to_string()))?;
+        }
+        reading.finish()
+    }
+}
+
+/// What was read of a stream so far.
+#[derive(Default)]
+struct Reading {
+    first: Option<Duration>,
+    last: Duration,
+    usage: Option<Usage>,
+    metrics: Option<Metrics>,
+    tiers: Vec<(String, Tokens)>,
+    fault: Option<String>,
+}
+
+impl Reading {
+    fn event(&mut self, data: &[u8], at: Duration) {
+        if data == b"[DONE]" {
+            return;
+        }
+        let chunk: Chunk = match serde_json::from_slice(data) {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                self.fault = Some(error.to_string());
+                return;
+            }
+        };
+        if let Some(error) = chunk.error {
+            self.fault = Some(error.to_string());
+        }
+        self.usage = chunk.usage.or(self.usage);
+        self.metrics = chunk.metrics.or(self.metrics);
+        if let Some(details) = chunk.sglext.and_then(|sglext| sglext.cached_tokens_details) {
+            let tier = |(name, tokens): (String, Value)| Some((name, Tokens(tokens.as_u64()?)));
+            self.tiers = details.into_iter().filter_map(tier).collect();
+        }
+        let delta = chunk.choices.into_iter().next().and_then(|choice| choice.delta);
+        let spoke = delta.is_some_and(|delta| {
+            [delta.content, delta.reasoning_content]
+                .into_iter()
+                .flatten()
+                .any(|text| !text.is_empty())
+        });
+        if spoke {
+            self.first.get_or_insert(at);
+            self.last = at;
+        }
+    }
+
+    fn finish(self) -> Result<Answer, ProbeError> {
+        if let Some(fault) = self.fault {
+            return Err(ProbeError::Malformed(fault));
+        }
+        let first = self.first.ok_or(ProbeError::Incomplete("content"))?;
+        let usage = self.usage.ok_or(ProbeError::Incomplete("usage"))?;
+        // vLLM leaves the details out where nothing was cached.
+        let cached = usage
+            .prompt_tokens_details
+            .and_then(|details| details.cached_tokens)
+            .unwrap_or(0);
+        let engine = self.metrics.and_then(|metrics| {
+            let ttft = metrics.time_to_first_token_ms?;
+            Some(ttft - metrics.queue_time_ms.unwrap_or(0.0)).filter(|prefill| *prefill > 0.0)
+        });
+        Ok(Answer {
+            cached: Tokens(cached),
+            uncached: Tokens(usage.prompt_tokens).saturating_sub(Tokens(cached)),
+            generated: usage.completion_tokens,
+            first: millis(first),
+            last: millis(self.last),
+            engine: engine.map(Millis),
+            tiers: self.tiers,
+        })
+    }
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis(duration.as_secs_f64() * 1e3)
+}

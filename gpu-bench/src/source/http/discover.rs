@@ -1,0 +1,204 @@
+//! What a worker is: engine, model, context, cache.
+//!
+//! Everything but the model may remain unknown; no engine answers all of these paths.
+
+use policy::units::Tokens;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Client, ProbeError};
+use crate::sample::Facts;
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Card>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Card {
+    id: String,
+    max_model_len: Option<u64>,
+    owned_by: Option<String>,
+}
+
+/// Asks a worker what it is. `wanted` is the model to measure; otherwise it is the first that the worker names.
+///
+/// # Errors
+/// If it cannot be reached, or names no model and none was wanted.
+pub async fn facts(client: &Client, wanted: Option<&str>) -> Result<Facts, ProbeError> {
+    let card = model(client, wanted).await?;
+    let mut facts = Facts {
+        model: card.id,
+        context_tokens: card.max_model_len,
+        engine: card.owned_by,
+        ..Facts::default()
+    };
+    version(client, &mut facts).await;
+    capabilities(client, &mut facts).await;
+    server_info(client, &mut facts).await;
+    if let Ok(page) = client.text("/metrics").await {
+        cache_config(&page, &mut facts);
+    }
+    Ok(facts)
+}
+
+async fn model(client: &Client, wanted: Option<&str>) -> Result<Card, ProbeError> {
+    let unknown = |id: &str| Card {
+        id: id.to_owned(),
+        max_model_len: None,
+        owned_by: None,
+    };
+    match (client.json::<Models>("/v1/models").await, wanted) {
+        (Ok(models), Some(wanted)) => Ok(models
+            .data
+            .into_iter()
+            .find(|card| card.id == wanted)
+            .unwrap_or_else(|| unknown(wanted))),
+        (Ok(models), None) => models.data.into_iter().next().ok_or(ProbeError::NoModel),
+        (Err(error @ (ProbeError::Connection(_) | ProbeError::Unauthorised { .. })), _)
+        | (Err(error), None) => Err(error),
+        (Err(_), Some(wanted)) => Ok(unknown(wanted)),
+    }
+}
+
+/// vLLM's `/version`.
+async fn version(client: &Client, facts: &mut Facts) {
+    let Ok(answer) = client.json::<Value>("/version").await else {
+        return;
+    };
+    if let (Some(engine), Some(version)) = (&mut facts.engine, answer["version"].as_str()) {
+        engine.push(' ');
+        engine.push_str(version);
+    }
+}
+
+/// The `tailroute` dialect's document, of the engines that speak it.
+async fn capabilities(client: &Client, facts: &mut Facts) {
+    let Ok(answer) = client.json::<Value>("/v1/tailroute").await else {
+        return;
+    };
+    let text = |key: &str| answer[key].as_str().map(str::to_owned);
+    facts.block_tokens = answer["block_size"].as_u64();
+    facts.capacity_tokens = answer["capacity_tokens"].as_u64();
+    facts.engine = facts.engine.take().or_else(|| text("engine"));
+    facts.device = text("device");
+    facts.driver = text("driver");
+    facts.software = text("software");
+}
+
+/// SGLang's.
+async fn server_info(client: &Client, facts: &mut Facts) {
+    let answer = match client.json::<Value>("/server_info").await {
+        Ok(answer) => answer,
+        Err(_) => match client.json::<Value>("/get_server_info").await {
+            Ok(answer) => answer,
+            Err(_) => return,
+        },
+    };
+    if let Some(version) = answer["version"].as_str() {
+        facts.engine = Some(format!("sglang {version}"));
+    }
+    facts.block_tokens = facts.block_tokens.or(answer["page_size"].as_u64());
+    facts.capacity_tokens = facts.capacity_tokens.or(answer["max_total_num_tokens"].as_u64());
+}
+
+/// What the metrics say of the cache.
+fn cache_config(page: &str, facts: &mut Facts) {
+    let label = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(&format!("{name}=\""))?;
+        rest.split_once('"')?.0.parse::<u64>().ok()
+    };
+    for line in page.lines().filter(|line| line.contains(":cache_config_info{")) {
+        let block = label(line, "block_size").or_else(|| label(line, "page_size"));
+        facts.block_tokens = facts.block_tokens.or(block);
+        let blocks = label(line, "num_gpu_blocks");
+        let capacity = blocks
+            .zip(block)
+            .map(|(blocks, block)| blocks.saturating_mul(block));
+        facts.capacity_tokens = facts.capacity_tokens.or(capacity);
+    }
+}
+
+/// What a worker has to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// Requests that run or wait.
+    pub requests: f64,
+    /// Requests that it has finished since its start, if it says.
+    pub finished: Option<f64>,
+}
+
+/// Asks a worker what it has to do.
+///
+/// # Errors
+/// If it cannot be asked, or does not say.
+pub async fn load(client: &Client) -> Result<Load, ProbeError> {
+    let page = match client.text("/metrics").await {
+        Ok(page) => page,
+        Err(ProbeError::Status { .. }) => return Err(ProbeError::NoMetrics),
+        Err(error) => return Err(error),
+    };
+    let either = |vllm: &str, sglang: &str| sum(&page, vllm).or_else(|| sum(&page, sglang));
+    let running = either("vllm:num_requests_running", "sglang:num_running_reqs");
+    let waiting = either("vllm:num_requests_waiting", "sglang:num_queue_reqs");
+    let (Some(running), Some(waiting)) = (running, waiting) else {
+        return Err(ProbeError::NoMetrics);
+    };
+    Ok(Load {
+        requests: running + waiting,
+        finished: either("vllm:request_success_total", "sglang:num_requests_total"),
+    })
+}
+
+/// A metric's values, added up; `None` if it is not on the page.
+fn sum(page: &str, name: &str) -> Option<f64> {
+    let values = page.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        if !rest.starts_with(['{', ' ']) {
+            return None;
+        }
+        // A timestamp may follow; labels may hold spaces.
+        let after = rest.rsplit_once('}').map_or(rest, |(_, after)| after);
+        after.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    values.reduce(|sum, value| sum + value)
+}
+
+/// A tier's share of what was cached.
+#[must_use]
+pub fn tier_of(tiers: &[(String, Tokens)], name: &str) -> Tokens {
+    tiers
+        .iter()
+        .find(|(tier, _)| tier == name)
+        .map_or(Tokens(0), |(_, tokens)| *tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_the_sum_of_its_lines_and_no_other_metrics() {
+        let page =
+            "# TYPE a gauge\na{engine=\"0\",m=\"x y\"} 1.0\na{engine=\"1\"} 2\na_total 7\nb 5 1700000\n";
+        assert_eq!(sum(page, "a"), Some(3.0));
+        assert_eq!(sum(page, "b"), Some(5.0));
+        assert_eq!(sum(page, "c"), None);
+    }
+
+    #[test]
+    fn block_size_and_capacity_are_read_from_the_metrics_of_either_engine() {
+        let mut facts = Facts::default();
+        cache_config(
+            "vllm:cache_config_info{block_size=\"32\",num_gpu_blocks=\"100\"} 1.0\n",
+            &mut facts,
+        );
+        assert_eq!(
+            (facts.block_tokens, facts.capacity_tokens),
+            (Some(32), Some(3200))
+        );
+        let mut facts = Facts::default();
+        cache_config("sglang:cache_config_info{page_size=\"1\"} 1.0\n", &mut facts);
+        assert_eq!((facts.block_tokens, facts.capacity_tokens), (Some(1), None));
+    }
+}

@@ -1,0 +1,228 @@
+//! Cells as prompts.
+//!
+//! A cell's history is the beginning of one long text, the same for all cells of this measurement, so that a long history
+//! warms a short one; a request of its own primes it, and what the worker reports as cached tells whether it is there. Its
+//! new part is words that nobody has sent before, in this measurement or in an earlier one: the clock is in their seed.
+//! Tokens are counted by the worker's `usage`, not by a tokenizer here; two prompts at the beginning tell how many a word is.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+use super::chat::{Answer, Ask};
+use super::discover::{self, Load};
+use super::{Client, ProbeError};
+use crate::sample::{Cell, Clock, Facts, Sample};
+use crate::source::{Source, SourceError};
+
+/// Tokens asked for: the first may be an invisible one.
+const RESPONSE_TOKENS: u32 = 4;
+/// Between two looks at a worker that has other work.
+const LOOK: Duration = Duration::from_millis(250);
+/// Prompts in a row that may share the worker with others' before it is left alone.
+const MOST_TRIES: u32 = 5;
+
+/// The name of the history's text; those that are sent once are counted from here.
+const HISTORY: u64 = 0;
+
+/// A worker that is measured.
+#[derive(Debug)]
+pub struct Worker {
+    client: Client,
+    facts: Facts,
+    /// Decides the words.
+    nonce: u64,
+    /// Texts that were sent once.
+    named: u64,
+    /// Tokens of the chat template around a message, and per word of ours.
+    overhead: f64,
+    tokens_per_word: f64,
+    primed: HashSet<u64>,
+    clock: Clock,
+    /// How long it is waited for a worker that has other work; `None`: it is not looked.
+    polite: Option<Duration>,
+}
+
+impl Worker {
+    /// Asks a worker what it is, learns how many tokens a word is, and makes sure that it caches and says so.
+    ///
+    /// # Errors
+    /// If it cannot be measured.
+    pub async fn prepare(
+        client: Client,
+        model: Option<&str>,
+        polite: Option<Duration>,
+    ) -> Result<Self, SourceError> {
+        let facts = discover::facts(&client, model).await?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut worker = Self {
+            client,
+            facts,
+            nonce: now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32),
+            named: HISTORY,
+            overhead: 0.0,
+            tokens_per_word: 1.0,
+            primed: HashSet::new(),
+            clock: Clock::Client,
+            polite,
+        };
+        worker.be_polite().await?;
+        let (short, long) = (worker.fresh(128), worker.fresh(512));
+        let tokens = |answer: &Answer| (answer.uncached + answer.cached).as_f64();
+        let few = worker.ask(&short).await?;
+        let many = worker.ask(&long).await?;
+        worker.tokens_per_word = ((tokens(&many) - tokens(&few)) / 384.0).max(0.1);
+        worker.overhead = (tokens(&few) - 128.0 * worker.tokens_per_word).max(0.0);
+        let again = worker.ask(&long).await?;
+        if again.cached.0 == 0 {
+            return Err(ProbeError::NoCache.into());
+        }
+        if [&few, &many, &again]
+            .into_iter()
+            .all(|answer| answer.engine.is_some())
+        {
+            worker.clock = Clock::Engine;
+        }
+        Ok(worker)
+    }
+
+    /// Goes by this program's clock, whatever the engine tells.
+    pub fn use_own_clock(&mut self) {
+        self.clock = Clock::Client;
+    }
+
+    /// What sends its prompts.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What is known of it, to be completed by who knows more.
+    pub fn facts_mut(&mut self) -> &mut Facts {
+        &mut self.facts
+    }
+
+    /// A text of about so many tokens that nobody has sent before.
+    pub fn fresh_tokens(&mut self, tokens: f64) -> String {
+        let words = self.words_of(tokens).max(1);
+        self.fresh(words)
+    }
+
+    fn fresh(&mut self, words: u64) -> String {
+        self.named += 1;
+        self.text(self.named, words)
+    }
+
+    fn words_of(&self, tokens: f64) -> u64 {
+        (tokens / self.tokens_per_word).round().max(0.0) as u64
+    }
+
+    /// The first `count` words of a text.
+    fn text(&self, name: u64, count: u64) -> String {
+        let mut rng = Pcg64::seed_from_u64(self.nonce ^ name.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut text = String::with_capacity(6 * count as usize);
+        for _ in 0..count {
+            text.push(' ');
+            (0..rng.random_range(3..=5)).for_each(|_| text.push(char::from(rng.random_range(b'a'..=b'z'))));
+        }
+        text
+    }
+
+    async fn ask(&self, prompt: &str) -> Result<Answer, ProbeError> {
+        let ask = Ask {
+            model: &self.facts.model,
+            prompt,
+            tokens: RESPONSE_TOKENS,
+            tiers: false,
+        };
+        self.client.chat(ask).await
+    }
+
+    /// The prompt of a cell, its history primed.
+    async fn prompt(&mut self, cell: Cell) -> Result<String, ProbeError> {
+        // The template's own tokens are part of the history, where there is one.
+        let (history, uncached) = (cell.cached_tokens as f64, cell.uncached_tokens as f64);
+        if cell.cached_tokens == 0 {
+            return Ok(self.fresh_tokens(uncached - self.overhead));
+        }
+        let prefix = self.text(HISTORY, self.words_of(history - self.overhead).max(1));
+        if !self.primed.contains(&cell.cached_tokens) {
+            self.ask(&prefix).await?;
+            self.primed.insert(cell.cached_tokens);
+        }
+        Ok(prefix + &self.fresh_tokens(uncached))
+    }
+
+    fn sample(&mut self, cell: Cell, answer: &Answer) -> Result<Sample, ProbeError> {
+        if (answer.cached.as_f64()) < 0.75 * cell.cached_tokens as f64 {
+            // Evicted in the meantime: the next cell with this history primes it again.
+            self.primed.remove(&cell.cached_tokens);
+        }
+        let prefill = match self.clock {
+            Clock::Engine => answer
+                .engine
+                .ok_or(ProbeError::Incomplete("metrics of the engine"))?,
+            Clock::Client => answer.first,
+        };
+        Ok(Sample {
+            cached: answer.cached,
+            uncached: answer.uncached,
+            prefill,
+            clock: self.clock,
+            flops: None,
+            bytes: None,
+        })
+    }
+
+    /// Waits until the worker has nothing to do; what it says then.
+    async fn be_polite(&self) -> Result<Option<Load>, SourceError> {
+        let Some(patience) = self.polite else {
+            return Ok(None);
+        };
+        let began = Instant::now();
+        loop {
+            let load = discover::load(&self.client).await?;
+            if load.requests == 0.0 {
+                return Ok(Some(load));
+            }
+            if began.elapsed() >= patience {
+                return Err(SourceError::Busy(patience));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Whether somebody else's requests have ended since `before`, beside `own` of ours.
+    async fn others_since(&self, before: Option<Load>, own: f64) -> Result<bool, SourceError> {
+        let Some(before) = before.and_then(|load| load.finished) else {
+            return Ok(false);
+        };
+        let now = discover::load(&self.client).await?;
+        Ok(now.finished.is_some_and(|finished| finished > before + own))
+    }
+}
+
+impl Source for Worker {
+    fn place(&self) -> &str {
+        self.client.base()
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    async fn measure(&mut self, cell: Cell) -> Result<Sample, SourceError> {
+        for _ in 0..MOST_TRIES {
+            let prompt = self.prompt(cell).await?;
+            let before = self.be_polite().await?;
+            let answer = self.ask(&prompt).await?;
+            // Where others have ended as well, its time was not its own.
+            if !self.others_since(before, 1.0).await? {
+                return Ok(self.sample(cell, &answer)?);
+            }
+        }
+        Err(SourceError::Busy(self.polite.unwrap_or_default()))
+    }
+}
