@@ -10,7 +10,8 @@
 //! Between trace and workers stands what the router is made of: [`crate::route::decide`] over snapshots from
 //! [`PendingWork`](crate::estimate::PendingWork) and [`Utilisation`](crate::estimate::Utilisation), told of sends and
 //! first tokens as the router is, and [`crate::slo`] for what a worker may drop first. What it believes about caches is
-//! a [`View`]: the truth, the router's mirrors and index, or delayed and lossy events.
+//! a [`View`]: the truth, the router's mirrors and index, or delayed and lossy events. Of several routers ([`Routers`]) each
+//! has beliefs and books of its own, and hears of what the others do late, in part, or not at all.
 //!
 //! # Time
 //! Load ρ is of the capacity without any cache: the trace's clock is stretched so that `Σ(α·prompt + β)/W` per second
@@ -29,6 +30,7 @@ mod events;
 mod holding;
 mod ordered;
 mod report;
+mod routers;
 mod run;
 mod server;
 mod view;
@@ -39,6 +41,7 @@ mod tests;
 
 pub use cache_rule::{CacheRule, UnknownCacheRule};
 pub use report::{FleetReport, TurnRecord};
+pub use routers::{Routers, Sharing};
 pub use run::{Choice, run, run_observed};
 pub use view::View;
 pub use workload::{Workload, WorkloadError};
@@ -136,7 +139,9 @@ pub struct FleetConfig {
     pub cache: CacheRule,
     /// Order of their queues.
     pub order: Order,
-    /// Whether turns wait in the router while their workers are busy.
+    /// The routers before them.
+    pub routers: Routers,
+    /// Whether turns wait in the router while their workers are busy; only where it is a single one.
     pub hold: Option<Hold>,
     /// What the router believes of their caches.
     pub view: View,
@@ -170,6 +175,7 @@ impl FleetConfig {
             utilisation_window: Millis(60_000.0),
             cache: CacheRule::Lru,
             order: Order::Fifo,
+            routers: Routers::default(),
             hold: None,
             view: View::Mirror,
             learn_costs: true,

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::cache_rule::CacheRule;
 use super::ordered::OrderedWork;
+use super::routers::Foreign;
 use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
@@ -22,7 +23,7 @@ pub(super) struct Load {
     pub(super) pending: PendingWork,
     ordered: OrderedWork,
     utilisation: Utilisation,
-    in_flight: u32,
+    pub(super) in_flight: u32,
     pub(super) ready: bool,
     learned: LearnedCost,
     /// When the worker's last first token passed: the earliest that the next prefill can have begun.
@@ -42,6 +43,7 @@ pub(super) struct Sent {
     sent_at: Millis,
     cost: PrefillCost,
     wait: Millis,
+    pub(super) prefill: Millis,
     utilisation: f64,
     pub(super) predicted_ttft: Millis,
     /// What an ordered queue is sorted by.
@@ -53,6 +55,8 @@ pub(super) struct Brain<'a> {
     pub(super) config: &'a FleetConfig,
     pub(super) loads: Vec<Load>,
     pub(super) beliefs: Beliefs,
+    /// What other routers told of their turns, by turn.
+    pub(super) foreign: FxHashMap<u32, Foreign>,
     last_worker: FxHashMap<ConversationId, WorkerId>,
     controller: Controller,
     pub(super) sequence: u64,
@@ -62,8 +66,36 @@ pub(super) struct Brain<'a> {
     pub(super) views: Vec<WorkerView>,
 }
 
+impl Load {
+    /// A turn went there, of whichever router.
+    pub(super) fn sent(&mut self, now: Millis, turn: u32, prefill: Millis, key: f64) -> Ticket {
+        self.in_flight += 1;
+        self.utilisation.add(now, prefill);
+        self.ordered.sent(now, turn, key, prefill);
+        self.pending.sent(now, prefill)
+    }
+
+    /// Its first token passed.
+    pub(super) fn first_token(&mut self, now: Millis, turn: u32, ticket: Option<Ticket>) {
+        if let Some(ticket) = ticket {
+            self.pending.first_token(now, ticket);
+            self.ordered.done(now, turn);
+        }
+        self.last_first_token = now;
+    }
+
+    /// It is there no longer. What never began stops counting.
+    pub(super) fn ended(&mut self, now: Millis, turn: u32, ticket: Option<Ticket>) {
+        self.in_flight -= 1;
+        if let Some(ticket) = ticket {
+            self.pending.gone(now, ticket);
+            self.ordered.done(now, turn);
+        }
+    }
+}
+
 impl<'a> Brain<'a> {
-    pub(super) fn new(config: &'a FleetConfig, block_tokens: u32) -> Self {
+    pub(super) fn new(config: &'a FleetConfig, block_tokens: u32, seed: u64) -> Self {
         let capacities: Vec<Tokens> = config.workers.iter().map(|worker| worker.capacity).collect();
         let load = |worker: &WorkerSpec| Load {
             pending: PendingWork::new(),
@@ -76,7 +108,8 @@ impl<'a> Brain<'a> {
         };
         Self {
             loads: config.workers.iter().map(load).collect(),
-            beliefs: Beliefs::new(config.view, &capacities, block_tokens, config.seed),
+            beliefs: Beliefs::new(config.view, &capacities, block_tokens, seed),
+            foreign: FxHashMap::default(),
             last_worker: FxHashMap::default(),
             controller: Controller::new(&capacities, 1.0),
             sequence: 0,
@@ -182,15 +215,9 @@ impl<'a> Brain<'a> {
         let (worker, terms) = (decision.chosen, decision.chosen());
         let cost = self.views[worker].cost;
         let prefill = cost.prefill(terms.uncached, terms.cached);
-        let load = &mut self.loads[worker];
-        load.in_flight += 1;
-        load.utilisation.add(now, prefill);
-        let ticket = load.pending.sent(now, prefill);
         let key = self.config.order.key(arrived, prefill, self.config.target.ttft);
-        load.ordered.sent(now, turn, key, prefill);
-        let last = self
-            .last_worker
-            .insert(item.conversation, WorkerId(worker as u32));
+        let ticket = self.loads[worker].sent(now, turn, prefill, key);
+        let last = self.placed(item.conversation, worker);
         let left = last.map(WorkerId::index).filter(|last| *last != worker);
         Sent {
             worker,
@@ -202,10 +229,16 @@ impl<'a> Brain<'a> {
             sent_at: now,
             cost,
             wait: Millis(terms.wait_ms),
+            prefill,
             utilisation: self.views[worker].utilisation,
             predicted_ttft: now.saturating_sub(arrived) + terms.predicted_ttft(),
             key,
         }
+    }
+
+    /// The conversation is at this worker from now on. Returns where it was.
+    pub(super) fn placed(&mut self, conversation: ConversationId, worker: usize) -> Option<WorkerId> {
+        self.last_worker.insert(conversation, WorkerId(worker as u32))
     }
 
     /// Tokens at the end of the conversation that the worker may drop first.
@@ -243,11 +276,8 @@ impl<'a> Brain<'a> {
         (uncached, cached): (Tokens, Tokens),
     ) -> Option<usize> {
         let load = &mut self.loads[sent.worker];
-        if let Some(ticket) = sent.ticket.take() {
-            load.pending.first_token(now, ticket);
-            load.ordered.done(now, sent.turn);
-        }
         let began = load.last_first_token.max(sent.sent_at);
+        load.first_token(now, sent.turn, sent.ticket.take());
         let before = load.learned.cost();
         load.learned.observe(uncached, cached, now.saturating_sub(began));
         if self.config.learn_costs {
@@ -255,7 +285,6 @@ impl<'a> Brain<'a> {
             let factor = load.learned.cost().times_as_long_as(&before, typical);
             load.pending.repriced(factor);
         }
-        load.last_first_token = now;
         let left = sent
             .left
             .take()
@@ -265,8 +294,15 @@ impl<'a> Brain<'a> {
         Some(left)
     }
 
-    /// The answer is complete. Returns how many of the conversation's last tokens the worker may drop first.
-    pub(super) fn answered(&mut self, sent: Sent, item: &Item, next_prompt: Option<Tokens>) -> Tokens {
+    /// The answer is complete. Returns what the turn was, and how many of the conversation's last tokens the worker may
+    /// drop first.
+    pub(super) fn answered(
+        &mut self,
+        now: Millis,
+        sent: Sent,
+        item: &Item,
+        next_prompt: Option<Tokens>,
+    ) -> (ServedTurn, Tokens) {
         let total = item.prompt + item.response;
         let evict_first = match (self.config.cache, next_prompt) {
             (CacheRule::Threshold(least), _) if total < least => total,
@@ -274,21 +310,20 @@ impl<'a> Brain<'a> {
             (CacheRule::LengthAware, Some(next)) => sent.evict_first.saturating_sub(next),
             _ => sent.evict_first,
         };
-        self.loads[sent.worker].in_flight -= 1;
-        if self.config.cache == CacheRule::Adaptive {
-            self.controller.served(&ServedTurn {
-                worker: WorkerId(sent.worker as u32),
-                conversation: item.conversation.0,
-                prompt: item.prompt,
-                history: item.prompt.saturating_sub(item.new_tokens),
-                length: total,
-                cost: sent.cost,
-                wait: sent.wait,
-                objective: self.config.target.ttft,
-                next_prompt: self.config.target.next_prompt,
-                utilisation: sent.utilisation,
-            });
-        }
+        self.loads[sent.worker].ended(now, sent.turn, sent.ticket);
+        let served = ServedTurn {
+            worker: WorkerId(sent.worker as u32),
+            conversation: item.conversation.0,
+            prompt: item.prompt,
+            history: item.prompt.saturating_sub(item.new_tokens),
+            length: total,
+            cost: sent.cost,
+            wait: sent.wait,
+            objective: self.config.target.ttft,
+            next_prompt: self.config.target.next_prompt,
+            utilisation: sent.utilisation,
+        };
+        self.learn(&served);
         self.beliefs.settled(
             sent.worker,
             (&item.chain, &item.reply),
@@ -296,17 +331,19 @@ impl<'a> Brain<'a> {
             evict_first,
             total,
         );
-        evict_first
+        (served, evict_first)
+    }
+
+    /// A turn was served, by whichever router.
+    pub(super) fn learn(&mut self, served: &ServedTurn) {
+        if self.config.cache == CacheRule::Adaptive {
+            self.controller.served(served);
+        }
     }
 
     /// The worker died under the turn.
     pub(super) fn failed(&mut self, now: Millis, sent: Sent, item: &Item) {
-        let load = &mut self.loads[sent.worker];
-        load.in_flight -= 1;
-        if let Some(ticket) = sent.ticket {
-            load.pending.gone(now, ticket);
-            load.ordered.done(now, sent.turn);
-        }
+        self.loads[sent.worker].ended(now, sent.turn, sent.ticket);
         self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
     }
 

@@ -20,6 +20,10 @@ pub(super) enum Event {
     Look,
     /// A batch of cache events reaches the router.
     Delivered { worker: u32 },
+    /// What one router said reaches the others.
+    Heard,
+    /// Every router says what it has under way.
+    RollCall,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,10 @@ impl Agenda {
         let order = self.made;
         self.made += 1;
         self.heap.push(Entry { at, order, event });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
     }
 
     pub(super) fn next(&mut self) -> Option<(Millis, Event)> {

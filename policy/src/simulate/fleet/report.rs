@@ -14,6 +14,8 @@ pub struct FleetReport {
     pub policy: String,
     /// What workers drop first.
     pub cache: String,
+    /// How many routers there were, and how they told each other: `3:alone`, `3:5:0.01` (ms of delay, share lost).
+    pub routers: String,
     /// Turns counted: served, and not part of the warm-up.
     pub turns: u64,
     /// Turns that were never served, because no worker was there.
@@ -104,6 +106,7 @@ impl Tally {
         FleetReport {
             policy: config.settings.policy.to_string(),
             cache: config.cache.to_string(),
+            routers: config.routers.to_string(),
             turns: turns as u64,
             unserved,
             p50_ms: sorted.percentile(50.0),

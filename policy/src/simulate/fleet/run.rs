@@ -4,10 +4,11 @@ use rand::SeedableRng;
 use rand_distr::{Distribution, Uniform};
 use rand_pcg::Pcg64;
 
-use super::brain::{Brain, Sent};
+use super::brain::Sent;
 use super::events::{Agenda, Event};
 use super::holding::Held;
 use super::report::{FleetReport, Tally, TurnRecord};
+use super::routers::{Brains, ROLL_CALL, Word};
 use super::server::Server;
 use super::view::View;
 use super::workload::Workload;
@@ -64,7 +65,7 @@ struct Run<'a> {
     now: Millis,
     ended: Millis,
     servers: Vec<Server>,
-    brain: Brain<'a>,
+    brains: Brains<'a>,
     /// When each turn arrived; the plan until then.
     arrival: Vec<Millis>,
     flights: Vec<Option<Flight>>,
@@ -87,7 +88,7 @@ impl<'a> Run<'a> {
             now: Millis::ZERO,
             ended: Millis::ZERO,
             servers: config.workers.iter().map(server).collect(),
-            brain: Brain::new(config, workload.block_tokens),
+            brains: Brains::new(config, workload.block_tokens, workload.len()),
             arrival: arrivals(workload, config),
             flights: workload.items.iter().map(|_| None).collect(),
             stranded: Vec::new(),
@@ -100,6 +101,9 @@ impl<'a> Run<'a> {
             if item.is_first {
                 run.agenda.at(run.arrival[turn as usize], Event::Arrive(turn));
             }
+        }
+        if run.brains.share() {
+            run.agenda.at(ROLL_CALL, Event::RollCall);
         }
         let length = run.arrival.iter().copied().fold(Millis::ZERO, Millis::max);
         for (number, fault) in (0..).zip(&config.faults) {
@@ -118,19 +122,25 @@ impl<'a> Run<'a> {
             Event::Answered { turn, life } => self.answered(turn, life),
             Event::Look => self.look(),
             Event::Fault(number) => self.fault(number as usize),
-            Event::Delivered { worker } => self.brain.beliefs.deliver(worker as usize),
+            Event::Delivered { worker } => {
+                for brain in self.brains.each() {
+                    brain.beliefs.deliver(worker as usize);
+                }
+            }
+            Event::Heard => self.brains.hear(self.now, &self.workload.items),
+            Event::RollCall => self.roll_call(),
         }
     }
 
     fn send(&mut self, turn: u32) {
         let item = &self.workload.items[turn as usize];
         let arrival = (turn, self.arrival[turn as usize]);
-        if self.config.hold.is_some() {
-            self.held
-                .push(self.brain.hold(self.now, &self.servers, arrival, item));
+        if self.config.hold.is_some() && self.config.routers.count == 1 {
+            let held = self.brains.first().hold(self.now, &self.servers, arrival, item);
+            self.held.push(held);
             return self.look();
         }
-        let Some((sent, decision)) = self.brain.send(self.now, &self.servers, arrival, item) else {
+        let Some((sent, decision)) = self.brains.send(self.now, &self.servers, arrival, item) else {
             self.stranded.push(turn);
             return;
         };
@@ -144,13 +154,14 @@ impl<'a> Run<'a> {
         };
         let items = &self.workload.items;
         let gone = self
-            .brain
+            .brains
+            .first()
             .release(self.now, &self.servers, hold, &mut self.held, items);
         for (turn, sent, decision) in gone {
             self.go(turn, sent, &decision);
         }
         if !self.held.is_empty()
-            && let Some(room) = self.brain.next_room(self.now, hold)
+            && let Some(room) = self.brains.first().next_room(self.now, hold)
         {
             self.agenda.at(self.now + room, Event::Look);
         }
@@ -163,6 +174,8 @@ impl<'a> Run<'a> {
             decision,
         });
         let worker = sent.worker;
+        let (prefill, key) = (sent.prefill, sent.key);
+        self.say(turn, Word::Sent { worker, prefill, key });
         let server = &mut self.servers[worker];
         server.enqueue(turn, sent.key);
         self.flights[turn as usize] = Some(Flight { sent, lease: None });
@@ -185,11 +198,28 @@ impl<'a> Run<'a> {
         self.agenda.at(self.now + takes, Event::Computed { worker, life });
     }
 
+    /// The turn's router tells the others.
+    fn say(&mut self, turn: u32, word: Word) {
+        if let Some(delay) = self.brains.say(turn, word) {
+            self.agenda.at(self.now + delay, Event::Heard);
+        }
+    }
+
+    fn roll_call(&mut self) {
+        let flights = &self.flights;
+        let under_way = |turn: u32| flights[turn as usize].is_some();
+        self.brains.roll_call(self.now, &self.workload.items, under_way);
+        if !self.agenda.is_empty() {
+            self.agenda.at(self.now + ROLL_CALL, Event::RollCall);
+        }
+    }
+
     fn publish(&mut self, worker: usize) {
-        let made = self
-            .brain
-            .beliefs
-            .publish(worker, &mut self.servers[worker].changes);
+        let changes = std::mem::take(&mut self.servers[worker].changes);
+        let mut made = false;
+        for brain in self.brains.each() {
+            made |= brain.beliefs.publish(worker, &changes);
+        }
         if made && let View::Events { delay, .. } = self.config.view {
             let worker = worker as u32;
             self.agenda.at(self.now + delay, Event::Delivered { worker });
@@ -213,12 +243,12 @@ impl<'a> Run<'a> {
         let turn = computed.turn;
         if let Some(flight) = &mut self.flights[turn as usize] {
             let item = &self.workload.items[turn as usize];
-            if let Some(left) = self.brain.first_token(
-                self.now,
-                &mut flight.sent,
-                item,
-                (computed.uncached, computed.cached),
-            ) {
+            let found = (computed.uncached, computed.cached);
+            let left = self
+                .brains
+                .of(turn)
+                .first_token(self.now, &mut flight.sent, item, found);
+            if let Some(left) = left {
                 let chain = item.chain.hashes().iter().rev().copied();
                 self.servers[left].cache.mark_evict_first(chain);
             }
@@ -236,6 +266,7 @@ impl<'a> Run<'a> {
             };
             self.tally
                 .count(record, turn >= self.warm_up, self.config.per_turn);
+            self.say(turn, Word::Begun { left });
         }
         let response = self.workload.items[turn as usize].response;
         let decode_ms = self.config.decode.ms_per_token * response.as_f64();
@@ -262,7 +293,11 @@ impl<'a> Run<'a> {
         let next_prompt = item
             .next
             .map(|next| self.workload.items[next as usize].new_tokens);
-        let evict_first = self.brain.answered(flight.sent, item, next_prompt);
+        let (served, evict_first) = self
+            .brains
+            .of(turn)
+            .answered(self.now, flight.sent, item, next_prompt);
+        self.say(turn, Word::Answered { served, evict_first });
         let keep = match evict_first {
             Tokens::ZERO => Keep::All,
             tail => Keep::First((item.prompt + item.response).saturating_sub(tail)),
@@ -292,7 +327,7 @@ impl<'a> Run<'a> {
             FaultKind::Return => {
                 server.alive = true;
                 server.slowness = 1.0;
-                self.brain.set_ready(worker, true);
+                self.brains.set_ready(worker, true);
                 for turn in std::mem::take(&mut self.stranded) {
                     self.send(turn);
                 }
@@ -306,7 +341,7 @@ impl<'a> Run<'a> {
     fn die(&mut self, worker: usize) {
         let mut again = self.servers[worker].die();
         self.servers[worker].changes.clear();
-        self.brain.set_ready(worker, false);
+        self.brains.set_ready(worker, false);
         for turn in 0..self.flights.len() {
             let here = |flight: &Flight| flight.sent.worker == worker;
             if !self.flights[turn].as_ref().is_some_and(here) {
@@ -314,7 +349,8 @@ impl<'a> Run<'a> {
             }
             if let Some(flight) = self.flights[turn].take() {
                 let item = &self.workload.items[turn];
-                self.brain.failed(self.now, flight.sent, item);
+                self.brains.of(turn as u32).failed(self.now, flight.sent, item);
+                self.say(turn as u32, Word::Failed);
                 if flight.lease.is_some() {
                     again.retain(|other| *other as usize != turn);
                     self.follow(turn as u32);
@@ -326,10 +362,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn report(self) -> FleetReport {
+    fn report(mut self) -> FleetReport {
         let busy_ms = self.servers.iter().map(|server| server.busy_ms).sum();
         let unserved = (self.stranded.len() + self.held.len()) as u64;
-        let controller = self.brain.controller();
+        debug_assert!(self.brains.are_at_rest(), "a turn counts for ever");
+        let controller = self.brains.first().controller();
         let report = self.tally.report(self.config, busy_ms, self.ended, unserved);
         FleetReport { controller, ..report }
     }

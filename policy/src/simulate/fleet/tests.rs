@@ -1,3 +1,5 @@
+mod routers;
+
 use proptest::prelude::*;
 
 use super::*;

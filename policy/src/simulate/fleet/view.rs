@@ -226,17 +226,16 @@ impl Beliefs {
     }
 
     /// A worker's cache changed. Returns whether a batch is now on its way.
-    pub(super) fn publish(&mut self, worker: usize, changes: &mut Vec<Change>) -> bool {
+    pub(super) fn publish(&mut self, worker: usize, changes: &[Change]) -> bool {
         if let Self::Events(listener) = self
             && !changes.is_empty()
         {
             let number = listener.made[worker];
             listener.made[worker] += 1;
-            let changes = std::mem::take(changes);
+            let changes = changes.to_vec();
             listener.under_way[worker].push_back(Batch { number, changes });
             return true;
         }
-        changes.clear();
         false
     }
 

@@ -9,8 +9,8 @@ use policy::ids::WorkerId;
 use policy::route::hold::Hold;
 use policy::route::{PolicyName, Settings};
 use policy::simulate::fleet::{
-    self, CacheRule, Decode, Fault, FaultKind, FleetConfig, FleetReport, Order, Pace, Target, View,
-    WorkerSpec, Workload,
+    self, CacheRule, Decode, Fault, FaultKind, FleetConfig, FleetReport, Order, Pace, Routers, Sharing,
+    Target, View, WorkerSpec, Workload,
 };
 use policy::units::{Millis, Tokens};
 
@@ -71,9 +71,16 @@ pub struct Args {
     /// for `cache_aware` and `cache_aware_smg` the tree that those routers keep, which does not know what workers evict.
     #[arg(long)]
     view: Option<ViewArg>,
+    /// The router believes the costs that it is given, and learns nothing of them.
+    #[arg(long)]
+    known_costs: bool,
     /// Order of the workers' queues: fifo, sjf or edf.
     #[arg(long, value_enum, default_value_t = OrderArg::Fifo)]
     order: OrderArg,
+    /// Routers before the workers, each turn coming to any of them: COUNT:alone, or COUNT[:DELAY_MS[:LOSS]] where they tell
+    /// each other what they do (5 ms, nothing lost). A list runs each.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = routers)]
+    routers: Vec<Routers>,
     /// Turns wait in the router while their worker has more than so many ms of prefill queued, under `tail`.
     #[arg(long, value_name = "MS", value_parser = super::non_negative)]
     hold_ms: Option<f64>,
@@ -163,6 +170,40 @@ impl FromStr for ViewArg {
     }
 }
 
+/// The most routers that are simulated: each has an index of its own.
+const MOST_ROUTERS: usize = 64;
+
+fn routers(text: &str) -> Result<Routers, String> {
+    let refused = || {
+        format!(
+            "`{text}`: COUNT:alone or COUNT[:DELAY_MS[:LOSS]] expected, COUNT from 1 to {MOST_ROUTERS}, LOSS up to 1"
+        )
+    };
+    let (count, how) = text.split_once(':').unwrap_or((text, ""));
+    let count = count.parse().map_err(|_| refused())?;
+    if !(1..=MOST_ROUTERS).contains(&count) {
+        return Err(refused());
+    }
+    if how == "alone" {
+        return Ok(Routers { count, sharing: None });
+    }
+    let numbers: Vec<f64> = how
+        .split(':')
+        .filter(|part| !part.is_empty())
+        .map(super::non_negative)
+        .collect::<Result<_, _>>()
+        .map_err(|_| refused())?;
+    let (delay, loss) = match numbers.as_slice() {
+        [] => (5.0, 0.0),
+        [delay] => (*delay, 0.0),
+        [delay, loss] if *loss <= 1.0 => (*delay, *loss),
+        _ => return Err(refused()),
+    };
+    let delay = Millis(delay);
+    let sharing = (count > 1).then_some(Sharing { delay, loss });
+    Ok(Routers { count, sharing })
+}
+
 #[derive(Clone, Copy, Debug)]
 struct FaultArg(Fault);
 
@@ -194,7 +235,11 @@ impl FromStr for FaultArg {
 }
 
 impl Args {
-    fn config(&self, policy: PolicyName, cache: CacheRule, block_tokens: u32) -> FleetConfig {
+    fn config(
+        &self,
+        (policy, cache, routers): (PolicyName, CacheRule, Routers),
+        block_tokens: u32,
+    ) -> FleetConfig {
         let cost = |at: usize| PrefillCost {
             gamma_ms_per_token2: self.gamma,
             ..PrefillCost::linear(self.alpha[at % self.alpha.len()], self.beta)
@@ -227,6 +272,8 @@ impl Args {
                 OrderArg::Sjf => Order::Sjf,
                 OrderArg::Edf => Order::Edf,
             },
+            routers,
+            learn_costs: !self.known_costs,
             hold: self
                 .hold_ms
                 .filter(|_| policy == PolicyName::Tail)
@@ -283,6 +330,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.workers
         );
     }
+    if args.hold_ms.is_some() && args.routers.iter().any(|routers| routers.count > 1) {
+        anyhow::bail!("--hold-ms is of a single router, but --routers has several");
+    }
     let trace = args.input.trace.read(args.input.turns)?;
     let block_tokens = args.block_tokens.or(trace.block_tokens).unwrap_or(BLOCK_TOKENS);
     let workload = Workload::new(&trace.turns, block_tokens).context("this trace cannot be played")?;
@@ -290,7 +340,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     for &policy in &args.policies {
         for cache in args.caches(policy) {
-            reports.push(fleet::run(&workload, &args.config(policy, cache, block_tokens)));
+            for &routers in &args.routers {
+                let config = args.config((policy, cache, routers), block_tokens);
+                reports.push(fleet::run(&workload, &config));
+            }
         }
     }
     args.output.print(&reports, table)?;
@@ -299,14 +352,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn table(reports: &[FleetReport]) -> String {
     let mut text = format!(
-        "{:<16} {:<10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
-        "policy", "cache", "turns", "p50", "p95", "p99", "mean", "TEL ms", "hits", "busy", "in SLO"
+        "{:<16} {:<10} {:<12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
+        "policy",
+        "cache",
+        "routers",
+        "turns",
+        "p50",
+        "p95",
+        "p99",
+        "mean",
+        "TEL ms",
+        "hits",
+        "busy",
+        "in SLO"
     );
     for r in reports {
         text += &format!(
-            "\n{:<16} {:<10} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
+            "\n{:<16} {:<10} {:<12} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
             r.policy,
             r.cache,
+            r.routers,
             r.turns,
             r.p50_ms,
             r.p95_ms,
