@@ -332,6 +332,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             old.tls.server.is_some() != new.tls.server.is_some(),
         ),
         ("capture", old.capture != new.capture),
+        ("explain", old.explain != new.explain),
         ("traces", old.traces != new.traces),
         ("log", old.log != new.log),
     ];

@@ -153,11 +153,12 @@ async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
         page.sum("tailroute_config_reloads_total", &[("outcome", "refused")]),
         5.0
     );
-    running.reload(&format!("[hints]\nenabled = false\n{}", key("a")));
+    let slow = "[hints]\nenabled = false\n[explain]\nin_answers = true\n";
+    running.reload(&format!("{slow}{}", key("a")));
     let state = running.state().await;
     assert_eq!(
         state,
-        json!({ "generation": 2, "refused": null, "needs_restart": ["hints"] })
+        json!({ "generation": 2, "refused": null, "needs_restart": ["hints", "explain"] })
     );
 }
 

@@ -1,0 +1,61 @@
+{{/* The configuration as the router reads it: what was given, and what follows from the pod. */}}
+{{- define "tailroute.settings" -}}
+{{- $all := deepCopy .Values.config }}
+{{- range $section := list "server" "admin" "admission" "index" "limits" }}
+{{- if not (hasKey $all $section) }}{{- $_ := set $all $section dict }}{{- end }}
+{{- end }}
+{{- $own := ternary .Values.bindAddress "127.0.0.1" (eq .Values.shape "standalone") }}
+{{- $_ := set $all.server "listen" (printf "%s:%d" $own (int .Values.ports.data)) }}
+{{- $_ := set $all.admin "listen" (printf "%s:%d" .Values.bindAddress (int .Values.ports.admin)) }}
+{{- $_ := set $all.admin "tokens_file" "/etc/tailroute/tokens/tokens.toml" }}
+{{- $_ := set $all.admin "open_metrics" .Values.admin.openMetrics }}
+{{- $_ := set $all.limits "drain_timeout_s" .Values.drain.timeoutSeconds }}
+{{- if .Values.apiKeys.existingSecret }}
+{{- $_ := set $all.admission "keys_file" "/etc/tailroute/keys/keys.toml" }}
+{{- end }}
+{{- if .Values.snapshot.enabled }}
+{{- $_ := set $all.index "snapshot_path" "/var/lib/tailroute/snapshot" }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}
+
+{{/* A table as TOML, its values before its tables, all by name. A JSON scalar, or a list of them, is one of TOML as well. */}}
+{{- define "tailroute.toml" -}}
+{{- range $key, $value := .table }}
+{{- if not (or (kindIs "invalid" $value) (kindIs "map" $value) (and (kindIs "slice" $value) (kindIs "map" (first $value)))) }}
+{{ $key }} = {{ toJson $value }}
+{{- end }}
+{{- end }}
+{{- $above := .path }}
+{{- range $key, $value := .table }}
+{{- $path := trimPrefix "." (printf "%s.%s" $above $key) }}
+{{- if and (kindIs "map" $value) $value }}
+
+[{{ $path }}]
+{{- include "tailroute.toml" (dict "path" $path "table" $value) }}
+{{- else if and (kindIs "slice" $value) (kindIs "map" (first $value)) }}
+{{- range $value }}
+
+[[{{ $path }}]]
+{{- include "tailroute.toml" (dict "path" $path "table" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tailroute.config" -}}
+# Made by the chart: change its values, not this.
+{{- include "tailroute.toml" (dict "path" "" "table" (include "tailroute.settings" . | fromJson)) }}
+{{- end }}
+
+{{/*
+A change of these needs another process (docs/operating.md); the rest is read while the router serves. So pods are
+replaced when these change, and not for a weight.
+*/}}
+{{- define "tailroute.needsRestart" -}}
+{{- $all := include "tailroute.settings" . | fromJson }}
+{{- $_ := set $all "routing" (pick (default dict $all.routing) "utilisation_window_s" "tokens_per_byte") }}
+{{- $_ := set $all "limits" (pick $all.limits "max_connections" "max_header_bytes" "header_timeout_s" "connect_timeout_s") }}
+{{- $_ := set $all "admin" (omit $all.admin "open_metrics") }}
+{{- toJson (omit $all "objective" "admission" "keys") | sha256sum }}
+{{- end }}

@@ -1,0 +1,278 @@
+"""The chart: what it renders in each shape, and what it refuses."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from rendered import CASES, CHART, NAMESPACE, ROOT, SHAPES, Refused, chart, helm, only, pod, router, values_of
+
+SIDECARS = ["native-sidecar", "plain-sidecar"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_helm_lints_it(case):
+    told = helm("lint", CHART, "--namespace", NAMESPACE, "--strict", "-f", values_of(case))
+    assert "1 chart(s) linted, 0 chart(s) failed" in told
+
+
+def test_a_packaged_chart_renders_the_same(tmp_path):
+    """Rules and boards are links into deploy/observability: the package has to hold what they lead to."""
+    helm("package", CHART, "--destination", tmp_path)
+    package = next(tmp_path.glob("*.tgz"))
+    told = helm("template", "tailroute", package, "--namespace", NAMESPACE, "-f", values_of("everything"))
+    assert [one for one in yaml.safe_load_all(told) if one] == chart("everything")
+
+
+def test_the_charts_version_is_the_routers():
+    version = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.M).group(1)
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stop_has_time_for_all_of_it(shape):
+    """The kubelet counts preStop, in a native sidecar the app's own end as well, and then sends SIGKILL."""
+    values = {"drain": {"preStopSeconds": 7, "timeoutSeconds": 400}}
+    if shape in SIDECARS:
+        values["app"] = {"terminationSeconds": 60}
+    documents = chart(shape, **values)
+    assert router(documents)["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+    before = 60 if shape == "native-sidecar" else 0
+    assert pod(documents)["terminationGracePeriodSeconds"] == 7 + 400 + 15 + before
+    assert "drain_timeout_s = 400" in only(documents, "ConfigMap", "tailroute")["data"]["tailroute.toml"]
+
+
+def test_a_plain_sidecar_does_not_shorten_the_apps_own_time():
+    documents = chart("plain-sidecar", drain={"timeoutSeconds": 10}, app={"terminationSeconds": 600})
+    assert pod(documents)["terminationGracePeriodSeconds"] == 600
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nobody_is_sent_to_a_router_before_it_is_ready_nor_is_one_killed_for_its_workers(shape):
+    container = router(chart(shape))
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
+    for alive in ("startupProbe", "livenessProbe"):
+        assert container[alive]["httpGet"] == {"path": "/livez", "port": "admin"}
+
+
+def test_a_native_sidecar_is_an_init_container_that_stays_and_comes_first():
+    spec = pod(chart("native-sidecar", app={"initContainers": [{"name": "migrate", "image": "m"}]}))
+    assert [(one["name"], one.get("restartPolicy")) for one in spec["initContainers"]] == [
+        ("tailroute", "Always"),
+        ("migrate", None),
+    ]
+    assert [one["name"] for one in spec["containers"]] == ["gateway"]
+
+
+def test_a_plain_sidecar_is_a_container_like_another():
+    spec = pod(chart("plain-sidecar"))
+    assert "initContainers" not in spec
+    assert [(one["name"], one.get("restartPolicy")) for one in spec["containers"]] == [("gateway", None), ("tailroute", None)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_data_port_is_reached_by_whom_it_is_for(shape):
+    documents = chart(shape)
+    text = only(documents, "ConfigMap", "tailroute")["data"]["tailroute.toml"]
+    services = {one["metadata"]["name"] for one in documents if one["kind"] == "Service"}
+    if shape in SIDECARS:
+        assert 'listen = "127.0.0.1:8080"' in text and services == {"tailroute-admin"}
+    else:
+        assert 'listen = "0.0.0.0:8080"' in text and services == {"tailroute", "tailroute-admin"}
+        assert only(documents, "Service", "tailroute")["spec"]["ports"][0]["targetPort"] == "http"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_router_may_do_nothing_in_its_container(shape):
+    container = router(chart(shape))
+    assert container["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/var/lib/tailroute"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_selects_pods_selects_these_and_not_the_tests(case):
+    documents = chart(case)
+    labels = only(documents, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    tested = only(documents, "Pod")["metadata"]["labels"]
+
+    def selects(wanted, given):
+        return all(given.get(key) == value for key, value in wanted.items())
+
+    selectors = [only(documents, "Deployment")["spec"]["selector"]["matchLabels"]]
+    selectors += [one["spec"]["selector"] for one in documents if one["kind"] == "Service"]
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in documents if one["kind"] == "PodDisruptionBudget"]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in documents if one["kind"] == "NetworkPolicy"]
+    selectors += [one["labelSelector"]["matchLabels"] for one in pod(documents)["topologySpreadConstraints"]]
+    assert len(selectors) >= 4
+    for selector in selectors:
+        assert selects(selector, labels) and not selects(selector, tested), selector
+
+
+def test_the_test_hook_reads_what_the_router_reads():
+    documents = chart("everything")
+    tested = only(documents, "Pod")
+    assert tested["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    container = tested["spec"]["containers"][0]
+    assert container["args"] == ["check", router(documents)["args"][-1]]
+    assert container["image"] == router(documents)["image"]
+    own = [mount for mount in router(documents)["volumeMounts"] if mount.get("readOnly")]
+    assert container["volumeMounts"] == own
+
+
+@pytest.mark.parametrize("kind, component", [("PodMonitor", "router"), ("ServiceMonitor", "admin")])
+def test_prometheus_finds_the_admin_port(kind, component):
+    documents = chart("standalone", monitoring={"kind": kind, "labels": {"release": "prometheus"}})
+    monitor = only(documents, kind)
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    ends = monitor["spec"]["podMetricsEndpoints" if kind == "PodMonitor" else "endpoints"]
+    assert ends == [{"port": "admin", "path": "/metrics", "interval": "15s"}]
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    if kind == "PodMonitor":
+        labels = only(documents, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    else:
+        labels = only(documents, "Service", "tailroute-admin")["metadata"]["labels"]
+    assert wanted["app.kubernetes.io/component"] == component
+    assert wanted.items() <= labels.items()
+    # The alert that a router is gone goes by the job's name.
+    assert "tailroute" in labels[monitor["spec"]["jobLabel"]]
+
+
+def test_rules_and_boards_are_those_of_the_repository():
+    documents = chart("everything")
+    observability = ROOT / "deploy" / "observability"
+    rules = yaml.safe_load((observability / "prometheus" / "tailroute.rules.yml").read_text())
+    assert only(documents, "PrometheusRule")["spec"] == rules
+    boards = {}
+    for one in documents:
+        if one["kind"] == "ConfigMap" and one["metadata"]["labels"].get("grafana_dashboard") == "1":
+            boards |= one["data"]
+    wanted = {path.name: path.read_text().strip() for path in (observability / "grafana").glob("*.json")}
+    assert {name: text.strip() for name, text in boards.items()} == wanted
+
+
+def test_a_role_is_one_that_looks_and_there_is_none_unless_asked_for():
+    kinds = {one["kind"] for one in chart("standalone")}
+    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert pod(chart("standalone"))["automountServiceAccountToken"] is False
+    documents = chart("standalone", rbac={"endpointSlices": True})
+    assert only(documents, "Role")["rules"] == [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+    ]
+    assert pod(documents)["automountServiceAccountToken"] is True
+
+
+def test_ports_are_named_by_who_may_reach_them():
+    policy = only(chart("everything"), "NetworkPolicy")["spec"]
+    http, admin = policy["ingress"]
+    assert (http["ports"][0]["port"], http["from"][0]["namespaceSelector"]["matchLabels"]) == ("http", {"team": "apps"})
+    assert admin["ports"][0]["port"] == "admin"
+    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {53, 8443}
+    assert only(chart("standalone", networkPolicy={"enabled": True}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+
+
+WORKER = {"url": "http://a:8000"}
+DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+# What is wrong, and what the message has to name.
+REFUSED = [
+    ("standalone", {"shape": "sidecar"}, "'/shape': value must be one of 'standalone', 'native-sidecar', 'plain-sidecar'"),
+    ("standalone", {"replica": 2}, "'replica' not allowed"),
+    ("standalone", {"replicas": "2"}, "/replicas"),
+    ("standalone", {"image": {"repository": ""}}, "image.repository: missing; nobody publishes an image"),
+    ("standalone", {"image": {"digest": "latest"}}, "/image/digest"),
+    ("standalone", {"image": {"pullPolicy": "always"}}, "/image/pullPolicy"),
+    ("standalone", {"config": {"workers": []}}, "/config/workers"),
+    (None, {"image": {"repository": "r"}}, "'/config': missing property 'workers'"),
+    ("standalone", {"config": {"workers": [{"name": "a"}]}}, "'/config/workers/0': missing property 'url'"),
+    ("standalone", {"config": {"workers": [WORKER | {"capacity": 1}]}}, "'/config/workers/0': additional properties 'capacity'"),
+    ("standalone", {"config": {"workers": [WORKER | {"ranks": 65}]}}, "/config/workers/0/ranks"),
+    ("standalone", {"config": {"routing": {"weights": {"localty": 1}}}}, "'/config/routing/weights': additional properties 'localty'"),
+    ("standalone", {"config": {"objective": {"share": 95}}}, "/config/objective/share"),
+    ("standalone", {"config": {"routing": {"policy": "fastest"}}}, "/config/routing/policy"),
+    ("standalone", {"config": {"discovery": {}}}, "'discovery' not allowed"),
+    ("standalone", {"config": {"server": {"listen": "0.0.0.0:80"}}}, "'server' not allowed"),
+    ("standalone", {"config": {"admin": {"tokens_file": "/t"}}}, "'/config/admin': additional properties 'tokens_file'"),
+    ("standalone", {"config": {"limits": {"drain_timeout_s": 9}}}, "'/config/limits': additional properties 'drain_timeout_s'"),
+    ("standalone", {"config": {"index": {"snapshot_path": "/s"}}}, "'/config/index': additional properties 'snapshot_path'"),
+    ("standalone", {"ports": {"data": 80}}, "/ports/data"),
+    ("standalone", {"ports": {"admin": 8080}}, "ports.admin: 8080 is the data port"),
+    ("standalone", {"bindAddress": "127.0.0.1"}, "/bindAddress"),
+    ("standalone", {"service": {"type": "ExternalName"}}, "/service/type"),
+    ("standalone", {"admin": {"tokens": [{"name": "a", "role": "root", "sha256": DIGEST}]}}, "/admin/tokens/0/role"),
+    ("standalone", {"admin": {"tokens": [{"name": "a", "role": "read", "sha256": "tr-secret"}]}}, "/admin/tokens/0/sha256"),
+    ("everything", {"admin": {"existingSecret": "t"}}, "admin.tokens: the tokens come from admin.existingSecret already"),
+    ("standalone", {"apiKeys": {"existingSecret": "Not A Name"}}, "/apiKeys/existingSecret"),
+    ("standalone", {"mounts": {"config": {"secret": "a"}}}, "mounts.config: the chart mounts a folder of that name itself"),
+    ("standalone", {"mounts": {"tls": {"secret": "a", "configMap": "b"}}}, "/mounts/tls"),
+    ("standalone", {"mounts": {"tls": {}}}, "/mounts/tls"),
+    ("standalone", {"mounts": {"../etc": {"secret": "a"}}}, "'../etc'"),
+    ("standalone", {"drain": {"timeout": 130}}, "'/drain': additional properties 'timeout'"),
+    ("standalone", {"drain": {"preStopSeconds": -1}}, "/drain/preStopSeconds"),
+    ("standalone", {"replicas": 2, "snapshot": {"existingClaim": "c"}}, "snapshot.existingClaim: one claim for several replicas"),
+    ("standalone", {"stateSizeLimit": "1 GB"}, "/stateSizeLimit"),
+    ("standalone", {"app": {"containers": [{"name": "a", "image": "b"}]}}, "app: only where shape is native-sidecar or plain-sidecar"),
+    ("native-sidecar", {"app": {"containers": []}}, "app.containers: missing"),
+    ("native-sidecar", {"app": {"containers": [{"name": "tailroute", "image": "b"}]}}, "/app/containers/0/name"),
+    ("native-sidecar", {"app": {"containers": [{"name": "a"}]}}, "'/app/containers/0': missing property 'image'"),
+    ("plain-sidecar", {"networkPolicy": {"enabled": True}}, "networkPolicy.enabled: only where shape is standalone"),
+    ("standalone", {"resources": {"limits": {"memory": "2GB"}}}, "/resources/limits/memory"),
+    ("standalone", {"podDisruptionBudget": {"maxUnavailable": 0}}, "/podDisruptionBudget/maxUnavailable"),
+    ("standalone", {"monitoring": {"kind": "podmonitor"}}, "/monitoring/kind"),
+    ("standalone", {"monitoring": {"kind": "PodMonitor"}, "admin": {"openMetrics": False}}, "monitoring.tokenSecret: missing"),
+    ("standalone", {"autoscaling": {"enabled": True}}, "'autoscaling' not allowed"),
+    ("standalone", {"topologySpread": {"whenUnsatisfiable": "Never"}}, "/topologySpread"),
+    ("standalone", {"serviceAccount": {"automount": True}}, "'/serviceAccount': additional properties 'automount'"),
+]
+
+
+@pytest.mark.parametrize("case, values, named", REFUSED, ids=[str(values) for _, values, _ in REFUSED])
+def test_a_mistake_is_refused_by_its_name(case, values, named):
+    with pytest.raises(Refused) as refused:
+        chart(case, **values)
+    assert named in str(refused.value)
+
+
+def described(schema, path=""):
+    """Every path of the schema at which unknown keys would be taken."""
+    if schema.get("type") == "object" and "properties" in schema:
+        if schema.get("additionalProperties") is not False:
+            yield path
+        for key, below in schema["properties"].items():
+            yield from described(below, f"{path}.{key}")
+    elif isinstance(schema.get("items"), dict):
+        yield from described(schema["items"], f"{path}[]")
+
+
+def test_the_schema_and_the_values_have_the_same_keys():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def same(wanted, given, path):
+        assert set(wanted) == set(given), path
+        for key, below in given.items():
+            # What the router, Kubernetes or people name themselves.
+            if isinstance(below, dict) and key not in ("config", "resources") and "properties" in wanted[key]:
+                same(wanted[key]["properties"], below, f"{path}.{key}")
+
+    del schema["properties"]["global"]
+    same(schema["properties"], values, "values")
+    # A container is Kubernetes' own, which checks it itself.
+    assert list(described(schema)) == [".app.containers[]"]
+
+
+def test_notes_say_where_it_is_and_what_is_open():
+    """Of an install that talks to no cluster: `helm template` leaves the notes out."""
+    options = ["--namespace", NAMESPACE, "--dry-run=client", "-f", values_of("standalone")]
+    told = helm("install", "tailroute", CHART, *options)
+    notes = told[told.index("NOTES:") :]
+    assert "http://tailroute.tailroute/v1" in notes and "No token may use the admin port yet" in notes
