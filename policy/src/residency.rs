@@ -18,6 +18,9 @@ use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Reach, StoreError};
 use crate::units::Tokens;
 
+/// Most tokens that a full cache has left over: several pieces of the usual size.
+const LEFT_OVER: Tokens = Tokens(512);
+
 /// What lives where.
 #[derive(Debug)]
 pub struct Residency {
@@ -144,6 +147,22 @@ impl Residency {
         self.mirrors
             .get(worker.index())
             .map_or(Tokens::ZERO, |mirror| mirror.cache.used())
+    }
+
+    /// The same, to compare workers by: a full cache counts as its capacity. Pieces of text are of all sizes, so a little is
+    /// always left over, and how much is a matter of chance: what goes to the least full of full caches would go to one of
+    /// them at a time, many turns in a row.
+    #[must_use]
+    pub fn filled_on(&self, worker: WorkerId) -> Tokens {
+        let Some(mirror) = self.mirrors.get(worker.index()) else {
+            return Tokens::ZERO;
+        };
+        let (used, capacity) = (mirror.cache.used(), mirror.cache.capacity());
+        if used + LEFT_OVER.min(Tokens(capacity.0 / 64)) > capacity {
+            used.max(capacity)
+        } else {
+            used
+        }
     }
 
     /// What the index would not take.

@@ -4,7 +4,7 @@
 //!
 //! | [`Format`] | a line | blocks |
 //! |---|---|---|
-//! | `Turn` | `{"ts":s,"conv":id,"turn":n,"prompt_tokens":new,"history_tokens":h,"response_tokens":r[,"blocks":[ids]⏐"block_runs":[first,count,…]][,"class":"text"]}` | `meta.bs` tokens |
+//! | `Turn` | `{"ts":s,"conv":id,"turn":n,"prompt_tokens":new,"history_tokens":h,"response_tokens":r[,"blocks":[ids]⏐"block_runs":[first,count,…]][,"class":"text"][,"objective_ms":t,"ttft_ms":t,"took_ms":t]}` | `meta.bs` tokens |
 //! | `Capture` | the same, written by the router itself; fields that are not listed above are skipped | `meta.bs` tokens |
 //! | `Mooncake` | `{"timestamp":ms,"input_length":n,"output_length":r,"hash_ids":[ids]}` | 512 tokens |
 //! | `Bailian` | `{"chat_id":i,"parent_chat_id":p,"timestamp":s,"input_length":n,"output_length":r,"type":"text","turn":n,"hash_ids":[ids]}` | 16 tokens |
@@ -68,6 +68,19 @@ pub struct Turn {
     pub blocks: Option<Vec<u64>>,
     /// Traffic class, such as `text` or `image`; see [`Reader::class_name`].
     pub class: ClassId,
+    /// What a capture says besides.
+    pub captured: Captured,
+}
+
+/// What a router has written down of a turn that it served, beside what was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Captured {
+    /// Time to first token that it was to meet.
+    pub objective: Option<Millis>,
+    /// From its arrival to its first token.
+    pub ttft: Option<Millis>,
+    /// From its arrival to the answer's end.
+    pub took: Option<Millis>,
 }
 
 impl Turn {

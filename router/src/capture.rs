@@ -83,7 +83,9 @@ pub struct Record {
     pub worker: Arc<str>,
     /// From the turn's last byte in to its first token out.
     pub ttft: Millis,
-    /// What was predicted for that.
+    /// From the same moment to the end of the answer.
+    pub took: Millis,
+    /// What was predicted for the time to first token.
     pub predicted_ttft: Millis,
     /// Cached tokens, as predicted.
     pub predicted_cached: Tokens,

@@ -48,7 +48,7 @@ use told::Told;
 pub struct Knowledge {
     residency: Mutex<Residency>,
     index: IndexReader,
-    /// Tokens believed held by each worker, by slot: published whenever what lives there changes.
+    /// Tokens believed held by each worker, by slot ([`Residency::filled_on`]): published whenever what lives there changes.
     held: Slots<AtomicU64>,
     told: Slots<Told>,
     models: Models,
@@ -431,7 +431,7 @@ impl Knowledge {
             );
         }
         if let Some(held) = self.held.get(worker) {
-            held.store(residency.tokens_on(worker).0, Ordering::Relaxed);
+            held.store(residency.filled_on(worker).0, Ordering::Relaxed);
         }
         result
     }

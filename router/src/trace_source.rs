@@ -117,6 +117,13 @@ impl Trace {
         Self::of_file(&mut TraceFile::of_bytes(bytes), Path::new("memory"), None)
     }
 
+    /// A class's name.
+    #[must_use]
+    pub fn class_name(&self, class: u16) -> String {
+        let name = self.classes.get(usize::from(class));
+        name.map_or_else(|| class.to_string(), Clone::clone)
+    }
+
     fn of_file(file: &mut TraceFile, path: &Path, limit: Option<usize>) -> Result<Self, TraceFileError> {
         let limited = file.by_ref().take(limit.unwrap_or(usize::MAX));
         let turns: Vec<Turn> = limited.collect::<Result<_, _>>()?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use policy::ids::ConversationId;
-use policy::trace::{ClassId, Format, Turn};
+use policy::trace::{Captured, ClassId, Format, Turn};
 use policy::units::Tokens;
 use sim_engine::{Engine, EngineConfig};
 use tailroute::drive::client::Client;
@@ -64,6 +64,7 @@ fn turn(at: u32, conversation: u64, history: u64, new: u64, blocks: Option<Vec<u
         response_tokens: Tokens(40),
         blocks,
         class: ClassId::DEFAULT,
+        captured: Captured::default(),
     }
 }
 

@@ -312,6 +312,58 @@ fn the_configuration_brings_workers_objective_and_the_weights_in_force() {
     assert_eq!(clash.status.code(), Some(2), "a fleet is named once");
 }
 
+/// The two long turns take 100 and 20 ms under `least_ttft`; the fleet's objective is 60.
+#[test]
+fn a_turn_that_brought_its_objective_along_is_held_to_that_unless_one_is_named_for_all() {
+    let brought = CALM.replace(
+        r#""class":"chat""#,
+        r#""class":"header","objective_ms":10,"ttft_ms":1,"took_ms":1"#,
+    );
+    let capture = format!("{}\n{brought}", r#"{"meta":{"bs":10,"capture":true}}"#);
+    let folder = folder(&[
+        ("trace.jsonl", &capture),
+        ("before.toml", LEAST_TTFT),
+        ("after.toml", ROUND_ROBIN),
+    ]);
+    let judged = |more: &[&str]| -> Value {
+        let output = tailroute(folder.path(), &[&TWO[..], &["--json"], more].concat());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let own = judged(&[]);
+    close(
+        &figures(&own["baseline"])[4..],
+        &[90.0 + 10.0, 110.0 / 330.0, 0.5],
+    );
+    assert_eq!(
+        (&own["classes"][0]["class"], &own["classes"][0]["objective_ms"]),
+        (&"header".into(), &10.0.into())
+    );
+    let named = judged(&["--xi-ms", "60"]);
+    close(&figures(&named["baseline"])[4..], &[40.0, 110.0 / 330.0, 0.75]);
+}
+
+/// As [`CALM`], but the first answer took two seconds, so that its conversation's next turn could not come at 2 s.
+#[test]
+fn answers_take_as_long_as_they_were_seen_to() {
+    let capture = CALM.replacen(
+        r#""response_tokens":10,"#,
+        r#""response_tokens":11,"ttft_ms":100,"took_ms":2100,"#,
+        1,
+    );
+    let capture = capture.replacen(r#""history_tokens":110"#, r#""history_tokens":111"#, 1);
+    // By hand: 200 ms a token, so the answer ends at 2.3 s; worker 0 has it, and computes 21 new tokens.
+    let report = report(&capture, LEAST_TTFT, ROUND_ROBIN, &["--xi-ms", "100"]);
+    let change = &report["changes"][0];
+    assert_eq!(
+        (
+            &change["turn"],
+            &change["baseline"]["ttft_ms"],
+            &change["proposed"]["ttft_ms"]
+        ),
+        (&3.into(), &21.0.into(), &131.0.into())
+    );
+}
+
 #[test]
 fn bad_settings_are_refused_by_line_and_field() {
     for (text, expected) in [

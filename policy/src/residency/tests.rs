@@ -49,6 +49,34 @@ fn a_request_in_flight_counts_where_it_was_sent_and_nowhere_else() {
 }
 
 #[test]
+fn full_caches_are_equally_full_whatever_their_last_piece_left_over() {
+    let mut residency = residency(64_000);
+    let weighing = |name: &str, tokens: u64| {
+        let chain = prompt(name, 250);
+        (chain, move |end: u64| end * tokens / 256)
+    };
+    let mut serve = |worker, (chain, tokens): (Chain, _)| {
+        let hold = residency.sent(worker, &chain, tokens).unwrap();
+        residency.settle(hold, None, tokens, Tokens::ZERO, Tokens(64_000));
+        (residency.tokens_on(worker).0, residency.filled_on(worker).0)
+    };
+    assert_eq!(serve(W0, weighing("a", 255)), (63_750, 64_000));
+    assert_eq!(serve(W1, weighing("a", 256)), (64_000, 64_000));
+    assert_eq!(serve(W1, weighing("b", 250)).1, 64_000);
+}
+
+#[test]
+fn a_cache_that_is_not_full_counts_as_what_it_holds() {
+    let mut residency = residency(64_000);
+    serve(&mut residency, W0, &prompt("a", 200), 0);
+    assert_eq!(
+        (residency.filled_on(W0), residency.tokens_on(W0)),
+        (Tokens(51_200), Tokens(51_200))
+    );
+    assert_eq!(residency.filled_on(W1), Tokens::ZERO);
+}
+
+#[test]
 fn what_the_mirror_evicts_leaves_the_index() {
     let mut residency = residency(2048);
     let (a, b, c) = (prompt("a", 4), prompt("b", 4), prompt("c", 2));

@@ -18,7 +18,7 @@ use rand_distr::{Distribution, Exp1, LogNormal, Uniform};
 use rand_pcg::Pcg64;
 
 use crate::ids::ConversationId;
-use crate::trace::{ClassId, Turn};
+use crate::trace::{Captured, ClassId, Turn};
 use crate::units::Tokens;
 
 /// Mean seconds between two bursts, and mean sessions of one.
@@ -155,6 +155,7 @@ impl Iterator for Agentic {
             response_tokens: Tokens(response),
             blocks: None,
             class: ClassId::DEFAULT,
+            captured: Captured::default(),
         })
     }
 }

@@ -42,7 +42,7 @@ mod tests;
 pub use cache_rule::{CacheRule, UnknownCacheRule};
 pub use report::{FleetReport, TurnRecord};
 pub use routers::{Routers, Sharing};
-pub use run::{Choice, run, run_observed};
+pub use run::{Choice, run, run_observed, run_while};
 pub use view::View;
 pub use workload::{Workload, WorkloadError};
 

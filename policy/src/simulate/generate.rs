@@ -38,7 +38,7 @@ use rand_pcg::Pcg64;
 
 pub use self::workload::{BadWorkload, Parameters, Workload};
 use crate::ids::ConversationId;
-use crate::trace::{ClassId, Turn};
+use crate::trace::{Captured, ClassId, Turn};
 use crate::units::Tokens;
 
 /// Shapes from here on mean that all conversations have one rate.
@@ -196,6 +196,7 @@ impl Iterator for Generator {
                 response_tokens: Tokens(response),
                 blocks: None,
                 class: ClassId::DEFAULT,
+                captured: Captured::default(),
             });
         }
     }

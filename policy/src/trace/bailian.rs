@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::error::TraceFault;
 use super::line::{FieldRule, Kind, bounded, parse, since_origin};
-use super::{ClassId, Turn};
+use super::{Captured, ClassId, Turn};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
 
@@ -101,6 +101,7 @@ impl Bailian {
             response_tokens: Tokens(output),
             blocks: line.hash_ids,
             class: ClassId::DEFAULT,
+            captured: Captured::default(),
         };
         Ok((turn, line.kind))
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::error::TraceFault;
 use super::{MAX_BLOCKS_PER_TURN, MAX_TOKENS_PER_FIELD, Meta};
+use crate::units::Millis;
 
 /// A turn line as written. `deny_unknown_fields` is done by [`parse`], which knows whether extras are welcome.
 #[derive(Debug, Deserialize)]
@@ -23,6 +24,9 @@ pub(super) struct TurnLine {
     pub(super) blocks: Option<Vec<u64>>,
     pub(super) block_runs: Option<Vec<u64>>,
     pub(super) class: Option<String>,
+    pub(super) objective_ms: Option<f64>,
+    pub(super) ttft_ms: Option<f64>,
+    pub(super) took_ms: Option<f64>,
 }
 
 /// Fields of a turn line: name, kind, required.
@@ -36,6 +40,9 @@ pub(super) const TURN_FIELDS: &[FieldRule] = &[
     FieldRule("blocks", Kind::Ids, false),
     FieldRule("block_runs", Kind::Ids, false),
     FieldRule("class", Kind::Text, false),
+    FieldRule("objective_ms", Kind::Time, false),
+    FieldRule("ttft_ms", Kind::Time, false),
+    FieldRule("took_ms", Kind::Time, false),
 ];
 
 /// A field that a format knows.
@@ -45,6 +52,7 @@ pub(super) struct FieldRule(pub(super) &'static str, pub(super) Kind, pub(super)
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Seconds,
+    Time,
     Count,
     Small,
     Signed,
@@ -56,6 +64,7 @@ impl Kind {
     fn accepts(self, value: &Value) -> bool {
         match self {
             Self::Seconds => value.is_number(),
+            Self::Time => value.is_null() || value.is_number(),
             Self::Count => value.is_u64(),
             Self::Small => value.as_u64().is_some_and(|n| n <= u64::from(u32::MAX)),
             Self::Signed => value.is_i64(),
@@ -66,7 +75,7 @@ impl Kind {
 
     fn wanted(self) -> &'static str {
         match self {
-            Self::Seconds => "a number",
+            Self::Seconds | Self::Time => "a number",
             Self::Count => "a whole number that is not negative",
             Self::Small => "a whole number from 0 to 4294967295",
             Self::Signed => "a whole number",
@@ -208,6 +217,17 @@ pub(super) fn since_origin(field: &str, time: f64) -> Result<f64, TraceFault> {
         field,
         format!("a time from 0 on expected, not {time}"),
     ))
+}
+
+/// Refuses times that are none.
+pub(super) fn time(field: &str, ms: Option<f64>) -> Result<Option<Millis>, TraceFault> {
+    match ms {
+        Some(ms) if !(ms.is_finite() && ms >= 0.0) => Err(TraceFault::field(
+            field,
+            format!("a time from 0 on expected, not {ms}"),
+        )),
+        ms => Ok(ms.map(Millis)),
+    }
 }
 
 /// Refuses sizes that no prompt has.

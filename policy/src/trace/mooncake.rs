@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::error::TraceFault;
 use super::line::{FieldRule, Kind, bounded, parse, since_origin};
-use super::{ClassId, Turn};
+use super::{Captured, ClassId, Turn};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
 
@@ -90,6 +90,7 @@ impl Mooncake {
             response_tokens: Tokens(output),
             blocks: Some(line.hash_ids),
             class: ClassId::DEFAULT,
+            captured: Captured::default(),
         })
     }
 

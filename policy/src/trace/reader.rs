@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::bailian::{self, Bailian};
 use super::check::Checker;
 use super::error::{TraceError, TraceFault};
-use super::line::{TURN_FIELDS, TurnLine, bounded, expand_runs, parse, parse_meta};
+use super::line::{TURN_FIELDS, TurnLine, bounded, expand_runs, parse, parse_meta, time};
 use super::mooncake::{self, Mooncake};
-use super::{ClassId, Format, Meta, Turn};
+use super::{Captured, ClassId, Format, Meta, Turn};
 use crate::ids::ConversationId;
 use crate::units::Tokens;
 
@@ -199,6 +199,11 @@ fn turn_line(text: &str, extras: bool) -> Result<(Turn, Option<String>), TraceFa
         response_tokens: Tokens(bounded("response_tokens", line.response_tokens)?),
         blocks,
         class: ClassId::DEFAULT,
+        captured: Captured {
+            objective: time("objective_ms", line.objective_ms)?.filter(|objective| objective.0 > 0.0),
+            ttft: time("ttft_ms", line.ttft_ms)?,
+            took: time("took_ms", line.took_ms)?,
+        },
     };
     Ok((turn, line.class))
 }

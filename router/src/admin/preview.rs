@@ -1,25 +1,31 @@
 //! What another policy would do: tried on the captured turns, or followed beside the live ones without steering them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::Method;
 use config::{PolicyDocument, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 
 use super::call::{Call, Reply};
 use super::capture::none_captured;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::cmd::replay;
+use crate::cmd::replay::{self, NoPreview};
 use crate::operator::shadow::{Shadow, Tally};
 
 /// Turns that are played unless another number is asked for.
 const DEFAULT_TURNS: usize = 5_000;
 /// Choices that a preview may take: turns times workers.
 const MAX_SCORES: usize = 10_000_000;
+/// Longest time that a preview may take.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How far a preview stands back behind what else the processors have to do.
+const NICE: i32 = 10;
 /// Fewer turns say nothing.
 const FEWEST_TURNS: usize = 20;
 
@@ -91,7 +97,7 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .body::<Try>()
         .unaudited()
-        .fails(&[409, 429]),
+        .fails(&[409, 429, 503]),
         Operation::new::<Shadowed, _, _>(
             "policy.shadow",
             (Method::GET, SHADOW),
@@ -141,18 +147,32 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
     let trace = running.memory.newest(turns);
     let settings = [app.policy.load().settings, asked.settings.settings()];
-    // Far from the threads that serve requests. It ends by itself: turns and workers are bounded.
-    let played = tokio::task::spawn_blocking(move || {
-        let played = replay::preview(&trace, &fleet, settings);
-        drop(turn);
-        played
-    });
+    let (answer, played) = oneshot::channel();
+    // Far from the threads that serve requests, and behind them where there are few processors. It ends by itself: turns,
+    // workers and time are bounded.
+    let thread = std::thread::Builder::new()
+        .name("preview".to_owned())
+        .spawn(move || {
+            let _ = rustix::process::setpriority_process(None, NICE);
+            let played = replay::preview(&trace, &fleet, settings, LIMIT);
+            drop(turn);
+            let _ = answer.send(played);
+        });
+    thread.map_err(|error| Problem::unavailable(format!("cannot start a thread for it: {error}")))?;
     match played.await {
-        Ok(Ok(report)) => Reply::json(&report),
-        Ok(Err(error)) => Err(Problem::conflict(format!(
-            "the captured turns cannot be played: {error:#}"
-        ))),
-        Err(error) => Err(Problem::internal(error.to_string())),
+        Ok(played) => Reply::json(&played.map_err(|error| not_played(&error, turns))?),
+        Err(_) => Err(Problem::internal("the preview came to no end")),
+    }
+}
+
+fn not_played(error: &NoPreview, turns: usize) -> Problem {
+    match error {
+        NoPreview::TooLong(_) => Problem::conflict(format!(
+            "{error}: {turns} turns are too many to be played in that time here; ask for fewer (`turns`)"
+        )),
+        NoPreview::Unwritable(error) => Problem::internal(error.to_string()),
+        NoPreview::Unreadable(why) => Problem::conflict(format!("{error}: {why}")),
+        NoPreview::Unplayable(why) => Problem::conflict(format!("{error}: {why}")),
     }
 }
 
@@ -183,4 +203,19 @@ async fn unfollow(call: Call) -> Result<Reply, Problem> {
     }
     let after = shadowed(&call.app);
     Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waited_in_vain_is_told_what_to_ask_for() {
+        let problem = not_played(&NoPreview::TooLong(LIMIT), 50_000);
+        assert_eq!(problem.status(), 409);
+        assert_eq!(
+            problem.detail,
+            "it was cut off after 20 s: 50000 turns are too many to be played in that time here; ask for fewer (`turns`)"
+        );
+    }
 }

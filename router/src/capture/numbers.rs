@@ -63,7 +63,9 @@ pub struct Line {
     pub worker: String,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// What was predicted for it.
+    /// From its arrival to the answer's end.
+    pub took_ms: f64,
+    /// What was predicted for the time to first token.
     pub predicted_ttft_ms: f64,
     /// Cached tokens, as the worker reported.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,6 +139,7 @@ impl Numbers {
             model: self.model(&record.model),
             worker: record.worker.to_string(),
             ttft_ms: round(record.ttft.0, 1e3),
+            took_ms: round(record.took.0, 1e3),
             predicted_ttft_ms: round(record.predicted_ttft.0, 1e3),
             cached_tokens: record.reported_cached,
             predicted_cached_tokens: record.predicted_cached.0,

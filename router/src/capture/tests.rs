@@ -43,6 +43,7 @@ fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]
         counted: true,
         worker: "w".into(),
         ttft: Millis(12.345_678),
+        took: Millis(34.5),
         predicted_ttft: Millis(10.0),
         predicted_cached: Tokens(0),
         reported_cached: None,

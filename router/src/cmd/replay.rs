@@ -13,13 +13,19 @@ mod fleet;
 mod table;
 mod verdict;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use config::Routing;
 use policy::route::Settings;
-use policy::simulate::fleet::{CacheRule, FleetConfig, FleetReport, Pace, Workload, run_observed};
+use policy::simulate::fleet::{
+    CacheRule, Decode, FleetConfig, FleetReport, Pace, Workload, WorkloadError, run_while,
+};
+use policy::simulate::stats::Sorted;
+use policy::trace::Turn;
 use policy::units::Tokens;
 
 use self::compare::{Kept, Played, Report};
@@ -27,6 +33,7 @@ pub use self::fleet::Fleet;
 use self::fleet::FleetArgs;
 use super::progress::Progress;
 use super::sim::{positive, share};
+use crate::trace_file::TraceFileError;
 use crate::trace_source::{Trace, TraceSource};
 
 /// Share of captured turns, from the first, that fill the caches and are not counted.
@@ -58,9 +65,10 @@ pub struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     pace: PaceArgs,
-    /// What workers drop first: lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware or length-aware.
-    #[arg(long, default_value = "adaptive")]
-    cache: CacheRule,
+    /// What workers drop first: lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware or length-aware. Unless given,
+    /// adaptive where the configuration has workers told, and without a configuration.
+    #[arg(long)]
+    cache: Option<CacheRule>,
     /// Share of turns, from the start, that fill the caches and are not counted.
     #[arg(long, default_value = "0.1", value_parser = share)]
     warmup_share: f64,
@@ -97,10 +105,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let trace = args.capture.read(args.turns)?;
     let block_tokens = fleet.block_tokens(trace.block_tokens);
-    let workload = Workload::new(&trace.turns, block_tokens).context("this capture cannot be played")?;
-    let configs = [&baseline, &proposed].map(|routing| args.play_under(routing, &fleet, block_tokens));
+    let workload = workload(&trace, &fleet, block_tokens).context("this capture cannot be played")?;
+    let configs =
+        [&baseline, &proposed].map(|routing| args.play_under(routing, &fleet, &trace, block_tokens));
     let mut progress = Progress::new(4 * workload.len() as u64, "choices");
-    let report = replay(&trace, &fleet, &workload, &configs, &mut || progress.step());
+    let mut step = || {
+        progress.step();
+        ControlFlow::Continue(())
+    };
+    let report =
+        replay(&trace, &fleet, &workload, &configs, &mut step).context("it was not played to its end")?;
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else {
@@ -111,12 +125,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn play_under(&self, routing: &Routing, fleet: &Fleet, block_tokens: u32) -> FleetConfig {
+    fn play_under(&self, routing: &Routing, fleet: &Fleet, trace: &Trace, block_tokens: u32) -> FleetConfig {
         FleetConfig {
             workers: fleet.specs(block_tokens),
             settings: routing.settings(),
             utilisation_window: routing.utilisation_window,
-            cache: self.cache,
+            cache: self.cache.unwrap_or_else(|| fleet.cache()),
+            decode: decode(trace),
             target: fleet.target,
             pace: match (self.pace.load, self.pace.speed) {
                 (Some(load), _) => Pace::Load(load),
@@ -131,20 +146,69 @@ impl Args {
     }
 }
 
+/// The trace as the simulator takes it: each turn with what it has to meet.
+fn workload(trace: &Trace, fleet: &Fleet, block_tokens: u32) -> Result<Workload, WorkloadError> {
+    let workload = Workload::new(&trace.turns, block_tokens)?;
+    Ok(workload.with_objectives(|at| Some(fleet.objective_of(trace, at))))
+}
+
+/// How long answers take, by what the capture says of those that streamed: policies that count requests in flight count
+/// those as well that are past their first token, and the next turn comes after the answer.
+fn decode(trace: &Trace) -> Decode {
+    let per_token = |turn: &Turn| {
+        let (ttft, took) = (turn.captured.ttft?, turn.captured.took?);
+        let tokens = turn
+            .response_tokens
+            .0
+            .checked_sub(1)
+            .filter(|tokens| *tokens > 0)?;
+        (took > ttft).then(|| (took - ttft).0 / tokens as f64)
+    };
+    let per_token: Vec<f64> = trace.turns.iter().filter_map(per_token).collect();
+    Decode {
+        ms_per_token: Sorted::new(per_token).percentile(50.0),
+        ..Decode::default()
+    }
+}
+
+/// Why there is no preview.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPreview {
+    /// What was captured is no trace.
+    #[error("the captured turns cannot be read")]
+    Unreadable(#[from] TraceFileError),
+    /// It cannot be played.
+    #[error("the captured turns cannot be played")]
+    Unplayable(#[from] WorkloadError),
+    /// It takes too long.
+    #[error("it was cut off after {:.0} s", .0.as_secs_f64())]
+    TooLong(Duration),
+    /// The report is no JSON.
+    #[error("the report cannot be written")]
+    Unwritable(#[from] serde_json::Error),
+}
+
 /// What captured turns would get under the second settings instead of the first, on this fleet: the report of
 /// `tailroute replay --json`.
 ///
 /// # Errors
-/// If they are no trace, or cannot be played.
-pub fn preview(capture: &[u8], fleet: &Fleet, settings: [Settings; 2]) -> anyhow::Result<serde_json::Value> {
+/// If they are no trace, cannot be played, or take longer than `limit`.
+pub fn preview(
+    capture: &[u8],
+    fleet: &Fleet,
+    settings: [Settings; 2],
+    limit: Duration,
+) -> Result<serde_json::Value, NoPreview> {
+    let until = Instant::now() + limit;
     let trace = Trace::of_bytes(capture)?;
     let block_tokens = fleet.block_tokens(trace.block_tokens);
-    let workload = Workload::new(&trace.turns, block_tokens).context("these turns cannot be played")?;
+    let workload = workload(&trace, fleet, block_tokens)?;
     let configs = settings.map(|settings| FleetConfig {
         workers: fleet.specs(block_tokens),
         settings,
         utilisation_window: fleet.routing.utilisation_window,
-        cache: CacheRule::Adaptive,
+        cache: fleet.cache(),
+        decode: decode(&trace),
         target: fleet.target,
         pace: Pace::Speed(1.0),
         jitter_s: 0.0,
@@ -152,32 +216,59 @@ pub fn preview(capture: &[u8], fleet: &Fleet, settings: [Settings; 2]) -> anyhow
         per_turn: true,
         ..FleetConfig::uniform(1, fleet.cost, Tokens::ZERO)
     });
-    let report = replay(&trace, fleet, &workload, &configs, &mut || {});
+    let mut step = || {
+        if Instant::now() < until {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    };
+    let report = replay(&trace, fleet, &workload, &configs, &mut step).ok_or(NoPreview::TooLong(limit))?;
     Ok(serde_json::to_value(report)?)
 }
 
-/// Plays both settings, then once more for the decisions of the turns that change most.
+/// Plays both settings, then once more for the decisions of the turns that change most; `None` if a `step` says so.
 fn replay(
     trace: &Trace,
     fleet: &Fleet,
     workload: &Workload,
     configs: &[FleetConfig; 2],
-    step: &mut dyn FnMut(),
-) -> Report {
-    let mut play = |config: &FleetConfig, kept: &mut Kept| -> FleetReport {
-        run_observed(workload, config, &mut |choice| {
-            step();
+    step: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Option<Report> {
+    let mut play = |config: &FleetConfig, kept: &mut Kept| -> Option<FleetReport> {
+        run_while(workload, config, &mut |choice| {
             kept.see(choice);
+            step()
         })
     };
-    let mut reports = configs.each_ref().map(|config| play(config, &mut Kept::none()));
+    let [before, after] = configs;
+    let mut reports = [play(before, &mut Kept::none())?, play(after, &mut Kept::none())?];
     let played = [0, 1].map(|at| Played::new(&mut reports[at], &configs[at], workload.len()));
     let changes = compare::largest(&played);
     let mut kept = [Kept::of(&changes), Kept::of(&changes)];
     if !changes.is_empty() {
         for (config, kept) in configs.iter().zip(&mut kept) {
-            play(config, kept);
+            play(config, kept)?;
         }
     }
-    compare::report(trace, fleet, &played, &changes, &kept)
+    Some(compare::report(trace, fleet, &played, &changes, &kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preview_that_takes_too_long_is_cut_off() {
+        let turns = (0..100).map(|at| {
+            format!("{{\"ts\":{at},\"conv\":{at},\"turn\":0,\"prompt_tokens\":100,\"response_tokens\":1}}\n")
+        });
+        let capture: String = turns.collect();
+        let fleet = FleetArgs::default().load().unwrap();
+        let settings = [Settings::default(); 2];
+        let cut = preview(capture.as_bytes(), &fleet, settings, Duration::ZERO);
+        assert!(matches!(cut, Err(NoPreview::TooLong(_))), "{cut:?}");
+        let whole = preview(capture.as_bytes(), &fleet, settings, Duration::from_secs(600)).unwrap();
+        assert_eq!(whole["turns"], 80, "the first fifth is not counted");
+    }
 }

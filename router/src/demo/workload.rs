@@ -6,7 +6,7 @@
 //! that it matters both where a turn goes and what was evicted.
 
 use policy::ids::ConversationId;
-use policy::trace::{ClassId, Turn};
+use policy::trace::{Captured, ClassId, Turn};
 use policy::units::Tokens;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Exp, LogNormal};
@@ -104,6 +104,7 @@ impl Sampler {
                 response_tokens: Tokens(reply),
                 blocks: Some(blocks.clone()),
                 class: ClassId::DEFAULT,
+                captured: Captured::default(),
             });
             history = input + reply;
             number += 1;

@@ -14,7 +14,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use policy::ids::ConversationId;
-use policy::trace::{ClassId, Turn};
+use policy::trace::{Captured, ClassId, Turn};
 use policy::units::Tokens;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -140,6 +140,7 @@ fn plan(turns: &[(u64, u64, u64)]) -> Plan {
         response_tokens: Tokens(2),
         blocks: None,
         class: ClassId::DEFAULT,
+        captured: Captured::default(),
     };
     Plan::new(turns.iter().enumerate().map(turn).collect(), None, 1.0, 0.0)
 }

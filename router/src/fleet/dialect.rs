@@ -125,6 +125,19 @@ pub trait Dialect: Debug + Send + Sync {
     }
 }
 
+/// Whether a worker that speaks it is told what it may drop first, so that it does.
+#[must_use]
+pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
+    hints.enabled && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
+}
+
+/// Whether such a worker gives a free tail away, told or by itself.
+#[must_use]
+pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
+    let is_asked = is_told(dialect, hints) || dialect.trims_by_itself();
+    is_asked && dialect.evict_first(Tokens(1)) > Tokens::ZERO
+}
+
 /// Nothing is ever said.
 #[derive(Debug)]
 pub struct Silent {

@@ -26,6 +26,7 @@ use crate::error::ApiError;
 use crate::feedback::Expected;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Standing;
+use crate::fleet::dialect::is_told;
 use crate::fleet::hold::Hold;
 use crate::fleet::rotation::{self, Condition};
 use crate::knowledge::{Match, Scale, Source};
@@ -410,8 +411,7 @@ pub(super) fn narrow(
 /// given away was measured with it.
 fn evict_first(app: &App, turn: &Turn, worker: &Worker, view: &WorkerView, history: Tokens) -> Tokens {
     let (hints, dialect) = (&app.config.hints, worker.dialect());
-    let can_be_told = hints.in_request || (hints.out_of_band && dialect.hears_hints());
-    let (is_told, by_itself) = (hints.enabled && can_be_told, dialect.trims_by_itself());
+    let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());
     if !is_told && !by_itself {
         return dialect.evict_first(Tokens::ZERO);
     }

@@ -570,6 +570,7 @@ impl Flight {
             counted: counted.is_some(),
             worker: self.worker().name().into(),
             ttft: self.ttft,
+            took: self.app.clock.now() - self.arrived,
             predicted_ttft: self.predicted_ttft,
             predicted_cached: self.predicted_cached,
             reported_cached: self

@@ -13,6 +13,9 @@ use super::headers;
 /// Longest objective that a client can ask for, as in the configuration.
 const LONGEST_MS: f64 = 1e9;
 
+/// The name of turns whose request brought their objective along.
+pub const OF_HEADER: &str = "header";
+
 /// Where a turn's objective comes from. A bounded set: it is a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -82,7 +85,7 @@ impl Origin {
     pub fn name(self, objective: &Objective) -> &str {
         match self {
             Self::Default => "default",
-            Self::Header => "header",
+            Self::Header => OF_HEADER,
             Self::Class(at) => objective.classes.get(at).map_or("default", |class| &class.name),
         }
     }

@@ -154,12 +154,17 @@ impl<'a> Brain<'a> {
         self.look_at_workers(now, arrived, item);
     }
 
+    /// What the turn is to meet.
+    pub(super) fn objective(&self, item: &Item) -> Millis {
+        item.objective.unwrap_or(self.config.target.ttft)
+    }
+
     /// The turn as the choice sees it, once it was looked at.
     pub(super) fn turn(&self, item: &Item) -> route::Turn<'_> {
         route::Turn {
             prompt: item.prompt,
             resident: &self.resident,
-            objective: self.config.target.ttft,
+            objective: self.objective(item),
             last_worker: self.last_worker.get(&item.conversation).copied(),
             conversation: Some(item.conversation),
             // The first block of some traces is a system prompt that everybody shares; the second tells users apart.
@@ -175,6 +180,7 @@ impl<'a> Brain<'a> {
     /// The workers as the choice sees them now.
     fn look_at_workers(&mut self, now: Millis, arrived: Millis, item: &Item) {
         self.views.clear();
+        let objective = self.objective(item);
         for (at, (load, spec)) in self.loads.iter().zip(&self.config.workers).enumerate() {
             let cost = if self.config.learn_costs {
                 load.learned.cost()
@@ -186,7 +192,7 @@ impl<'a> Brain<'a> {
                 order => {
                     let cached = self.resident[at].min(item.prompt);
                     let prefill = cost.prefill(item.prompt.saturating_sub(cached), cached);
-                    let key = order.key(arrived, prefill, self.config.target.ttft);
+                    let key = order.key(arrived, prefill, objective);
                     load.ordered.wait(now, key)
                 }
             };
@@ -214,8 +220,9 @@ impl<'a> Brain<'a> {
         let evict_first = self.evict_first(decision.chosen, item);
         let (worker, terms) = (decision.chosen, decision.chosen());
         let cost = self.views[worker].cost;
+        let objective = self.objective(item);
         let prefill = cost.prefill(terms.uncached, terms.cached);
-        let key = self.config.order.key(arrived, prefill, self.config.target.ttft);
+        let key = self.config.order.key(arrived, prefill, objective);
         let ticket = self.loads[worker].sent(now, turn, prefill, key);
         let last = self.placed(item.conversation, worker);
         let left = last.map(WorkerId::index).filter(|last| *last != worker);
@@ -244,19 +251,19 @@ impl<'a> Brain<'a> {
     /// Tokens at the end of the conversation that the worker may drop first.
     fn evict_first(&self, worker: usize, item: &Item) -> Tokens {
         let view = &self.views[worker];
-        let target = &self.config.target;
+        let (target, objective) = (&self.config.target, self.objective(item));
         match self.config.cache {
             CacheRule::TLru => {
-                let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
+                let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 slo::evict_first_tail(xi, target.next_prompt, 0.0)
             }
             CacheRule::Adaptive => {
-                let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
+                let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 self.controller.tail(xi, target.next_prompt, view.utilisation)
             }
             CacheRule::TLruAt(xi) => slo::evict_first_tail(xi.as_f64(), target.next_prompt, 0.0),
             CacheRule::LengthAware => {
-                let xi = slo::xi_tokens(&view.cost, target.ttft, Millis::ZERO, item.prompt);
+                let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 Tokens(xi.min(1e9) as u64)
             }
             CacheRule::Lru | CacheRule::Threshold(_) | CacheRule::EndAware => Tokens::ZERO,
@@ -319,7 +326,7 @@ impl<'a> Brain<'a> {
             length: total,
             cost: sent.cost,
             wait: sent.wait,
-            objective: self.config.target.ttft,
+            objective: self.objective(item),
             next_prompt: self.config.target.next_prompt,
             utilisation: sent.utilisation,
         };

@@ -29,7 +29,7 @@ impl Brain<'_> {
     ) -> Held {
         self.look_at(now, servers, arrived, item);
         let prefill = hold::least_prefill(&self.views, item.prompt, &self.resident);
-        let due = hold::due(arrived, prefill, self.config.target.ttft);
+        let due = hold::due(arrived, prefill, self.objective(item));
         Held { turn, arrived, due }
     }
 

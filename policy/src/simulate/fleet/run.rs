@@ -1,5 +1,8 @@
 //! The clock: takes events in order until there are none.
 
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
 use rand::SeedableRng;
 use rand_distr::{Distribution, Uniform};
 use rand_pcg::Pcg64;
@@ -43,11 +46,27 @@ pub fn run_observed(
     observe: &mut dyn FnMut(Choice<'_>),
 ) -> FleetReport {
     let mut run = Run::new(workload, config, observe);
-    while let Some((now, event)) = run.agenda.next() {
-        run.now = now;
-        run.take(event);
-    }
+    while run.step() {}
     run.report()
+}
+
+/// Plays the workload through the fleet as long as `observe`, which sees every choice, says [`ControlFlow::Continue`];
+/// `None` if it did not to the end.
+#[must_use]
+pub fn run_while(
+    workload: &Workload,
+    config: &FleetConfig,
+    observe: &mut dyn FnMut(Choice<'_>) -> ControlFlow<()>,
+) -> Option<FleetReport> {
+    let goes_on = Cell::new(true);
+    let mut watched = |choice: Choice<'_>| goes_on.set(goes_on.get() && observe(choice).is_continue());
+    let mut run = Run::new(workload, config, &mut watched);
+    while run.step() {
+        if !goes_on.get() {
+            return None;
+        }
+    }
+    Some(run.report())
 }
 
 /// A turn under way.
@@ -110,6 +129,16 @@ impl<'a> Run<'a> {
             run.agenda.at(Millis(length.0 * fault.at), Event::Fault(number));
         }
         run
+    }
+
+    /// Takes the next event; `false` if there is none.
+    fn step(&mut self) -> bool {
+        let Some((now, event)) = self.agenda.next() else {
+            return false;
+        };
+        self.now = now;
+        self.take(event);
+        true
     }
 
     fn take(&mut self, event: Event) {

@@ -1,12 +1,14 @@
 mod routers;
 
+use std::ops::ControlFlow;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::ids::ConversationId;
 use crate::route::PolicyName;
 use crate::simulate::generate::Generator;
-use crate::trace::{ClassId, Turn};
+use crate::trace::{Captured, ClassId, Turn};
 
 const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 
@@ -20,6 +22,7 @@ fn turn(ts_s: f64, conversation: u64, number: u32, history: u64, prompt: u64, re
         response_tokens: Tokens(response),
         blocks: None,
         class: ClassId::DEFAULT,
+        captured: Captured::default(),
     }
 }
 
@@ -72,6 +75,47 @@ fn an_observer_sees_every_choice_with_every_workers_terms() {
         .collect();
     assert_eq!(seen, served);
     assert_eq!(report, play(&turns, &config), "watching changes nothing");
+}
+
+#[test]
+fn a_play_ends_where_its_observer_says_so() {
+    let turns = generated(300);
+    let workload = Workload::new(&turns, 16).unwrap();
+    let mut left = 100;
+    let cut = run_while(&workload, &plain(3, 20_000), &mut |_| {
+        left -= 1;
+        if left == 0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    assert_eq!((cut, left), (None, 0), "not one choice more");
+    let whole = run_while(&workload, &plain(3, 20_000), &mut |_| ControlFlow::Continue(()));
+    assert_eq!(whole, Some(run(&workload, &plain(3, 20_000))));
+}
+
+#[test]
+fn a_turn_with_an_objective_of_its_own_gives_its_own_tail_away() {
+    let turns = [
+        turn(0.0, 1, 0, 0, 2000, 0),
+        turn(1.0, 1, 1, 2000, 160, 0),
+        turn(2.0, 1, 2, 2160, 160, 0),
+    ];
+    let config = FleetConfig {
+        cache: CacheRule::TLru,
+        ..plain(1, 100_000)
+    };
+    let workload = Workload::new(&turns, 16).unwrap();
+    let tails = |workload: &Workload| -> Vec<u64> {
+        let records = run(workload, &config).per_turn.unwrap();
+        records.iter().map(|record| record.evict_first.0).collect()
+    };
+    let fleets = tails(&workload);
+    // 500 ms are 4800 tokens of 0.1 ms behind 20 ms, of which 200 are the next prompt's; 120 ms are 1000.
+    assert_eq!(fleets, [4600; 3]);
+    let own = workload.with_objectives(|at| (at == 1).then_some(Millis(120.0)));
+    assert_eq!(tails(&own), [4600, 800, 4600]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::fingerprint::Chain;
 use crate::ids::{ConversationId, PrefixHash};
 use crate::trace::Turn;
-use crate::units::Tokens;
+use crate::units::{Millis, Tokens};
 
 /// A trace that cannot be played.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(super) struct Item {
     /// Tokens of it that are new.
     pub(super) new_tokens: Tokens,
     pub(super) response: Tokens,
+    /// Time to first token to be met, where it is not the fleet's.
+    pub(super) objective: Option<Millis>,
     /// The prompt's full blocks.
     pub(super) chain: Chain,
     /// The full blocks that the answer completes.
@@ -99,6 +101,7 @@ impl Workload {
                     prompt: turn.input_tokens(),
                     new_tokens: turn.prompt_tokens,
                     response: turn.response_tokens,
+                    objective: None,
                     chain: prompt_chain(turn, block_tokens),
                     reply: reply_chain(turn, successor, block_tokens),
                     next,
@@ -111,6 +114,15 @@ impl Workload {
             block_tokens,
             span_s: (last.ts_s - first.ts_s).max(1e-3),
         })
+    }
+
+    /// With turns that have an objective of their own: the router chooses by it, and what may be dropped goes by it.
+    #[must_use]
+    pub fn with_objectives(mut self, of: impl Fn(usize) -> Option<Millis>) -> Self {
+        for (at, item) in self.items.iter_mut().enumerate() {
+            item.objective = of(at);
+        }
+        self
     }
 
     /// Number of turns.

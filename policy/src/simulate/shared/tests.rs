@@ -5,7 +5,7 @@ use crate::cost::PrefillCost;
 use crate::ids::ConversationId;
 use crate::simulate::future::futures;
 use crate::simulate::single::SingleCache;
-use crate::trace::ClassId;
+use crate::trace::{Captured, ClassId};
 use crate::units::Tokens;
 
 fn turn(conversation: u64, blocks: &[u64]) -> Turn {
@@ -18,6 +18,7 @@ fn turn(conversation: u64, blocks: &[u64]) -> Turn {
         response_tokens: Tokens::ZERO,
         blocks: Some(blocks.to_vec()),
         class: ClassId::DEFAULT,
+        captured: Captured::default(),
     }
 }
 

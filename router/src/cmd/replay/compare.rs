@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use policy::ids::WorkerId;
 use policy::route::{Decision, Settings};
 use policy::simulate::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
+use policy::simulate::stats::Sorted;
 use policy::units::Tokens;
 use serde::Serialize;
 
@@ -54,7 +55,7 @@ pub(super) struct Side {
 #[derive(Debug, Serialize)]
 pub(super) struct ClassReport {
     pub(super) class: String,
-    /// What its turns were to meet.
+    /// What its turns had to meet; the median, where each brought its own along.
     pub(super) objective_ms: f64,
     pub(super) turns: usize,
     pub(super) baseline: Figures,
@@ -181,16 +182,14 @@ pub(super) fn report(
 ) -> Report {
     let mut all: [Vec<(TurnRecord, f64)>; 2] = Default::default();
     let mut by_class: BTreeMap<u16, [Vec<(TurnRecord, f64)>; 2]> = BTreeMap::new();
-    let objective = |class| fleet.objective(&class_name(trace, class)).0;
-    let objectives: Vec<f64> = (0..trace.classes.len() as u16).map(objective).collect();
     let (mut moved, mut better, mut worse) = (0, 0, 0);
     for pair in pairs(played) {
-        let class = trace.turns.get(pair[0].turn as usize).map(|turn| turn.class.0);
-        let class = class.unwrap_or_default();
-        let objective = objectives.get(usize::from(class)).copied();
+        let at = pair[0].turn as usize;
+        let class = trace.turns.get(at).map_or(0, |turn| turn.class.0);
+        let objective = fleet.objective_of(trace, at);
         let of_class = by_class.entry(class).or_default();
         for (at, record) in pair.into_iter().enumerate() {
-            let turn = (record, objective.unwrap_or(fleet.target.ttft.0));
+            let turn = (record, objective.0);
             all[at].push(turn);
             of_class[at].push(turn);
         }
@@ -202,9 +201,10 @@ pub(super) fn report(
     let [baseline, proposed] = figures(&all);
     let class = |(class, turns): (u16, [Vec<(TurnRecord, f64)>; 2])| {
         let [baseline, proposed] = figures(&turns);
+        let met = turns[0].iter().map(|(_, objective)| *objective);
         ClassReport {
-            class: class_name(trace, class),
-            objective_ms: objective(class),
+            class: trace.class_name(class),
+            objective_ms: Sorted::new(met.collect()).percentile(50.0),
             turns: turns[0].len(),
             baseline,
             proposed,
@@ -224,11 +224,6 @@ pub(super) fn report(
         classes: by_class.into_iter().map(class).collect(),
         changes: changes.iter().map(change).collect(),
     }
-}
-
-fn class_name(trace: &Trace, class: u16) -> String {
-    let name = trace.classes.get(usize::from(class));
-    name.map_or_else(|| class.to_string(), Clone::clone)
 }
 
 fn change(
@@ -259,7 +254,7 @@ fn change(
         turn,
         conversation: asked.map_or(0, |turn| turn.conversation.0),
         number: asked.map_or(0, |turn| turn.turn),
-        class: class_name(trace, asked.map_or(0, |turn| turn.class.0)),
+        class: trace.class_name(asked.map_or(0, |turn| turn.class.0)),
         change_ms: change_ms(pair),
         decided_by: decided_by(pair, played, kept),
         baseline: seen(0),

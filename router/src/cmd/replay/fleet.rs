@@ -5,13 +5,23 @@ use std::sync::Arc;
 
 use config::{Overrides, Routing};
 use policy::cost::PrefillCost;
-use policy::simulate::fleet::{Target, WorkerSpec};
+use policy::simulate::fleet::{CacheRule, Target, WorkerSpec};
 use policy::units::{Millis, Tokens};
 
 use crate::app::App;
 use crate::cmd::sim::fleet::BLOCK_TOKENS;
 use crate::cmd::sim::{non_negative, positive};
 use crate::fleet::Worker;
+use crate::fleet::dialect::trims;
+use crate::path::objective::OF_HEADER;
+use crate::trace_source::Trace;
+
+/// Workers, unless others are given.
+const WORKERS: u32 = 4;
+/// Blocks of each one's cache.
+const CAPACITY_BLOCKS: u64 = 8000;
+/// ms per uncached token.
+const ALPHA: f64 = 0.05;
 
 /// Which workers.
 #[derive(Debug, clap::Args)]
@@ -21,16 +31,16 @@ pub(super) struct FleetArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workers", "capacity_blocks", "alpha", "beta", "gamma"])]
     config: Option<PathBuf>,
     /// Without a configuration: workers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = WORKERS, value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
     /// Without a configuration: blocks that each worker's cache holds.
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = CAPACITY_BLOCKS)]
     capacity_blocks: u64,
     /// Tokens per block. The capture's own unless given; else the configuration's, or 512.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: Option<u32>,
     /// Without a configuration: α, ms per uncached token.
-    #[arg(long, default_value = "0.05", value_parser = positive)]
+    #[arg(long, default_value_t = ALPHA, value_parser = positive)]
     alpha: f64,
     /// Without a configuration: β, ms that every turn costs.
     #[arg(long, default_value = "0", value_parser = non_negative)]
@@ -58,12 +68,32 @@ pub struct Fleet {
     asked_block_tokens: Option<u32>,
     /// Classes with an objective of their own.
     classes: Vec<config::Class>,
+    /// Whether turns keep the objective that their request brought along.
+    own_objectives: bool,
+    /// Whether the workers are told what they may drop first, and do so.
+    trims: bool,
 }
 
 #[derive(Debug)]
 enum Workers {
     Configured(Vec<config::Worker>),
     Alike { count: usize, blocks: u64 },
+}
+
+impl Default for FleetArgs {
+    /// What is played on where nothing is said.
+    fn default() -> Self {
+        Self {
+            config: None,
+            workers: WORKERS,
+            capacity_blocks: CAPACITY_BLOCKS,
+            block_tokens: None,
+            alpha: ALPHA,
+            beta: 0.0,
+            gamma: 0.0,
+            xi_ms: None,
+        }
+    }
 }
 
 impl FleetArgs {
@@ -91,6 +121,9 @@ impl FleetArgs {
             } else {
                 config.objective.classes
             },
+            own_objectives: self.xi_ms.is_none(),
+            // What each of them understands is seen only by asking it.
+            trims: config.hints.enabled,
         })
     }
 
@@ -118,6 +151,8 @@ impl FleetArgs {
             },
             asked_block_tokens: self.block_tokens,
             classes: Vec::new(),
+            own_objectives: self.xi_ms.is_none(),
+            trims: true,
         }
     }
 }
@@ -130,12 +165,19 @@ impl Fleet {
             cost: worker.cost(),
             ..worker.spec.clone()
         };
-        let workers = app.fleet.workers();
-        let workers: Vec<_> = workers
+        let ready: Vec<_> = app
+            .fleet
+            .workers()
             .iter()
             .filter(|worker| worker.is_ready())
-            .map(live)
+            .cloned()
             .collect();
+        let hints = &app.config.hints;
+        let trim = ready
+            .iter()
+            .filter(|worker| trims(&*worker.dialect(), hints))
+            .count();
+        let workers: Vec<_> = ready.iter().map(live).collect();
         let objective = &app.live().objective;
         Some(Self {
             names: workers.iter().map(|worker| worker.name.clone()).collect(),
@@ -149,13 +191,37 @@ impl Fleet {
             workers: Workers::Configured(workers),
             asked_block_tokens: None,
             classes: objective.classes.clone(),
+            own_objectives: true,
+            // The simulated workers are all alike in this.
+            trims: 2 * trim > ready.len(),
         })
     }
 
-    /// What turns of a class were to meet.
-    pub(super) fn objective(&self, class: &str) -> Millis {
+    /// What a turn of this class has to meet: its class's time, or the one that its request brought along.
+    fn objective(&self, class: &str, captured: Option<Millis>) -> Millis {
         let own = self.classes.iter().find(|known| known.name == class);
-        own.map_or(self.target.ttft, |class| class.ttft)
+        let brought = captured.filter(|_| self.own_objectives && class == OF_HEADER);
+        own.map(|class| class.ttft)
+            .or(brought)
+            .unwrap_or(self.target.ttft)
+    }
+
+    /// What the turn at this place of a trace has to meet.
+    pub(super) fn objective_of(&self, trace: &Trace, at: usize) -> Millis {
+        let Some(turn) = trace.turns.get(at) else {
+            return self.target.ttft;
+        };
+        let class = trace.classes.get(usize::from(turn.class.0));
+        self.objective(class.map_or("", String::as_str), turn.captured.objective)
+    }
+
+    /// What the workers drop first, unless somebody wants to know of something else.
+    pub(super) fn cache(&self) -> CacheRule {
+        if self.trims {
+            CacheRule::Adaptive
+        } else {
+            CacheRule::Lru
+        }
     }
 
     /// Tokens per block of a capture that names blocks of `named` tokens.
