@@ -38,6 +38,7 @@ mod limits;
 mod locator;
 pub mod naive;
 mod pool;
+mod prefix;
 mod reach;
 mod read;
 mod run;
@@ -48,6 +49,7 @@ mod writer;
 mod tests;
 
 pub use limits::{IndexLimits, IndexStats, StoreError};
+pub use prefix::{Copy, Prefix};
 pub use reach::Reach;
 pub use read::IndexReader;
 
@@ -156,6 +158,13 @@ impl Index {
     #[must_use]
     pub fn entries_of(&self, worker: WorkerId) -> u64 {
         self.writer.entries_of(worker)
+    }
+
+    /// Where the `most` runs of keys that were used last end, the newest first, each with at most so many `copies`, or
+    /// with that of one worker alone; and whether these were all. For people: it takes time by the runs that it looks at.
+    #[must_use]
+    pub fn newest(&self, most: usize, worker: Option<WorkerId>, copies: usize) -> (Vec<Prefix>, bool) {
+        self.writer.newest(most, worker, copies)
     }
 
     /// Exact counts.

@@ -15,7 +15,7 @@ pub use self::mirror::Report;
 use crate::cache::prefix::{Change, Entry, Keep, Lease, Order, Piece};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
-use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Reach, StoreError};
+use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Prefix, Reach, StoreError};
 use crate::units::Tokens;
 
 /// Most tokens that a full cache has left over: several pieces of the usual size.
@@ -169,6 +169,18 @@ impl Residency {
     #[must_use]
     pub fn refused(&self) -> Refused {
         self.refused
+    }
+
+    /// Where the prefixes that were used last end: see [`Index::newest`].
+    #[must_use]
+    pub fn newest(&self, most: usize, worker: Option<WorkerId>, copies: usize) -> (Vec<Prefix>, bool) {
+        self.index.newest(most, worker, copies)
+    }
+
+    /// Tokens of what leads to a key and the key itself, on a worker that is believed to hold it.
+    #[must_use]
+    pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
+        self.mirrors.get(worker.index())?.cache.tokens_up_to(key)
     }
 
     /// The index's counts.

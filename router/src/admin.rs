@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`status`] | metrics, health, `slo`, `config` |
 //! | [`decisions`] | why turns went where they went, and why they were late |
+//! | [`index`] | which prefixes live where |
 //! | [`session`] | who asks |
 //! | [`policy`] | the policy in force, its history, changes, rollback |
 //! | [`preview`] | another policy on captured turns, or beside the live ones |
@@ -19,7 +20,7 @@
 //! | [`events`] | what changes, as it happens |
 //! | [`openapi`] | the document of all this |
 //! | [`console`] | pages for people |
-//! | [`operation`], [`call`], [`problem`], [`serve`] | what all of them share |
+//! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | what all of them share |
 
 pub mod audit;
 pub mod call;
@@ -27,6 +28,7 @@ pub mod capture;
 pub mod console;
 pub mod decisions;
 pub mod events;
+pub mod index;
 pub mod log;
 pub mod members;
 pub mod openapi;
@@ -34,6 +36,7 @@ pub mod operation;
 pub mod policy;
 pub mod preview;
 pub mod problem;
+pub mod reason;
 pub mod serve;
 pub mod session;
 pub mod status;
@@ -59,6 +62,7 @@ pub fn operations() -> Vec<Operation> {
         status::operations(),
         session::operations(),
         decisions::operations(),
+        index::operations(),
         log::operations(),
         policy::operations(),
         preview::operations(),

@@ -300,6 +300,12 @@ impl App {
         self.operator.events.tell(Kind::Breaker, worker.name(), now);
     }
 
+    /// A worker's breaker has closed.
+    pub fn breaker_closed(&self, worker: &Worker) {
+        let now = serde_json::json!({ "breaker": Standing::Closed.as_str() });
+        self.operator.events.tell(Kind::Breaker, worker.name(), now);
+    }
+
     /// Sends a turn to a worker. Dropping what comes back hangs up.
     #[must_use]
     pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
@@ -381,7 +387,12 @@ impl App {
 
     /// Records whether a worker is well and acts on the change that it makes, if any.
     pub fn note_health(&self, worker: &Worker, probe: Probe) {
-        let changed = worker.observe_health(self.clock.now(), probe);
+        let now = self.clock.now();
+        let stood = worker.condition(now).breaker;
+        let changed = worker.observe_health(now, probe);
+        if changed == Some(true) && stood != Standing::Closed {
+            self.breaker_closed(worker);
+        }
         if changed.is_some() {
             self.worker_changed(worker);
         }

@@ -16,7 +16,7 @@ use policy::cache::prefix::Order;
 use policy::evidence::{Resident, WorkerEvidence};
 use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::{PrefixHash, WorkerId};
-use policy::index::{IndexLimits, IndexReader, IndexStats, Reach};
+use policy::index::{IndexLimits, IndexReader, IndexStats, Prefix, Reach};
 use policy::residency::{Refused, Report, Residency};
 use policy::units::{Millis, Tokens};
 use tracing::warn;
@@ -460,6 +460,24 @@ impl Knowledge {
     /// A worker holds nothing any more.
     pub fn forget(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.forget(worker));
+    }
+
+    /// Where the prefixes that were used last end, of so many that are looked at; and whether these were all. Writers
+    /// wait meanwhile.
+    #[must_use]
+    pub fn newest_prefixes(
+        &self,
+        most: usize,
+        worker: Option<WorkerId>,
+        copies: usize,
+    ) -> (Vec<Prefix>, bool) {
+        self.residency.lock().newest(most, worker, copies)
+    }
+
+    /// Tokens up to a key on a worker that is believed to hold it. Writers wait for one walk along a prompt.
+    #[must_use]
+    pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
+        self.residency.lock().tokens_up_to(worker, key)
     }
 
     /// Counts of the index.

@@ -25,6 +25,42 @@ fn each_worker_reaches_as_far_as_it_stored() {
 }
 
 #[test]
+fn the_prefixes_used_last_come_first_with_who_holds_how_much_of_them() {
+    let mut index = Index::new(ROOMY);
+    index.store(WorkerId(0), &keys(&[1, 2, 3, 4])).unwrap();
+    index.store(WorkerId(70), &keys(&[1, 2, 3])).unwrap();
+    index.store(WorkerId(3), &keys(&[1, 2, 9])).unwrap();
+    let copy = |worker, keys, last| Copy {
+        worker: WorkerId(worker),
+        keys,
+        last: PrefixHash(last),
+    };
+    let (all, complete) = index.newest(10, None, 16);
+    let shown: Vec<_> = all
+        .iter()
+        .map(|prefix| (prefix.last.0, prefix.keys, prefix.forks, prefix.holders))
+        .collect();
+    // What was used brings along what it begins with.
+    assert_eq!(
+        (shown, complete),
+        (vec![(2, 2, 2, 3), (9, 3, 0, 1), (4, 4, 0, 2)], true)
+    );
+    assert_eq!(all[2].copies, [copy(0, 4, 4), copy(70, 3, 3)]);
+    assert_eq!(index.newest(10, None, 1).0[2].copies.len(), 1);
+    let (its, _) = index.newest(10, Some(WorkerId(70)), 16);
+    assert_eq!(
+        its.iter().map(|prefix| prefix.copies.clone()).collect::<Vec<_>>(),
+        [vec![copy(70, 2, 2)], vec![copy(70, 3, 3)]]
+    );
+    assert_eq!(index.newest(1, None, 16).0.len(), 1);
+    assert!(!index.newest(1, None, 16).1);
+    index.forget(WorkerId(3));
+    index.forget(WorkerId(0));
+    index.forget(WorkerId(70));
+    assert_eq!(index.newest(10, None, 16).0, []);
+}
+
+#[test]
 fn a_removed_key_takes_what_is_below_it_along() {
     let mut index = Index::new(ROOMY);
     index.store(WorkerId(0), &keys(&[1, 2, 3, 4])).unwrap();

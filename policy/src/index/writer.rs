@@ -14,6 +14,7 @@ mod family;
 mod grow;
 mod members;
 mod merge;
+mod newest;
 mod remove;
 mod room;
 mod split;

@@ -26,8 +26,6 @@ use crate::operator::tokens::Principal;
 pub const MAX_BODY_BYTES: usize = 256 * 1024;
 /// For a body to be there.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most characters of a reason.
-const MAX_REASON: usize = 500;
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug)]
@@ -322,7 +320,7 @@ fn reason(body: &[u8]) -> Option<String> {
 }
 
 fn shorten(text: String) -> String {
-    match text.char_indices().nth(MAX_REASON) {
+    match text.char_indices().nth(super::reason::MOST) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

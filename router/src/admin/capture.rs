@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
+use super::reason::{Because, Reason};
 use crate::app::App;
 use crate::operator::recent::DEFAULT_BYTES;
 
@@ -42,29 +43,12 @@ struct Status {
 #[serde(deny_unknown_fields)]
 struct Start {
     /// Why, for the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
+    #[allow(dead_code, reason = "it is read there")]
+    reason: Reason,
     /// Most bytes that the turns may take; 16 MiB unless given.
     #[serde(default)]
     #[schemars(range(min = 65_536, max = 268_435_456))]
     max_bytes: Option<u32>,
-}
-
-/// Its end.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Stop {
-    /// Why, for the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
 }
 
 /// The operations of this file.
@@ -93,7 +77,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Capture no more turns; those that are held stay",
             stop,
         )
-        .body::<Stop>()
+        .body::<Because>()
         .fails(&[409]),
         Operation::new::<String, _, _>(
             "capture.turns",
@@ -131,7 +115,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn stop(call: Call) -> Result<Reply, Problem> {
-    let _: Stop = call.body()?;
+    let _: Because = call.body()?;
     let before = status(&call.app);
     call.app.operator.recent.flush().await;
     if !call.app.operator.recent.stop() {

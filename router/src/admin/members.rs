@@ -8,7 +8,8 @@ use serde::Deserialize;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use super::workers::{Because, NAME, Shown, named, shown};
+use super::reason::{Because, Reason};
+use super::workers::{NAME, Shown, named, shown};
 use crate::fleet::JoinError;
 
 /// A worker that is to join.
@@ -17,13 +18,9 @@ use crate::fleet::JoinError;
 struct Join {
     /// The worker, with the keys of `[[workers]]` but those that name files, and `ranks`.
     worker: WorkerDocument,
-    /// For the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
+    /// Why, for the audit log.
+    #[allow(dead_code, reason = "it is read there")]
+    reason: Reason,
 }
 
 /// The operations of this file.

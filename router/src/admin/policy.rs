@@ -12,6 +12,7 @@ use super::audit::Newest;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
+use super::reason::Reason;
 use crate::app::App;
 use crate::operator::revisions::{Change, Pending, Revision, Source, Stale};
 
@@ -48,8 +49,7 @@ struct Put {
     /// All of it.
     settings: PolicyDocument,
     /// Why, for the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    reason: String,
+    reason: Reason,
     /// For so many seconds only; then what was in force before comes back.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
@@ -64,8 +64,7 @@ struct Rollback {
     #[serde(default)]
     to_revision: Option<u64>,
     /// Why, for the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    reason: String,
+    reason: Reason,
 }
 
 /// Revisions.
@@ -151,7 +150,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
     let change = Change {
         settings: put.settings.settings(),
         by: call.who.name.to_string(),
-        reason: Some(put.reason),
+        reason: Some(put.reason.0),
         source: Source::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
     };
@@ -178,7 +177,7 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
     let change = Change {
         settings: to.settings,
         by: call.who.name.to_string(),
-        reason: Some(asked.reason),
+        reason: Some(asked.reason.0),
         source: Source::Rollback,
         revert_after: None,
     };

@@ -14,6 +14,7 @@ use super::call::{Call, Reply};
 use super::capture::none_captured;
 use super::operation::Operation;
 use super::problem::Problem;
+use super::reason::{Because, Reason};
 use crate::app::App;
 use crate::cmd::replay::{self, NoPreview};
 use crate::operator::shadow::{Shadow, Tally};
@@ -48,25 +49,8 @@ struct Follow {
     /// All of it.
     settings: PolicyDocument,
     /// Why, for the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
-}
-
-/// The end of that.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Unfollow {
-    /// Why, for the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
+    #[allow(dead_code, reason = "it is read there")]
+    reason: Reason,
 }
 
 /// What a shadow policy has seen.
@@ -120,7 +104,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Let no policy follow the live traffic any more",
             unfollow,
         )
-        .body::<Unfollow>()
+        .body::<Because>()
         .fails(&[409]),
     ]
 }
@@ -196,7 +180,7 @@ async fn follow(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn unfollow(call: Call) -> Result<Reply, Problem> {
-    let _: Unfollow = call.body()?;
+    let _: Because = call.body()?;
     let before = shadowed(&call.app);
     if call.app.operator.shadow.swap(None).is_none() {
         return Err(Problem::conflict("no policy follows the traffic"));

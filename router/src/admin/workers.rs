@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
+use super::reason::{Because, Reason};
 use crate::app::App;
 use crate::fleet::Worker;
 use crate::fleet::hold::{Hold, PinnedAlpha};
@@ -147,19 +148,6 @@ struct Budget {
     next_prompt_tokens: u64,
 }
 
-/// Why.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Because {
-    /// For the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
-}
-
 /// Another α.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -167,13 +155,9 @@ struct SetAlpha {
     /// Milliseconds per uncached token.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
     alpha_ms_per_token: f64,
-    /// For the audit log.
-    #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
-    reason: String,
+    /// Why, for the audit log.
+    #[allow(dead_code, reason = "it is read there")]
+    reason: Reason,
     /// For so many seconds only; then what was learned is taken again.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]

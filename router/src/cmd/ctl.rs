@@ -101,6 +101,19 @@ enum What {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         limit: u32,
     },
+    /// Prefixes that workers hold, of those used last: the largest, the newest, or beginnings that many share.
+    #[command(after_help = "Example:\n  tailroute ctl index --order shared --worker gpu-3")]
+    Index {
+        /// What one worker holds.
+        #[arg(long, value_name = "NAME")]
+        worker: Option<String>,
+        /// Which come first.
+        #[arg(long, default_value = "largest", value_parser = ["largest", "newest", "shared"])]
+        order: String,
+        /// Most prefixes.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+        limit: u32,
+    },
     /// What changes, as it happens, until interrupted.
     Events,
     /// What has to be met, and how.
@@ -190,6 +203,13 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
             let late = if late { "&late=true" } else { "" };
             let path = format!("/admin/v1/decisions?limit={limit}{late}");
             print(&client.get(&path).await?, show::pretty)
+        }
+        What::Index { worker, order, limit } => {
+            let worker = worker.map_or(String::new(), |name| {
+                format!("&worker={}", client::escaped(&name))
+            });
+            let path = format!("/admin/v1/index?order={order}&limit={limit}{worker}");
+            print(&client.get(&path).await?, show::index)
         }
         What::Events => events(client, json).await,
         What::Slo => print(&client.get("/admin/v1/slo").await?, show::pretty),

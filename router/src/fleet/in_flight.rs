@@ -52,18 +52,22 @@ impl InFlight {
         self.worker.prefilled(self.clock.now(), ticket)
     }
 
-    /// The worker answers it as it should.
-    pub fn answered(&mut self) {
-        let Some(pass) = self.pass.take() else { return };
+    /// The worker answers it as it should. Returns whether that closed its breaker.
+    #[must_use]
+    pub fn answered(&mut self) -> bool {
+        let Some(pass) = self.pass.take() else {
+            return false;
+        };
         self.answered = true;
         let now = self.clock.now();
-        if self
+        let closed = self
             .worker
-            .with_breaker(now, |breaker| breaker.answered(now, pass))
-        {
+            .with_breaker(now, |breaker| breaker.answered(now, pass));
+        if closed {
             info!(worker = self.worker.name(), "answers again: its breaker closes");
             self.worker.starts_anew(now);
         }
+        closed
     }
 
     /// The worker failed it. Returns whether that opened its breaker.

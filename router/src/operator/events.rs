@@ -35,7 +35,7 @@ pub enum Kind {
     Policy,
     /// A worker may be given work, or may not any more.
     Worker,
-    /// A worker's breaker has opened.
+    /// A worker's breaker has opened or closed.
     Breaker,
     /// The configuration was read again.
     Reload,

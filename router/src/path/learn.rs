@@ -328,7 +328,9 @@ impl Flight {
 
     /// The worker answers as it should.
     pub fn answered(&mut self) {
-        self.in_flight.answered();
+        if self.in_flight.answered() {
+            self.app.breaker_closed(self.worker());
+        }
     }
 
     /// The worker did not begin: the request may go elsewhere.

@@ -121,7 +121,9 @@ pub async fn open(
         let how = (started, wanted.endpoint, Trail::of(&head.extensions));
         return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
     }
-    in_flight.answered();
+    if in_flight.answered() {
+        app.breaker_closed(&worker);
+    }
     let sides = (client, hyper::upgrade::on(&mut response));
     let (mut parts, _) = response.into_parts();
     mark(&mut parts.headers, &worker, None);

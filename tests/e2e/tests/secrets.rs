@@ -1,4 +1,4 @@
-//! Nothing secret is ever logged: keys, prompts and answers, at the most talkative level, however a request ends.
+//! Nothing secret is ever logged or traced: keys, prompts and answers, at the most talkative level, however a request ends.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,16 +8,21 @@
 )]
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use config::Key;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use parking_lot::Mutex;
+use prost::Message as _;
 use serde_json::json;
 use tailroute::admission::keys::{hash, hex};
 use tailroute_e2e::client::{self, CHAT, H2};
 use tailroute_e2e::fleet::route;
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::Upstream;
+use tailroute_e2e::wait::until;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -48,13 +53,46 @@ impl Log {
     }
 }
 
+/// What a collector of traces has received: requests with their spans, and the bytes, in which text stands as it is.
+#[derive(Clone, Default)]
+struct Traced(Arc<Mutex<(usize, Vec<u8>)>>);
+
+impl Traced {
+    fn requests(&self) -> usize {
+        self.0.lock().0
+    }
+}
+
+async fn collector() -> (Traced, SocketAddr) {
+    const SERVER: i32 = 2;
+    let traced = Traced::default();
+    let mut upstream = Upstream::start().await;
+    let (address, takes) = (upstream.address, traced.clone());
+    tokio::spawn(async move {
+        loop {
+            let exchange = upstream.next().await;
+            let message = ExportTraceServiceRequest::decode(&*exchange.body).unwrap();
+            let scopes = message.resource_spans.iter().flat_map(|of| &of.scope_spans);
+            let spans = scopes.flat_map(|scope| &scope.spans);
+            {
+                let mut taken = takes.0.lock();
+                taken.0 += spans.filter(|span| span.kind == SERVER).count();
+                taken.1.extend(&*exchange.body);
+                taken.1.extend(exchange.head.as_bytes());
+            }
+            exchange.answer("200 OK", "").await;
+        }
+    });
+    (traced, address)
+}
+
 fn event(text: &str) -> Vec<u8> {
     let event = json!({ "choices": [{ "index": 0, "delta": { "content": text } }] });
     format!("data: {event}\n\n").into_bytes()
 }
 
 #[tokio::test]
-async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
+async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced() {
     let log = Log::default();
     let writer = log.clone();
     let layer = tracing_subscriber::fmt::layer()
@@ -65,6 +103,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
         .with(layer)
         .init();
 
+    let (traced, collector) = collector().await;
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         config.keys = vec![Key {
@@ -77,6 +116,16 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
             tokens: None,
             explain: false,
         }];
+        config.traces = Some(config::Traces {
+            endpoint: format!("http://{collector}").parse().unwrap(),
+            protocol: config::OtlpProtocol::Http,
+            service_name: "tailroute-test".to_owned(),
+            keep_sampled: true,
+            slowest_share: 0.0,
+            share: 1.0,
+            queue: 1000,
+            timeout: Duration::from_secs(30),
+        });
     })
     .await;
     let address = router.address;
@@ -133,6 +182,11 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level() {
     );
     let leaks: Vec<&str> = text.lines().filter(|line| line.contains(CANARY)).collect();
     assert!(leaks.is_empty(), "{leaks:#?}");
+    // Two streams, the failure, and the body that is no JSON were all somebody's.
+    until("their traces have come", || traced.requests() >= 4).await;
+    let traces = String::from_utf8_lossy(&traced.0.lock().1).into_owned();
+    assert!(traces.contains("tailroute.worker"), "they do say something");
+    assert!(!traces.contains(CANARY), "{traces}");
     let config = format!("{:?}", router.app().config);
     assert!(
         config.contains("sha256:"),

@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::slab::{Band, NONE};
 use super::{Entry, Piece, PrefixCache};
 use crate::ids::PrefixHash;
+use crate::units::Tokens;
 
 impl PrefixCache {
     /// Whether the piece is resident and nothing hangs below it.
@@ -12,6 +13,19 @@ impl PrefixCache {
     pub fn is_leaf(&self, hash: PrefixHash) -> bool {
         let slot = self.by_hash.get(&hash);
         slot.is_some_and(|&slot| self.nodes.is_leaf(slot))
+    }
+
+    /// Tokens of what leads to a piece and the piece itself, if it is resident.
+    #[must_use]
+    pub fn tokens_up_to(&self, hash: PrefixHash) -> Option<Tokens> {
+        let mut at = *self.by_hash.get(&hash)?;
+        let mut tokens = 0;
+        while at != NONE {
+            let node = self.nodes.get(at);
+            tokens += u64::from(node.tokens);
+            at = node.parent;
+        }
+        Some(Tokens(tokens))
     }
 
     /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.

@@ -146,7 +146,9 @@ pub(in crate::path) fn answered(
         500.. => "worker_error",
         400.. => "client_error",
         _ => {
-            in_flight.answered();
+            if in_flight.answered() {
+                app.breaker_closed(in_flight.worker());
+            }
             "ok"
         }
     };

@@ -2,6 +2,7 @@
 
 mod ctl;
 mod document;
+mod index;
 mod members;
 mod policy;
 mod preview;

@@ -10,6 +10,7 @@ use serde_json::json;
 use sim_engine::Fault;
 use tailroute::fleet::breaker::Standing;
 use tailroute::fleet::health::Probe;
+use tailroute::operator::events::Kind;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, at_rest, metrics, probe_often, quick, route, stuck_in_decode};
 use tailroute_e2e::silent::Silent;
@@ -79,6 +80,7 @@ async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
     let name = fleet.router.app().fleet.workers()[0].name().to_owned();
     assert!(page.sum("tailroute_breaker_opened_total", &[("worker", &name)]) >= 1.0);
 
+    let mut events = fleet.router.app().operator.events.listen();
     fleet.engines[0].set_fault(Fault::default());
     until("it may be tried", || standing(&fleet, 0) == Standing::HalfOpen).await;
     within(async {
@@ -87,6 +89,11 @@ async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
         }
     })
     .await;
+    let told = std::iter::from_fn(|| events.try_recv().ok()).last().unwrap();
+    assert_eq!(
+        (told.kind, told.subject.as_str(), &told.now["breaker"]),
+        (Kind::Breaker, name.as_str(), &"closed".into())
+    );
     let before = fleet.received()[0];
     assert_eq!(statuses(&fleet, 8).await, [200; 8]);
     assert!(fleet.received()[0] > before, "it is used again");

@@ -50,6 +50,8 @@ async fn every_action_is_a_command() {
         &["policy", "shadow-set", "policy=round_robin", "--reason", "look"],
         &["policy", "shadow"],
         &["policy", "shadow-stop", "--reason", "seen"],
+        &["index"],
+        &["index", "--order", "shared", "--worker", name, "--limit", "5"],
         &["workers"],
         &["workers", "show", name],
         &[

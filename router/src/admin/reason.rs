@@ -1,0 +1,39 @@
+//! Why somebody changes something: a part of every change's body, and of some all of it.
+//!
+//! The audit log reads it from the body as it came, so that what was refused has its reason there as well.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+
+/// Most characters of a reason.
+pub const MOST: usize = 500;
+
+/// Why.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Reason(pub String);
+
+impl JsonSchema for Reason {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Reason".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "minLength": 1, "maxLength": MOST })
+    }
+}
+
+/// A change that takes nothing else.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Because {
+    /// Why, for the audit log.
+    #[allow(dead_code, reason = "it is read there")]
+    reason: Reason,
+}
