@@ -22,11 +22,15 @@ struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Worker(Box<cmd::worker::Args>),
+    Gpu(Box<cmd::gpu::Args>),
+    Serve(Box<cmd::serve::Args>),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Worker(args) => cmd::worker::run(&args),
+        Command::Gpu(args) => cmd::gpu::run(&args),
+        Command::Serve(args) => cmd::serve::run(&args),
     };
     done.unwrap_or_else(|error| {
         let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");

@@ -45,10 +45,27 @@ pub fn text(calibration: &Calibration) -> String {
         toml_number(cost.beta_ms),
         toml_number(cost.gamma_ms_per_token2),
     );
+    if let Some(line) = roofline(calibration) {
+        let _ = write!(out, "\n\n  {line}");
+    }
     for note in notes(calibration) {
         let _ = write!(out, "\n\nnote: {note}");
     }
     out
+}
+
+/// What share of the device's roofline was reached, where both are known.
+#[must_use]
+pub fn roofline(calibration: &Calibration) -> Option<String> {
+    let peaks = calibration.facts.roofline.as_ref()?;
+    let share = calibration.best_roofline_share?;
+    let from = peaks.from.as_deref().unwrap_or("of unknown origin");
+    Some(format!(
+        "at best {:.0} % of the roofline of {:.4} TFLOP/s and {:.1} GB/s ({from})",
+        share * 100.0,
+        peaks.flops_per_s / 1e12,
+        peaks.bytes_per_s / 1e9
+    ))
 }
 
 /// What an operator should know before relying on a calibration.

@@ -59,7 +59,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def driver(device: torch.device) -> str:

@@ -3,54 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import socket
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from client import CHAT, Client, cached, words
 from conftest import until
-
-BINS = Path(os.environ.get("TAILROUTE_BINS", Path(__file__).parents[3] / "target/debug"))
-
-
-@contextlib.contextmanager
-def running(*command: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **more)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def port_of(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, f"it ended with {process.wait()} instead of saying where it listens"
-    return int(json.loads(line)["url"].rsplit(":", 1)[1])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from processes import BINS, free_port, gpu_bench, port_of, running
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[int]]:
-    serve = [sys.executable, "-m", "tailroute_torch", "serve", "--json", "--per-request-metrics", "--port", "0"]
-    serve += ["--shape", "tiny", "--dtype", "fp32", "--threads", "1", "--capacity-blocks", "400"]
+    options = ["--shape", "tiny", "--dtype", "fp32", "--threads", "1", "--port", "0", "--capacity-blocks", "400"]
+    serve = gpu_bench("serve", *options, "--json", "--", "--per-request-metrics")
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(running(*serve)) for _ in range(2)]
         yield [port_of(process) for process in started]

@@ -1,0 +1,166 @@
+//! The Python package that computes: where it is, and what is said where it is not.
+//!
+//! Rejected: torch's libraries in this program. They are gigabytes, tied to one version of an accelerator's driver, and
+//! only these two commands need them; an interpreter that has them is found, or named.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+
+/// The package, and what it needs of others.
+const NEEDED: [&str; 5] = ["tailroute_torch", "torch", "numpy", "starlette", "uvicorn"];
+
+/// Prints which of the modules that it is given there are not.
+const MISSING: &str =
+    "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])";
+
+/// The options of every command that computes on this machine.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ModelArgs {
+    /// Python that has the package tailroute_torch; left out, the environment that scripts/gpu-bench makes, then python3.
+    #[arg(long, value_name = "PATH", env = "GPU_BENCH_PYTHON")]
+    pub python: Option<PathBuf>,
+    /// Whose shape the transformer has; its weights are random.
+    #[arg(long, default_value = "tiny", value_parser = ["tiny", "vicuna-7b", "llama-3-8b", "qwen2-7b"])]
+    pub shape: String,
+    /// What computes: auto, cpu, cuda or cuda:N.
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// Type of the numbers; auto: bf16, or fp32 on a processor that is faster in it.
+    #[arg(long, default_value = "auto", value_parser = ["auto", "bf16", "fp32"])]
+    pub dtype: String,
+    /// Hold only so many of the shape's layers, where the memory has no room for all.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub layers: Option<u32>,
+    /// Tokens per cache block.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub block_tokens: u32,
+    /// Threads of a processor; left out, its cores.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}
+
+impl ModelArgs {
+    /// The interpreter, if it has what is needed.
+    ///
+    /// # Errors
+    /// With what is missing, and how to get it.
+    pub fn interpreter(&self) -> anyhow::Result<PathBuf> {
+        let python = self.python.clone().unwrap_or_else(|| {
+            let made = made(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"));
+            made.filter(|path| path.exists())
+                .unwrap_or_else(|| PathBuf::from("python3"))
+        });
+        let missing = missing(&python)?;
+        ensure!(
+            missing.is_empty(),
+            "{} has no {missing}: `scripts/gpu-bench env` makes an environment that is found by itself (6.5 GB), or \
+             `pip install ./gpu-bench/python` adds it to one of yours, to be named with --python",
+            python.display()
+        );
+        Ok(python)
+    }
+
+    /// `-m tailroute_torch COMMAND`, and the options of the model.
+    #[must_use]
+    pub fn arguments(&self, command: &str) -> Vec<OsString> {
+        let block_tokens = self.block_tokens.to_string();
+        let mut all: Vec<OsString> = ["-m", "tailroute_torch", command].map(OsString::from).into();
+        let given = [
+            ("--shape", self.shape.as_str()),
+            ("--device", &self.device),
+            ("--dtype", &self.dtype),
+            ("--block-tokens", &block_tokens),
+        ];
+        for (name, value) in given {
+            option(&mut all, name, value);
+        }
+        for (name, value) in [("--layers", self.layers), ("--threads", self.threads)] {
+            if let Some(value) = value {
+                option(&mut all, name, value.to_string());
+            }
+        }
+        all
+    }
+}
+
+/// Adds `--name value`.
+pub fn option(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
+    arguments.push(name.into());
+    arguments.push(value.as_ref().to_owned());
+}
+
+/// Where `scripts/gpu-bench` makes its environment.
+fn made(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let cache = cache
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| Some(Path::new(&home?).join(".cache")))?;
+    Some(cache.join("tailroute/gpu-bench/bin/python"))
+}
+
+fn missing(python: &Path) -> anyhow::Result<String> {
+    let asked = Command::new(python)
+        .args(["-c", MISSING])
+        .args(NEEDED)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| {
+            format!(
+                "{}: cannot be started; name a Python of 3.11 or newer with --python",
+                python.display()
+            )
+        })?;
+    ensure!(
+        asked.status.success(),
+        "{} is no Python that can be used ({}); name another one with --python",
+        python.display(),
+        asked.status
+    );
+    Ok(String::from_utf8_lossy(&asked.stdout)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ModelArgs,
+    }
+
+    #[test]
+    fn what_is_asked_for_is_handed_on() {
+        let cli = Cli::parse_from(["x", "--shape", "qwen2-7b", "--layers", "2", "--device", "cuda:1"]);
+        let said = cli.args.arguments("measure").join(OsStr::new(" "));
+        assert_eq!(
+            said,
+            "-m tailroute_torch measure --shape qwen2-7b --device cuda:1 --dtype auto --block-tokens 16 --layers 2"
+        );
+    }
+
+    #[test]
+    fn the_environment_is_where_the_script_makes_it() {
+        let path = |path: &str| Some(OsString::from(path));
+        let of_home = made(None, path("/home/a")).unwrap();
+        assert_eq!(
+            of_home,
+            Path::new("/home/a/.cache/tailroute/gpu-bench/bin/python")
+        );
+        assert_eq!(made(path(""), path("/home/a")).unwrap(), of_home);
+        assert_eq!(
+            made(path("/cache"), None).unwrap(),
+            Path::new("/cache/tailroute/gpu-bench/bin/python")
+        );
+        assert_eq!(made(None, None), None);
+    }
+}
