@@ -62,6 +62,7 @@ def test_a_python_without_torch_is_told_what_to_do(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=PATIENCE_S)
     call = [*gpu_bench("gpu")[:2], "--python", str(bare / "bin/python")]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S)
+    # Elsewhere, for Python finds a package in the folder where it is started.
+    done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 1
     assert "has no tailroute_torch, torch, numpy, starlette, uvicorn: `scripts/gpu-bench env`" in done.stderr
