@@ -2,11 +2,12 @@
 
 import json
 import re
+import tarfile
 
 import pytest
 import yaml
 
-from rendered import CASES, CHART, NAMESPACE, ROOT, SHAPES, Refused, chart, helm, only, pod, router, values_of
+from rendered import CASES, CHART, NAMESPACE, ROOT, SHAPES, Refused, chart, helm, objects, only, pod, router, values_of
 
 SIDECARS = ["native-sidecar", "plain-sidecar"]
 
@@ -22,7 +23,62 @@ def test_a_packaged_chart_renders_the_same(tmp_path):
     helm("package", CHART, "--destination", tmp_path)
     package = next(tmp_path.glob("*.tgz"))
     told = helm("template", "tailroute", package, "--namespace", NAMESPACE, "-f", values_of("everything"))
-    assert [one for one in yaml.safe_load_all(told) if one] == chart("everything")
+    assert objects(told) == chart("everything")
+    with tarfile.open(package) as files:
+        names = {name.removeprefix("tailroute/") for name in files.getnames()}
+    assert "files/tailroute.rules.yml" in names
+    assert not [name for name in names if name.startswith("ci/")]
+
+
+# A chart of somebody's app, with a Deployment of its own, as docs/kubernetes.md shows it.
+APPS_OWN = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: gateway
+spec:
+  selector:
+    matchLabels: {app: gateway}
+  template:
+    metadata:
+      labels:
+        app: gateway
+        {{- include "tailroute.podLabels" .Subcharts.tailroute | nindent 8 }}
+      annotations:
+        {{- include "tailroute.podAnnotations" .Subcharts.tailroute | nindent 8 }}
+    spec:
+      terminationGracePeriodSeconds: {{ include "tailroute.graceSeconds" .Subcharts.tailroute }}
+      initContainers:
+        {{- include "tailroute.container" .Subcharts.tailroute | nindent 8 }}
+      containers:
+        - name: gateway
+          image: registry.example.com/gateway:1.0.0
+      volumes:
+        {{- include "tailroute.volumes" .Subcharts.tailroute | nindent 8 }}
+"""
+
+
+def test_the_routers_parts_go_into_the_pod_of_another_chart(tmp_path):
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "tailroute").symlink_to(CHART)
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: gateway\nversion: 1.0.0\n")
+    (tmp_path / "templates" / "deployment.yaml").write_text(APPS_OWN)
+    values = yaml.safe_load(values_of("native-sidecar").read_text()) | {"app": {"existing": True}}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"tailroute": values}))
+    documents = objects(helm("template", "tailroute", tmp_path, "--namespace", NAMESPACE))
+
+    alone = chart("native-sidecar")
+    assert router(documents) == router(alone)
+    assert pod(documents)["volumes"] == pod(alone)["volumes"]
+    assert pod(documents)["terminationGracePeriodSeconds"] == pod(alone)["terminationGracePeriodSeconds"]
+    template, of_alone = (only(some, "Deployment")["spec"]["template"]["metadata"] for some in (documents, alone))
+    assert of_alone["labels"].items() <= template["labels"].items()
+    assert template["annotations"].items() <= of_alone["annotations"].items()
+    kinds = [one["kind"] for one in documents]
+    # Two budgets for one pod would keep it from ever being evicted.
+    assert "PodDisruptionBudget" not in kinds
+    assert {"ConfigMap", "Secret", "Service", "ServiceAccount"} <= set(kinds)
 
 
 def test_the_charts_version_is_the_routers():
@@ -221,6 +277,8 @@ REFUSED = [
     ("standalone", {"replicas": 2, "snapshot": {"existingClaim": "c"}}, "snapshot.existingClaim: one claim for several replicas"),
     ("standalone", {"stateSizeLimit": "1 GB"}, "/stateSizeLimit"),
     ("standalone", {"app": {"containers": [{"name": "a", "image": "b"}]}}, "app: only where shape is native-sidecar or plain-sidecar"),
+    ("standalone", {"app": {"existing": True}}, "app: only where shape is native-sidecar or plain-sidecar"),
+    ("native-sidecar", {"app": {"existing": True}}, "app.containers: with app.existing"),
     ("native-sidecar", {"app": {"containers": []}}, "app.containers: missing"),
     ("native-sidecar", {"app": {"containers": [{"name": "tailroute", "image": "b"}]}}, "/app/containers/0/name"),
     ("native-sidecar", {"app": {"containers": [{"name": "a"}]}}, "'/app/containers/0': missing property 'image'"),

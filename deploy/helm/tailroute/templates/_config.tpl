@@ -59,3 +59,7 @@ replaced when these change, and not for a weight.
 {{- $_ := set $all "admin" (omit $all.admin "open_metrics") }}
 {{- toJson (omit $all "objective" "admission" "keys") | sha256sum }}
 {{- end }}
+
+{{- define "tailroute.podAnnotations" -}}
+tailroute.io/needs-restart: {{ include "tailroute.needsRestart" . }}
+{{- end }}

@@ -19,6 +19,12 @@ app.kubernetes.io/name: {{ include "tailroute.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* What a pod with the router in it is found by: of an app's own Deployment as well (app.existing). */}}
+{{- define "tailroute.podLabels" -}}
+{{ include "tailroute.selector" . }}
+app.kubernetes.io/component: router
+{{- end }}
+
 {{- define "tailroute.labels" -}}
 {{ include "tailroute.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -54,11 +60,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* What the schema cannot say: values that do not go together. */}}
 {{- define "tailroute.refuse" -}}
 {{- if include "tailroute.standalone" . }}
-{{- if or .Values.app.containers .Values.app.initContainers }}
+{{- if or .Values.app.containers .Values.app.initContainers .Values.app.existing }}
 {{- fail "app: only where shape is native-sidecar or plain-sidecar; a standalone router has no other container" }}
 {{- end }}
 {{- else }}
-{{- if not .Values.app.containers }}
+{{- if .Values.app.existing }}
+{{- if .Values.app.containers }}
+{{- fail "app.containers: with app.existing the Deployment is another chart's, and so are its containers" }}
+{{- end }}
+{{- else if not .Values.app.containers }}
 {{- fail (printf "app.containers: missing; shape %s puts the router beside your app, so give its containers" .Values.shape) }}
 {{- end }}
 {{- if .Values.networkPolicy.enabled }}
