@@ -10,19 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 
 /// Wakes its task, and knows afterwards that it was it.
 #[derive(Debug)]
 pub struct Bell {
     rung: Arc<Rung>,
     waker: Waker,
+    /// The task that is woken, as it was said last.
+    task: Option<Waker>,
 }
 
 #[derive(Debug)]
 struct Rung {
     has: AtomicBool,
-    task: AtomicWaker,
+    /// It stays here when it was woken, so that a task that asks again and again has nothing to write.
+    task: Mutex<Option<Waker>>,
 }
 
 impl Wake for Rung {
@@ -32,7 +35,10 @@ impl Wake for Rung {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.has.store(true, Ordering::Release);
-        self.task.wake();
+        let task = self.task.lock().clone();
+        if let Some(task) = task {
+            task.wake();
+        }
     }
 }
 
@@ -41,21 +47,25 @@ impl Default for Bell {
     fn default() -> Self {
         let rung = Arc::new(Rung {
             has: AtomicBool::new(true),
-            task: AtomicWaker::new(),
+            task: Mutex::default(),
         });
         Self {
             waker: Waker::from(Arc::clone(&rung)),
             rung,
+            task: None,
         }
     }
 }
 
 impl Bell {
     /// Whether it has rung since it was asked last. When it rings next, the task that asks is woken.
-    pub fn has_rung(&self, cx: &Context<'_>) -> bool {
-        // In this order: what rings in between is seen here or wakes the task.
-        self.rung.task.register(cx.waker());
-        self.rung.has.swap(false, Ordering::AcqRel)
+    pub fn has_rung(&mut self, cx: &Context<'_>) -> bool {
+        // In this order: what rings in between is seen here or wakes the task. The lock is what orders it.
+        if self.task.as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
+            self.task = Some(cx.waker().clone());
+            self.rung.task.lock().clone_from(&self.task);
+        }
+        self.rung.has.load(Ordering::Acquire) && self.rung.has.swap(false, Ordering::AcqRel)
     }
 
     /// What rings it.
@@ -67,8 +77,8 @@ impl Bell {
 
 /// A future that is polled only when it has asked for it, however often its task is woken by others.
 pub async fn rarely<F: Future>(future: F) -> F::Output {
-    let (mut future, bell) = (pin!(future), Bell::default());
-    poll_fn(|cx| {
+    let (mut future, mut bell) = (pin!(future), Bell::default());
+    poll_fn(move |cx| {
         if bell.has_rung(cx) {
             future.as_mut().poll(&mut Context::from_waker(bell.waker()))
         } else {
@@ -120,6 +130,31 @@ mod tests {
         tokio::task::yield_now().await;
         tell.send(7).unwrap();
         assert_eq!(waiting.await.unwrap(), Ok(7));
+    }
+
+    #[tokio::test]
+    async fn it_wakes_the_same_task_however_often_it_rings() {
+        let (mut bell, woken) = (Bell::default(), Arc::new(Woken::default()));
+        let task = Waker::from(Arc::clone(&woken));
+        assert!(
+            bell.has_rung(&Context::from_waker(&task)),
+            "nobody was polled yet"
+        );
+        for rings in 1..4 {
+            assert!(!bell.has_rung(&Context::from_waker(&task)));
+            bell.waker().wake_by_ref();
+            assert_eq!(woken.0.load(Ordering::Relaxed), rings);
+            assert!(bell.has_rung(&Context::from_waker(&task)));
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::Config;
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -46,8 +45,10 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 enum Phase {
     /// Not at all.
     Serving,
-    /// No new connections; those that are open end with what they have begun.
+    /// No new connections; those that are used get to know from their next answer that they end.
     Draining,
+    /// Those that are open end with what they have begun.
+    Closing,
     /// Every connection says so, where it can, and ends where it is.
     Cut,
 }
@@ -61,7 +62,7 @@ pub struct Server {
     pub admin_address: SocketAddr,
     app: Arc<App>,
     phase: watch::Sender<Phase>,
-    data: JoinHandle<GracefulShutdown>,
+    data: JoinHandle<()>,
     admin: JoinHandle<()>,
     tasks: JoinSet<()>,
     replaced: Arc<Notify>,
@@ -144,10 +145,11 @@ impl Server {
         );
         self.phase.send_replace(Phase::Draining);
         let ended = async {
-            if let Ok(connections) = self.data.await {
-                idle_out(&connections).await;
-                connections.shutdown().await;
-            }
+            // From then on nobody holds a receiver of the phase but connections.
+            let _ = self.data.await;
+            idle_out(&self.phase).await;
+            self.phase.send_replace(Phase::Closing);
+            self.phase.closed().await;
             // A connection may be gone before the last of what it held is.
             nothing_in_flight(&self.app).await;
         };
@@ -183,9 +185,9 @@ async fn nothing_in_flight(app: &App) {
 
 /// A connection that is closed while its client sends the next request loses that request. So those that are used get
 /// to know from an answer that they end, and only those that are not are closed.
-async fn idle_out(connections: &GracefulShutdown) {
+async fn idle_out(connections: &watch::Sender<Phase>) {
     let until = Instant::now() + IDLE_GRACE;
-    while connections.count() > 0 && Instant::now() < until {
+    while connections.receiver_count() > 0 && Instant::now() < until {
         tokio::time::sleep(DRAIN_STEP).await;
     }
 }

@@ -1,11 +1,14 @@
 //! `tailroute serve`: the router.
 
+use std::io;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use config::{Config, Overrides};
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -54,11 +57,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let config = source.load()?;
     logs::start(&config.log)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?;
+    let runtime = runtime().context("no runtime")?;
     runtime.block_on(serve(config, source))
+}
+
+/// As many threads as there are processors for it. With a single one, as a sidecar is often given, there is nobody to hand
+/// work over to: a runtime of one thread spares what that would take.
+fn runtime() -> io::Result<Runtime> {
+    let processors = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
+    let mut builder = if processors == 1 {
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
+    };
+    builder.enable_all().build()
 }
 
 async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {

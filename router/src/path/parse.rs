@@ -13,13 +13,14 @@ use std::cell::RefCell;
 use super::admit::Endpoint;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
-use super::tenant::{Edit, Given, NESTED, edits, foreign};
+use super::tenant::Edit;
 use crate::admission::tenants::Tenant;
 use crate::error::ApiError;
 
+mod members;
 mod namespace;
 
-use namespace::{Namespace, Value};
+use members::Members;
 
 /// What the router needs to know of a request's body.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ pub fn parse_for<'a>(
     check_utf8(body).map_err(refuse)?;
     DRAFT.with_borrow_mut(|draft| {
         draft.clear();
-        members(endpoint, tenant, body, draft).map_err(refuse)
+        Members::new(endpoint, tenant, draft).read(body).map_err(refuse)
     })
 }
 
@@ -93,135 +94,6 @@ fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
             what: "not UTF-8",
         }
     })
-}
-
-fn members<'a>(
-    endpoint: Endpoint,
-    tenant: Option<&Tenant>,
-    body: &'a [u8],
-    draft: &mut Draft,
-) -> Result<Parsed<'a>, Malformed> {
-    let (mut model, mut stream, mut namespace) = (None, false, Namespace::default());
-    let (mut has_tools, mut within) = (false, false);
-    let (mut session, mut cache_key, mut request_id, mut previous) = (None, None, None, None);
-    let (mut priority, mut rid, mut own_foreign) = (false, false, None);
-    let form = Form::of(endpoint);
-    let mut scanner = Scanner::new(body);
-    scanner.object(|scanner, key| {
-        match key {
-            b"messages" if matches!(form, Form::Chat | Form::Messages) => draft.messages(scanner)?,
-            b"system" if form == Form::Messages => draft.system(scanner)?,
-            b"instructions" if form == Form::Responses => draft.system(scanner)?,
-            b"input" if form == Form::Responses => draft.input(scanner)?,
-            b"previous_response_id" if form == Form::Responses => {
-                previous = text(scanner)?.filter(|id| !id.is_empty());
-            }
-            // One of the two is the prompt; the other one is absent or null.
-            b"text" | b"input_ids" if form == Form::Generate && scanner.peek() != Some(b'n') => {
-                draft.prompt(scanner)?;
-            }
-            b"tools" if form != Form::None => {
-                has_tools = scanner.peek() == Some(b'[');
-                draft.tools(scanner)?;
-            }
-            b"prompt" if form == Form::Completions => draft.prompt(scanner)?,
-            b"model" => model = text(scanner)?,
-            b"stream" => stream = scanner.skip()? == b"true",
-            // The answer repeats the prompt, or goes on within its last message: the next turn has other keys than these.
-            b"echo" | b"continue_final_message" => within |= scanner.skip()? == b"true",
-            b"session_id" => session = Value::read(scanner)?,
-            b"prompt_cache_key" => cache_key = Value::read(scanner)?,
-            b"request_id" if form == Form::Responses => request_id = Value::read(scanner)?,
-            b"priority" if tenant.is_some() => {
-                priority = true;
-                scanner.skip()?;
-            }
-            b"rid" if tenant.is_some() => {
-                rid = true;
-                scanner.skip()?;
-            }
-            _ => match Namespace::place(key) {
-                Some(place) => namespace.take(place, scanner)?,
-                None => {
-                    let is_given = tenant.is_some() && scanner.peek() != Some(b'n');
-                    if is_given && key == NESTED && scanner.peek() == Some(b'{') {
-                        return scanner.object(|scanner, key| {
-                            if scanner.peek() != Some(b'n') {
-                                own_foreign = own_foreign.or(foreign(key));
-                            }
-                            scanner.skip().map(drop)
-                        });
-                    }
-                    if is_given {
-                        own_foreign = own_foreign.or(foreign(key));
-                    }
-                    scanner.skip()?;
-                }
-            },
-        }
-        Ok(())
-    })?;
-    if scanner.peek().is_some() {
-        return Err(Malformed {
-            at: scanner.position(),
-            what: "more follows the JSON value",
-        });
-    }
-    if previous.is_some() {
-        draft.clear();
-    }
-    let own = namespace.salt();
-    let given = Given {
-        salt: namespace.cache_salt(),
-        session: session.as_ref().map(Value::as_str),
-        cache_key: cache_key.as_ref().map(Value::as_str),
-        request_id: request_id.as_ref().map(Value::as_str),
-        priority,
-        rid,
-    };
-    let edits = tenant.map_or_else(Vec::new, |tenant| edits(tenant, endpoint, &given));
-    let all = tenant.map(|tenant| tenant.salt(own.as_deref()));
-    let mut fingerprint = draft.finish(
-        model.as_deref().unwrap_or_default(),
-        all.as_deref().or(own.as_deref()),
-    );
-    if within {
-        fingerprint.reply = None;
-    }
-    Ok(Parsed {
-        model,
-        stream,
-        session: session.and_then(Value::name).or(cache_key.and_then(Value::name)),
-        has_tools,
-        previous,
-        fingerprint,
-        edits,
-        foreign: own_foreign,
-    })
-}
-
-/// Where a body has its prompt.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Chat,
-    Completions,
-    Messages,
-    Responses,
-    Generate,
-    None,
-}
-
-impl Form {
-    fn of(endpoint: Endpoint) -> Self {
-        match endpoint {
-            Endpoint::Chat => Self::Chat,
-            Endpoint::Completions => Self::Completions,
-            Endpoint::Messages => Self::Messages,
-            Endpoint::Responses => Self::Responses,
-            Endpoint::Generate => Self::Generate,
-            _ => Self::None,
-        }
-    }
 }
 
 /// A string's text; anything else has none.

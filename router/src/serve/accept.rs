@@ -1,6 +1,10 @@
 //! Connections: limits, timeouts, HTTP/1.1 and h2c on one port, drain.
+//!
+//! A connection's task is woken for each token that passes. What may happen to it besides, which is hardly ever, is one
+//! future with a waker of its own ([`Events`]).
 
 use std::convert::Infallible;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +15,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Sleep;
 use tracing::{debug, warn};
 
 use super::Phase;
@@ -23,6 +28,7 @@ use super::socket::Socket;
 use super::stalled::Answers;
 use crate::app::App;
 use crate::bell::rarely;
+use crate::body::{Body, BodyError};
 use crate::error::ApiError;
 use crate::path;
 use crate::path::arrival::{self, Peer};
@@ -36,13 +42,8 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 /// Rest after an accept that failed for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections until told to stop; returns those that are still open.
-pub(super) async fn run(
-    app: Arc<App>,
-    listener: TcpListener,
-    mut phase: watch::Receiver<Phase>,
-) -> GracefulShutdown {
-    let connections = GracefulShutdown::new();
+/// Accepts connections until told to stop. Each of them holds a receiver of the phase for as long as it is served.
+pub(super) async fn run(app: Arc<App>, listener: TcpListener, mut phase: watch::Receiver<Phase>) {
     let places = Arc::new(Semaphore::new(
         app.config
             .limits
@@ -57,7 +58,6 @@ pub(super) async fn run(
             Arc::clone(&app),
             Arc::clone(&server),
             (stream, arrival::peer(&app, address, app.tls.acceptor().is_some())),
-            connections.watcher(),
             (place, phases.clone()),
         ));
     };
@@ -89,7 +89,6 @@ pub(super) async fn run(
         };
         begin(stream, address, place);
     }
-    connections
 }
 
 fn builder(app: &App) -> Builder<TokioExecutor> {
@@ -101,6 +100,8 @@ fn builder(app: &App) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_headers(MAX_HEADERS)
+        // A token leaves as a chunk's size, itself and a line break: to put them together costs less than a list of them.
+        .writev(false)
         .max_buf_size(headers);
     builder
         .http2()
@@ -125,8 +126,7 @@ async fn serve(
     app: Arc<App>,
     server: Arc<Builder<TokioExecutor>>,
     (stream, peer): (TcpStream, Arc<Peer>),
-    watcher: Watcher,
-    (place, mut phase): (OwnedSemaphorePermit, watch::Receiver<Phase>),
+    (place, phase): (OwnedSemaphorePermit, watch::Receiver<Phase>),
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set TCP_NODELAY");
@@ -148,14 +148,7 @@ async fn serve(
             async move {
                 let version = request.version();
                 let mut response = path::handle(Arc::clone(&app), peer, request).await;
-                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    progress.upgrade();
-                } else if app.is_draining() && version <= Version::HTTP_11 {
-                    // So that the client's next request goes elsewhere, instead of to a connection about to close.
-                    response
-                        .headers_mut()
-                        .insert(CONNECTION, HeaderValue::from_static("close"));
-                }
+                sent_as(&app, version, &progress, &mut response);
                 Ok::<_, Infallible>(answers.send(response))
             }
         })
@@ -167,43 +160,130 @@ async fn serve(
         patience,
     );
     let io = TokioIo::new(Checked::new(socket, Arc::clone(&progress), max_head(&app)));
+    let events = Events::new(app.config.limits.header_timeout, phase, answers);
     // Ends with the block, so that nothing of it is left when the socket is closed: a drain waits for connections, not
     // for clients that take their time to close.
-    let served = async {
-        let connection = watcher.watch(server.serve_connection_with_upgrades(io, service).into_owned());
-        tokio::pin!(connection);
-        // hyper's own timer starts once it knows which version it reads; until then this one counts.
-        let first = rarely(tokio::time::sleep(app.config.limits.header_timeout));
-        tokio::select! {
-            biased;
-            ended = &mut connection => is_timeout(ended),
-            () = first => if progress.any_request() { is_timeout(connection.await) } else { true },
-        }
+    let ended = {
+        let connection = pin!(server.serve_connection_with_upgrades(io, service).into_owned());
+        until_it_ends(connection, events, &progress).await
     };
-    tokio::pin!(served);
-    let cut = rarely(async {
-        let _ = phase.wait_for(|phase| *phase == Phase::Cut).await;
-    });
-    let timed_out = tokio::select! {
-        biased;
-        timed_out = &mut served => timed_out,
-        never = rarely(answers.watch()) => match never {},
-        () = cut => {
-            // Streams end with an event that says why, and then break off; a client that does not read does not learn.
-            // Whatever is still answered after that is dropped here, and its request to the worker with it.
-            let _ = tokio::time::timeout(LAST_WORDS, served).await;
-            return;
-        }
-    };
-    if progress.is_upgraded() {
-        // The socket is the tunnel's.
+    if ended == Ended::Cut || progress.is_upgraded() {
+        // What is upgraded is the tunnel's socket.
         return;
     }
-    if timed_out && progress.half_a_request() {
+    if ended == Ended::TimedOut && progress.half_a_request() {
         let error = ApiError::RequestTimeout(app.config.limits.header_timeout);
         super::client_io::say(&stream, &error).await;
     }
     super::client_io::close(&stream).await;
+}
+
+/// What an answer means for its connection.
+fn sent_as(app: &App, version: Version, progress: &Progress, response: &mut http::Response<Body>) {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        progress.upgrade();
+    } else if app.is_draining() && version <= Version::HTTP_11 {
+        // So that the client's next request goes elsewhere, instead of to a connection about to close.
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// As it should, or because its client broke it.
+    Served,
+    /// No request came, or not all of its head.
+    TimedOut,
+    /// The router has to go.
+    Cut,
+}
+
+/// What may happen to a connection besides what its two sides do.
+#[derive(Debug)]
+struct Events {
+    /// hyper's own timer starts once it knows which version it reads; until then this one counts.
+    first: Option<Pin<Box<Sleep>>>,
+    phase: watch::Receiver<Phase>,
+    seen: Phase,
+    answers: Arc<Answers>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// The time for the head of a first request is over.
+    FirstIsDue,
+    /// The router is on its way out, and this far.
+    Phase(Phase),
+}
+
+impl Events {
+    fn new(first_within: Duration, phase: watch::Receiver<Phase>, answers: Arc<Answers>) -> Self {
+        Self {
+            first: Some(Box::pin(tokio::time::sleep(first_within))),
+            phase,
+            // As long as it goes on, a connection has nothing to do.
+            seen: Phase::Draining,
+            answers,
+        }
+    }
+
+    /// The next one. Answers that are stuck are given up meanwhile.
+    async fn next(&mut self) -> Event {
+        let Self {
+            first,
+            phase,
+            seen,
+            answers,
+        } = self;
+        let first_is_due = async {
+            match first.as_mut() {
+                Some(timer) => timer.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            now = phase.wait_for(|phase| *phase > *seen) => {
+                // A server that is gone without a word takes its connections along.
+                *seen = now.map_or(Phase::Cut, |now| *now);
+                Event::Phase(*seen)
+            }
+            () = first_is_due => {
+                *first = None;
+                Event::FirstIsDue
+            }
+            never = answers.watch() => match never {},
+        }
+    }
+}
+
+/// Serves a connection until it ends by itself or by what happens to it.
+async fn until_it_ends<C>(mut connection: Pin<&mut C>, mut events: Events, progress: &Progress) -> Ended
+where
+    C: GracefulConnection<Error = BodyError>,
+{
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                return if is_timeout(ended) { Ended::TimedOut } else { Ended::Served };
+            }
+            event = rarely(events.next()) => match event {
+                Event::FirstIsDue if progress.any_request() => {}
+                Event::FirstIsDue => return Ended::TimedOut,
+                Event::Phase(Phase::Cut) => {
+                    // Streams end with an event that says why, and then break off; a client that does not read does not
+                    // learn. Whatever is still answered after that is dropped here, and its request to the worker with it.
+                    let _ = tokio::time::timeout(LAST_WORDS, connection).await;
+                    return Ended::Cut;
+                }
+                Event::Phase(_) => connection.as_mut().graceful_shutdown(),
+            },
+        }
+    }
 }
 
 /// Shakes hands, if the data port is encrypted, within the time that a client has for a request's head.
@@ -225,7 +305,7 @@ async fn open(app: &App, stream: TcpStream) -> Option<Socket> {
     }
 }
 
-fn is_timeout(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) -> bool {
+fn is_timeout(ended: Result<(), BodyError>) -> bool {
     let Err(error) = ended else { return false };
     debug!(%error, "connection ended");
     error

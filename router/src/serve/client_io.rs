@@ -21,6 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
 use super::socket::Socket;
+use crate::bell::Bell;
 use crate::error::ApiError;
 
 /// Longest bare answer; hyper's is a status line, a date and a length.
@@ -72,6 +73,10 @@ pub(crate) struct ClientIo {
     /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
+    /// Rung when there is something to read. hyper looks at every turn whether the client has left, so for each token.
+    readable: Bell,
+    /// The last read found nothing.
+    waits: bool,
     /// Whether bare answers are given the data port's body.
     completes: bool,
     /// An answer that goes out in place of a bare one, and how much of it is out.
@@ -92,6 +97,8 @@ impl ClientIo {
             progress,
             patience,
             stuck: None,
+            readable: Bell::default(),
+            waits: false,
             completes: true,
             instead: None,
             _place: place,
@@ -140,10 +147,18 @@ impl ClientIo {
 
 impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let io = self.get_mut();
+        if !io.readable.has_rung(cx) && io.waits {
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
-        ready!(self.stream.poll_read(cx, buf))?;
+        let read = io
+            .stream
+            .poll_read(&mut Context::from_waker(io.readable.waker()), buf);
+        io.waits = read.is_pending();
+        ready!(read)?;
         if buf.filled().len() > before {
-            self.progress.unanswered.store(true, Ordering::Relaxed);
+            io.progress.unanswered.store(true, Ordering::Relaxed);
         }
         Poll::Ready(Ok(()))
     }

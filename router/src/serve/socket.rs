@@ -13,9 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// What is written as one piece, if it is several that are no longer than this.
-const TOGETHER: usize = 1024;
-
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) enum Socket {
@@ -57,7 +54,11 @@ impl Socket {
         };
         loop {
             ready!(stream.poll_write_ready(cx))?;
-            match write(stream, bufs) {
+            let written = match bufs {
+                [one] => stream.try_write(one),
+                several => stream.try_write_vectored(several),
+            };
+            match written {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
@@ -82,22 +83,6 @@ impl Socket {
             _ => Poll::Ready(Ok(())),
         }
     }
-}
-
-/// Writes what there is. A token leaves as three parts, its chunk's size, itself and a line break: to put them together
-/// costs less than the system takes for a list of them.
-fn write(stream: &TcpStream, bufs: &[io::IoSlice<'_>]) -> io::Result<usize> {
-    let length: usize = bufs.iter().map(|buf| buf.len()).sum();
-    if bufs.len() < 2 || length > TOGETHER {
-        return stream.try_write_vectored(bufs);
-    }
-    let mut together = [0; TOGETHER];
-    let mut at = 0;
-    for buf in bufs {
-        together[at..at + buf.len()].copy_from_slice(buf);
-        at += buf.len();
-    }
-    stream.try_write(&together[..at])
 }
 
 /// Reads what is there. A read that does not fill the buffer has emptied the socket, so the socket counts as not readable

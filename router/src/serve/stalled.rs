@@ -19,18 +19,26 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::bell::Bell;
 use crate::body::{self, Body, BodyError};
 use crate::path::Due;
 
-/// Longest time between two looks.
+/// Between two looks at an answer that is late already, and would be stuck as soon as its client takes nothing.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The answers that a connection is sending.
 #[derive(Debug)]
 pub(super) struct Answers {
     patience: Duration,
-    sending: Mutex<Vec<Weak<Mutex<Held>>>>,
-    one_more: Notify,
+    sending: Mutex<Sending>,
+    sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Sending {
+    answers: Vec<Weak<Mutex<Held>>>,
+    /// When they are looked at next. None of them can be stuck before; without any nobody looks.
+    next_look: Option<Instant>,
 }
 
 /// An answer on its way.
@@ -45,9 +53,15 @@ struct Held {
 }
 
 impl Held {
-    fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        let is_due = self.due.is_some_and(|due| due <= now);
-        self.handed_out.is_some_and(|at| is_due || at + patience <= now)
+    /// When it will be stuck if nothing happens to it any more, or, while it waits for its own next frame, the earliest time
+    /// at which it could be.
+    fn stuck_at(&self, now: Instant, patience: Duration) -> Instant {
+        let silent = self.handed_out.unwrap_or(now) + patience;
+        let due = self.due.map(|due| match self.handed_out {
+            None if due <= now => now + LOOK,
+            _ => due,
+        });
+        due.map_or(silent, |due| due.min(silent))
     }
 }
 
@@ -57,7 +71,7 @@ impl Answers {
         Self {
             patience,
             sending: Mutex::default(),
-            one_more: Notify::new(),
+            sooner: Notify::new(),
         }
     }
 
@@ -74,47 +88,67 @@ impl Answers {
                 due,
             }));
             let mut sending = self.sending.lock();
-            sending.retain(|other| other.strong_count() > 0);
-            sending.push(Arc::downgrade(&held));
+            sending.answers.retain(|other| other.strong_count() > 0);
+            sending.answers.push(Arc::downgrade(&held));
+            // What has no time of its own cannot be stuck before what was there when it was last looked.
+            let is_sooner = |at| due.is_some_and(|due| due < at);
+            if sending.next_look.is_none_or(is_sooner) {
+                self.sooner.notify_one();
+            }
             drop(sending);
-            self.one_more.notify_one();
-            body::streaming(Watched(held))
+            body::streaming(Watched {
+                held,
+                more: None,
+                waits: false,
+            })
         })
     }
 
-    /// Gives up those that are stuck, for ever.
+    /// Gives up those that are stuck, for ever. An answer that flows is looked at once in the time that it may be stuck, and
+    /// not oftener: there are many of them.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
-            if !self.give_up() {
-                self.one_more.notified().await;
+            match self.give_up() {
+                None => self.sooner.notified().await,
+                Some(at) => {
+                    let _ = tokio::time::timeout_at(at, self.sooner.notified()).await;
+                }
             }
-            tokio::time::sleep((self.patience / 4).min(LOOK)).await;
         }
     }
 
-    /// Gives up those that are stuck. Returns whether any is being sent.
-    fn give_up(&self) -> bool {
+    /// Gives up those that are stuck. Returns when to look again, if any is being sent.
+    fn give_up(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut given_up = Vec::new();
+        let (mut given_up, mut next_look) = (Vec::new(), None::<Instant>);
         let mut sending = self.sending.lock();
-        sending.retain(|held| {
+        sending.answers.retain(|held| {
             let Some(held) = held.upgrade() else { return false };
             let mut held = held.lock();
-            if held.is_stuck(now, self.patience) {
+            let at = held.stuck_at(now, self.patience);
+            if at <= now {
                 given_up.extend(held.body.take());
+            } else {
+                next_look = Some(next_look.map_or(at, |next| next.min(at)));
             }
             held.body.is_some()
         });
-        let any = !sending.is_empty();
+        sending.next_look = next_look;
         drop(sending);
         // Here, and not while anything is locked: it frees the worker, and lets the next request in.
         drop(given_up);
-        any
+        next_look
     }
 }
 
 /// An answer as hyper sees it.
-struct Watched(Arc<Mutex<Held>>);
+struct Watched {
+    held: Arc<Mutex<Held>>,
+    /// Rung when there is more of a stream: hyper asks for it more than once whenever its task is woken.
+    more: Option<Bell>,
+    /// There was no more when it was asked for last.
+    waits: bool,
+}
 
 impl HttpBody for Watched {
     type Data = Bytes;
@@ -124,24 +158,158 @@ impl HttpBody for Watched {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let mut held = self.0.lock();
+        let Self { held, more, waits } = self.get_mut();
+        if let Some(more) = more
+            && !more.has_rung(cx)
+            && *waits
+        {
+            return Poll::Pending;
+        }
+        let mut held = held.lock();
         let Some(body) = &mut held.body else {
             return Poll::Ready(Some(Err("the client did not read it in time".into())));
         };
-        let polled = Pin::new(body).poll_frame(cx);
+        let polled = match more {
+            Some(more) => Pin::new(&mut *body).poll_frame(&mut Context::from_waker(more.waker())),
+            None => Pin::new(&mut *body).poll_frame(cx),
+        };
+        // Most answers are one piece, and need none.
+        if more.is_none() && polled.is_ready() && !body.is_end_stream() {
+            *more = Some(Bell::default());
+        }
+        *waits = more.is_some() && polled.is_pending();
         held.handed_out = polled.is_ready().then(Instant::now);
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.lock().body.as_ref().is_some_and(Body::is_end_stream)
+        self.held.lock().body.as_ref().is_some_and(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0
+        self.held
             .lock()
             .body
             .as_ref()
             .map_or_else(SizeHint::new, Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use http_body_util::{BodyExt as _, StreamBody};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    /// An answer of these frames that does not end, and what tells when it was given up.
+    fn answer(frames: &[&'static str], due: Option<Duration>) -> (Response<Body>, mpsc::Sender<()>) {
+        let (alive, held) = mpsc::channel(1);
+        let frames: Vec<_> = frames
+            .iter()
+            .map(|frame| Bytes::from_static(frame.as_bytes()))
+            .collect();
+        let mut left = frames.into_iter();
+        let stream = futures_util::stream::poll_fn(move |_| {
+            let _ = &held;
+            match left.next() {
+                Some(frame) => Poll::Ready(Some(Ok::<_, BodyError>(Frame::data(frame)))),
+                None => Poll::Pending,
+            }
+        });
+        let mut answer = Response::new(StreamBody::new(stream).boxed_unsync());
+        if let Some(due) = due {
+            answer.extensions_mut().insert(Due(Instant::now() + due));
+        }
+        (answer, alive)
+    }
+
+    /// After how long the answer is given up, once the client has asked for so many frames of it.
+    async fn given_up_after(
+        frames: &[&'static str],
+        asked: usize,
+        due: Option<Duration>,
+    ) -> Option<Duration> {
+        let (answers, began) = (Answers::new(PATIENCE), Instant::now());
+        let (answer, alive) = answer(frames, due);
+        let mut body = answers.send(answer).into_body();
+        for _ in 0..asked {
+            let _ = futures_util::FutureExt::now_or_never(body.frame());
+        }
+        tokio::select! {
+            never = answers.watch() => match never {},
+            () = alive.closed() => Some(began.elapsed()),
+            () = tokio::time::sleep(PATIENCE * 10) => None,
+        }
+    }
+
+    fn seconds(after: Option<Duration>) -> Option<u64> {
+        after.map(|after| after.as_millis().div_ceil(1000) as u64)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_of_which_nothing_is_taken_is_given_up_when_the_patience_is_over() {
+        assert_eq!(seconds(given_up_after(&["a", "b"], 1, None).await), Some(120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_whose_own_next_frame_is_waited_for_is_not_given_up() {
+        assert_eq!(given_up_after(&["a"], 2, None).await, None);
+        assert_eq!(
+            given_up_after(&["a"], 2, Some(Duration::from_secs(5))).await,
+            None
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_taken_by_the_time_it_is_due_is_given_up_then() {
+        assert_eq!(
+            seconds(given_up_after(&["a", "b"], 1, Some(Duration::from_secs(5))).await),
+            Some(5)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_due_sooner_than_the_next_look_is_looked_at_in_time() {
+        let answers = Answers::new(PATIENCE);
+        let (endless, _alive) = answer(&["a"], None);
+        let (urgent, alive) = answer(&["a", "b"], Some(Duration::from_secs(2)));
+        let mut endless = answers.send(endless).into_body();
+        let began = Instant::now();
+        let urgent = async {
+            // By then the watch sleeps until the other one could be stuck.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let mut urgent = answers.send(urgent).into_body();
+            let _ = urgent.frame().await;
+            alive.closed().await;
+        };
+        tokio::select! {
+            never = answers.watch() => match never {},
+            () = urgent => assert_eq!(seconds(Some(began.elapsed())), Some(2)),
+            _ = async { while endless.frame().await.is_some() {} } => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_flows_wakes_its_connection_once_in_its_patience() {
+        let answers = Answers::new(PATIENCE);
+        let (answer, _alive) = answer(&["a"], None);
+        let mut body = answers.send(answer).into_body();
+        let _ = futures_util::FutureExt::now_or_never(body.frame());
+        let _ = futures_util::FutureExt::now_or_never(body.frame());
+        let (mut watch, mut bell, mut looks) = (pin!(answers.watch()), Bell::default(), 0);
+        let task = std::task::Waker::noop();
+        for _ in 0..PATIENCE.as_secs() * 5 {
+            if bell.has_rung(&Context::from_waker(task)) {
+                looks += 1;
+                let _ = watch.as_mut().poll(&mut Context::from_waker(bell.waker()));
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!((5..=7).contains(&looks), "{looks}");
     }
 }

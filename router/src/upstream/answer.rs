@@ -1,5 +1,6 @@
 //! The body of an answer, as it comes.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +16,14 @@ use tokio::net::TcpStream;
 use super::decoder::{Decoder, Framing};
 use super::{Origin, SCRATCH, invalid};
 use crate::body::BodyError;
+
+/// What is read of this size at most goes through a buffer of the thread's: a piece whose memory is exactly as large as it
+/// is takes one allocation, any other one two.
+const SMALL_BYTES: usize = 4096;
+
+thread_local! {
+    static SMALL: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(SMALL_BYTES));
+}
 
 /// An answer's body. Dropping it before its end closes the connection.
 #[derive(Debug)]
@@ -82,13 +91,25 @@ impl Own {
     }
 
     /// What of these bytes is body.
-    fn decode(&mut self, wire: &[u8]) -> io::Result<Vec<u8>> {
-        let mut body = Vec::with_capacity(wire.len());
-        let taken = self.decoder.take(wire, &mut body).map_err(invalid)?;
+    fn decode(&mut self, wire: &[u8]) -> io::Result<Bytes> {
+        if wire.len() > SMALL_BYTES {
+            let mut body = Vec::with_capacity(wire.len());
+            self.take(wire, &mut body)?;
+            return Ok(body.into());
+        }
+        SMALL.with_borrow_mut(|body| {
+            body.clear();
+            self.take(wire, body)?;
+            Ok(Bytes::copy_from_slice(body))
+        })
+    }
+
+    fn take(&mut self, wire: &[u8], body: &mut Vec<u8>) -> io::Result<()> {
+        let taken = self.decoder.take(wire, body).map_err(invalid)?;
         if self.decoder.is_done() {
             self.ended(taken < wire.len());
         }
-        Ok(body)
+        Ok(())
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
@@ -96,7 +117,7 @@ impl Own {
             let rest = std::mem::take(&mut self.rest);
             let body = self.decode(&rest)?;
             if !body.is_empty() {
-                return Poll::Ready(Ok(Some(body.into())));
+                return Poll::Ready(Ok(Some(body)));
             }
         }
         SCRATCH.with_borrow_mut(|scratch| {
@@ -116,7 +137,7 @@ impl Own {
                 }
                 let body = self.decode(wire)?;
                 if !body.is_empty() {
-                    return Poll::Ready(Ok(Some(body.into())));
+                    return Poll::Ready(Ok(Some(body)));
                 }
             }
         })

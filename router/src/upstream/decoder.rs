@@ -119,6 +119,19 @@ impl Decoder {
                     at += 1;
                     self.trailer(wire[at - 1])?
                 }
+                // As nearly all are: a token's chunk has no extensions and comes in one piece.
+                State::Size(0, false) if let Some((size, length)) = whole_size(&wire[at..]) => {
+                    at += length;
+                    if size == 0 {
+                        State::Trailers
+                    } else {
+                        State::Data(size)
+                    }
+                }
+                State::DataEnd if wire[at..].starts_with(b"\r\n") => {
+                    at += 2;
+                    State::Size(0, false)
+                }
                 state => {
                     at += 1;
                     self.line(state, wire[at - 1])?
@@ -180,6 +193,19 @@ impl Decoder {
         }
         Some(trailers)
     }
+}
+
+/// A chunk's size, and the length of its line, if the whole line is here and says nothing else.
+fn whole_size(wire: &[u8]) -> Option<(u64, usize)> {
+    const DIGITS: usize = 15;
+    let mut size = 0;
+    for (at, &byte) in wire.iter().take(DIGITS + 1).enumerate() {
+        if byte == b'\r' {
+            return (at > 0 && wire.get(at + 1) == Some(&b'\n')).then_some((size, at + 2));
+        }
+        size = size << 4 | u64::from(char::from(byte).to_digit(16)?);
+    }
+    None
 }
 
 /// Copies at most `left` bytes of `wire`; returns how many are left.

@@ -7,7 +7,6 @@
     reason = "tests and their helpers"
 )]
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +19,10 @@ use serde_json::json;
 use tailroute::admission::keys::{hash, hex};
 use tailroute_e2e::client::{self, CHAT, H2};
 use tailroute_e2e::fleet::route;
+use tailroute_e2e::log::Log;
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::until;
-use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// What must not come up.
@@ -32,26 +31,6 @@ const WRONG_KEY: &str = "tr-canary-of-a-wrong-key";
 const PROMPT: &str = "canary in the prompt";
 const REPLY: &str = "canary in the reply";
 const CANARY: &str = "canary";
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock()).into_owned()
-    }
-}
 
 /// What a collector of traces has received: requests with their spans, and the bytes, in which text stands as it is.
 #[derive(Clone, Default)]
@@ -94,14 +73,7 @@ fn event(text: &str) -> Vec<u8> {
 #[tokio::test]
 async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced() {
     let log = Log::default();
-    let writer = log.clone();
-    let layer = tracing_subscriber::fmt::layer()
-        .with_ansi(false)
-        .with_writer(move || writer.clone());
-    tracing_subscriber::registry()
-        .with(tailroute::logs::filter("trace").unwrap())
-        .with(layer)
-        .init();
+    log.at("trace").init();
 
     let (traced, collector) = collector().await;
     let mut upstream = Upstream::start().await;

@@ -38,6 +38,8 @@ fn check_kept(turns: &[Turned]) {
     }
 }
 
+/// Conversations that were thrown from worker to worker, as all scores were the same and the choice was drawn:
+/// <https://github.com/ai-dynamo/dynamo/issues/3581>.
 #[tokio::test]
 async fn a_conversation_without_a_name_stays_where_its_cache_is() {
     let fleet = Fleet::of(4).await;
@@ -173,8 +175,9 @@ async fn least_loaded_goes_where_least_is_in_flight() {
     assert_eq!(fleet.received(), [2, 2, 2]);
 }
 
+/// A rule that did not say why it chose: <https://github.com/sgl-project/sglang/pull/28509>.
 #[tokio::test]
-async fn cache_aware_follows_the_prefix_and_else_fills_the_smallest_tree() {
+async fn cache_aware_follows_the_prefix_and_else_fills_the_smallest_tree_and_says_which_of_both() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.routing.policy = PolicyName::CacheAware;
     })

@@ -23,6 +23,8 @@ fn evict_first(fleet: &Fleet) -> Option<u64> {
     header.to_str().unwrap().parse().ok()
 }
 
+/// Requests that want something else of the router than others do: <https://github.com/ai-dynamo/dynamo/issues/2697>. They say
+/// by when they want their first token, not with what weights that is brought about.
 #[tokio::test]
 async fn a_turn_is_held_to_its_own_objective_or_to_its_classs() {
     let fleet = Fleet::start(vec![quick()], |config| {

@@ -1,0 +1,46 @@
+//! What the router logs, kept in memory.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tracing::Subscriber;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+/// What was logged so far. A clone is the same log.
+#[derive(Clone, Debug, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// What there is.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+
+    /// Writes to it what a log of this level shows.
+    ///
+    /// # Panics
+    /// If there is no such level.
+    #[must_use]
+    pub fn at(&self, level: &str) -> impl Subscriber + Send + Sync + use<> {
+        let log = self.clone();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .with_writer(move || log.clone());
+        tracing_subscriber::registry()
+            .with(tailroute::logs::filter(level).unwrap())
+            .with(lines)
+    }
+}
