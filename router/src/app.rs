@@ -258,6 +258,11 @@ impl App {
             .store(Arc::new(tokens::Tokens::new(&config.admin)));
         self.admission.reload(config, self.clock.now());
         self.live.store(Arc::new(Live::of(config)));
+        // Whoever embeds the router has a log of their own.
+        let _ = crate::logs::configure(&config.log.level);
+        if let (Some(traces), Some(settings)) = (&self.traces, &config.traces) {
+            traces.send_headers(&settings.headers);
+        }
         Ok(Reconfigured {
             needs_restart: reload::needs_restart(&self.config, config),
             policy,

@@ -16,7 +16,7 @@
 //!
 //! # Off the path
 //! A request hands its record to a bounded queue and never waits: where the queue is full the record is dropped and
-//! counted. A thread numbers, sorts and writes. The disk that a capture takes is bounded by its settings ([`file`]).
+//! counted. A thread looks at the queue some fifty times a second, and numbers, sorts and writes. The disk that a capture takes is bounded by its settings ([`file`]).
 
 pub mod file;
 pub mod memory;
@@ -102,8 +102,6 @@ type Place = (u64, u64);
 #[derive(Debug)]
 enum Message {
     Turn(Place, Box<Record>),
-    /// A turn is over, captured or not: others need not wait for it any more.
-    Over,
     /// Write everything, and say so.
     End(oneshot::Sender<()>),
 }
@@ -212,7 +210,5 @@ impl Slip {
 impl Drop for Slip {
     fn drop(&mut self) {
         self.shared.open.lock().remove(&self.place);
-        // The record came while its own place was open. Best effort: the next turn's message does as well.
-        let _ = self.shared.queue.try_send(Message::Over);
     }
 }

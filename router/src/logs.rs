@@ -17,7 +17,14 @@ type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Erro
 /// The log that was started.
 struct Log {
     swap: Swap,
-    level: Mutex<String>,
+    levels: Mutex<Levels>,
+}
+
+/// What is logged.
+struct Levels {
+    now: String,
+    /// As the configuration had it when it was last read.
+    configured: String,
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
@@ -73,16 +80,19 @@ pub fn start(log: &config::Log) -> anyhow::Result<()> {
         }
     };
     done.map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))?;
-    let level = Mutex::new(log.level.clone());
+    let levels = Mutex::new(Levels {
+        now: log.level.clone(),
+        configured: log.level.clone(),
+    });
     // Whoever was first has the log, and then `done` was an error.
-    let _ = LOG.set(Log { swap, level });
+    let _ = LOG.set(Log { swap, levels });
     Ok(())
 }
 
 /// What is logged now; `None` if the log is not the router's.
 #[must_use]
 pub fn level() -> Option<String> {
-    LOG.get().map(|log| log.level.lock().clone())
+    LOG.get().map(|log| log.levels.lock().now.clone())
 }
 
 /// Logs at another level from now on. Returns the one before.
@@ -97,12 +107,25 @@ pub fn set_level(level: &str) -> Result<String, LevelError> {
     let wrong = |error: &dyn std::fmt::Display| LevelError::Wrong(error.to_string());
     let filter = filter(level).map_err(|error| wrong(&format!("{error:#}")))?;
     let log = LOG.get().ok_or(LevelError::NotOurs)?;
-    let mut known = log.level.lock();
+    let mut levels = log.levels.lock();
     (log.swap)(filter).map_err(|error| wrong(&error))?;
-    let before = std::mem::replace(&mut *known, level.to_owned());
-    drop(known);
+    let before = std::mem::replace(&mut levels.now, level.to_owned());
+    drop(levels);
     info!(before, level, "log level changed");
     Ok(before)
+}
+
+/// The configuration was read again: its level is in force, if it differs from what was read last. Else what was set live
+/// stays.
+///
+/// # Errors
+/// If it is none, or the log is not this module's; then nothing has changed.
+pub fn configure(level: &str) -> Result<(), LevelError> {
+    let log = LOG.get().ok_or(LevelError::NotOurs)?;
+    if std::mem::replace(&mut log.levels.lock().configured, level.to_owned()) != level {
+        set_level(level)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

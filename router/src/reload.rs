@@ -12,6 +12,8 @@
 //! | `[limits]`, but for what connections are accepted with | the next request |
 //! | `[admission]`, `[[keys]]`, the files of keys and of the secret | the next request; what a key has used stays used |
 //! | certificates | the next connection, on both sides |
+//! | `log.level`, if it differs from what was read last | the next line |
+//! | the file of a collector's headers | the next batch of traces |
 //!
 //! Everything else needs a restart, which a [hand-over](crate::serve) makes harmless; it is named where it changed. Files
 //! are compared by what the file system says of them, links followed, twice a second: a mounted ConfigMap is a link that
@@ -287,6 +289,8 @@ impl Live {
         let admission = &config.admission;
         let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);
         let keys = keys.chain(&config.admin.tokens_file);
+        let traces = config.traces.iter();
+        let keys = keys.chain(traces.flat_map(|traces| &traces.headers_file));
         Self {
             objective: config.objective.clone(),
             limits: config.limits.clone(),
@@ -307,6 +311,14 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let port = |config: &Config| {
         let admin = &config.admin;
         (admin.listen, admin.audit.clone())
+    };
+    // What stands in its file of headers is read again.
+    let traces = |config: &Config| {
+        let traces = config.traces.clone();
+        traces.map(|traces| config::Traces {
+            headers: http::HeaderMap::new(),
+            ..traces
+        })
     };
     let changed = [
         ("server", old.server != new.server),
@@ -333,8 +345,8 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ),
         ("capture", old.capture != new.capture),
         ("explain", old.explain != new.explain),
-        ("traces", old.traces != new.traces),
-        ("log", old.log != new.log),
+        ("traces", traces(old) != traces(new)),
+        ("log.format", old.log.format != new.log.format),
     ];
     let names = changed.into_iter().filter(|(_, changed)| *changed);
     names.map(|(name, _)| name).collect()

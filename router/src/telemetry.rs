@@ -19,6 +19,8 @@ pub mod trail;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use http::HeaderMap;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
@@ -53,6 +55,7 @@ pub struct Traces {
     keeper: Keeper,
     queue: mpsc::Sender<Parcel>,
     exporter: Mutex<Option<(Exporter, Outbox)>>,
+    headers: Arc<ArcSwap<HeaderMap>>,
     metrics: TraceCounters,
 }
 
@@ -64,7 +67,7 @@ impl Traces {
     /// Traces by these settings.
     ///
     /// # Errors
-    /// If the collector is to be spoken to by TLS, and the machine has no roots.
+    /// If the collector is to be spoken to by TLS, and there are no roots to verify it by.
     pub fn new(settings: &config::Traces, metrics: TraceCounters) -> Result<Arc<Self>, TlsError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
@@ -72,11 +75,13 @@ impl Traces {
             rest: settings.share,
             asked: settings.keep_sampled,
         };
-        let exporter = Exporter::new(settings, metrics.clone())?;
+        let headers = Arc::new(ArcSwap::from_pointee(settings.headers.clone()));
+        let exporter = Exporter::new(settings, Arc::clone(&headers), metrics.clone())?;
         Ok(Arc::new(Self {
             keeper: Keeper::new(shares),
             queue,
             exporter: Mutex::new(Some((exporter, Outbox(outbox)))),
+            headers,
             metrics,
         }))
     }
@@ -85,6 +90,13 @@ impl Traces {
     pub fn exporter(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
         let (exporter, outbox) = self.exporter.lock().take()?;
         Some(exporter.run(outbox))
+    }
+
+    /// Sends these headers from now on: the collector's token may have changed.
+    pub fn send_headers(&self, headers: &HeaderMap) {
+        if *self.headers.load_full() != *headers {
+            self.headers.store(Arc::new(headers.clone()));
+        }
     }
 
     /// Whether a trace that begins here is among those that are kept whatever comes: so that workers can be told.
@@ -100,11 +112,12 @@ impl Traces {
     }
 
     /// All of a request is over.
-    fn ended(&self, story: Story) {
-        let Some(why) = self.keeper.judge(&story) else {
+    fn ended(&self, story: &mut Story) {
+        let Some(why) = self.keeper.judge(story) else {
             self.metrics.ended("discarded");
             return;
         };
+        let story = story.take();
         match self.queue.try_send(Parcel::Trace(Box::new(Kept { story, why }))) {
             Ok(()) => self.metrics.ended(why.as_str()),
             Err(_) => self.metrics.lost("queue", 1),

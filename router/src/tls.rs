@@ -59,6 +59,9 @@ pub enum TlsError {
     /// There are no roots at all.
     #[error("this machine has no root certificates for https workers; set tls.workers.ca_file")]
     NoRoots,
+    /// There are none for the collector.
+    #[error("this machine has no root certificates for an https collector; set traces.ca_file")]
+    NoRootsForTraces,
 }
 
 /// What is in force.
@@ -204,21 +207,21 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
     }
 }
 
-/// Connects to a collector of traces: where its url says `https`, verified by the machine's roots.
+/// Connects to a collector of traces: where its url says `https`, verified by the roots that are named, or the machine's.
 ///
 /// # Errors
-/// If it has to be verified, and the machine has no roots.
+/// If it has to be verified, and the roots cannot be read, or the machine has none.
 pub fn towards_collector(
     mut http: HttpConnector,
-    is_encrypted: bool,
-    is_grpc: bool,
+    traces: &config::Traces,
     timeout: Duration,
 ) -> Result<Connector, TlsError> {
     http.enforce_http(false);
-    let roots = if is_encrypted {
-        machine_roots()?
-    } else {
-        RootCertStore::empty()
+    let is_encrypted = traces.endpoint.scheme_str() == Some("https");
+    let roots = match &traces.ca {
+        Some(path) => roots(path)?,
+        None if is_encrypted => machine_roots().map_err(|_| TlsError::NoRootsForTraces)?,
+        None => RootCertStore::empty(),
     };
     let mut tls = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -228,7 +231,7 @@ pub fn towards_collector(
         })?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    if is_grpc {
+    if traces.protocol == config::OtlpProtocol::Grpc {
         tls.alpn_protocols = vec![b"h2".to_vec()];
     }
     Ok(Connector {

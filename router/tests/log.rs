@@ -61,7 +61,7 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
          [[workers]]\nurl = \"http://{}\"\n",
         engine.addr()
     );
-    std::fs::write(&config, text).unwrap();
+    std::fs::write(&config, &text).unwrap();
     let mut process = Command::new(env!("CARGO_BIN_EXE_tailroute"))
         .args(["serve", "--config"])
         .arg(&config)
@@ -100,6 +100,25 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
                 }
             }
         }
+        // What the file says is in force when it says something else than before, and only then.
+        let becomes = async |path: &str, key: &str, wanted: Value| {
+            loop {
+                let (_, now) = call(admin, Method::GET, path, &json!(null)).await.unwrap();
+                if now[key] == wanted {
+                    return now;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let quieter = text.replace("\"warn\"", "\"error\"");
+        std::fs::write(&config, &quieter).unwrap();
+        becomes("/admin/v1/log", "level", json!("error")).await;
+        call(admin, Method::PUT, "/admin/v1/log", &level).await.unwrap();
+        let elsewhere = quieter.replace("\"json\"", "\"text\"");
+        std::fs::write(&config, format!("{elsewhere}[objective]\nttft_ms = 77\n")).unwrap();
+        let state = becomes("/admin/v1/config", "generation", json!(3)).await;
+        assert_eq!(state["needs_restart"], json!(["log.format"]));
+        becomes("/admin/v1/log", "level", level["level"].clone()).await;
     };
     tokio::time::timeout(Duration::from_secs(60), scenario)
         .await

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { AXE, Browser, PATIENCE_MS, SHOTS, Stage, tabTo, until } from './stage.mjs';
+import { AXE, Browser, engine, PATIENCE_MS, SHOTS, Stage, tabTo, until } from './stage.mjs';
 
 const PAGES = ['fleet', 'ttft', 'conversations', 'decisions', 'weights', 'events'];
 const POLICY = '/admin/v1/policy';
@@ -104,6 +104,74 @@ flow('a worker is cordoned with a reason, and given work again', 'fleet', {}, as
   await dialog.getByLabel('Reason').fill('mended');
   await dialog.getByRole('button', { name: 'Return to work' }).click();
   await rowOf(page, 'gpu-0').getByText('ready').waitFor();
+});
+
+flow('a worker is drained, and given work again when it has ended what it had', 'fleet', {}, async (page) => {
+  await settled(page);
+  const manage = page.getByRole('button', { name: 'Manage gpu-1' });
+  await manage.click();
+  const dialog = page.getByRole('dialog', { name: 'gpu-1' });
+  await dialog.getByLabel('Reason').fill('a new driver');
+  await dialog.getByRole('button', { name: 'Drain' }).click();
+  await rowOf(page, 'gpu-1').getByText('drained').waitFor();
+  await manage.click();
+  assert.equal(await dialog.getByRole('button', { name: 'Cordon' }).count(), 0, 'it has nothing that a cordon could leave it');
+  await dialog.getByLabel('Reason').fill('the driver is new');
+  await dialog.getByRole('button', { name: 'Return to work' }).click();
+  await rowOf(page, 'gpu-1').getByText('ready').waitFor();
+});
+
+flow('a worker joins with a reason, is given work, and leaves', 'fleet', { width: 400, scheme: 'dark', expected: ['/admin/v1/workers'] }, async (page) => {
+  await settled(page);
+  const { child, found } = await engine();
+  stage.processes.push(child);
+  await page.getByRole('button', { name: 'Add a worker' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Add a worker' });
+  const add = dialog.getByRole('button', { name: 'Add' });
+  await dialog.getByLabel('Address').fill('ftp://nobody');
+  await dialog.getByLabel('Name').fill('blue-7');
+  assert.ok(await add.isDisabled(), 'not without a reason');
+  await dialog.getByLabel('Reason').fill('more work than four can do');
+  await add.click();
+  await until('the field is marked', async () => (await dialog.getByLabel('Address').getAttribute('aria-invalid')) === 'true');
+  await shot(page, 'join-refused');
+  await dialog.getByLabel('Address').fill(found[1]);
+  await dialog.getByLabel('Cache, tokens').fill('65536');
+  await add.click();
+  await dialog.waitFor({ state: 'hidden' });
+  await rowOf(page, 'blue-7').getByText('ready').waitFor();
+  const entry = async (action) => (await stage.call('/admin/v1/audit')).json.entries.find((one) => one.action === action && one.outcome === 'applied');
+  assert.equal((await entry('workers.add')).why, 'more work than four can do');
+
+  await page.getByRole('button', { name: 'Manage blue-7' }).click();
+  const worker = page.getByRole('dialog', { name: 'blue-7' });
+  await worker.getByLabel('Reason').fill('less work');
+  await shot(page, 'worker-400-dark');
+  await worker.getByRole('button', { name: 'Remove' }).click();
+  await until('it is gone', async () => (await rowOf(page, 'blue-7').count()) === 0);
+  assert.equal((await entry('workers.remove')).why, 'less work');
+});
+
+flow('another policy follows the live traffic, and is stopped', 'weights', {}, async (page) => {
+  await settled(page);
+  const section = page.locator('section', { has: page.getByRole('heading', { name: 'Shadow' }) });
+  await section.getByText('No policy follows the live traffic.').waitFor();
+  await section.getByLabel('Why').fill('is it worth it?');
+  assert.ok(await section.getByRole('button', { name: 'Follow live traffic' }).isDisabled(), 'nothing is changed');
+  await page.getByLabel('Policy').selectOption('round_robin');
+  const before = await policy();
+  await section.getByRole('button', { name: 'Follow live traffic' }).click();
+  await section.getByText('steers nothing').waitFor();
+  await until('it is asked about turns', async () => /[1-9]/.test(await section.locator('.figure', { hasText: 'Turns seen' }).locator('dd').innerText()));
+  await page.evaluate(axe);
+  await inspect(page, 'shadow');
+  assert.equal((await policy()).revision, before.revision, 'what is in force stays');
+  await section.getByLabel('Why').fill('it is not');
+  await section.getByRole('button', { name: 'Stop following' }).click();
+  await section.getByText('No policy follows the live traffic.').waitFor();
+  const { json: log } = await stage.call('/admin/v1/audit');
+  const said = (action) => log.entries.find((one) => one.action === action)?.why;
+  assert.deepEqual([said('policy.shadow_put'), said('policy.shadow_stop')], ['is it worth it?', 'it is not']);
 });
 
 flow('time to first token is held against the objective', 'ttft', {}, async (page) => {
@@ -222,9 +290,12 @@ flow('a late turn is found by its cause, and taken apart', 'ttft', {}, async (pa
   await page.getByRole('button', { name: /^Explain / }).first().click();
   const dialog = page.getByRole('dialog');
   await dialog.getByText('Where its time to first token went').waitFor();
-  assert.equal(await dialog.getByRole('row').count(), 5, 'a head, and each of four workers');
-  await shot(page, 'explain');
   const request = await dialog.getByRole('heading', { level: 2 }).innerText();
+  const { json: made } = await stage.call(`/admin/v1/decisions/${request}`);
+  const asked = made.decisions[0].terms.length;
+  assert.ok(asked >= 4, 'every worker was asked what it would cost');
+  assert.equal(await dialog.getByRole('row').count(), 1 + asked, 'a head, and each of the workers');
+  await shot(page, 'explain');
   await page.keyboard.press('Escape');
   await page.getByLabel('Request').fill(request);
   await page.keyboard.press('Enter');

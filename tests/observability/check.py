@@ -142,7 +142,7 @@ class Running(unittest.TestCase):
         empty = until_shown(self.fleet, self.shows)
         self.assertEqual(empty, [])
 
-    def test_2_a_slow_engine_leads_from_the_alert_to_the_turn_and_its_cause(self):
+    def test_2_a_slow_engine_leads_from_the_alert_to_a_kept_trace_and_its_explanation(self):
         fleet = self.fleet
         fleet.slow(0, 200.0)
 
@@ -154,30 +154,65 @@ class Running(unittest.TestCase):
             return [alert for alert in named if alert["state"] == "firing"]
 
         alert = until("the alert fires", firing)[0]
-        # From here on by what each thing says of the next one.
+        # From here on by what each thing says of the next one: the alert of late turns ...
         self.assertTrue((ROOT / alert["annotations"]["runbook"]).is_file())
-        late = json.loads(get(fleet.admin + alert["annotations"]["explain"]))["decisions"]
-        self.assertTrue(late)
+
+        def late():
+            found = json.loads(get(fleet.admin + alert["annotations"]["explain"]))["decisions"]
+            return [each for each in found if each["outcome"]["cause"]]
+
+        late = until("late turns have ended", late)
         slow = [found for found in late if found["worker"] == "engine-0"]
         self.assertGreater(len(slow), len(late) / 2, late)
-        ended = [found["outcome"]["cause"] for found in slow if found["outcome"]["cause"]]
-        self.assertIn("engine", ended)
-        by_cause = fleet.query('sum by (cause) (tailroute_slo_violations_total) > 0')
+        by_cause = fleet.query("sum by (cause) (tailroute_slo_violations_total) > 0")
         self.assertIn("engine", [sample["metric"]["cause"] for sample in by_cause])
-        one = json.loads(get(f"{fleet.admin}/admin/v1/decisions/{slow[0]['request']}"))["decisions"][0]
-        self.assertEqual(one["trace"], slow[0]["trace"])
 
-    def test_3_an_exemplar_leads_to_its_decision(self):
+        # ... each of which names its trace, that was kept and whose spans say where the time went, and why ...
+        for decision in slow[:5]:
+            trace = self.trace(decision["trace"])
+            own, attempt, prefill = self.parts(trace)
+            self.assertEqual(own.attributes["tailroute.kept"], "objective", trace)
+            self.assertEqual(own.attributes["tailroute.violation.cause"], decision["outcome"]["cause"], trace)
+            self.assertEqual(attempt.attributes["tailroute.worker"], "engine-0", trace)
+            self.assertGreater(prefill.milliseconds, own.attributes["tailroute.ttft_ms"] / 2, trace)
+            # ... and names the request, which is explained.
+            request = own.attributes["tailroute.request_id"]
+            one = json.loads(get(f"{fleet.admin}/admin/v1/decisions/{request}"))["decisions"][0]
+            self.assertEqual(one["decision"], attempt.attributes["tailroute.decision"], trace)
+            self.assertEqual(one["outcome"]["cause"], decision["outcome"]["cause"])
+            parts = one["outcome"]["parts"]
+            self.assertEqual(max(parts, key=parts.get), f"{one['outcome']['cause']}_ms", parts)
+        self.assertIn("engine", [each["outcome"]["cause"] for each in slow])
+
+    def test_3_an_exemplar_of_a_late_turn_leads_to_its_trace_and_its_decision(self):
         fleet = self.fleet
 
         def exemplars():
+            fleet.turns(8, 300)
             url = f"{fleet.prometheus}/api/v1/query_exemplars?query=tailroute_time_to_first_token_seconds_bucket"
             series = json.loads(get(url + "&start=0&end=9999999999"))["data"]
-            return [exemplar["labels"]["trace_id"] for each in series for exemplar in each["exemplars"]]
+            of = [each for each in series if each["seriesLabels"]["worker"] == "engine-0"]
+            found = [exemplar for each in of for exemplar in each["exemplars"] if float(exemplar["value"]) > 2.5]
+            return [exemplar["labels"]["trace_id"] for exemplar in found]
 
-        trace = until("there are exemplars", exemplars)[0]
-        found = json.loads(get(f"{fleet.admin}/admin/v1/decisions?trace={trace}"))["decisions"]
-        self.assertEqual([decision["trace"] for decision in found], [trace])
+        for trace in until("there are exemplars of late turns", exemplars)[:5]:
+            own, attempt, _ = self.parts(self.trace(trace))
+            self.assertEqual(attempt.attributes["tailroute.worker"], "engine-0")
+            found = json.loads(get(f"{fleet.admin}/admin/v1/decisions?trace={trace}"))["decisions"]
+            self.assertEqual([decision["trace"] for decision in found], [trace])
+            self.assertEqual(found[0]["request"], own.attributes["tailroute.request_id"])
+
+    def trace(self, trace):
+        """All spans of a trace, once the collector has them."""
+        return until(f"the trace {trace} has come", lambda: self.fleet.collector.trace(trace))
+
+    def parts(self, trace):
+        """The request's own span, that of its attempt on a worker, and the wait for the first token within it."""
+        (own,) = [span for span in trace if span.kind == 2]
+        (attempt,) = [span for span in trace if span.kind == 3]
+        (prefill,) = [span for span in trace if span.name == "prefill"]
+        self.assertEqual((attempt.parent, prefill.parent), (own.id, attempt.id))
+        return own, attempt, prefill
 
 
 def until_shown(fleet, shows):

@@ -12,9 +12,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+from collector import Collector
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OBSERVABILITY = ROOT / "deploy" / "observability"
-PATIENCE_S = 120
+# On a machine that is busy with other things, everything takes many times as long.
+PATIENCE_S = 240
 
 
 def free_ports(count):
@@ -54,7 +57,11 @@ class Processes:
     """Processes that end with the test."""
 
     def __init__(self, folder):
-        self.folder, self.running = pathlib.Path(folder), []
+        self.folder, self.running, self.last = pathlib.Path(folder), [], []
+
+    def ends(self, last):
+        """Something else to be called at the end."""
+        self.last.append(last)
 
     def start(self, name, *command):
         with open(self.folder / f"{name}.log", "wb") as log:
@@ -72,12 +79,17 @@ class Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for last in self.last:
+            last()
 
 
 class Fleet:
-    """Three engines, a router that sends turns to each in turn, and Prometheus with the rules of deploy/."""
+    """Three engines, a router that sends turns to each in turn, a collector for its traces, and Prometheus with the rules of
+    deploy/."""
 
     def __init__(self, processes, binaries):
+        self.collector = Collector()
+        processes.ends(self.collector.stop)
         ports = free_ports(8)
         self.engines = [f"http://127.0.0.1:{port}" for port in ports[:3]]
         self.data, self.admin = (f"http://127.0.0.1:{port}" for port in ports[3:5])
@@ -102,6 +114,7 @@ class Fleet:
             # busy the machine.
             '[routing]\npolicy = "round_robin"\n[objective]\nttft_ms = 2500.0\nshare = 0.99\n'
             "[health]\nqueue_interval_ms = 200.0\n"
+            f'[traces]\nendpoint = "http://127.0.0.1:{self.collector.port}"\n'
         )
         processes.start("tailroute", str(binaries / "tailroute"), "serve", "--config", str(config))
         self._start_prometheus(processes)

@@ -1,12 +1,27 @@
 //! Traces.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use http::Uri;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::base_url::base_url;
 use super::checker::Checker;
 use crate::written::{self, OtlpProtocol};
+
+/// Most headers of a file.
+const MOST_HEADERS: usize = 32;
+/// What says how a message is to be read is not for others to say.
+const OURS: [&str; 8] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "te",
+    "transfer-encoding",
+    "user-agent",
+];
 
 /// Where traces go, and which.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +30,12 @@ pub struct Traces {
     pub endpoint: Uri,
     /// How it takes them.
     pub protocol: OtlpProtocol,
+    /// Roots in place of the machine's own.
+    pub ca: Option<PathBuf>,
+    /// What the collector asks for; secret.
+    pub headers: HeaderMap,
+    /// Where that stands.
+    pub headers_file: Option<PathBuf>,
     /// What the router is called there.
     pub service_name: String,
     /// Whether a client's sampled flag is enough.
@@ -43,8 +64,21 @@ pub(super) fn traces(written: written::Traces, checker: &mut Checker<'_>) -> Opt
     let endpoint = endpoint
         .map_err(|(what, hint)| checker.report("traces.endpoint", what, hint.map(str::to_owned)))
         .ok()?;
+    let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+    if !written.ca_file.is_empty() && endpoint.scheme_str() != Some("https") {
+        let what =
+            "stands beside an endpoint that is not `https`, whose certificate nobody looks at".to_owned();
+        checker.report(
+            "traces.ca_file",
+            what,
+            Some("leave one of the two out".to_owned()),
+        );
+    }
     Some(Traces {
         endpoint,
+        headers: headers(&written.headers_file, checker),
+        headers_file: path(written.headers_file),
+        ca: path(written.ca_file),
         protocol: written.protocol,
         service_name: written.service_name,
         keep_sampled: written.keep_sampled,
@@ -53,4 +87,52 @@ pub(super) fn traces(written: written::Traces, checker: &mut Checker<'_>) -> Opt
         queue: written.queue as usize,
         timeout,
     })
+}
+
+/// The headers in a file, one a line. What is wrong is named by its line and not repeated, since it may be secret.
+fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if file.is_empty() {
+        return headers;
+    }
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) => {
+            let what = format!("{file} cannot be read: {error}");
+            checker.report("traces.headers_file", what, None);
+            return headers;
+        }
+    };
+    let lines = (1..).zip(text.lines().map(str::trim));
+    for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
+        match header(line) {
+            Ok((name, value)) => drop(headers.append(name, value)),
+            Err(what) => {
+                let what = format!("{file}, line {number}: {what}");
+                checker.report("traces.headers_file", what, None);
+            }
+        }
+    }
+    if headers.len() > MOST_HEADERS {
+        let what = format!(
+            "{file} has {} headers; expected at most {MOST_HEADERS}",
+            headers.len()
+        );
+        checker.report("traces.headers_file", what, None);
+    }
+    headers
+}
+
+fn header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = line.split_once(':').ok_or("expected `name: value`")?;
+    let name: HeaderName = name.trim().parse().map_err(|_| "its name is no header's name")?;
+    if OURS.contains(&name.as_str()) || name.as_str().starts_with("grpc-") {
+        return Err(format!("`{name}` is set by the router itself"));
+    }
+    let mut value: HeaderValue = value
+        .trim()
+        .parse()
+        .map_err(|_| "its value is no header's value")?;
+    value.set_sensitive(true);
+    Ok((name, value))
 }

@@ -52,3 +52,48 @@ fn a_level_that_is_none_is_refused() {
     );
     assert!(load_text(&format!("{ONE_WORKER}[log]\nlevel = \"warn,tailroute=debug\"\n")).is_ok());
 }
+
+#[test]
+fn headers_for_a_collector_are_read_from_their_file_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("headers");
+    let read = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        load_text(&format!(
+            "{ONE_WORKER}[traces]\nendpoint = \"https://collector:4317\"\nheaders_file = {file:?}\n"
+        ))
+    };
+    let config = read("authorization: Bearer canary\n\nX-Scope-OrgID:7\n").unwrap();
+    let traces = config.traces.unwrap();
+    let told = |name| traces.headers.get(name).and_then(|value| value.to_str().ok());
+    assert_eq!(
+        (told("authorization"), told("x-scope-orgid")),
+        (Some("Bearer canary"), Some("7"))
+    );
+    assert!(!format!("{traces:?}").contains("canary"));
+    for (text, what) in [
+        ("a: b\ncanary\n", "line 2: expected `name: value`"),
+        ("canary canary: b\n", "line 1: its name is no header's name"),
+        ("a: canary\u{1}\n", "line 1: its value is no header's value"),
+        (
+            "Content-Type: canary\n",
+            "line 1: `content-type` is set by the router itself",
+        ),
+        (&"a: canary\n".repeat(33), "has 33 headers; expected at most 32"),
+    ] {
+        let told = complaints(read(text)).concat();
+        assert!(
+            told.contains("traces.headers_file") && told.contains(what),
+            "{told}"
+        );
+        assert!(!told.contains("canary"), "{told}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let missing =
+        format!("{ONE_WORKER}[traces]\nendpoint = \"http://c\"\nheaders_file = {file:?}\nca_file = \"ca\"\n");
+    let told = complaints(load_text(&missing)).concat();
+    assert!(
+        told.contains("cannot be read") && told.contains("traces.ca_file"),
+        "{told}"
+    );
+}

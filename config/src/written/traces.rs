@@ -11,6 +11,11 @@ pub struct Traces {
     pub endpoint: String,
     /// How it takes it.
     pub protocol: OtlpProtocol,
+    /// Certificates (PEM) that an `https` collector's has to lead to, in place of the machine's own roots. Empty: those.
+    pub ca_file: String,
+    /// File with headers that the collector asks for, one a line, as in `authorization: Bearer …`. Read again when it
+    /// changes. Empty: none.
+    pub headers_file: String,
     /// `service.name` of what is sent.
     pub service_name: String,
     /// Whether a trace is kept that a client asked to be recorded, by the sampled flag of its `traceparent`.
@@ -34,6 +39,8 @@ impl Default for Traces {
         Self {
             endpoint: String::new(),
             protocol: OtlpProtocol::default(),
+            ca_file: String::new(),
+            headers_file: String::new(),
             service_name: "tailroute".to_owned(),
             keep_sampled: true,
             slowest_share: 0.01,

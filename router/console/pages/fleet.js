@@ -8,12 +8,13 @@ import { count, plain, rate, share, text, time, tokens } from '../format.js';
 import { chip, empty, figure, figures, from, number, section, table } from '../parts.js';
 import { quantile } from '../metrics.js';
 import { h } from '../view.js';
+import { closeJoin, joinButton, joinDialog, joining } from './join.js';
 import { closeWorker, openWorker, shown, workerDialog } from './worker.js';
 
 const PAGE = 200;
 const TRAIL = 150;
 const WINDOW_S = 60;
-const LEVELS = { ready: 'good', unwell: 'bad', cordoned: 'warn', draining: 'warn', drained: 'off' };
+const LEVELS = { ready: 'good', unwell: 'bad', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
 const BREAKERS = { closed: 'quiet', half_open: 'warn', open: 'bad' };
 
 const state = { offset: 0, filter: '', troubled: false, sort: null };
@@ -143,6 +144,7 @@ function tools(list) {
     { class: 'tools' },
     h('input', { type: 'search', 'aria-label': 'Find a worker by name', placeholder: 'Find a worker', value: state.filter, oninput: (event) => { state.filter = event.target.value; changed(); } }),
     h('label', { class: 'check' }, h('input', { type: 'checkbox', checked: state.troubled, onchange: (event) => { state.troubled = event.target.checked; changed(); } }), `In trouble (${troubled})`),
+    joinButton(),
     pager(list),
   );
 }
@@ -165,7 +167,10 @@ function pager(list) {
 
 function draw(list) {
   if (list.total === 0) {
-    return empty('No workers yet', 'Add a [[workers]] section to the configuration, or start with --worker http://HOST:PORT.');
+    return [
+      empty('No workers yet', 'Add one here until the router ends, or for good: a [[workers]] section of the configuration, or --worker http://HOST:PORT.', joinButton()),
+      joining.open ? joinDialog(() => workers.refresh(), tell) : null,
+    ];
   }
   const rows = ordered(list.workers).map((worker) => ({ key: worker.name, class: isTroubled(worker) ? 'troubled' : '', cells: cells(worker) }));
   const open = shown.name && list.workers.find((worker) => worker.name === shown.name);
@@ -176,6 +181,7 @@ function draw(list) {
         ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, load, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy }))
         : empty('No worker matches', state.troubled ? 'None of these is in trouble.' : 'No name contains this.')),
     open ? workerDialog(open, () => workers.refresh(), tell) : null,
+    joining.open ? joinDialog(() => workers.refresh(), tell) : null,
   ];
 }
 
@@ -186,6 +192,9 @@ export const fleet = {
   enter(_, say) {
     tell = say;
   },
-  leave: closeWorker,
+  leave() {
+    closeWorker();
+    closeJoin();
+  },
   view: () => from(workers, 'the workers', draw),
 };

@@ -7,6 +7,7 @@ import { chip, dialog, empty, field, from, refusal, section, table } from '../pa
 import { may, mayNot } from '../session.js';
 import { h } from '../view.js';
 import { Draft, differences, GROUPS, POLICIES } from './draft.js';
+import { shadow, shadowSection } from './shadow.js';
 import { capture, captured, forgetPreview, preview, previewed, view as previewView } from './preview.js';
 
 const POLICY = '/admin/v1/policy';
@@ -247,6 +248,7 @@ function draw(now) {
   return [
     standing(now),
     h('div', { class: 'halves', key: 'halves' }, form(now), review(now)),
+    shadowSection(now, state.draft, tell),
     past(now),
     backDialog(now, history.data?.revisions),
   ];
@@ -255,7 +257,7 @@ function draw(now) {
 export const weights = {
   path: 'weights',
   title: 'Weights',
-  sources: () => [inForce, history, capture],
+  sources: () => [inForce, history, capture, shadow],
   enter(_, say) {
     tell = say;
   },

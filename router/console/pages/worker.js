@@ -27,12 +27,14 @@ const ACTIONS = {
   cordon: { name: 'Cordon', done: 'is cordoned', meaning: 'No new turns, but those that only it can answer.' },
   drain: { name: 'Drain', done: 'drains', meaning: 'No new turns at all; drained when it has ended what it has.' },
   uncordon: { name: 'Return to work', done: 'is given work again', meaning: 'Ends a cordon or a drain.' },
+  remove: { name: 'Remove', done: 'leaves', role: 'admin', meaning: 'It ends what it has and is forgotten, with its cache and its cost. The configuration’s file is not changed.' },
 };
 
 function possible(worker) {
   const held = worker.state === 'cordoned' || worker.state === 'draining' || worker.state === 'drained';
-  if (!held) return ['cordon', 'drain'];
-  return worker.state === 'cordoned' ? ['uncordon', 'drain'] : ['uncordon'];
+  if (worker.state === 'leaving') return [];
+  if (!held) return ['cordon', 'drain', 'remove'];
+  return worker.state === 'cordoned' ? ['uncordon', 'drain', 'remove'] : ['uncordon', 'remove'];
 }
 
 async function act(worker, { path, method = 'POST', body = {}, done }, refresh, tell) {
@@ -79,9 +81,10 @@ function controls(worker, refresh, tell) {
   const needsReason = shown.reason.trim() === '';
   const off = Boolean(why) || busy || needsReason;
   const button = (name) => {
-    const { name: label, done, meaning } = ACTIONS[name];
+    const { name: label, done, meaning, role } = ACTIONS[name];
+    const more = role && mayNot(role);
     return h('div', { class: 'action', key: name },
-      h('button', { type: 'button', disabled: off, onclick: () => act(worker, { path: name, done }, refresh, tell) }, shown.asking === name ? 'Asking …' : label),
+      h('button', { type: 'button', disabled: off || Boolean(more), title: more, onclick: () => act(worker, { path: name, done }, refresh, tell) }, shown.asking === name ? 'Asking …' : label),
       h('span', { class: 'note' }, meaning));
   };
   return [

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
 use tracing::warn;
 
 use super::file::Ring;
@@ -19,6 +21,9 @@ const HELD_RECORDS: usize = 8192;
 /// A turn that comes so much later than one that was written is taken to have come at that one's time: it was tried
 /// elsewhere first, or its thread was interrupted.
 const TOLERANCE_US: u64 = 5_000_000;
+/// From one look at the queue to the next. Who hands in a turn wakes the thread only where nothing has come for so long: to
+/// be woken for each turn costs more than the turn, and takes the processor from those who serve others.
+const REST: Duration = Duration::from_millis(20);
 /// Bytes that are written at once, or a little more.
 const WRITE_BYTES: usize = 256 << 10;
 
@@ -71,26 +76,38 @@ impl Writer {
 
     /// Until nobody can hand in anything any more.
     pub(super) fn run(mut self, mut messages: mpsc::Receiver<Message>) {
-        while let Some(first) = messages.blocking_recv() {
+        loop {
+            // Where nothing is held there is nothing to look after.
+            let mut next = if self.held.is_empty() {
+                match messages.blocking_recv() {
+                    None => return,
+                    first => first,
+                }
+            } else {
+                None
+            };
+            rest();
             // Read before the queue is emptied: what is not open by now, and earlier, is in the queue or was dropped.
             let oldest = self.open.lock().first().copied();
             let mut waiting = Vec::new();
-            let mut next = Some(first);
-            while let Some(message) = next {
-                match message {
-                    Message::Turn(place, record) => self.hold(place, record),
-                    Message::Over => {}
-                    Message::End(done) => waiting.push(done),
+            let is_over = loop {
+                match next.map_or_else(|| messages.try_recv(), Ok) {
+                    Ok(Message::Turn(place, record)) => self.hold(place, record),
+                    Ok(Message::End(done)) => waiting.push(done),
+                    Err(TryRecvError::Empty) => break false,
+                    Err(TryRecvError::Disconnected) => break true,
                 }
-                next = messages.try_recv().ok();
-            }
-            let bound = if waiting.is_empty() { oldest } else { None };
-            self.release(bound);
+                next = None;
+            };
+            let all = is_over || !waiting.is_empty();
+            self.release(oldest.filter(|_| !all));
             for done in waiting {
                 let _ = done.send(());
             }
+            if is_over {
+                return;
+            }
         }
-        self.release(None);
     }
 
     fn hold(&mut self, place: Place, record: Box<Record>) {
@@ -154,4 +171,12 @@ impl Writer {
         lines.push(b'\n');
         true
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own, which nobody waits for"
+)]
+fn rest() {
+    std::thread::sleep(REST);
 }

@@ -1,6 +1,6 @@
 //! `tailroute top`: a running router on one screen, looked at again and again.
 //!
-//! It asks the admin port what anybody may ask: the workers, the metrics page, the objective, the audit log. Percentiles
+//! It asks the admin port what anybody may ask: the workers, the metrics page, the objective, recent decisions, the audit log. Percentiles
 //! are of the time between two looks, out of the histogram's buckets. `--once` prints one screen as text.
 
 mod draw;
@@ -18,9 +18,9 @@ use super::ctl::TargetArgs;
 use super::ctl::client::Client;
 
 /// Size of the screen of `--once`.
-const ONCE: (u16, u16) = (120, 32);
+const ONCE: (u16, u16) = (120, 40);
 
-/// A running router on one screen: workers, TTFT, the objective, what was changed
+/// A running router on one screen: workers, TTFT, hottest prefixes, late turns and why, what was changed
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tailroute top\n  tailroute top --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token\n\nq ends it."
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("no runtime")?;
     if args.once {
         runtime.block_on(screen.look(&client))?;
-        super::print(&text(&screen)?)?;
+        super::print(&text(&screen, ONCE)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let interval = Duration::try_from_secs_f64(args.interval_s).context("--interval-s")?;
@@ -94,22 +94,25 @@ fn wants_to_end(interval: Duration) -> std::io::Result<bool> {
     }
 }
 
-/// One screen as text.
-fn text(screen: &Screen) -> anyhow::Result<String> {
-    let mut terminal = Terminal::new(TestBackend::new(ONCE.0, ONCE.1))?;
+/// One screen of this size as text.
+fn text(screen: &Screen, (width, height): (u16, u16)) -> anyhow::Result<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height))?;
     terminal.draw(|frame| draw::draw(frame, screen))?;
     let buffer = terminal.backend().buffer();
     let line = |y| {
-        let line: String = (0..ONCE.0)
+        let line: String = (0..buffer.area.width)
             .filter_map(|x| buffer.cell((x, y)))
             .map(|cell| cell.symbol())
             .collect();
         line.trim_end().to_owned()
     };
-    Ok((0..ONCE.1)
+    Ok((0..height)
         .map(line)
         .collect::<Vec<_>>()
         .join("\n")
         .trim_end()
         .to_owned())
 }
+
+#[cfg(test)]
+mod tests;

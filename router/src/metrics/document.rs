@@ -10,8 +10,9 @@ const HEAD: &str = "\
 # Metrics
 
 `GET /metrics` on the admin port. A reader whose `Accept` names `application/openmetrics-text`, as Prometheus's does, gets
-OpenMetrics 1.0, where buckets of the histograms marked so carry an exemplar: the trace id of the last request in them, from
-its `traceparent`. Any other gets the older text format, without exemplars.
+OpenMetrics 1.0, where buckets of the histograms marked so carry an exemplar: the trace id of the last request in them, of
+those whose traces are kept where requests are [traced](observability.md#from-a-metric-to-a-trace). Any other gets the older text
+format, without exemplars.
 ";
 
 /// The whole page.

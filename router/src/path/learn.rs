@@ -273,7 +273,7 @@ impl Flight {
             self.worker().name(),
             class,
             [self.ttft, error, self.goal.ttft],
-            self.trace,
+            self.exemplar(None),
         );
         if let Some(session) = &self.session {
             self.left = self.app.knowledge.moved(session.key, self.worker().id);
@@ -563,8 +563,8 @@ impl Flight {
             conversation: self.session.as_ref().map(|session| session.key),
             class: self.goal.origin.named(&self.app.live().objective).to_owned(),
             objective: self.goal.ttft,
-            model: std::mem::take(&mut self.model),
-            // Not taken: what the turn teaches comes after.
+            // Not taken: there may be two captures, and what the turn teaches comes after.
+            model: self.model.clone(),
             prompt: self.prompt.clone(),
             units,
             reply: self.reply.as_ref().map(|reply| reply.chain().clone()),
@@ -599,8 +599,14 @@ impl Flight {
             took: self.app.clock.now() - self.arrived,
             streamed: self.streamed,
             counted: seen.usage.map(|usage| [usage.prompt, usage.completion]),
-            trace: self.trace,
+            trace: self.exemplar(None),
         });
+    }
+
+    /// The trace that what is measured of it may be found by.
+    fn exemplar(&self, outcome: Option<&str>) -> Option<TraceId> {
+        let is_late = self.ttft > self.goal.ttft;
+        self.account.note.exemplar(self.trace, is_late, outcome)
     }
 
     /// Says what came of the decision.
@@ -668,9 +674,11 @@ impl Drop for Flight {
         }
         let seconds = (self.app.clock.now() - self.arrived).0 / 1e3;
         if self.outcome.is_final() {
+            let outcome = self.outcome.as_str();
+            let trace = self.exemplar(Some(outcome));
             self.app
                 .metrics
-                .request_of(self.endpoint.as_str(), self.outcome.as_str(), seconds, self.trace);
+                .request_of(self.endpoint.as_str(), outcome, seconds, trace);
         }
         debug!(
             worker = self.worker().name(),

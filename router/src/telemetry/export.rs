@@ -4,11 +4,13 @@
 //! pauses; meanwhile the queue fills, and what has no room in it is dropped. So an outage costs memory up to the queue's bound
 //! and a batch, and no request anything.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use config::OtlpProtocol;
-use http::{Request, Uri};
+use http::{HeaderMap, HeaderValue, Request, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -18,6 +20,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::Trac
 use prost::Message as _;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tonic::metadata::MetadataMap;
 use tracing::{info, warn};
 
 use super::{Kept, Outbox, Parcel, spans};
@@ -79,18 +82,26 @@ enum Way {
 }
 
 impl Way {
-    async fn send(&mut self, batch: &ExportTraceServiceRequest) -> Result<(), SendError> {
+    async fn send(
+        &mut self,
+        batch: &ExportTraceServiceRequest,
+        headers: &HeaderMap,
+    ) -> Result<(), SendError> {
         match self {
             Self::Grpc(client) => {
-                let sent = client.export(tonic::Request::new(batch.clone())).await;
+                let mut request = tonic::Request::new(batch.clone());
+                *request.metadata_mut() = MetadataMap::from_headers(headers.clone());
+                let sent = client.export(request).await;
                 sent.map(drop).map_err(|status| SendError::Grpc(Box::new(status)))
             }
             Self::Http(client, uri) => {
                 let transport = |error: &dyn std::fmt::Display| SendError::Transport(error.to_string());
-                let request = Request::post(uri.clone())
-                    .header(http::header::CONTENT_TYPE, "application/x-protobuf")
+                let mut request = Request::post(uri.clone())
                     .body(Full::new(Bytes::from(batch.encode_to_vec())))
                     .map_err(|error| transport(&error))?;
+                request.headers_mut().clone_from(headers);
+                let kind = HeaderValue::from_static("application/x-protobuf");
+                request.headers_mut().insert(http::header::CONTENT_TYPE, kind);
                 let answer = client.request(request).await.map_err(|error| transport(&error))?;
                 let status = answer.status();
                 // Read to its end, so that the connection can be used again.
@@ -109,6 +120,8 @@ impl Way {
 pub struct Exporter {
     way: Way,
     settings: config::Traces,
+    /// What the collector asks for, as it was last read.
+    headers: Arc<ArcSwap<HeaderMap>>,
     metrics: TraceCounters,
     /// The last batch was not taken.
     is_out: bool,
@@ -127,14 +140,13 @@ impl Exporter {
     ///
     /// # Errors
     /// If the collector is to be spoken to by TLS, and there are no roots to verify it by.
-    pub fn new(settings: &config::Traces, metrics: TraceCounters) -> Result<Self, TlsError> {
+    pub fn new(
+        settings: &config::Traces,
+        headers: Arc<ArcSwap<HeaderMap>>,
+        metrics: TraceCounters,
+    ) -> Result<Self, TlsError> {
         let is_grpc = settings.protocol == OtlpProtocol::Grpc;
-        let connector = crate::tls::towards_collector(
-            HttpConnector::new(),
-            settings.endpoint.scheme_str() == Some("https"),
-            is_grpc,
-            settings.timeout,
-        )?;
+        let connector = crate::tls::towards_collector(HttpConnector::new(), settings, settings.timeout)?;
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).http2_only(is_grpc);
         let way = if is_grpc {
@@ -152,6 +164,7 @@ impl Exporter {
         Ok(Self {
             way,
             settings: settings.clone(),
+            headers,
             metrics,
             is_out: false,
         })
@@ -207,7 +220,8 @@ impl Exporter {
         let mut tried = 0;
         let error = loop {
             tried += 1;
-            let sent = tokio::time::timeout(self.settings.timeout, self.way.send(&message)).await;
+            let headers = self.headers.load_full();
+            let sent = tokio::time::timeout(self.settings.timeout, self.way.send(&message, &headers)).await;
             match sent.unwrap_or(Err(SendError::Timeout)) {
                 Ok(()) => {
                     if std::mem::take(&mut self.is_out) {

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use policy::units::Millis;
 
 use super::trail::Story;
+use crate::path::arrival::trace::Context;
 
 /// Counts at which all of them are halved.
 const MEMORY: f32 = 8192.0;
@@ -105,18 +106,26 @@ impl Keeper {
     pub(super) fn judge(&self, story: &Story) -> Option<Why> {
         let ttft = story.ttft();
         let is_slow = ttft.is_some_and(|ttft| self.is_slow(ttft, story.context.trace));
-        let objective = story.turn.as_ref().map(|turn| turn.objective);
         if story.failure().is_some() {
             Some(Why::Error)
-        } else if ttft.zip(objective).is_some_and(|(ttft, goal)| ttft > goal) {
+        } else if story.is_late() {
             Some(Why::Objective)
         } else if is_slow {
             Some(Why::Slow)
-        } else if self.shares.asked && story.context.asked {
+        } else if self.is_asked(&story.context) {
             Some(Why::Asked)
         } else {
             self.is_drawn(story.context.trace).then_some(Why::Share)
         }
+    }
+
+    fn is_asked(&self, context: &Context) -> bool {
+        self.shares.asked && context.asked
+    }
+
+    /// Whether a trace is kept whatever comes of it.
+    pub(super) fn is_chosen(&self, context: &Context) -> bool {
+        self.is_asked(context) || self.is_drawn(context.trace)
     }
 
     fn is_slow(&self, ttft: Millis, trace: u128) -> bool {

@@ -174,8 +174,7 @@ fn of_request(kept: &Kept) -> Vec<KeyValue> {
     }
     if let Some(ttft) = story.ttft() {
         all.push(real("tailroute.ttft_ms", ttft.0));
-        let missed = story.turn.as_ref().is_some_and(|turn| ttft > turn.objective);
-        all.push(boolean("tailroute.objective_missed", missed));
+        all.push(boolean("tailroute.objective_missed", story.is_late()));
     }
     if let Some(last) = story.last() {
         all.extend(of_model(story, last));
@@ -188,7 +187,7 @@ fn of_model(story: &Story, attempt: &Attempt) -> Vec<KeyValue> {
     let mut all = vec![
         text("gen_ai.operation.name", operation(story.endpoint)),
         text("gen_ai.provider.name", "tailroute"),
-        text("tailroute.worker", attempt.worker.as_str()),
+        text("tailroute.worker", attempt.worker.name()),
         text("tailroute.outcome", attempt.outcome),
     ];
     all.extend(
@@ -217,8 +216,10 @@ fn of_model(story: &Story, attempt: &Attempt) -> Vec<KeyValue> {
 fn of_attempt(story: &Story, attempt: &Attempt, ended: Instant, spans: &mut Vec<Span>) {
     let until = attempt.ended.unwrap_or(ended);
     let mut attributes = of_model(story, attempt);
+    let url = &attempt.worker.spec.url;
+    attributes.extend(url.host().map(|host| text("server.address", host)));
+    attributes.extend(url.port_u16().map(|port| number("server.port", port.into())));
     attributes.extend([
-        text("server.address", attempt.worker.as_str()),
         number("tailroute.decision", count(attempt.decision)),
         text("tailroute.policy", attempt.policy),
         text("tailroute.reason", attempt.reason),

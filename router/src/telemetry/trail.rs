@@ -10,12 +10,15 @@ use policy::units::{Millis, Tokens};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Traces;
-use crate::path::arrival::trace::{Context, PARENT};
+use crate::fleet::Worker;
+use crate::path::arrival::trace::{Context, PARENT, TraceId};
 use crate::path::choose::{Choice, Turn};
 use crate::path::watch::Seen;
 
 /// More attempts than a request ever makes.
 const MAX_ATTEMPTS: usize = 16;
+/// Stages of a request that is sent once.
+const USUAL_STAGES: usize = 6;
 
 /// A stage of the router's own, by the names of [`crate::path`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub struct Trail(Option<Arc<Recording>>);
 #[derive(Debug)]
 pub(super) struct Recording {
     to: Arc<Traces>,
+    /// It is kept however it ends.
+    is_kept: bool,
     story: Mutex<Story>,
 }
 
@@ -92,7 +97,7 @@ pub(super) struct TurnFacts {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) span: u64,
-    pub(super) worker: String,
+    pub(super) worker: Arc<Worker>,
     pub(super) decision: u64,
     pub(super) policy: &'static str,
     pub(super) reason: &'static str,
@@ -124,6 +129,7 @@ impl Attempt {
 impl Recording {
     pub(super) fn new(to: Arc<Traces>, story: Story) -> Self {
         Self {
+            is_kept: to.keeper.is_chosen(&story.context),
             to,
             story: Mutex::new(story),
         }
@@ -134,7 +140,6 @@ impl Drop for Recording {
     fn drop(&mut self) {
         let story = self.story.get_mut();
         story.ended.get_or_insert_with(Instant::now);
-        let story = std::mem::replace(story, Story::new(Context::NONE, &HeaderValue::from_static("-")));
         self.to.ended(story);
     }
 }
@@ -152,8 +157,26 @@ impl Story {
             status: None,
             error: None,
             turn: None,
-            stages: Vec::new(),
-            attempts: Vec::new(),
+            stages: Vec::with_capacity(USUAL_STAGES),
+            attempts: Vec::with_capacity(1),
+        }
+    }
+
+    /// All of it, leaving nothing behind.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            context: self.context,
+            request_id: self.request_id.clone(),
+            began: self.began,
+            at: self.at,
+            ended: self.ended,
+            method: std::mem::take(&mut self.method),
+            endpoint: self.endpoint,
+            status: self.status,
+            error: self.error.take(),
+            turn: self.turn.take(),
+            stages: std::mem::take(&mut self.stages),
+            attempts: std::mem::take(&mut self.attempts),
         }
     }
 
@@ -163,11 +186,21 @@ impl Story {
         answered.or(self.attempts.last())
     }
 
-    /// Time to the first token that the client saw, if it was a turn and there was one.
+    /// Time to the first token that the client saw, if it was a turn and there was one: from its last byte in, as the
+    /// metrics have it.
     pub(super) fn ttft(&self) -> Option<Millis> {
         self.turn.as_ref().filter(|turn| turn.generates)?;
         let first = self.attempts.iter().find_map(|attempt| attempt.first_token)?;
-        Some(Millis(first.duration_since(self.at).as_secs_f64() * 1e3))
+        let received = self.stages.iter().find(|(stage, ..)| *stage == Stage::Receive);
+        let arrived = received.map_or(self.at, |(_, _, until)| *until);
+        let ttft = first.saturating_duration_since(arrived);
+        Some(Millis(ttft.as_secs_f64() * 1e3))
+    }
+
+    /// Whether its objective was missed. An account that says why says that it was, whatever the two clocks make of it.
+    pub(super) fn is_late(&self) -> bool {
+        let later = |turn: &TurnFacts| self.ttft().is_some_and(|ttft| ttft > turn.objective);
+        self.attempts.iter().any(|attempt| attempt.cause.is_some()) || self.turn.as_ref().is_some_and(later)
     }
 
     /// What went wrong, of what is not the client's doing.
@@ -176,8 +209,13 @@ impl Story {
             return Some(self.error.as_deref().unwrap_or("worker_error"));
         }
         let last = self.last()?;
-        matches!(last.outcome, "broken" | "worker_error" | "deadline" | "cut").then_some(last.outcome)
+        is_failure(last.outcome).then_some(last.outcome)
     }
+}
+
+/// Whether an outcome is no doing of the client's.
+fn is_failure(outcome: &str) -> bool {
+    matches!(outcome, "broken" | "worker_error" | "deadline" | "cut")
 }
 
 /// A stage that is going on; it ends when this is dropped, whatever ends it.
@@ -276,7 +314,7 @@ impl Trail {
             let terms = choice.decision.chosen();
             story.attempts.push(Attempt {
                 span,
-                worker: choice.worker.name().to_owned(),
+                worker: Arc::clone(&choice.worker),
                 decision: choice.decision.sequence,
                 policy: choice.decision.policy.as_str(),
                 reason: choice.decision.reason.as_str(),
@@ -316,6 +354,17 @@ pub struct Note {
 }
 
 impl Note {
+    /// The trace that an exemplar may name: one that is kept, where requests are traced, so that it leads somewhere. What is
+    /// known of it by now: whether it is late, and its outcome, if it has one.
+    #[must_use]
+    pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
+        let is_kept = match &self.trail.0 {
+            None => true,
+            Some(recording) => recording.is_kept || is_late || outcome.is_some_and(is_failure),
+        };
+        trace.filter(|_| is_kept)
+    }
+
     /// Why its objective was missed.
     pub fn cause(&self, cause: &'static str) {
         self.trail.write(|story| {

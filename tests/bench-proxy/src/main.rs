@@ -18,6 +18,7 @@ mod load;
 mod measure;
 mod process;
 mod report;
+mod telemetry;
 mod wire;
 
 use std::net::{SocketAddr, TcpStream};
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use clap::Parser;
 
 use body::Asked;
@@ -67,6 +69,12 @@ struct Args {
     /// Environment of the peers that come from PyPI.
     #[arg(long, default_value = ".")]
     peers: PathBuf,
+    /// What telemetry costs instead: the router with all of it off, and with all of it on, in turns.
+    #[arg(long)]
+    telemetry: bool,
+    /// With --telemetry: each part of it alone as well.
+    #[arg(long, requires = "telemetry")]
+    parts: bool,
     /// First of the ports to use.
     #[arg(long, default_value_t = 19_000)]
     port: u16,
@@ -124,6 +132,12 @@ fn run(args: Args) -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    if bench.args.telemetry {
+        let holds = runtime.block_on(telemetry::run(&mut bench));
+        let holds = holds.with_context(|| format!("see {}", folder.display()))?;
+        std::fs::remove_dir_all(&folder)?;
+        return Ok(holds);
+    }
     let done = runtime.block_on(bench.all());
     let report = &bench.report;
     print!(
@@ -153,20 +167,10 @@ impl Bench {
     }
 
     async fn all(&mut self) -> anyhow::Result<()> {
-        let Cores { proxy, load } = self.cores;
-        if proxy == load {
+        if self.cores.proxy == self.cores.load {
             self.say("one processor for all: figures of cost hold, those of time do not");
         }
-        let mut _engines = Vec::new();
-        for number in 0..ENGINES {
-            let address = SocketAddr::from(([127, 0, 0, 1], self.port()));
-            let mut command = Command::new(self.places.bin.join("sim-engine"));
-            command.args(["--fast", "--listen", &address.to_string()]);
-            let log = self.places.folder.join(format!("engine-{number}.log"));
-            _engines.push(Process::start(command, &log, load, load)?);
-            self.engines.push(address);
-            ready(address, None).await?;
-        }
+        let _engines = self.start_engines().await?;
         let contenders = self.who_is_here()?;
         let mut running = Vec::new();
         for &contender in &contenders {
@@ -188,6 +192,22 @@ impl Bench {
             }
         }
         Ok(())
+    }
+
+    /// Engines on the load's processor; they end with what is returned.
+    async fn start_engines(&mut self) -> anyhow::Result<Vec<Process>> {
+        let load = self.cores.load;
+        let mut engines = Vec::new();
+        for number in 0..ENGINES {
+            let address = SocketAddr::from(([127, 0, 0, 1], self.port()));
+            let mut command = Command::new(self.places.bin.join("sim-engine"));
+            command.args(["--fast", "--listen", &address.to_string()]);
+            let log = self.places.folder.join(format!("engine-{number}.log"));
+            engines.push(Process::start(command, &log, load, load)?);
+            self.engines.push(address);
+            ready(address, None).await?;
+        }
+        Ok(engines)
     }
 
     fn is_wanted(&self, figures: &[&str]) -> bool {

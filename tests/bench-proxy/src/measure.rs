@@ -196,6 +196,17 @@ async fn token(target: SocketAddr, shape: Shape, process: &Process, time: Durati
     Ok(per_token)
 }
 
+/// The value in the middle; NaN of none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => values[count / 2],
+        count => (values[count / 2 - 1] + values[count / 2]) / 2.0,
+    }
+}
+
 fn per(cpu: Duration, done: u64) -> anyhow::Result<f64> {
     anyhow::ensure!(done > 0, "nothing was done in that time");
     Ok(cpu.as_secs_f64() * 1e6 / done as f64)

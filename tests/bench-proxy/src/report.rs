@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use crate::contender::Contender;
-use crate::measure::FIGURES;
+use crate::measure::{FIGURES, median};
 
 /// Resident megabytes once it is ready, and after ten thousand conversations.
 pub(crate) const RSS_IDLE: &str = "rss_idle";
@@ -64,13 +64,8 @@ impl Report {
     }
 
     fn median(&self, contender: Contender, figure: &str) -> Option<f64> {
-        let mut rounds = self.rounds(contender, figure);
-        rounds.sort_by(f64::total_cmp);
-        match rounds.len() {
-            0 => None,
-            count if count % 2 == 1 => Some(rounds[count / 2]),
-            count => Some((rounds[count / 2 - 1] + rounds[count / 2]) / 2.0),
-        }
+        let rounds = self.rounds(contender, figure);
+        (!rounds.is_empty()).then(|| median(rounds))
     }
 
     fn promises(&self) -> Vec<Promise> {

@@ -91,6 +91,9 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced(
         config.traces = Some(config::Traces {
             endpoint: format!("http://{collector}").parse().unwrap(),
             protocol: config::OtlpProtocol::Http,
+            ca: None,
+            headers: http::HeaderMap::new(),
+            headers_file: None,
             service_name: "tailroute-test".to_owned(),
             keep_sampled: true,
             slowest_share: 0.0,

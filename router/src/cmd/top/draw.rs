@@ -9,18 +9,34 @@ use serde_json::Value;
 
 use super::look::Screen;
 
+/// Lines of the panels that are left out where the screen is low.
+const PANELS: u16 = 9;
+/// Lines that the rest takes at least.
+const REST: u16 = 20;
+
 /// Draws it.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
-    let [head, curve, workers, changes] = Layout::vertical([
+    let panels = if frame.area().height >= REST + PANELS {
+        PANELS
+    } else {
+        0
+    };
+    let [head, curve, workers, middle, changes] = Layout::vertical([
         Constraint::Length(3),
         Constraint::Length(6),
         Constraint::Min(5),
+        Constraint::Length(panels),
         Constraint::Length(7),
     ])
     .areas(frame.area());
+    let [hottest, late] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(middle);
     frame.render_widget(Paragraph::new(summary(screen)), head);
     draw_curve(frame, screen, curve);
     draw_workers(frame, screen, workers);
+    if panels > 0 {
+        draw_hottest(frame, screen, hottest);
+        draw_late(frame, screen, late);
+    }
     draw_changes(frame, screen, changes);
 }
 
@@ -133,6 +149,89 @@ fn row(worker: &Value) -> Row<'static> {
         Cell::from(text(&worker["breaker"])),
     ])
     .style(Style::new().fg(colour))
+}
+
+fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let rows = screen.hottest.iter().map(|hot| {
+        let cached = hot.cached as f64 / hot.tokens.max(1) as f64 * 100.0;
+        Row::new([
+            hot.conversation.clone(),
+            hot.tokens.to_string(),
+            format!("{cached:.0} %"),
+            hot.turns.to_string(),
+            hot.worker.clone(),
+        ])
+    });
+    let widths = [
+        Constraint::Length(16),
+        Constraint::Length(8),
+        Constraint::Length(6),
+        Constraint::Length(5),
+        Constraint::Min(10),
+    ];
+    let header = Row::new(["conversation", "tokens", "cached", "turns", "lives on"]);
+    panel(
+        frame,
+        area,
+        " hottest prefixes of the last 200 turns ",
+        (header, widths),
+        rows,
+    );
+}
+
+fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let title = match &screen.late {
+        None => " late turns: the router keeps no decisions (explain.max_bytes) ",
+        Some(none) if none.is_empty() => " late turns: none of those that are kept ",
+        Some(_) => " late turns, newest first; ctl explain REQUEST says more ",
+    };
+    let rows = screen.late.iter().flatten().map(|decision| {
+        let outcome = &decision["outcome"];
+        let ms = |value: &Value| value.as_f64().unwrap_or(0.0);
+        let ago_s = (screen.now_unix_ms - ms(&decision["arrived_unix_ms"])).max(0.0) / 1e3;
+        Row::new([
+            ago(ago_s),
+            format!(
+                "{:.0} of {:.0} ms",
+                ms(&outcome["ttft_ms"]),
+                ms(&decision["objective_ms"])
+            ),
+            text(&outcome["cause"]),
+            text(&decision["worker"]),
+            text(&decision["request"]),
+        ])
+    });
+    let widths = [
+        Constraint::Length(5),
+        Constraint::Length(16),
+        Constraint::Length(8),
+        Constraint::Length(10),
+        Constraint::Min(10),
+    ];
+    let header = Row::new(["ago", "first token", "cause", "worker", "request"]);
+    panel(frame, area, title, (header, widths), rows);
+}
+
+/// How long ago, as far as it matters.
+fn ago(seconds: f64) -> String {
+    match seconds {
+        short if short < 99.5 => format!("{short:.0} s"),
+        middling if middling < 99.5 * 60.0 => format!("{:.0} m", middling / 60.0),
+        long => format!("{:.0} h", long / 3600.0),
+    }
+}
+
+fn panel<'a>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    title: &'a str,
+    (header, widths): (Row<'a>, [Constraint; 5]),
+    rows: impl Iterator<Item = Row<'a>>,
+) {
+    let table = Table::new(rows, widths)
+        .header(header.style(Style::new().add_modifier(Modifier::BOLD)))
+        .block(Block::bordered().title(title));
+    frame.render_widget(table, area);
 }
 
 fn draw_changes(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {

@@ -11,6 +11,9 @@ use super::super::ctl::workers;
 const CURVE: usize = 240;
 /// Changes that are shown.
 const CHANGES: usize = 5;
+/// Decisions that conversations are found in, and late turns that are shown: all that there is room for.
+const DECISIONS: usize = 200;
+const LATE: usize = 10;
 const TTFT_BUCKET: &str = "tailroute_time_to_first_token_seconds_bucket";
 
 /// The screen.
@@ -21,6 +24,12 @@ pub(super) struct Screen {
     pub(super) workers: Vec<Value>,
     pub(super) objective: Value,
     pub(super) changes: Vec<Value>,
+    /// What most of the last prompts consisted of, the hottest first.
+    pub(super) hottest: Vec<Hot>,
+    /// The last decisions whose first token came too late, the newest first; none if no decisions are kept.
+    pub(super) late: Option<Vec<Value>>,
+    /// When it was looked.
+    pub(super) now_unix_ms: f64,
     /// 95th percentile of TTFT between two looks, in ms; 0 where no turn ended.
     pub(super) p95_ms: VecDeque<u64>,
     /// Median, 95th and 99th percentile of the last look that saw turns.
@@ -42,6 +51,9 @@ impl Screen {
             workers: Vec::new(),
             objective: Value::Null,
             changes: Vec::new(),
+            hottest: Vec::new(),
+            late: None,
+            now_unix_ms: 0.0,
             p95_ms: VecDeque::new(),
             percentiles: None,
             error: None,
@@ -60,9 +72,22 @@ impl Screen {
         self.objective = client.get("/admin/v1/slo").await?["objective"].take();
         let audit = client.get(&format!("/admin/v1/audit?limit={CHANGES}")).await?;
         self.changes = audit["entries"].as_array().cloned().unwrap_or_default();
+        let decisions = async |query: &str| client.get(&format!("/admin/v1/decisions?{query}")).await;
+        let recent = decisions(&format!("limit={DECISIONS}")).await?;
+        let late = decisions(&format!("late=true&limit={LATE}")).await?;
+        self.found(&recent, late);
+        self.now_unix_ms = unix_ms();
         let page = client.text("/metrics").await?;
         self.saw(buckets(&page));
         Ok(())
+    }
+
+    /// Takes pages of decisions: the last ones, and the late ones of them.
+    pub(super) fn found(&mut self, recent: &Value, mut late: Value) {
+        self.hottest = hottest(recent);
+        let is_kept = late["capacity"] != 0;
+        let late = late["decisions"].as_array_mut().map(std::mem::take);
+        self.late = late.filter(|_| is_kept);
     }
 
     /// Says on the screen what came of a look.
@@ -92,6 +117,57 @@ impl Screen {
             self.percentiles = Some([p50, p95, p99]);
         }
     }
+}
+
+/// A prefix that prompts begin with: a conversation's.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hot {
+    /// The conversation's name, hashed.
+    pub(super) conversation: String,
+    /// Of its last turn: its length in tokens, and how much of that was cached where it went.
+    pub(super) tokens: u64,
+    pub(super) cached: u64,
+    /// Where it went.
+    pub(super) worker: String,
+    /// Turns of it among the decisions, and the tokens of all of their prompts.
+    pub(super) turns: u64,
+    asked: u64,
+}
+
+/// The conversations of a page of decisions, by what was asked of them.
+fn hottest(page: &Value) -> Vec<Hot> {
+    let mut all: Vec<Hot> = Vec::new();
+    // The newest come first.
+    for decision in page["decisions"].as_array().into_iter().flatten() {
+        let Some(name) = decision["conversation"].as_str() else {
+            continue;
+        };
+        let tokens = decision["prompt_tokens"].as_u64().unwrap_or(0);
+        let at = all
+            .iter()
+            .position(|hot| hot.conversation == name)
+            .unwrap_or_else(|| {
+                all.push(Hot {
+                    conversation: name.to_owned(),
+                    tokens,
+                    cached: decision["terms"][0]["cached_tokens"].as_u64().unwrap_or(0),
+                    worker: decision["worker"].as_str().unwrap_or_default().to_owned(),
+                    turns: 0,
+                    asked: 0,
+                });
+                all.len() - 1
+            });
+        all[at].turns += 1;
+        all[at].asked += tokens;
+    }
+    all.sort_by_key(|hot| std::cmp::Reverse(hot.asked));
+    all
+}
+
+fn unix_ms() -> f64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
 /// All TTFT buckets of a metrics page, whatever their other labels; bounds in microseconds.
@@ -136,7 +212,25 @@ fn percentile(buckets: &Buckets, share: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn the_hottest_conversation_is_the_one_that_most_prompt_tokens_were_asked_of() {
+        let decision = |name: serde_json::Value, tokens: u64, worker: &str| json!({ "conversation": name, "prompt_tokens": tokens, "worker": worker, "terms": [{ "cached_tokens": tokens / 2 }] });
+        let page = json!({ "decisions": [
+            decision(json!("a"), 300, "two"), decision(json!("b"), 450, "one"), decision(json!(null), 9999, "one"),
+            decision(json!("a"), 200, "one"),
+        ] });
+        let found = hottest(&page);
+        let told: Vec<_> = found
+            .iter()
+            .map(|hot| (&*hot.conversation, hot.turns, hot.tokens, &*hot.worker))
+            .collect();
+        // Of the newest turn it says where it lives.
+        assert_eq!(told, [("a", 2, 300, "two"), ("b", 1, 450, "one")]);
+    }
 
     fn page(counts: [u32; 3]) -> String {
         let [a, b, all] = counts;

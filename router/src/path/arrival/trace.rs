@@ -5,7 +5,6 @@
 //! client's and the worker's apart. Its `tracestate` goes along either way. Where there is none, or one that is not valid, one is made, so that what the worker logs can be found from the
 //! request's name; it is marked as sampled only if it is among those that the router will keep.
 
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::HeaderName;
@@ -114,8 +113,7 @@ impl Context {
     /// The `traceparent` of who works below one of this request's spans.
     #[must_use]
     pub fn parent_of(&self, span: u64) -> HeaderValue {
-        let flags = u8::from(self.sampled);
-        value(|text| write!(text, "00-{:032x}-{span:016x}-{flags:02x}", self.trace))
+        parent(self.trace, span, self.sampled)
     }
 
     /// Of a `traceparent` that is valid.
@@ -136,19 +134,36 @@ impl Made {
     /// In 32 hexadecimal digits.
     #[must_use]
     pub fn hex(self) -> HeaderValue {
-        value(|text| write!(text, "{:032x}", self.trace))
+        let mut text = [0; 32];
+        digits(&mut text, self.trace);
+        value(&text)
     }
 
     fn parent(self) -> HeaderValue {
-        value(|text| write!(text, "00-{:032x}-{:016x}-00", self.trace, self.span))
+        parent(self.trace, self.span, false)
     }
 }
 
-fn value(write: impl FnOnce(&mut String) -> std::fmt::Result) -> HeaderValue {
-    let mut text = String::with_capacity(55);
-    // Writing digits to a string cannot fail, nor can digits as a value.
-    let _ = write(&mut text);
-    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0"))
+/// A `traceparent`. Two are written for each request that is traced.
+fn parent(trace: u128, span: u64, is_sampled: bool) -> HeaderValue {
+    let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+    digits(&mut text[3..35], trace);
+    digits(&mut text[36..52], span.into());
+    text[54] += u8::from(is_sampled);
+    value(&text)
+}
+
+/// The last hexadecimal digits of a number, as many as there is room for.
+fn digits(text: &mut [u8], mut number: u128) {
+    for digit in text.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number & 15) as usize];
+        number >>= 4;
+    }
+}
+
+fn value(text: &[u8]) -> HeaderValue {
+    // Digits are always a value.
+    HeaderValue::from_bytes(text).unwrap_or(HeaderValue::from_static("0"))
 }
 
 /// Leaves a valid trace context in a request's head: the client's, or else the one that was made. Returns which.

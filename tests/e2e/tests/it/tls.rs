@@ -30,20 +30,20 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tower_service::Service as _;
 
 /// Somebody who signs certificates.
-struct Authority {
-    pem: String,
+pub(crate) struct Authority {
+    pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
-struct Paper {
+pub(crate) struct Paper {
     cert: String,
     key: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -54,7 +54,7 @@ impl Authority {
         }
     }
 
-    fn sign(&self) -> Paper {
+    pub(crate) fn sign(&self) -> Paper {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         Paper {
@@ -272,17 +272,25 @@ async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
     assert_eq!(shown(&still), new);
 }
 
-/// TLS in front of an engine, which asks for certificates of this authority.
-async fn in_front_of(engine: SocketAddr, paper: &Paper, clients: &Authority) -> SocketAddr {
+/// TLS in front of a server, which asks for certificates of this authority, if any.
+pub(crate) async fn in_front_of(
+    engine: SocketAddr,
+    paper: &Paper,
+    clients: Option<&Authority>,
+) -> SocketAddr {
     let (chain, key) = paper.der();
-    let verifier =
-        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(clients.roots()), provider());
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(verifier.build().unwrap())
-        .with_single_cert(chain, key)
         .unwrap();
+    let config = match clients {
+        None => config.with_no_client_auth(),
+        Some(clients) => {
+            let roots = Arc::new(clients.roots());
+            let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider());
+            config.with_client_cert_verifier(verifier.build().unwrap())
+        }
+    };
+    let config = config.with_single_cert(chain, key).unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -305,7 +313,7 @@ async fn in_front_of(engine: SocketAddr, paper: &Paper, clients: &Authority) -> 
 async fn workers_behind_https_are_verified_and_shown_the_routers_certificate() {
     let (folder, workers, routers) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
     let engine = Engine::start(quick()).await.unwrap();
-    let address = in_front_of(engine.addr(), &workers.sign(), &routers).await;
+    let address = in_front_of(engine.addr(), &workers.sign(), Some(&routers)).await;
     let ca = folder.path().join("workers.pem");
     std::fs::write(&ca, &workers.pem).unwrap();
     let own = routers.sign().write(folder.path(), "own");

@@ -1,6 +1,6 @@
 //! Traces, as a collector receives them: OTLP over real sockets, by gRPC and by HTTP.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +25,17 @@ use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::{until, within};
 
+use crate::tls::{Authority, in_front_of};
+
 const CLIENT: (&str, &str) = (
     "traceparent",
     "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 );
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// What a collector has received.
+/// What a collector has received: spans, and what it was shown to let them in.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<Span>>>);
+struct Received(Arc<Mutex<Vec<Span>>>, Arc<Mutex<Vec<String>>>);
 
 impl Received {
     fn take_in(&self, message: ExportTraceServiceRequest) {
@@ -43,6 +45,10 @@ impl Received {
             resource.scope_spans
         });
         self.0.lock().extend(scopes.flat_map(|scope| scope.spans));
+    }
+
+    fn shown(&self, authorization: Option<&str>) {
+        self.1.lock().extend(authorization.map(str::to_owned));
     }
 
     /// The spans of a trace by their names, once the request's own has come.
@@ -100,6 +106,8 @@ impl TraceService for Received {
         &self,
         request: tonic::Request<ExportTraceServiceRequest>,
     ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
+        let shown = request.metadata().get("authorization");
+        self.shown(shown.map(|shown| shown.to_str().unwrap()));
         self.take_in(request.into_inner());
         Ok(tonic::Response::new(Default::default()))
     }
@@ -130,6 +138,7 @@ async fn http() -> (Received, SocketAddr) {
             let exchange = upstream.next().await;
             assert!(exchange.head.starts_with("POST /v1/traces "), "{}", exchange.head);
             assert_eq!(exchange.header("content-type"), Some("application/x-protobuf"));
+            takes.shown(exchange.header("authorization"));
             takes.take_in(ExportTraceServiceRequest::decode(&*exchange.body).unwrap());
             exchange.answer("200 OK", "").await;
         }
@@ -141,6 +150,9 @@ fn to(collector: SocketAddr, protocol: OtlpProtocol) -> config::Traces {
     config::Traces {
         endpoint: format!("http://{collector}").parse().unwrap(),
         protocol,
+        ca: None,
+        headers: http::HeaderMap::new(),
+        headers_file: None,
         service_name: "tailroute-test".to_owned(),
         keep_sampled: true,
         slowest_share: 0.0,
@@ -185,6 +197,9 @@ async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_pr
         let attempt = spans.values().find(|span| span.kind == 3).unwrap();
         assert_eq!(attempt.parent_span_id, own.span_id);
         assert!(value(attempt, "tailroute.predicted.ttft_ms").is_some());
+        let engine = fleet.engines[0].addr();
+        assert_eq!(text(attempt, "server.address"), engine.ip().to_string());
+        assert_eq!(number(attempt, "server.port"), i64::from(engine.port()));
         for part in ["prefill", "stream"] {
             assert_eq!(spans[part].parent_span_id, attempt.span_id, "{part}");
         }
@@ -274,6 +289,112 @@ async fn what_went_wrong_is_kept_and_says_why_and_the_rest_is_not() {
         [traces("objective"), traces("error"), traces("discarded")],
         [1.0, 1.0, 20.0]
     );
+}
+
+/// The traces that the metrics page names.
+async fn exemplars(fleet: &Fleet) -> HashSet<String> {
+    let accept = [("accept", "application/openmetrics-text;version=1.0.0")];
+    let page = client::admin(fleet.router.admin_address, "GET", "/metrics", &accept, None).await;
+    assert_eq!(page.status, 200);
+    let named = page.text().split("trace_id=\"").skip(1);
+    named.map(|rest| rest[..32].to_owned()).collect()
+}
+
+#[tokio::test]
+async fn exemplars_name_traces_that_are_kept_and_any_where_nothing_is_traced() {
+    let parent = |seed: u32| {
+        let trace = TRACE.replace("4bf9", &format!("{seed:04x}"));
+        (CLIENT.1.replace(TRACE, &trace).replace("-01", "-00"), trace)
+    };
+    let generous = |config: &mut config::Config| config.objective.ttft = Millis(1e9);
+    let (_received, address) = grpc().await;
+    let traced = Fleet::start(vec![quick()], |config| {
+        generous(config);
+        config.traces = Some(to(address, OtlpProtocol::Grpc));
+    })
+    .await;
+    let plain = Fleet::start(vec![quick()], generous).await;
+    // The second alone cannot be in time.
+    let (late, wanted) = (parent(2), ["0.001", "1000000000"]);
+    for fleet in [&traced, &plain] {
+        for seed in 1..=4 {
+            let (parent, _) = parent(seed);
+            let objective = wanted[usize::from(seed != 2)];
+            let headers = [("traceparent", &*parent), ("x-slo-ttft-ms", objective)];
+            let body = ask(&words(seed.into(), 9), json!({ "stream": true }));
+            assert_eq!(fleet.chat(&headers, &body).await.status, 200);
+        }
+        fleet.at_rest().await;
+    }
+    assert_eq!(exemplars(&traced).await, HashSet::from([late.1]));
+    // Which of them share a bucket is the machine's doing; the last is in any case.
+    assert!(exemplars(&plain).await.contains(&parent(4).1));
+}
+
+#[tokio::test]
+async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may_change() {
+    let (folder, signs) = (tempfile::tempdir().unwrap(), Authority::new());
+    let roots = |name: &str, authority: &Authority| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, &authority.pem).unwrap();
+        Some(path)
+    };
+    let (known, others) = (roots("known", &signs), roots("others", &Authority::new()));
+    let shows = |token: &str| {
+        let mut headers = http::HeaderMap::new();
+        headers.insert("authorization", token.parse().unwrap());
+        headers
+    };
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let (received, address) = match protocol {
+            OtlpProtocol::Grpc => grpc().await,
+            OtlpProtocol::Http => http().await,
+        };
+        let address = in_front_of(address, &signs.sign(), None).await;
+        for (ca, is_taken) in [(&known, true), (&others, false)] {
+            let settings = config::Traces {
+                endpoint: format!("https://{address}").parse().unwrap(),
+                ca: ca.clone(),
+                headers: shows("Bearer first"),
+                share: 1.0,
+                ..to(address, protocol)
+            };
+            let fleet = Fleet::start(vec![quick()], |config| config.traces = Some(settings.clone())).await;
+            let sent = async |outcome: &str, name: &str| {
+                let labels: &[(&str, &str)] = if name.is_empty() { &[] } else { &[("why", name)] };
+                assert_eq!(fleet.chat(&[], &ask("hi", json!({}))).await.status, 200);
+                within(async {
+                    while fleet.metrics().await.sum(outcome, labels) == 0.0 {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                })
+                .await;
+            };
+            if !is_taken {
+                sent("tailroute_traces_lost_total", "export").await;
+                assert_eq!(received.1.lock().len(), 2, "nobody else was told anything");
+                continue;
+            }
+            sent("tailroute_traces_sent_total", "").await;
+            assert_eq!(*received.1.lock(), ["Bearer first"]);
+            let mut changed = fleet.router.app().config.clone();
+            changed.traces = Some(config::Traces {
+                headers: shows("Bearer second"),
+                ..settings
+            });
+            let reconfigured = fleet.router.app().reconfigure(&changed).unwrap();
+            assert!(
+                reconfigured.needs_restart.is_empty(),
+                "{:?}",
+                reconfigured.needs_restart
+            );
+            assert_eq!(fleet.chat(&[], &ask("hi", json!({}))).await.status, 200);
+            until("the other one is shown", || {
+                received.1.lock().iter().any(|shown| shown == "Bearer second")
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,236 @@
+//! What telemetry costs: routers that differ in nothing else, under the same load in turns.
+//!
+//! One has all of it off that can be off, one has all of it on, and with `--parts` there is one for each part alone. Their
+//! collector is this process, which counts the traces that arrive; their metrics are read once a second, as OpenMetrics.
+//! Counting itself cannot be switched off, and is in both.
+//!
+//! What is compared is the cost of the same load within a round, which follows what else the machine does; a new process has
+//! its memory elsewhere, so the routers are started anew after some rounds. The medians of all rounds' ratios are told, and
+//! that of a second router with all of it off: what is in that is chance.
+
+mod collector;
+mod reader;
+mod verdict;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use self::collector::Collector;
+use self::reader::Reader;
+use self::verdict::{Samples, Verdict};
+use crate::measure::Cell;
+use crate::process::Process;
+use crate::{Bench, pace, ready};
+
+/// What is measured: requests that cost little else, those of a usual size, and tokens of streams.
+const CELLS: [Cell; 4] = [
+    Cell::Request(0),
+    Cell::Request(8 << 10),
+    Cell::Paced(256),
+    Cell::Burst,
+];
+/// Every second the metrics are read and what is left of a batch of traces is sent, so a measurement is as long.
+const MEASURE: Duration = Duration::from_secs(1);
+/// Rounds from one start of the routers to the next.
+const ROUNDS_OF_A_START: u32 = 3;
+/// Most that all of it may cost, of what is without.
+const BOUND: f64 = 1.08;
+
+/// What a router has switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Variant {
+    name: &'static str,
+    /// Traces go to a collector.
+    traces: bool,
+    /// Decisions are kept, to be explained.
+    decisions: bool,
+    /// The log says what it says unless told otherwise.
+    log: bool,
+    /// Turns are captured in memory.
+    capture: bool,
+    /// Somebody reads the metrics.
+    read: bool,
+}
+
+impl Variant {
+    const OFF: Self = Self {
+        name: "off",
+        traces: false,
+        decisions: false,
+        log: false,
+        capture: false,
+        read: false,
+    };
+    /// The same again: how much is chance.
+    const AGAIN: Self = Self {
+        name: "off_again",
+        ..Self::OFF
+    };
+    const ON: Self = Self {
+        name: "on",
+        traces: true,
+        decisions: true,
+        log: true,
+        capture: true,
+        read: true,
+    };
+    const PARTS: [Self; 4] = [
+        Self {
+            name: "traces",
+            traces: true,
+            ..Self::OFF
+        },
+        Self {
+            name: "decisions",
+            decisions: true,
+            ..Self::OFF
+        },
+        Self {
+            name: "capture",
+            capture: true,
+            ..Self::OFF
+        },
+        Self {
+            name: "metrics_read",
+            read: true,
+            ..Self::OFF
+        },
+    ];
+
+    fn config(self, port: u16, engines: &[SocketAddr], collector: SocketAddr) -> String {
+        let mut text = format!(
+            "[server]\nlisten = \"127.0.0.1:{port}\"\n[admin]\nlisten = \"127.0.0.1:{}\"\n[log]\nformat = \"json\"\nlevel = \"{}\"\n",
+            port + 1,
+            if self.log { "info" } else { "warn" },
+        );
+        if self.traces {
+            let _ = write!(text, "[traces]\nendpoint = \"http://{collector}\"\n");
+        }
+        if !self.decisions {
+            text.push_str("[explain]\nmax_bytes = 0\n");
+        }
+        for engine in engines {
+            let _ = write!(text, "[[workers]]\nurl = \"http://{engine}\"\n");
+        }
+        text
+    }
+}
+
+/// A router under measurement.
+struct Router {
+    variant: Variant,
+    address: SocketAddr,
+    process: Process,
+    _reader: Option<Reader>,
+}
+
+/// Measures, prints, and says whether the promise is kept.
+pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
+    let mut variants = vec![Variant::OFF, Variant::AGAIN, Variant::ON];
+    if bench.args.parts {
+        variants.extend(Variant::PARTS);
+    }
+    let _engines = bench.start_engines().await?;
+    let collector = Collector::start().await?;
+    let mut samples = Samples::default();
+    let mut routers = Vec::new();
+    for round in 0..bench.args.rounds {
+        if round % ROUNDS_OF_A_START == 0 {
+            routers.clear();
+            for &variant in &variants {
+                routers.push(start(bench, variant, collector.address()).await?);
+            }
+        }
+        // Nobody is always the first after another figure's load.
+        routers.rotate_left(1);
+        for cell in CELLS
+            .into_iter()
+            .filter(|cell| bench.is_wanted(cell.figures()))
+            .collect::<Vec<_>>()
+        {
+            measure(bench, (round, cell), &routers, &mut samples).await?;
+        }
+    }
+    drop(routers);
+    anyhow::ensure!(
+        collector.traces() > 0,
+        "no trace has come: what was measured was not all of it"
+    );
+    let verdicts = samples.verdicts(BOUND);
+    print_all(&verdicts, bench.args.json, collector.traces());
+    Ok(verdicts.iter().all(Verdict::holds))
+}
+
+async fn start(bench: &mut Bench, variant: Variant, collector: SocketAddr) -> anyhow::Result<Router> {
+    let port = bench.port();
+    let config = bench.places.folder.join(format!("{}-{port}.toml", variant.name));
+    std::fs::write(&config, variant.config(port, &bench.engines, collector))?;
+    let mut command = Command::new(bench.places.bin.join("tailroute"));
+    command.args(["serve", "--config"]).arg(&config);
+    let log = config.with_extension("log");
+    let mut process = Process::start(command, &log, bench.cores.proxy, bench.cores.load)?;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let admin = SocketAddr::from(([127, 0, 0, 1], port + 1));
+    ready(address, Some((&mut process, &log)))
+        .await
+        .with_context(|| format!("tailroute with telemetry {}", variant.name))?;
+    if variant.capture {
+        reader::start_capture(admin).await?;
+    }
+    Ok(Router {
+        variant,
+        address,
+        process,
+        _reader: variant.read.then(|| Reader::start(admin)),
+    })
+}
+
+async fn measure(
+    bench: &mut Bench,
+    (round, cell): (u32, Cell),
+    routers: &[Router],
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    pace(&bench.engines, cell.gap()).await?;
+    bench.seed += 1 << 20;
+    let figure = cell.figures()[0];
+    let mut costs = BTreeMap::new();
+    for router in routers {
+        // The same conversations for all of them.
+        let measured = cell
+            .measure(router.address, Some(&router.process), MEASURE, bench.seed)
+            .await
+            .with_context(|| format!("{figure} with telemetry {}", router.variant.name))?;
+        costs.insert(router.variant.name, measured[0]);
+    }
+    let told = costs.iter().map(|(name, cost)| format!(" {name} {cost:.2}"));
+    bench.say(&format!(
+        "round {}, {figure}:{}",
+        round + 1,
+        told.collect::<String>()
+    ));
+    samples.add(figure, &costs);
+    Ok(())
+}
+
+fn print_all(verdicts: &[Verdict], json: bool, traces: u64) {
+    if json {
+        for verdict in verdicts {
+            println!("{}", verdict.json());
+        }
+        println!("{}", serde_json::json!({ "traces_received": traces }));
+        return;
+    }
+    println!(
+        "| figure | telemetry | µs CPU | without | ratio | bound | |\n|---|---|---:|---:|---:|---:|---|"
+    );
+    for verdict in verdicts {
+        println!("{}", verdict.row());
+    }
+    println!("\n{traces} traces have come.");
+}

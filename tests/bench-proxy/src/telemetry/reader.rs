@@ -1,0 +1,58 @@
+//! Who reads the metrics, as Prometheus does, and who starts the capture.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Reads the metrics once a second; ends with this.
+#[derive(Debug)]
+pub(super) struct Reader(JoinHandle<()>);
+
+impl Reader {
+    /// Reads those of the admin port at `admin`.
+    pub(super) fn start(admin: SocketAddr) -> Self {
+        Self(tokio::spawn(async move {
+            let mut tick = tokio::time::interval(EVERY);
+            loop {
+                tick.tick().await;
+                let accept = "accept: application/openmetrics-text;version=1.0.0\r\n";
+                // A router that is gone is noticed by who measures it.
+                let _ = ask(admin, "GET /metrics", accept, "").await;
+            }
+        }))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Has turns captured in memory from now on.
+pub(super) async fn start_capture(admin: SocketAddr) -> anyhow::Result<()> {
+    let kind = "content-type: application/json\r\n";
+    let reason = "{\"reason\":\"what it costs\"}";
+    ask(admin, "POST /admin/v1/capture/start", kind, reason).await
+}
+
+/// One request on a connection of its own, whose answer is read to its end.
+async fn ask(admin: SocketAddr, what: &str, fields: &str, body: &str) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(admin).await?;
+    let head = format!(
+        "{what} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n{fields}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    let status = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let status = String::from_utf8_lossy(status);
+    anyhow::ensure!(status.contains(" 200 "), "{what} was answered {status}");
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What came out: for each figure and each router, the median of the rounds' ratios to the router without.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Variant;
+use crate::measure::median;
+
+/// Costs by figure, round by round.
+#[derive(Debug, Default)]
+pub(super) struct Samples(BTreeMap<&'static str, Vec<BTreeMap<&'static str, f64>>>);
+
+/// What is said of one figure of one router.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Verdict {
+    figure: &'static str,
+    variant: &'static str,
+    /// Medians, in microseconds of processor time.
+    with: f64,
+    without: f64,
+    /// The median of the rounds' ratios, and the rounds.
+    ratio: f64,
+    ratios: Vec<f64>,
+    /// What the ratio may be, if anything was promised.
+    bound: Option<f64>,
+}
+
+impl Samples {
+    /// Takes what each router costs in a round.
+    pub(super) fn add(&mut self, figure: &'static str, costs: &BTreeMap<&'static str, f64>) {
+        self.0.entry(figure).or_default().push(costs.clone());
+    }
+
+    /// Figure by figure; the promise is about all of it.
+    pub(super) fn verdicts(&self, bound: f64) -> Vec<Verdict> {
+        let mut all = Vec::new();
+        for (figure, rounds) in &self.0 {
+            let names = rounds.iter().flat_map(BTreeMap::keys).copied();
+            let names: std::collections::BTreeSet<_> =
+                names.filter(|name| *name != Variant::OFF.name).collect();
+            for variant in names {
+                let pairs: Vec<_> = rounds
+                    .iter()
+                    .filter_map(|costs| Some((*costs.get(variant)?, *costs.get(Variant::OFF.name)?)))
+                    .collect();
+                let ratios: Vec<f64> = pairs.iter().map(|(with, without)| with / without).collect();
+                all.push(Verdict {
+                    figure,
+                    variant,
+                    with: median(pairs.iter().map(|pair| pair.0)),
+                    without: median(pairs.iter().map(|pair| pair.1)),
+                    ratio: median(ratios.iter().copied()),
+                    ratios,
+                    bound: (variant == Variant::ON.name).then_some(bound),
+                });
+            }
+        }
+        all
+    }
+}
+
+impl Verdict {
+    /// Whether what was promised is kept.
+    pub(super) fn holds(&self) -> bool {
+        // A ratio that is none keeps no promise.
+        self.bound.is_none_or(|bound| self.ratio <= bound)
+    }
+
+    fn word(&self) -> &'static str {
+        match (self.bound, self.holds()) {
+            (None, _) => "not judged",
+            (_, true) => "kept",
+            (_, false) => "MISSED",
+        }
+    }
+
+    /// One line for a program.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "figure": self.figure, "telemetry": self.variant, "unit": "µs CPU",
+            "median": self.with, "without": self.without, "ratio": self.ratio, "ratios": self.ratios,
+            "bound": self.bound, "verdict": self.word(),
+        })
+    }
+
+    /// One row of a table.
+    pub(super) fn row(&self) -> String {
+        let bound = self.bound.map_or(String::new(), |bound| format!("{bound:.2}"));
+        format!(
+            "| {} | {} | {:.2} | {:.2} | {:.3} | {bound} | {} |",
+            self.figure,
+            self.variant,
+            self.with,
+            self.without,
+            self.ratio,
+            self.word()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(rounds: &[[f64; 3]]) -> Samples {
+        let mut samples = Samples::default();
+        for [off, again, on] in rounds {
+            let costs = BTreeMap::from([("off", *off), ("off_again", *again), ("on", *on)]);
+            samples.add("request_tiny", &costs);
+        }
+        samples
+    }
+
+    #[test]
+    fn a_round_is_compared_with_itself_so_a_busy_machine_changes_nothing() {
+        // The second round's machine was three times as slow, and one figure of the last was disturbed.
+        let verdicts = samples(&[[10.0, 10.0, 10.5], [30.0, 30.0, 31.5], [10.0, 11.0, 20.0]]).verdicts(1.08);
+        let [again, on] = &verdicts[..] else {
+            panic!("{verdicts:?}")
+        };
+        assert_eq!(
+            (again.variant, again.ratio, again.word()),
+            ("off_again", 1.0, "not judged")
+        );
+        assert_eq!((on.variant, on.ratio, on.word()), ("on", 1.05, "kept"));
+    }
+
+    #[test]
+    fn what_costs_more_than_was_promised_or_was_not_measured_breaks_the_promise() {
+        for on in [10.9, f64::NAN] {
+            let verdicts = samples(&[[10.0, 10.0, on]]).verdicts(1.08);
+            assert!(!verdicts[1].holds(), "{verdicts:?}");
+            assert_eq!(verdicts[1].json()["verdict"], "MISSED");
+            assert!(verdicts[0].holds(), "nothing is promised of the router without");
+        }
+    }
+}
