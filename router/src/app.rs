@@ -26,10 +26,12 @@ use crate::body::{self, Body};
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::decisions::Decisions;
+use crate::error::ApiError;
 use crate::feedback::{ClassState, Feedback};
 use crate::fleet::breaker::Standing;
 use crate::fleet::health::Probe;
 use crate::fleet::hints::Told;
+use crate::fleet::hold::Hold;
 use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
@@ -309,6 +311,18 @@ impl App {
     pub fn breaker_closed(&self, worker: &Worker) {
         let now = serde_json::json!({ "breaker": Standing::Closed.as_str() });
         self.operator.events.tell(Kind::Breaker, worker.name(), now);
+    }
+
+    /// What a request is told that found no worker: whether they fail, or somebody holds them all.
+    #[must_use]
+    pub fn nobody_ready(&self) -> ApiError {
+        let workers = self.fleet.workers();
+        let held = |worker: &Arc<Worker>| matches!(worker.hold(), Hold::Cordoned | Hold::Draining);
+        if !workers.is_empty() && workers.iter().all(held) {
+            ApiError::AllWorkersHeld
+        } else {
+            ApiError::NoWorkerReady
+        }
     }
 
     /// Sends a turn to a worker. Dropping what comes back hangs up.

@@ -91,6 +91,11 @@ pub enum ApiError {
     /// No worker may be given work.
     #[error("no worker is ready to take this request; try again in a moment")]
     NoWorkerReady,
+    /// Somebody holds them all.
+    #[error(
+        "whoever operates this router has taken all of its workers out of use for now; nothing has failed"
+    )]
+    AllWorkersHeld,
     /// The router is draining.
     #[error("this router is shutting down; try again at another replica")]
     Draining,
@@ -128,6 +133,7 @@ impl ApiError {
             | Self::QueueFull
             | Self::QueueTimeout(_)
             | Self::NoWorkerReady
+            | Self::AllWorkersHeld
             | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
             Self::WorkerFailed => StatusCode::BAD_GATEWAY,
             Self::DeadlineExceeded(_) | Self::WorkerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
@@ -156,7 +162,7 @@ impl ApiError {
             Self::QueueFull => "queue_full",
             Self::QueueTimeout(_) => "queue_timeout",
             Self::Overloaded => "overloaded",
-            Self::NoWorkerReady => "no_worker_ready",
+            Self::NoWorkerReady | Self::AllWorkersHeld => "no_worker_ready",
             Self::Draining => "draining",
             Self::WorkerFailed => "worker_failed",
             Self::DeadlineExceeded(_) => "deadline_exceeded",
@@ -250,6 +256,7 @@ impl ApiError {
             | Self::QueueTimeout(_)
             | Self::ObjectiveOutOfReach
             | Self::NoWorkerReady
+            | Self::AllWorkersHeld
             | Self::Draining => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }

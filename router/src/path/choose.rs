@@ -337,10 +337,9 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
         head: turn.fingerprint.chain.hashes().first().copied(),
     };
-    let decision = route::decide(&snapshot, &asked).ok_or(if tried.is_empty() {
-        ApiError::NoWorkerReady
-    } else {
-        ApiError::WorkerFailed
+    let decision = route::decide(&snapshot, &asked).ok_or_else(|| match tried {
+        [] => app.nobody_ready(),
+        _ => ApiError::WorkerFailed,
     })?;
     if let Some(shadow) = &*app.operator.shadow.load() {
         shadow.see(&snapshot, &asked, &decision);

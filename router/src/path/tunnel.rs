@@ -104,7 +104,8 @@ pub async fn open(
         model,
         home: None,
     };
-    let mut in_flight = pass::some_worker(app, &head.headers, &[], &wanted).ok_or(ApiError::NoWorkerReady)?;
+    let mut in_flight =
+        pass::some_worker(app, &head.headers, &[], &wanted).ok_or_else(|| app.nobody_ready())?;
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(app, &head, is_h2, &worker)?;
     let until = Instant::now() + app.live().limits.first_byte_timeout;

@@ -64,10 +64,9 @@ pub async fn pass(
     let mut tried: Vec<Arc<Worker>> = Vec::new();
     let mut charged = false;
     loop {
-        let mut in_flight = some_worker(app, &head.headers, &tried, wanted).ok_or(if tried.is_empty() {
-            ApiError::NoWorkerReady
-        } else {
-            ApiError::WorkerFailed
+        let mut in_flight = some_worker(app, &head.headers, &tried, wanted).ok_or_else(|| match &*tried {
+            [] => app.nobody_ready(),
+            _ => ApiError::WorkerFailed,
         })?;
         let worker = Arc::clone(in_flight.worker());
         let ended = pass_once(app, &head, upload.body(), &worker, deadline).await;

@@ -74,6 +74,11 @@ async fn a_cordoned_worker_gets_nothing_new_and_an_uncordoned_one_does() {
         (nobody.status.as_u16(), nobody.error_code().as_str()),
         (503, "no_worker_ready")
     );
+    assert!(
+        nobody.text().contains("taken all of its workers out of use"),
+        "{}",
+        nobody.text()
+    );
     let back = post(&fleet, &name(&fleet, 0), "uncordon").await;
     assert_eq!(back.json()["state"], "ready");
     assert_eq!(serves(&fleet).await.worker(), name(&fleet, 0));
