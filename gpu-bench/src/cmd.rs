@@ -1,6 +1,10 @@
 //! The commands: arguments in, exit code out.
 
+pub mod compare;
+pub mod decode;
 pub mod gpu;
+pub mod push;
 pub mod python;
 pub mod serve;
+pub mod tiers;
 pub mod worker;

@@ -295,6 +295,22 @@ impl Fit {
     }
 }
 
+/// Robust, non-negative coefficients of up to three regressors; those beyond `fitted` are 0. `None` if the points do not
+/// tell them apart.
+#[must_use]
+pub fn line(points: &[([f64; 3], f64)], fitted: [bool; 3]) -> Option<[f64; 3]> {
+    let rows: Vec<Row> = points.iter().map(|&(x, y)| Row { x, y, cached: 0.0 }).collect();
+    robust::robust(&rows, fitted).map(|robust| robust.beta)
+}
+
+/// The median of some values; 0 of none.
+#[must_use]
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    percentile(&values, 0.5)
+}
+
 fn relative_errors(rows: &[Row], predict: impl Fn(&Row) -> f64) -> Vec<f64> {
     let mut relative: Vec<f64> = rows
         .iter()

@@ -24,6 +24,10 @@ enum Command {
     Worker(Box<cmd::worker::Args>),
     Gpu(Box<cmd::gpu::Args>),
     Serve(Box<cmd::serve::Args>),
+    Decode(cmd::decode::Args),
+    Tiers(cmd::tiers::Args),
+    Compare(cmd::compare::Args),
+    Push(cmd::push::Args),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,10 @@ fn main() -> ExitCode {
         Command::Worker(args) => cmd::worker::run(&args),
         Command::Gpu(args) => cmd::gpu::run(&args),
         Command::Serve(args) => cmd::serve::run(&args),
+        Command::Decode(args) => cmd::decode::run(&args),
+        Command::Tiers(args) => cmd::tiers::run(&args),
+        Command::Compare(args) => cmd::compare::run(&args),
+        Command::Push(args) => cmd::push::run(&args),
     };
     done.unwrap_or_else(|error| {
         let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");

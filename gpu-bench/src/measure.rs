@@ -14,6 +14,8 @@ use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::calibration::{Calibration, Ended, Range};
+use crate::cmd::push::{self, ToArgs};
+use crate::cmd::worker::base_url;
 use crate::fit::{self, Fit};
 use crate::plan::{PlanArgs, share};
 use crate::record::{self, Head, Measured, Record};
@@ -39,6 +41,12 @@ pub struct OutputArgs {
     /// Least share of the variance that the fit has to explain.
     #[arg(long, default_value_t = 0.95, value_parser = share)]
     pub min_r2: f64,
+    /// Admin port of a router that is told at the end.
+    #[arg(long, value_name = "URL", value_parser = base_url)]
+    pub push: Option<String>,
+    /// Whom the router is told of.
+    #[command(flatten)]
+    pub to: ToArgs,
     /// Print the calibration as JSON.
     #[arg(long)]
     pub json: bool,
@@ -53,13 +61,7 @@ pub async fn run<S: Source>(
     plan: &PlanArgs,
     output: &OutputArgs,
 ) -> anyhow::Result<ExitCode> {
-    let head = Head {
-        version: record::VERSION,
-        place: source.place().to_owned(),
-        facts: source.facts().clone(),
-        grid: plan.grid(),
-        began_at_unix_s: unix_seconds(),
-    };
+    let head = head(source, plan);
     let mut record = if output.resume {
         Record::resume(&output.out, head)?
     } else {
@@ -70,7 +72,22 @@ pub async fn run<S: Source>(
         Ok(calibration) => calibration,
         Err(error) => bail!(error.context(refusal(&record, ended))),
     };
-    write(output, record, &calibration)
+    let done = write(output, record, &calibration)?;
+    if done == ExitCode::SUCCESS {
+        push::after(output.push.as_deref(), &output.to, &calibration).await?;
+    }
+    Ok(done)
+}
+
+/// The first line of the record of a measurement that begins now.
+pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
+    Head {
+        version: record::VERSION,
+        place: source.place().to_owned(),
+        facts: source.facts().clone(),
+        grid: plan.grid(),
+        began_at_unix_s: unix_seconds(),
+    }
 }
 
 /// Measures until it is enough; returns why it ended, and how many probes failed.
@@ -232,6 +249,7 @@ fn write(output: &OutputArgs, record: Record, calibration: &Calibration) -> anyh
         &path,
         (serde_json::to_string_pretty(calibration)? + "\n").as_bytes(),
     )?;
+    let (_, html) = report::write(calibration, &bare(record.samples()), &path)?;
     let samples = if whole {
         record.complete()?
     } else {
@@ -241,9 +259,10 @@ fn write(output: &OutputArgs, record: Record, calibration: &Calibration) -> anyh
         serde_json::to_string_pretty(calibration)?
     } else {
         format!(
-            "{}\n\nwritten to {}; samples: {}",
+            "{}\n\nwritten to {}; report: {}; samples: {}",
             report::text(calibration),
             path.display(),
+            html.display(),
             samples.display()
         )
     };

@@ -1,10 +1,15 @@
-//! What the operator reads.
+//! What the operator reads: a summary, and a report with pictures.
+
+mod files;
+mod plots;
 
 use std::fmt::Write as _;
 
 use crate::calibration::{Calibration, Ended};
 use crate::fit::Interval;
 use crate::sample::Clock;
+
+pub use self::files::write;
 
 /// The calibration in words, and the lines of a configuration that say the same.
 #[must_use]

@@ -54,25 +54,15 @@ fn gpu_bench_file(path: &Path) -> PrefillCost {
     gpu_bench::calibration::Calibration::read(path).unwrap().fit.cost
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_measured_is_what_the_router_begins_with() {
-    let engine = Engine::start(EngineConfig {
-        prefill: TRUTH,
-        tpot_ms: 0.5,
-        tpot_batch_ms: 0.0,
-        ..EngineConfig::default()
-    })
-    .await
-    .unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("engine.json");
-    measure(&engine, &file).await;
-
+/// A router in front of an engine, with a calibration file or without.
+async fn routed(engine: &Engine, file: Option<&Path>) -> Server {
+    let calibration = file.map_or(String::new(), |file| {
+        format!("calibration = {:?}\n", file.display().to_string())
+    });
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-         [[workers]]\nurl = \"{}\"\ncalibration = {:?}\n",
+         [[workers]]\nname = \"gpu-0\"\nurl = \"{}\"\n{calibration}",
         engine.url(),
-        file.display().to_string()
     );
     let config = config::load(&Sources {
         file: Some(("tailroute.toml", &text)),
@@ -80,10 +70,24 @@ async fn what_was_measured_is_what_the_router_begins_with() {
     })
     .unwrap();
     let server = Server::start(config).await.unwrap();
-    assert!(server.wait_ready(Duration::from_secs(30)).await);
-    let written = gpu_bench_file(&file);
-    let serves = server.app().fleet.workers()[0].cost();
-    // What the file says, but for the rounding of the estimator that it goes through.
+    assert!(server.wait_ready(Duration::from_secs(60)).await);
+    server
+}
+
+async fn engine() -> Engine {
+    let config = EngineConfig {
+        prefill: TRUTH,
+        tpot_ms: 0.5,
+        tpot_batch_ms: 0.0,
+        per_request_metrics: true,
+        ..EngineConfig::default()
+    };
+    Engine::start(config).await.unwrap()
+}
+
+/// What the router takes the worker's prefill to cost is what the file says, but for the rounding of its estimator.
+fn says_the_file(server: &Server, file: &Path) {
+    let (serves, written) = (server.app().fleet.workers()[0].cost(), gpu_bench_file(file));
     for (is, says) in [
         (serves.alpha_ms_per_token, written.alpha_ms_per_token),
         (serves.beta_ms, written.beta_ms),
@@ -92,6 +96,94 @@ async fn what_was_measured_is_what_the_router_begins_with() {
         assert!((is / says - 1.0).abs() < 1e-9, "{serves:?} {written:?}");
     }
     assert!(off(serves) < 0.25, "{serves:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_measured_is_what_the_router_begins_with() {
+    let engine = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("engine.json");
+    measure(&engine, &file).await;
+    let server = routed(&engine, Some(&file)).await;
+    says_the_file(&server, &file);
+    server.drain().await;
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_that_runs_takes_what_is_pushed_to_it() {
+    let engine = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("engine.json");
+    measure(&engine, &file).await;
+    let server = routed(&engine, None).await;
+    assert!(
+        off(server.app().fleet.workers()[0].cost()) > 0.25,
+        "nobody has measured it"
+    );
+    let push = async |more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_gpu-bench"));
+        program
+            .arg("push")
+            .arg(&file)
+            .arg(format!("http://{}", server.admin_address))
+            .args(more);
+        tokio::task::block_in_place(|| program.output()).unwrap()
+    };
+    let unknown = push(&["--push-worker", "nobody"]).await;
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(1), "{said}");
+    assert!(said.contains("404") && said.contains("gpu-0"), "{said}");
+    let pushed = push(&[]).await;
+    assert_eq!(
+        pushed.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&pushed.stderr)
+    );
+    says_the_file(&server, &file);
+    server.drain().await;
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_wrong_by_two_is_corrected_within_two_hundred_requests() {
+    let engine = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("engine.json");
+    measure(&engine, &file).await;
+    // As if the worker had been twice as slow when it was measured.
+    let mut written: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let alpha = &mut written["fit"]["cost"]["alpha_ms_per_token"];
+    *alpha = (2.0 * alpha.as_f64().unwrap()).into();
+    std::fs::write(&file, written.to_string()).unwrap();
+    let server = routed(&engine, Some(&file)).await;
+    let alpha = || server.app().fleet.workers()[0].cost().alpha_ms_per_token / TRUTH.alpha_ms_per_token;
+    assert!(alpha() > 1.5, "{}", alpha());
+    let client = gpu_bench::source::http::Client::new(
+        format!("http://{}", server.address),
+        None,
+        Duration::from_secs(60),
+    );
+    for number in 0..200_u64 {
+        let words: Vec<String> = (0..20 + number * 7919 % 600)
+            .map(|at| format!("w{number}x{at}"))
+            .collect();
+        let prompt = words.join(" ");
+        let ask = gpu_bench::source::http::chat::Ask {
+            model: "sim",
+            prompt: &prompt,
+            tokens: 2,
+            tiers: false,
+        };
+        client.chat(ask).await.unwrap();
+    }
+    // What was learned last is applied beside the requests.
+    let patience = std::time::Instant::now();
+    while (alpha() - 1.0).abs() > 0.15 && patience.elapsed() < Duration::from_secs(60) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!((alpha() - 1.0).abs() <= 0.15, "{}", alpha());
     server.drain().await;
     engine.shutdown().await;
 }

@@ -198,3 +198,87 @@ async fn a_worker_whose_time_does_not_depend_on_the_prompt_is_refused() {
     assert!(!folder.path().join("engine.json").exists());
     engine.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slower_worker_fails_the_comparison_and_the_same_one_does_not() {
+    let slower = PrefillCost {
+        alpha_ms_per_token: 1.4 * TRUTH.alpha_ms_per_token,
+        ..TRUTH
+    };
+    let mut files = Vec::new();
+    for (prefill, seed) in [(TRUTH, 1), (TRUTH, 2), (slower, 3)] {
+        let engine = engine(prefill, |config| {
+            config.time_scale = 200.0;
+            config.per_request_metrics = true;
+            config.jitter = Jitter {
+                share: 0.05,
+                stalls: 0.01,
+                seed,
+            };
+        })
+        .await;
+        let grid = "--history 0,4096 --uncached 64,512,4096 --repeats 12 --max-repeats 12";
+        let (folder, found) = measured(&engine, grid).await;
+        found.unwrap();
+        files.push(folder);
+        engine.shutdown().await;
+    }
+    let compare = |after: usize| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpu-bench"));
+        program
+            .arg("compare")
+            .args([&files[0], &files[after]].map(|folder| folder.path().join("engine.json")));
+        program.args(["--tolerance", "0.1"]).output().unwrap()
+    };
+    let same = compare(1);
+    assert_eq!(
+        same.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&same.stdout)
+    );
+    let slow = compare(2);
+    let said = String::from_utf8_lossy(&slow.stdout);
+    assert_eq!(slow.status.code(), Some(1), "{said}");
+    assert!(
+        said.trim_end().ends_with("slower than before") && said.contains("%  slower"),
+        "{said}"
+    );
+    // The report stands beside the file, with its pictures in it.
+    let folder = files[0].path();
+    let html = std::fs::read_to_string(folder.join("engine.html")).unwrap();
+    assert_eq!(html.matches("<svg").count(), 3, "fit, residuals, leverage");
+    let markdown = std::fs::read_to_string(folder.join("engine.md")).unwrap();
+    for picture in ["engine.fit.svg", "engine.residuals.svg", "engine.leverage.svg"] {
+        assert!(
+            markdown.contains(picture) && folder.join(picture).exists(),
+            "{markdown}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_polite_measurement_leaves_a_busy_worker_alone() {
+    let engine = engine(TRUTH, |config| {
+        config.per_request_metrics = true;
+        config.tpot_ms = 1e9;
+    })
+    .await;
+    // Somebody's answer that does not end.
+    let client =
+        gpu_bench::source::http::Client::new(engine.url(), None, std::time::Duration::from_secs(600));
+    let ask = gpu_bench::source::http::chat::Ask {
+        model: "sim",
+        prompt: "a",
+        tokens: 9,
+        tiers: false,
+    };
+    let other = tokio::spawn(async move { client.chat(ask).await.map(drop) });
+    engine.stats_when(|stats| stats.running == 1).await;
+    let (_folder, done) = measured(&engine, "--polite --polite-wait-s 1").await;
+    let said = format!("{:#}", done.unwrap_err());
+    assert!(said.contains("the worker had other work"), "{said}");
+    assert_eq!(engine.stats().received, 1, "it was sent nothing");
+    other.abort();
+    engine.shutdown().await;
+}

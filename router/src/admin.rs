@@ -23,6 +23,7 @@
 //! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | what all of them share |
 
 pub mod audit;
+pub mod calibration;
 pub mod call;
 pub mod capture;
 pub mod console;
@@ -68,6 +69,7 @@ pub fn operations() -> Vec<Operation> {
         preview::operations(),
         capture::operations(),
         workers::operations(),
+        calibration::operations(),
         members::operations(),
         audit::operations(),
         events::operations(),

@@ -15,7 +15,7 @@ use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
 
 use super::robust::{ALL, Robust, robust};
-use super::{FEWEST_SAMPLES, Fit, FitError, Row, percentile};
+use super::{FEWEST_SAMPLES, Fit, FitError, Row, median};
 
 /// Below a length all prompts take the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -262,10 +262,4 @@ fn between_lengths(rows: &[Row]) -> Vec<f64> {
 /// Half of z² near the model, and no more than a constant far from it.
 fn cost_of(z: f64) -> f64 {
     z.min(4.0).powi(2) / 2.0
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    percentile(&values, 0.5)
 }

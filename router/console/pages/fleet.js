@@ -107,7 +107,7 @@ function cells(worker) {
     wait: number(time(worker.wait_ms)),
     trail: spark(trail, { label: `predicted wait over the last minutes, now ${text(time(worker.wait_ms))}`, top: 20 }),
     flight: number(count(worker.in_flight)),
-    alpha: [number(plain(worker.cost.alpha_ms_per_token)), worker.alpha_set ? h('span', { class: 'note' }, 'set') : null],
+    alpha: [number(plain(worker.cost.alpha_ms_per_token)), alphaNote(worker)],
     xi: number(tokens(worker.xi_tokens)),
     cache: [meter(filled, { label: `cache ${text(share(filled))} full`, warn: 2, bad: 2 }), number(tokens(worker.held_tokens))],
     hits: number(hits(worker)),
@@ -117,6 +117,11 @@ function cells(worker) {
       : h('span', { class: 'note' }, 'none'),
     manage: h('button', { type: 'button', 'aria-label': `Manage ${worker.name}`, onclick: () => openWorker(worker.name) }, 'Manage'),
   };
+}
+
+function alphaNote(worker) {
+  if (worker.alpha_set) return h('span', { class: 'note' }, 'set');
+  return worker.calibrated ? h('span', { class: 'note', title: 'Measured with gpu-bench, and learned on from there' }, 'measured') : null;
 }
 
 function ordered(list) {

@@ -60,6 +60,7 @@ function facts(worker) {
     ['β', number(time(cost.beta_ms))],
     ['γ', [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
     ['Off by, in the mean', number(time(cost.error_ms))],
+    ['Measured', worker.calibrated ? measuredNote(worker.calibrated) : 'not since the router began'],
     ['ξ', number(tokens(worker.xi_tokens))],
     ['Free tail', [number(tokens(worker.tail_tokens)), `, gate ${text(share(worker.gate))}`]],
     ['Cache', [number(tokens(worker.held_tokens)), ' of ', number(tokens(worker.capacity_tokens)), worker.events_live ? ', by its events' : ', by a mirror of it']],
@@ -68,6 +69,10 @@ function facts(worker) {
     ['Models', worker.models.join(', ') || 'not known yet'],
   ];
   return h('dl', { class: 'facts' }, rows.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+function measuredNote({ alpha_ms_per_token: alpha, measured_at_unix_s: at, r_squared: held }) {
+  return `α ${text(plain(alpha, 4))}, ${new Date(at * 1000).toLocaleString()}, R² ${held.toFixed(3)}`;
 }
 
 function setNote({ learned_alpha_ms_per_token: learned, reverts_in_s: left }) {

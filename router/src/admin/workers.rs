@@ -93,6 +93,9 @@ pub(super) struct Shown {
     /// What was learned of that, where somebody has set another α.
     #[serde(skip_serializing_if = "Option::is_none")]
     alpha_set: Option<AlphaSet>,
+    /// What somebody has measured of it and told the router while it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibrated: Option<Calibrated>,
     /// ξ: uncached tokens that fit in the configured objective.
     xi_tokens: f64,
     /// Share of the free tail that the load gate lets through.
@@ -137,6 +140,21 @@ struct AlphaSet {
     learned_alpha_ms_per_token: f64,
     /// In so many seconds, if it ends by itself.
     reverts_in_s: Option<f64>,
+}
+
+/// A measurement that learning has begun with.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Calibrated {
+    /// α, as it was measured.
+    alpha_ms_per_token: f64,
+    /// β.
+    beta_ms: f64,
+    /// γ.
+    gamma_ms_per_token2: f64,
+    /// When, in seconds since 1970.
+    measured_at_unix_s: u64,
+    /// Share of the variance that these numbers explain.
+    r_squared: f64,
 }
 
 /// A budget for requests that carry none.
@@ -295,6 +313,13 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
             error_ms: gauges.cost_error.0,
         },
         alpha_set,
+        calibrated: worker.calibration().map(|measured| Calibrated {
+            alpha_ms_per_token: measured.cost.alpha_ms_per_token,
+            beta_ms: measured.cost.beta_ms,
+            gamma_ms_per_token2: measured.cost.gamma_ms_per_token2,
+            measured_at_unix_s: measured.at_unix_s,
+            r_squared: measured.r_squared,
+        }),
         xi_tokens: gauges.xi_tokens,
         gate: gauges.gate,
         tail_tokens: gauges.tail_tokens,

@@ -1,4 +1,4 @@
-//! Workers that join and leave while the router serves.
+//! Workers that join, leave and are measured while the router serves.
 //!
 //! Everything that is kept by worker is kept by its slot. Who joins takes an empty one, and whatever goes by slots is told
 //! before any request can see the worker. Who leaves gets nothing more and ends what it has; then all that was known under
@@ -11,7 +11,7 @@ use serde_json::json;
 use tracing::info;
 
 use super::App;
-use crate::fleet::hold::Hold;
+use crate::fleet::hold::{Hold, Measured};
 use crate::fleet::{JoinError, Worker};
 use crate::operator::events::Kind;
 
@@ -33,6 +33,13 @@ impl App {
             .events
             .tell(Kind::Worker, &name, json!({ "joined": true }));
         Ok(worker)
+    }
+
+    /// Somebody has measured what a worker costs: learning begins anew from there.
+    pub fn calibrate(&self, worker: &Worker, measured: Measured) {
+        self.feedback.costs.lock().calibrate(worker.id, measured.cost);
+        worker.calibrated(measured);
+        info!(worker = worker.name(), cost = ?measured.cost, "was measured");
     }
 
     /// A worker is to leave the fleet: it ends what it has. Returns what was said of it before; `None` if it is leaving

@@ -132,6 +132,14 @@ impl Costs {
         self.workers[worker.index()] = One::new(spec, pool);
     }
 
+    /// Somebody has measured a worker: what it taught before is forgotten.
+    pub fn calibrate(&mut self, worker: WorkerId, measured: PrefillCost) {
+        if let Some(one) = self.workers.get_mut(worker.index()) {
+            one.learned = LearnedCost::new(measured);
+            one.known = true;
+        }
+    }
+
     /// A worker is gone: it says nothing of the others any more.
     pub fn vacate(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
@@ -268,6 +276,27 @@ mod tests {
         let costs = costs(&[Some(0.1), None, Some(0.3), Some(0.2)]);
         assert_eq!(alpha(&costs, 1), 0.2);
         assert_eq!(alpha(&costs, 0), 0.1);
+    }
+
+    #[test]
+    fn what_is_measured_counts_for_more_than_what_was_learned_before() {
+        let mut costs = costs(&[Some(0.1), Some(0.1)]);
+        teach(&mut costs, 0, 0.1, 100);
+        teach(&mut costs, 1, 0.1, 100);
+        let measured = PrefillCost::linear(0.3, 7.0);
+        costs.calibrate(WorkerId(0), measured);
+        let state = costs.state(WorkerId(0)).unwrap();
+        assert!(
+            (state.cost.beta_ms - 7.0).abs() < 1e-9 && (alpha(&costs, 0) - 0.3).abs() < 1e-9,
+            "{state:?}"
+        );
+        assert_eq!(
+            costs.published()[0],
+            state.cost,
+            "it is no noise around the others"
+        );
+        assert!((alpha(&costs, 1) / 0.1 - 1.0).abs() < 0.05);
+        costs.calibrate(WorkerId(9), measured);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use policy::cost::PrefillCost;
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -58,6 +59,17 @@ impl AtomicHold {
             _ => Hold::Gone,
         }
     }
+}
+
+/// A cost that somebody has measured and told a router that runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// The cost.
+    pub cost: PrefillCost,
+    /// When, in seconds since 1970.
+    pub at_unix_s: u64,
+    /// Share of the variance that it explains.
+    pub r_squared: f64,
 }
 
 /// An α that somebody has set.

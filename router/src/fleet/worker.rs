@@ -19,7 +19,7 @@ use super::dialect::{self, Dialect, Terms};
 use super::errors::Errors;
 use super::health::{Health, Probe};
 use super::hints::HintQueue;
-use super::hold::{AtomicHold, Hold, PinnedAlpha};
+use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
 use super::rotation::Condition;
 use crate::upstream::{Origin, POOL_IDLE};
 
@@ -47,6 +47,7 @@ pub struct Worker {
     /// α that somebody has set, and until when.
     pinned: Mutex<Option<PinnedAlpha>>,
     is_pinned: AtomicBool,
+    measured: Mutex<Option<Measured>>,
     trust: Mutex<Trust>,
     /// Whether `trust` has anything to say.
     is_watched: AtomicBool,
@@ -127,6 +128,7 @@ impl Worker {
             gone_at: AtomicU64::new(0),
             pinned: Mutex::new(None),
             is_pinned: AtomicBool::new(false),
+            measured: Mutex::new(None),
             trust: Mutex::new(Trust {
                 breaker,
                 since: None,
@@ -172,6 +174,18 @@ impl Worker {
             load.pending.repriced(factor);
             load.cost = cost;
         }
+    }
+
+    /// Somebody has measured what its prefill costs.
+    pub fn calibrated(&self, measured: Measured) {
+        *self.measured.lock() = Some(measured);
+        self.set_cost(measured.cost);
+    }
+
+    /// What somebody has measured of it since the router began.
+    #[must_use]
+    pub fn calibration(&self) -> Option<Measured> {
+        *self.measured.lock()
     }
 
     /// Holds what is believed to wait on it against what it says itself.

@@ -244,6 +244,12 @@ class Router:
         self.stop()
 
 
+def _cost(calibration: Path | None) -> str:
+    if calibration:
+        return f'calibration = "{calibration}"'
+    return f"alpha_ms_per_token = {MS_PER_TOKEN}\nbeta_ms = 0.0"
+
+
 def _config(
     engines: list[Any],
     port: int,
@@ -255,6 +261,7 @@ def _config(
     dialect: str = "auto",
     policy: str = "tail",
     learn_costs: bool = False,
+    calibration: Path | None = None,
 ) -> str:
     lines = [
         f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"',
@@ -271,7 +278,7 @@ def _config(
     for engine in engines:
         lines.append(
             f'[[workers]]\nname = "{engine.name}"\nurl = "{engine.url}"\n'
-            f"alpha_ms_per_token = {MS_PER_TOKEN}\nbeta_ms = 0.0\n"
+            f"{_cost(calibration)}\n"
             f"capacity_tokens = {engine.capacity_tokens}\nblock_size_tokens = {engine.block}\n"
             f'cache_policy = "{"t-lru" if hints else "lru"}"\n'
             f'dialect = "{dialect}"\nkv_events = "{"auto" if events else "off"}"'

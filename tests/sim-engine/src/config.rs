@@ -16,6 +16,10 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Room for key-value cache, in blocks.
     pub capacity_blocks: u64,
+    /// Room for what the cache drops, in blocks of the host's memory; 0: none.
+    pub host_blocks: u64,
+    /// Virtual milliseconds to load a token from there.
+    pub host_ms_per_token: f64,
     /// What the cache drops first.
     pub cache_policy: CachePolicy,
     /// What a prompt costs, in virtual milliseconds.
@@ -26,6 +30,8 @@ pub struct EngineConfig {
     pub tpot_ms: f64,
     /// What each running sequence adds to a decode step, in virtual milliseconds.
     pub tpot_batch_ms: f64,
+    /// By which share each running sequence makes a prefill longer.
+    pub decode_drag: f64,
     /// Virtual milliseconds per wall millisecond. Ratios between times stay what they are.
     pub time_scale: f64,
     /// Answer at once and cache nothing: for measuring what is in front of the engine.
@@ -155,11 +161,14 @@ impl Default for EngineConfig {
             model: "sim".to_owned(),
             block_size: 16,
             capacity_blocks: 8192,
+            host_blocks: 0,
+            host_ms_per_token: 0.01,
             cache_policy: CachePolicy::default(),
             prefill: PrefillCost::linear(0.1, 20.0),
             jitter: Jitter::default(),
             tpot_ms: 20.0,
             tpot_batch_ms: 0.2,
+            decode_drag: 0.0,
             time_scale: 1.0,
             fast: false,
             order: Order::Fifo,
@@ -218,6 +227,8 @@ impl EngineConfig {
             ("tpot-ms", self.tpot_ms),
             ("tpot-batch-ms", self.tpot_batch_ms),
             ("jitter", self.jitter.share),
+            ("decode-drag", self.decode_drag),
+            ("host-ms", self.host_ms_per_token),
         ];
         for (field, value) in times {
             if !(value.is_finite() && value >= 0.0) {

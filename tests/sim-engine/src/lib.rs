@@ -24,6 +24,7 @@ pub mod config;
 mod engine;
 mod events;
 mod fault;
+mod host;
 mod http;
 pub mod memory;
 pub mod scheduler;

@@ -38,6 +38,12 @@ struct Args {
     /// Room for key-value cache, in blocks.
     #[arg(long, default_value_t = 8192)]
     capacity_blocks: u64,
+    /// Room for what the cache drops, in blocks of the host's memory.
+    #[arg(long, default_value_t = 0)]
+    host_blocks: u64,
+    /// Virtual milliseconds to load a token from there.
+    #[arg(long, default_value_t = 0.01)]
+    host_ms: f64,
     /// What the cache drops first, after what hints mark: lru, lfu, slru, fifo, mru, filo; or t-lru.
     #[arg(long, default_value = "lru", value_parser = ["lru", "lfu", "slru", "fifo", "mru", "filo", "t-lru"])]
     cache_policy: String,
@@ -71,6 +77,9 @@ struct Args {
     /// What each running sequence adds to a decode step.
     #[arg(long, default_value_t = 0.2)]
     tpot_batch_ms: f64,
+    /// By which share each running sequence makes a prefill longer.
+    #[arg(long, default_value_t = 0.0)]
+    decode_drag: f64,
     /// Virtual milliseconds per wall millisecond.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
@@ -165,6 +174,9 @@ impl Args {
             },
             tpot_ms: self.tpot_ms,
             tpot_batch_ms: self.tpot_batch_ms,
+            decode_drag: self.decode_drag,
+            host_blocks: self.host_blocks,
+            host_ms_per_token: self.host_ms,
             time_scale: self.time_scale,
             fast: self.fast,
             order: self.order,

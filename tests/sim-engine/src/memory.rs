@@ -12,6 +12,7 @@ use policy::units::{Millis, Tokens};
 
 use crate::config::{CachePolicy, EngineConfig};
 use crate::events::KvEvent;
+use crate::host::Host;
 use crate::sessions::{PendingHint, Sessions};
 
 /// What a cache hint asks for.
@@ -102,6 +103,7 @@ pub(crate) struct Memory {
     sessions: Sessions,
     objective: Option<Objective>,
     changes: Vec<Change>,
+    host: Host,
     /// `None` where nobody listens.
     events: Option<Vec<KvEvent>>,
     pub(crate) counters: MemoryCounters,
@@ -130,6 +132,7 @@ impl Memory {
             sessions: Sessions::new(config.max_sessions),
             objective,
             changes: Vec::new(),
+            host: Host::new(config.host_blocks),
             events: config.kv_events.is_some().then(Vec::new),
             counters: MemoryCounters::default(),
         }
@@ -170,6 +173,11 @@ impl Memory {
         let hits = self.cache.resident(chain);
         let pieces = self.pieces(&chain[..hits]);
         self.cache.acquire(&pieces, &mut self.changes)
+    }
+
+    /// Tokens of a chain that follow what is pinned of it and lie in the host tier.
+    pub(crate) fn in_host(&self, rest: &[PrefixHash]) -> Tokens {
+        Tokens(self.host.leading(rest) as u64 * u64::from(self.block_size))
     }
 
     /// Stores blocks that were computed: the end of a prompt, or one that decode filled. `tokens` are theirs.
@@ -245,6 +253,7 @@ impl Memory {
         self.changes.clear();
         self.cache.clear(&mut self.changes);
         self.changes.clear();
+        self.host.clear();
         self.sessions.clear();
         if let Some(events) = &mut self.events {
             if announced {
@@ -330,6 +339,7 @@ impl Memory {
                 }
                 Change::Removed { hash } => {
                     self.counters.blocks_removed += 1;
+                    self.host.store(hash);
                     if let Some(events) = &mut self.events {
                         events.push(crate::events::removed(hash));
                     }

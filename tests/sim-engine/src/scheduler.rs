@@ -3,7 +3,8 @@
 //! One prefill server takes requests in order: a prompt with `u` uncached and `h` cached tokens holds it for
 //! `β + α·u + γ·u·(h + u/2)`, from the later of its arrival and the server's last finish. So TTFT is queue plus that,
 //! exactly, however late anybody looks. Every running sequence then gets one token per decode step; a step takes
-//! `tpot + tpot_batch × batch`, and who joins during a step waits for the next. Decode does not slow prefill.
+//! `tpot + tpot_batch × batch`, and who joins during a step waits for the next. Decode slows prefill by `decode_drag` for each
+//! running sequence, which is none unless somebody says so.
 //!
 //! As in vLLM: the cache is consulted when a prompt is scheduled, not when it arrives; the last prompt token is always
 //! computed, so at most the full blocks of `prompt − 1` tokens count as cached; blocks are stored once computed; a
@@ -70,8 +71,10 @@ pub struct Progress {
     pub done: bool,
     /// The engine died under it.
     pub lost: bool,
-    /// Prompt tokens found in the cache.
+    /// Prompt tokens found in the cache, whichever tier.
     pub cached_tokens: u64,
+    /// Those of them that were loaded from the host.
+    pub host_tokens: u64,
     /// Virtual time in the queue.
     pub queue: Millis,
     /// Virtual time from arrival to the first token.
@@ -96,6 +99,8 @@ struct Sequence {
 pub struct Scheduler {
     prefill: policy::cost::PrefillCost,
     jitter: Jittering,
+    decode_drag: f64,
+    host_ms_per_token: f64,
     tpot: Millis,
     tpot_batch: Millis,
     block_size: usize,
@@ -126,6 +131,8 @@ impl Scheduler {
         Self {
             prefill: config.prefill,
             jitter: Jittering::new(config.jitter),
+            decode_drag: config.decode_drag,
+            host_ms_per_token: config.host_ms_per_token,
             tpot: Millis(config.tpot_ms),
             tpot_batch: Millis(config.tpot_batch_ms),
             block_size: config.block_size.max(1) as usize,
@@ -297,12 +304,18 @@ impl Scheduler {
         let cacheable =
             (prompt.saturating_sub(Tokens(1)).0 as usize / self.block_size).min(sequence.request.chain.len());
         let lease = self.memory.begin(&sequence.request.chain[..cacheable]);
-        let cached = lease.hit_tokens();
+        let host = self
+            .memory
+            .in_host(&sequence.request.chain[lease.len()..cacheable]);
+        let cached = lease.hit_tokens() + host;
         sequence.lease = Some(lease);
         sequence.progress.cached_tokens = cached.0;
+        sequence.progress.host_tokens = host.0;
         sequence.progress.queue = self.now - sequence.arrived;
         let plain = self.prefill.prefill(prompt.saturating_sub(cached), cached).0;
-        let cost = Millis(plain * self.slow * self.jitter.factor());
+        let loaded = host.as_f64() * self.host_ms_per_token;
+        let drag = 1.0 + self.decode_drag * self.running.len() as f64;
+        let cost = Millis((plain + loaded) * drag * self.slow * self.jitter.factor());
         self.counters
             .started(sequence.progress.queue, cost, prompt, cached);
         self.prefilling = Some((id, self.now + cost));

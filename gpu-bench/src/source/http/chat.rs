@@ -23,8 +23,8 @@ pub struct Answer {
     pub generated: u64,
     /// From the request to its first content, by this program's clock.
     pub first: Millis,
-    /// From the request to its last content.
-    pub last: Millis,
+    /// When its text came, and how many bytes each time.
+    pub pieces: Vec<(Millis, usize)>,
     /// Time to first token less time in the queue, by the engine's clock, if it tells.
     pub engine: Option<Millis>,
     /// In which tiers the cached tokens were, if the engine tells: (name, tokens).
@@ -98,10 +98,19 @@ impl Client {
     /// # Errors
     /// If there is no streamed answer with content and usage.
     pub async fn chat(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
-        self.in_time(self.exchange(ask)).await
+        self.in_time(self.exchange(ask, || ())).await
     }
 
-    async fn exchange(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
+    /// As [`Client::chat`]; `begun` is called when the first content is there.
+    ///
+    /// # Errors
+    /// If there is no streamed answer with content and usage.
+    pub async fn chat_and_tell(&self, ask: Ask<'_>, begun: impl FnOnce()) -> Result<Answer, ProbeError> {
+        self.in_time(self.exchange(ask, begun)).await
+    }
+
+    async fn exchange(&self, ask: Ask<'_>, begun: impl FnOnce()) -> Result<Answer, ProbeError> {
+        let mut begun = Some(begun);
         let mut body = serde_json::json!({
             "model": ask.model,
             "messages": [{"role": "user", "content": ask.prompt}],
@@ -137,6 +146,11 @@ impl Client {
             events
                 .push(bytes, |data| reading.event(data, at))
                 .map_err(|error| ProbeError::Malformed(error.to_string()))?;
+            if !reading.pieces.is_empty()
+                && let Some(begun) = begun.take()
+            {
+                begun();
+            }
         }
         reading.finish()
     }
@@ -145,8 +159,7 @@ impl Client {
 /// What was read of a stream so far.
 #[derive(Default)]
 struct Reading {
-    first: Option<Duration>,
-    last: Duration,
+    pieces: Vec<(Millis, usize)>,
     usage: Option<Usage>,
     metrics: Option<Metrics>,
     tiers: Vec<(String, Tokens)>,
@@ -175,15 +188,12 @@ impl Reading {
             self.tiers = details.into_iter().filter_map(tier).collect();
         }
         let delta = chunk.choices.into_iter().next().and_then(|choice| choice.delta);
-        let spoke = delta.is_some_and(|delta| {
-            [delta.content, delta.reasoning_content]
-                .into_iter()
-                .flatten()
-                .any(|text| !text.is_empty())
+        let said: usize = delta.map_or(0, |delta| {
+            let texts = [delta.content, delta.reasoning_content].into_iter().flatten();
+            texts.map(|text| text.len()).sum()
         });
-        if spoke {
-            self.first.get_or_insert(at);
-            self.last = at;
+        if said > 0 {
+            self.pieces.push((Millis(at.as_secs_f64() * 1e3), said));
         }
     }
 
@@ -191,7 +201,7 @@ impl Reading {
         if let Some(fault) = self.fault {
             return Err(ProbeError::Malformed(fault));
         }
-        let first = self.first.ok_or(ProbeError::Incomplete("content"))?;
+        let first = self.pieces.first().ok_or(ProbeError::Incomplete("content"))?.0;
         let usage = self.usage.ok_or(ProbeError::Incomplete("usage"))?;
         // vLLM leaves the details out where nothing was cached.
         let cached = usage
@@ -206,14 +216,10 @@ impl Reading {
             cached: Tokens(cached),
             uncached: Tokens(usage.prompt_tokens).saturating_sub(Tokens(cached)),
             generated: usage.completion_tokens,
-            first: millis(first),
-            last: millis(self.last),
+            first,
+            pieces: self.pieces,
             engine: engine.map(Millis),
             tiers: self.tiers,
         })
     }
-}
-
-fn millis(duration: Duration) -> Millis {
-    Millis(duration.as_secs_f64() * 1e3)
 }

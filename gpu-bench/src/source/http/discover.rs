@@ -2,7 +2,6 @@
 //!
 //! Everything but the model may remain unknown; no engine answers all of these paths.
 
-use policy::units::Tokens;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -162,15 +161,6 @@ fn sum(page: &str, name: &str) -> Option<f64> {
         after.split_whitespace().next()?.parse::<f64>().ok()
     });
     values.reduce(|sum, value| sum + value)
-}
-
-/// A tier's share of what was cached.
-#[must_use]
-pub fn tier_of(tiers: &[(String, Tokens)], name: &str) -> Tokens {
-    tiers
-        .iter()
-        .find(|(tier, _)| tier == name)
-        .map_or(Tokens(0), |(_, tokens)| *tokens)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use policy::units::Millis;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
@@ -131,17 +132,37 @@ impl Worker {
     }
 
     async fn ask(&self, prompt: &str) -> Result<Answer, ProbeError> {
-        let ask = Ask {
+        self.client.chat(self.question(prompt, RESPONSE_TOKENS)).await
+    }
+
+    /// A prompt to this worker's model.
+    pub fn question<'a>(&'a self, prompt: &'a str, tokens: u32) -> Ask<'a> {
+        Ask {
             model: &self.facts.model,
             prompt,
-            tokens: RESPONSE_TOKENS,
+            tokens,
             tiers: false,
-        };
-        self.client.chat(ask).await
+        }
+    }
+
+    /// What an answer's prefill took, by the clock that this measurement goes by.
+    ///
+    /// # Errors
+    /// If the engine did not tell this time.
+    pub fn prefill(&self, answer: &Answer) -> Result<Millis, ProbeError> {
+        match self.clock {
+            Clock::Engine => answer
+                .engine
+                .ok_or(ProbeError::Incomplete("metrics of the engine")),
+            Clock::Client => Ok(answer.first),
+        }
     }
 
     /// The prompt of a cell, its history primed.
-    async fn prompt(&mut self, cell: Cell) -> Result<String, ProbeError> {
+    ///
+    /// # Errors
+    /// If it cannot be primed.
+    pub async fn prompt(&mut self, cell: Cell) -> Result<String, ProbeError> {
         // The template's own tokens are part of the history, where there is one.
         let (history, uncached) = (cell.cached_tokens as f64, cell.uncached_tokens as f64);
         if cell.cached_tokens == 0 {
@@ -160,12 +181,7 @@ impl Worker {
             // Evicted in the meantime: the next cell with this history primes it again.
             self.primed.remove(&cell.cached_tokens);
         }
-        let prefill = match self.clock {
-            Clock::Engine => answer
-                .engine
-                .ok_or(ProbeError::Incomplete("metrics of the engine"))?,
-            Clock::Client => answer.first,
-        };
+        let prefill = self.prefill(answer)?;
         Ok(Sample {
             cached: answer.cached,
             uncached: answer.uncached,

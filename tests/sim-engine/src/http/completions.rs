@@ -98,6 +98,15 @@ impl Shape {
         })
     }
 
+    /// `sglext`, where it was asked for.
+    pub(super) fn tiers(&self, progress: &Progress) -> Option<Value> {
+        let device = progress.cached_tokens - progress.host_tokens;
+        let details = json!({ "device": device, "host": progress.host_tokens });
+        self.reply
+            .tells_tiers
+            .then(|| json!({ "cached_tokens_details": details }))
+    }
+
     /// `metrics`, in wall milliseconds, where they are switched on.
     pub(super) fn metrics(&self, progress: &Progress) -> Option<Value> {
         self.shared.config.per_request_metrics.then(|| {
@@ -131,6 +140,9 @@ async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure>
     let mut answer = whole_answer(shape, said, shape.usage(&last));
     if let Some(metrics) = shape.metrics(&last) {
         answer["metrics"] = metrics;
+    }
+    if let Some(tiers) = shape.tiers(&last) {
+        answer["sglext"] = tiers;
     }
     Ok(json_response(StatusCode::OK, &answer))
 }

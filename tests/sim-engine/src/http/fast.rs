@@ -61,6 +61,7 @@ pub(super) fn answer(
             script: None,
             seed: 0,
             prompt_tokens: body.len() as u64 / 4,
+            tells_tiers: false,
         },
     };
     if shape.reply.stream {

@@ -63,6 +63,7 @@ const KNOWN_FIELDS: &[&str] = &[
     "repetition_penalty",
     "request_id",
     "response_format",
+    "return_cached_tokens_details",
     "return_token_ids",
     "return_token_strs",
     "safety_identifier",
@@ -110,6 +111,7 @@ pub(super) struct Fields {
     session_id: Option<String>,
     vllm_xargs: Option<Xargs>,
     add_generation_prompt: Option<bool>,
+    return_cached_tokens_details: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,6 +178,8 @@ pub(super) struct Reply {
     pub(super) script: Option<Arc<Script>>,
     pub(super) seed: u64,
     pub(super) prompt_tokens: u64,
+    /// Says in which tiers the cached tokens were, as SGLang does.
+    pub(super) tells_tiers: bool,
 }
 
 pub(super) fn fields(config: &EngineConfig, body: &[u8]) -> Result<Fields, ApiError> {
@@ -311,6 +315,7 @@ impl Fields {
             script: script.clone(),
             seed,
             prompt_tokens,
+            tells_tiers: self.return_cached_tokens_details.unwrap_or(false) && config.host_blocks > 0,
         };
         let submission = Submission {
             prompt_tokens,

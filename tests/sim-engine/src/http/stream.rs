@@ -197,6 +197,8 @@ impl Writer {
             .shape
             .metrics(progress)
             .map_or(String::new(), |metrics| format!(",\"metrics\":{metrics}"));
+        let tiers = self.shape.tiers(progress);
+        let metrics = metrics + &tiers.map_or(String::new(), |tiers| format!(",\"sglext\":{tiers}"));
         let content = if self.shape.chat {
             "\"delta\":{\"content\":\"\"}"
         } else {

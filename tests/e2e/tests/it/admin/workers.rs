@@ -149,6 +149,60 @@ async fn an_alpha_that_is_set_holds_against_what_is_learned_until_it_is_taken_ba
 }
 
 #[tokio::test]
+async fn what_was_measured_of_a_worker_is_where_learning_begins_anew() {
+    let fleet = Fleet::of(2).await;
+    let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
+    until("it is known what it serves", || {
+        worker.serves("another") == Some(false)
+    })
+    .await;
+    let path = format!("{WORKERS}/{}/calibration", name(&fleet, 0));
+    let measured = json!({
+        "alpha_ms_per_token": 0.35, "beta_ms": 7.5, "gamma_ms_per_token2": 2e-6, "model": "sim",
+        "measured_at_unix_s": 1_700_000_000, "r_squared": 0.99, "reason": "a new driver",
+    });
+    let put = async |change: Value| {
+        let mut body = measured.clone();
+        body.as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        ask(&fleet, ("PUT", &path), &[], Some(&body)).await
+    };
+    let answer = put(json!({})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["calibrated"]["alpha_ms_per_token"], 0.35);
+    let near = |value: &Value, expected: f64| (value.as_f64().unwrap() / expected - 1.0).abs() < 1e-9;
+    assert!(
+        near(&answer.json()["cost"]["alpha_ms_per_token"], 0.35),
+        "{}",
+        answer.text()
+    );
+    let app = fleet.router.app();
+    let state = app.feedback.costs.lock().state(policy::ids::WorkerId(0)).unwrap();
+    assert!(
+        (state.cost.beta_ms / 7.5 - 1.0).abs() < 1e-9 && state.answers == 0,
+        "{state:?}"
+    );
+    let entry = get(&fleet, "/admin/v1/audit").await["entries"][0].clone();
+    assert_eq!(
+        (&entry["action"], &entry["why"]),
+        (&json!("workers.calibrate"), &json!("a new driver"))
+    );
+    assert_eq!(entry["after"]["beta_ms"], 7.5);
+    // The other worker is as it was, and nonsense changes nothing.
+    let other = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 1))).await;
+    assert_eq!(other["calibrated"], Value::Null);
+    let negative = put(json!({ "gamma_ms_per_token2": -1.0 })).await;
+    assert_eq!(
+        (negative.status.as_u16(), &negative.json()["errors"][0]["field"]),
+        (422, &json!("gamma_ms_per_token2"))
+    );
+    let foreign = put(json!({ "model": "another" })).await;
+    assert_eq!(foreign.status, 409, "{}", foreign.text());
+    assert!((app.fleet.workers()[0].cost().alpha_ms_per_token / 0.35 - 1.0).abs() < 1e-9);
+}
+
+#[tokio::test]
 async fn whoever_listens_is_told_what_changes() {
     let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
     let address = fleet.router.admin_address;

@@ -1,0 +1,163 @@
+//! `gpu-bench push FILE ROUTER`, and `--push`: a calibration to a router that runs.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::worker::{base_url, bearer, secret};
+use crate::calibration::Calibration;
+use crate::measure;
+use crate::source::http::{Client, ProbeError};
+
+/// Time for an answer of the router.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Tell a router that runs what a calibration file says of a worker
+///
+/// The router begins to learn the worker's cost anew from there, until it is started again: the file that its
+/// configuration names is what it begins with then.
+/// Exit code 1: the router did not take it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  gpu-bench push gpu-0.json http://127.0.0.1:9090 --push-token-file admin.token"
+)]
+pub struct Args {
+    /// What gpu-bench wrote.
+    pub file: PathBuf,
+    /// The router's admin port.
+    #[arg(value_parser = base_url)]
+    pub router: String,
+    /// Whom it is told of.
+    #[command(flatten)]
+    pub to: ToArgs,
+}
+
+/// The options of every command that tells a router.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ToArgs {
+    /// The worker's name on the router; left out, the one with the measured url.
+    #[arg(long, value_name = "NAME")]
+    pub push_worker: Option<String>,
+    /// File with a token of the router's that may operate.
+    #[arg(long, value_name = "FILE", env = "TAILROUTE_TOKEN_FILE")]
+    pub push_token_file: Option<PathBuf>,
+}
+
+/// Reads the file and tells the router.
+///
+/// # Errors
+/// If the file cannot be read, or the router does not take it.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let calibration = Calibration::read(&args.file)?;
+    let name = measure::runtime()?.block_on(push(&args.router, &args.to, &calibration))?;
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{}: {name} is taken for what {} says",
+        args.router,
+        args.file.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Deserialize)]
+struct Workers {
+    workers: Vec<Known>,
+}
+
+#[derive(Deserialize)]
+struct Known {
+    name: String,
+    url: String,
+}
+
+/// Tells a router; returns what the worker is called there.
+///
+/// # Errors
+/// If the router cannot be reached, does not know the worker, or refuses.
+pub async fn push(router: &str, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<String> {
+    let token = to.push_token_file.as_deref().map(secret).transpose()?;
+    let token = token.as_deref().map(bearer).transpose()?;
+    let client = Client::new(router.to_owned(), token, PATIENCE);
+    let name = match &to.push_worker {
+        Some(name) => name.clone(),
+        None => worker_of(&client, &calibration.worker).await?,
+    };
+    let (cost, fit) = (&calibration.fit.cost, &calibration.fit);
+    let body = json!({
+        "alpha_ms_per_token": cost.alpha_ms_per_token,
+        "beta_ms": cost.beta_ms,
+        "gamma_ms_per_token2": cost.gamma_ms_per_token2,
+        "model": calibration.model,
+        "measured_at_unix_s": calibration.measured_at_unix_s,
+        "r_squared": fit.r_squared.clamp(0.0, 1.0),
+        "reason": format!("measured by {}", calibration.bench),
+    });
+    let path: String = name.bytes().map(escaped).collect();
+    let put = client
+        .put(&format!("/admin/v1/workers/{path}/calibration"), &body)
+        .await;
+    put.map_err(|error| told(router, error))?;
+    Ok(name)
+}
+
+async fn worker_of(client: &Client, url: &str) -> anyhow::Result<String> {
+    let list = client.json::<Workers>("/admin/v1/workers?limit=1000").await;
+    let workers = list.map_err(|error| told(client.base(), error))?.workers;
+    let bare = |url: &str| url.trim_end_matches('/').to_owned();
+    let found = workers.iter().find(|worker| bare(&worker.url) == bare(url));
+    found.map(|worker| worker.name.clone()).ok_or_else(|| {
+        let names: Vec<&str> = workers
+            .iter()
+            .take(8)
+            .map(|worker| worker.name.as_str())
+            .collect();
+        anyhow!(
+            "the router knows no worker at {url}; name it with --push-worker; it knows {}",
+            names.join(", ")
+        )
+    })
+}
+
+/// The router's refusal, where the worker's would be misleading.
+fn told(router: &str, error: ProbeError) -> anyhow::Error {
+    match error {
+        ProbeError::Unauthorised { status } => anyhow!(
+            "the router at {router} answered {status}: it wants a token that may operate; give it with --push-token-file"
+        ),
+        ProbeError::Status { status, said } => anyhow!("the router at {router} answered {status}: {said}"),
+        ProbeError::Connection(error) => {
+            anyhow::Error::from_boxed(error).context(format!("the router at {router} cannot be reached"))
+        }
+        error => anyhow::Error::new(error).context(format!("the router at {router} was not told")),
+    }
+}
+
+/// A byte of a name as it stands in a path.
+fn escaped(byte: u8) -> String {
+    if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+        char::from(byte).to_string()
+    } else {
+        format!("%{byte:02X}")
+    }
+}
+
+/// What a command that measures does with its calibration at the end.
+///
+/// # Errors
+/// If the router does not take it; the file has been written.
+pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<()> {
+    let Some(router) = router else { return Ok(()) };
+    let name = push(router, to, calibration)
+        .await
+        .context("the calibration was written, but not pushed")?;
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{router}: {name} is taken for it from now on"
+    );
+    Ok(())
+}

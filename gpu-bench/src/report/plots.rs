@@ -1,0 +1,246 @@
+//! The three pictures that show whether a fit can be believed.
+
+use anyhow::anyhow;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::fit::{Diagnosis, Fit, diagnose};
+use crate::sample::Sample;
+
+const SIZE: (u32, u32) = (860, 460);
+/// Told apart by people who do not see all colours (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+const GREY: RGBColor = RGBColor(140, 140, 140);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Pictures as SVG.
+#[derive(Clone, Debug)]
+pub(super) struct Plots {
+    /// Measured times and the model's, by uncached tokens, a colour for each history.
+    pub(super) fit: String,
+    /// What is left, in standard deviations of the noise, by predicted time.
+    pub(super) residuals: String,
+    /// How much hangs on each sample.
+    pub(super) leverage: String,
+}
+
+/// Draws.
+///
+/// # Errors
+/// If a picture cannot be drawn.
+pub(super) fn draw(fit: &Fit, samples: &[Sample]) -> anyhow::Result<Plots> {
+    let found = diagnose(fit, samples);
+    Ok(Plots {
+        fit: svg(|area| draw_fit(area, fit, samples))?,
+        residuals: svg(|area| draw_residuals(area, &found))?,
+        leverage: svg(|area| draw_leverage(area, &found))?,
+    })
+}
+
+fn svg(draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        area.fill(&WHITE).map_err(|error| anyhow!("{error}"))?;
+        draw(&area)?;
+        area.present().map_err(|error| anyhow!("{error}"))?;
+    }
+    Ok(text)
+}
+
+/// The ends of a logarithmic axis: a little beyond the values.
+fn ends(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+    let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
+    for value in values.filter(|value| *value > 0.0) {
+        low = low.min(value);
+        high = high.max(value);
+    }
+    if low.is_finite() {
+        low / 1.25..high * 1.25
+    } else {
+        1.0..10.0
+    }
+}
+
+fn draw_fit(area: &Area<'_>, fit: &Fit, samples: &[Sample]) -> anyhow::Result<()> {
+    let lengths = ends(samples.iter().map(|sample| sample.uncached.as_f64()));
+    let times = ends(
+        samples
+            .iter()
+            .flat_map(|sample| [sample.prefill.0, fit.predict(sample)]),
+    );
+    let mut chart = ChartBuilder::on(area)
+        .caption("Time to first token: measured, and the model", ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(64)
+        .build_cartesian_2d(lengths.clone().log_scale(), times.log_scale())
+        .map_err(|error| anyhow!("{error}"))?;
+    let mesh = chart
+        .configure_mesh()
+        .x_desc("uncached tokens u")
+        .y_desc("ms")
+        .light_line_style(WHITE)
+        .x_label_formatter(&short)
+        .y_label_formatter(&short)
+        .draw();
+    mesh.map_err(|error| anyhow!("{error}"))?;
+    for (at, history) in histories(samples).into_iter().enumerate() {
+        let colour = COLOURS[at % COLOURS.len()];
+        let of_history = samples
+            .iter()
+            .filter(|sample| nearest(samples, sample.cached.0) == history);
+        let dots = of_history.map(|sample| {
+            Circle::new(
+                (sample.uncached.as_f64(), sample.prefill.0),
+                2,
+                colour.mix(0.45).filled(),
+            )
+        });
+        chart.draw_series(dots).map_err(|error| anyhow!("{error}"))?;
+        let steps = 80;
+        let line = (0..=steps).map(|step| {
+            let u = lengths.start * (lengths.end / lengths.start).powf(f64::from(step) / f64::from(steps));
+            let (cost, h) = (&fit.cost, history as f64);
+            let time =
+                cost.beta_ms + cost.alpha_ms_per_token * u + cost.gamma_ms_per_token2 * u * (h + u / 2.0);
+            (u, time.max(fit.floor.map_or(0.0, |floor| floor.ms)))
+        });
+        let series = chart
+            .draw_series(LineSeries::new(line, colour.stroke_width(2)))
+            .map_err(|error| anyhow!("{error}"))?;
+        series
+            .label(format!("h = {history}"))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+    }
+    let plain = (0..=80).map(|step| {
+        let u = lengths.start * (lengths.end / lengths.start).powf(f64::from(step) / 80.0);
+        (u, fit.plain.beta_ms + fit.plain.alpha_ms_per_token * u)
+    });
+    let series = chart
+        .draw_series(DashedLineSeries::new(plain, 6, 4, GREY.stroke_width(2)))
+        .map_err(|error| anyhow!("{error}"))?;
+    series
+        .label("without γ")
+        .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], GREY.stroke_width(2)));
+    let legend = chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.85))
+        .position(SeriesLabelPosition::UpperLeft)
+        .draw();
+    legend.map_err(|error| anyhow!("{error}"))
+}
+
+fn draw_residuals(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
+    let times = ends(found.iter().map(|one| one.predicted_ms));
+    let mut chart = ChartBuilder::on(area)
+        .caption(
+            "Residuals, in standard deviations of the noise (grey: counts for nothing)",
+            ("sans-serif", 18),
+        )
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(48)
+        .build_cartesian_2d(times.clone().log_scale(), -FARTHEST..FARTHEST)
+        .map_err(|error| anyhow!("{error}"))?;
+    let mesh = chart
+        .configure_mesh()
+        .x_desc("predicted ms")
+        .light_line_style(WHITE)
+        .x_label_formatter(&short)
+        .draw();
+    mesh.map_err(|error| anyhow!("{error}"))?;
+    for level in [-2.0, 0.0, 2.0] {
+        let line = LineSeries::new([(times.start, level), (times.end, level)], GREY.stroke_width(1));
+        chart.draw_series(line).map_err(|error| anyhow!("{error}"))?;
+    }
+    let dots = found
+        .iter()
+        .map(|one| Circle::new((one.predicted_ms, held(one.standardised)), 3, shade(one).filled()));
+    chart.draw_series(dots).map_err(|error| anyhow!("{error}"))?;
+    Ok(())
+}
+
+fn draw_leverage(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
+    let highest = found.iter().map(|one| one.leverage).fold(0.0, f64::max).max(1e-6);
+    let mut chart = ChartBuilder::on(area)
+        .caption(
+            "Leverage: how much of the fit hangs on each sample",
+            ("sans-serif", 18),
+        )
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(48)
+        .build_cartesian_2d(0.0..highest * 1.1, -FARTHEST..FARTHEST)
+        .map_err(|error| anyhow!("{error}"))?;
+    let mesh = chart
+        .configure_mesh()
+        .x_desc("leverage")
+        .y_desc("residual, in standard deviations")
+        .light_line_style(WHITE)
+        .draw();
+    mesh.map_err(|error| anyhow!("{error}"))?;
+    // Three coefficients share out a leverage of 3: twice the mean is the usual line to look beyond.
+    let line = 6.0 / found.len().max(1) as f64;
+    let series = LineSeries::new([(line, -FARTHEST), (line, FARTHEST)], GREY.stroke_width(1));
+    chart.draw_series(series).map_err(|error| anyhow!("{error}"))?;
+    let dots = found
+        .iter()
+        .map(|one| Circle::new((one.leverage, held(one.standardised)), 3, shade(one).filled()));
+    chart.draw_series(dots).map_err(|error| anyhow!("{error}"))?;
+    Ok(())
+}
+
+/// Standard deviations beyond which a residual is drawn at the edge.
+const FARTHEST: f64 = 8.0;
+
+fn held(standardised: f64) -> f64 {
+    standardised.clamp(-FARTHEST, FARTHEST)
+}
+
+fn shade(one: &Diagnosis) -> RGBAColor {
+    if one.weight > 0.0 {
+        COLOURS[0].mix(0.25 + 0.5 * one.weight)
+    } else {
+        GREY.mix(0.8)
+    }
+}
+
+/// Few digits, whatever the size.
+fn short(value: &f64) -> String {
+    if *value >= 10.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// The histories of samples that were meant to be the same, at most as many as there are colours.
+fn histories(samples: &[Sample]) -> Vec<u64> {
+    let mut groups: Vec<u64> = samples
+        .iter()
+        .map(|sample| nearest(samples, sample.cached.0))
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups.truncate(COLOURS.len());
+    groups
+}
+
+/// The smallest history of those that differ from this one by a few blocks.
+fn nearest(samples: &[Sample], cached: u64) -> u64 {
+    let near = samples
+        .iter()
+        .map(|sample| sample.cached.0)
+        .filter(|other| *other <= cached && cached - other <= 64 + other / 8);
+    near.min().unwrap_or(cached)
+}

@@ -1,0 +1,87 @@
+//! A worker's cost as somebody has measured it, taken by a router that runs: what `gpu-bench --push` sends.
+
+use axum::http::Method;
+use config::Role;
+use policy::cost::PrefillCost;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::workers::{NAME, Shown, named, shown};
+use crate::fleet::hold::Measured;
+
+/// What was measured.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Calibrate {
+    /// α: milliseconds per uncached token.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
+    alpha_ms_per_token: f64,
+    /// β: milliseconds that every prompt takes.
+    #[schemars(range(min = 0, max = 1e9))]
+    beta_ms: f64,
+    /// γ: milliseconds per (uncached token × context token).
+    #[schemars(range(min = 0, max = 1e3))]
+    gamma_ms_per_token2: f64,
+    /// The model that was measured: the worker has to serve it, if it is known what it serves.
+    #[serde(default)]
+    #[schemars(length(max = 500))]
+    model: Option<String>,
+    /// When, in seconds since 1970.
+    measured_at_unix_s: u64,
+    /// Share of the variance that these numbers explain.
+    #[schemars(range(min = 0, max = 1))]
+    r_squared: f64,
+    /// For the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    #[allow(
+        dead_code,
+        reason = "the audit log reads it from the body, whatever else is wrong with that"
+    )]
+    reason: String,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Shown, _, _>(
+            "workers.calibrate",
+            (Method::PUT, "/admin/v1/workers/{name}/calibration"),
+            Role::Operate,
+            "Begin to learn a worker's cost anew from what was measured; kept until the router ends: the file is not changed",
+            calibrate,
+        )
+        .parameter("name", NAME)
+        .body::<Calibrate>()
+        .fails(&[404, 409]),
+    ]
+}
+
+async fn calibrate(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let asked: Calibrate = call.body()?;
+    if let Some(model) = &asked.model
+        && worker.serves(model) == Some(false)
+    {
+        return Err(Problem::conflict(format!(
+            "the worker does not serve {model:?}, which was measured; is this the calibration of another worker?"
+        )));
+    }
+    let before = worker.cost();
+    let cost = PrefillCost {
+        alpha_ms_per_token: asked.alpha_ms_per_token,
+        beta_ms: asked.beta_ms,
+        gamma_ms_per_token2: asked.gamma_ms_per_token2,
+    };
+    call.app.calibrate(
+        &worker,
+        Measured {
+            cost,
+            at_unix_s: asked.measured_at_unix_s,
+            r_squared: asked.r_squared,
+        },
+    );
+    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &cost))
+}
