@@ -72,7 +72,7 @@ pub async fn run<S: Source>(
         Ok(calibration) => calibration,
         Err(error) => bail!(error.context(refusal(&record, ended))),
     };
-    let done = write(output, record, &calibration)?;
+    let done = write(output, plan, record, &calibration)?;
     if done == ExitCode::SUCCESS {
         push::after(output.push.as_deref(), &output.to, &calibration).await?;
     }
@@ -238,12 +238,29 @@ fn calibration(record: &Record, fit: Fit, ended: Ended, failed: u32) -> Calibrat
     }
 }
 
-fn write(output: &OutputArgs, record: Record, calibration: &Calibration) -> anyhow::Result<ExitCode> {
-    let whole = !matches!(calibration.ended, Ended::Interrupted | Ended::Busy);
+/// Whether as much was measured as was asked for at least.
+fn is_whole(plan: &PlanArgs, record: &Record, calibration: &Calibration) -> bool {
+    match calibration.ended {
+        Ended::Precise | Ended::Passes => true,
+        Ended::Interrupted | Ended::Busy => false,
+        Ended::Budget => {
+            let pass = plan.grid().pass(0, longest(&calibration.facts)).len();
+            calibration.passes > plan.repeats || record.samples().len() >= pass * plan.repeats as usize
+        }
+    }
+}
+
+fn write(
+    output: &OutputArgs,
+    plan: &PlanArgs,
+    record: Record,
+    calibration: &Calibration,
+) -> anyhow::Result<ExitCode> {
+    let whole = is_whole(plan, &record, calibration);
     let path = if whole {
         output.out.clone()
     } else {
-        output.out.with_extension("partial.json")
+        record::beside(&output.out, "partial.json")
     };
     record::replace(
         &path,

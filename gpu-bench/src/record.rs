@@ -139,13 +139,27 @@ impl Record {
         if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
             return Err(RecordError::Another { path: part, what });
         }
-        // Written anew, so that a last line that was cut off does not spoil the next.
-        let mut record = Self::begin(out, found)?;
-        for measured in samples {
-            record.add(measured)?;
+        // Written anew beside it, so that a last line that was cut off does not spoil the next, and nothing is lost meanwhile.
+        let mut text = Vec::new();
+        let lines =
+            std::iter::once(serde_json::to_string(&found)).chain(samples.iter().map(serde_json::to_string));
+        for line in lines {
+            let line = line.map_err(|error| io_error(&part, "written", error.into()))?;
+            text.extend_from_slice(line.as_bytes());
+            text.push(b'\n');
         }
-        record.whole = whole;
-        Ok(record)
+        replace(&part, &text)?;
+        let opened = File::options().append(true).open(&part);
+        let file = opened.map_err(|source| io_error(&part, "written", source))?;
+        let done = samples.iter().map(|measured| measured.cell).collect();
+        Ok(Self {
+            head: found,
+            samples,
+            done,
+            file,
+            part,
+            whole,
+        })
     }
 
     /// What is measured.
@@ -175,8 +189,16 @@ impl Record {
     /// Keeps a sample.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If it cannot be written, or was taken by another clock than those before it.
     pub fn add(&mut self, measured: Measured) -> Result<(), RecordError> {
+        let first = self.samples.first().map(|first| first.sample.clock);
+        if first.is_some_and(|clock| clock != measured.sample.clock) {
+            let (path, what) = (
+                self.part.clone(),
+                "clock: see --own-clock, and what the engine tells",
+            );
+            return Err(RecordError::Another { path, what });
+        }
         self.write(&measured)?;
         self.done.insert(measured.cell);
         self.samples.push(measured);
@@ -207,10 +229,22 @@ impl Record {
 /// Where the samples of the calibration `out` are: complete, and under way.
 #[must_use]
 pub fn paths(out: &Path) -> (PathBuf, PathBuf) {
-    (
-        out.with_extension("samples.jsonl"),
-        out.with_extension("samples.jsonl.part"),
-    )
+    (beside(out, "samples.jsonl"), beside(out, "samples.jsonl.part"))
+}
+
+/// `worker.json` → `worker.samples.jsonl`, and `worker-10.0.0.1` → `worker-10.0.0.1.samples.jsonl`: only `.json` goes.
+#[must_use]
+pub fn beside(out: &Path, ending: &str) -> PathBuf {
+    let json = out.extension().is_some_and(|extension| extension == "json");
+    let mut name = if json {
+        out.with_extension("")
+    } else {
+        out.to_owned()
+    }
+    .into_os_string();
+    name.push(".");
+    name.push(ending);
+    name.into()
 }
 
 /// Reads a file of samples. A last line that was cut off is passed over.
@@ -342,6 +376,26 @@ mod tests {
         assert_eq!(whole, folder.path().join("gpu-0.samples.jsonl"));
         assert_eq!(read(&whole).unwrap(), (head(), vec![measured(8), measured(16)]));
         assert!(!part.exists());
+    }
+
+    #[test]
+    fn samples_of_two_clocks_are_not_mixed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record = Record::begin(&folder.path().join("gpu-0.json"), head()).unwrap();
+        record.add(measured(8)).unwrap();
+        let mut other = measured(16);
+        other.sample.clock = Clock::Engine;
+        let error = record.add(other).unwrap_err().to_string();
+        assert!(error.contains("clock"), "{error}");
+        assert_eq!(record.samples(), [measured(8)]);
+    }
+
+    #[test]
+    fn files_of_different_names_are_different_files() {
+        let samples = |out: &str| paths(Path::new(out)).0.display().to_string();
+        assert_eq!(samples("a/gpu-0.json"), "a/gpu-0.samples.jsonl");
+        assert_eq!(samples("worker-10.0.0.1"), "worker-10.0.0.1.samples.jsonl");
+        assert_ne!(samples("worker-10.0.0.1"), samples("worker-10.0.0.2"));
     }
 
     #[test]

@@ -21,6 +21,7 @@
 pub mod file;
 pub mod memory;
 pub mod numbers;
+mod recent;
 mod writer;
 
 #[cfg(test)]

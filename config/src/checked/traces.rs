@@ -1,5 +1,7 @@
 //! Traces.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use crate::written::{self, OtlpProtocol};
 
 /// Most headers of a file.
 const MOST_HEADERS: usize = 32;
+/// Bytes of the file from which it cannot be one of headers.
+const MOST_HEADER_BYTES: u64 = 64 * 1024;
 /// What says how a message is to be read is not for others to say.
 const OURS: [&str; 8] = [
     "connection",
@@ -95,7 +99,17 @@ fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
     if file.is_empty() {
         return headers;
     }
-    let text = match std::fs::read_to_string(file) {
+    let text = File::open(file).and_then(|file| {
+        let mut text = String::new();
+        file.take(MOST_HEADER_BYTES).read_to_string(&mut text)?;
+        Ok(text)
+    });
+    let text = match text {
+        Ok(text) if text.len() as u64 == MOST_HEADER_BYTES => {
+            let what = format!("{file} is no file of headers: it has {MOST_HEADER_BYTES} bytes or more");
+            checker.report("traces.headers_file", what, None);
+            return headers;
+        }
         Ok(text) => text,
         Err(error) => {
             let what = format!("{file} cannot be read: {error}");

@@ -54,7 +54,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     measure::runtime()?.block_on(async {
         let patience = Duration::from_secs(args.timeout_s);
-        let mut child = Child::start(python.as_os_str(), &arguments, START, patience).await?;
+        // Dropped, it takes its process with it: nothing goes on computing when nobody waits for it any more.
+        let mut child = tokio::select! {
+            child = Child::start(python.as_os_str(), &arguments, START, patience) => child?,
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted before anything was measured"),
+        };
         let code = measure::run(&mut child, &args.plan, &args.output).await?;
         // Everything is measured and written: a process that is slow to end spoils nothing, and is killed.
         let _ = child.end().await;

@@ -60,8 +60,8 @@ pub struct ReachArgs {
     /// Model to ask for; left out, the first that the worker names.
     #[arg(long)]
     pub model: Option<String>,
-    /// File with the key that the worker wants.
-    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    /// File with the key that the worker wants; it goes before one in the environment.
+    #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// The key itself, from the environment: on the command line everybody would see it.
     #[arg(long, env = "GPU_BENCH_API_KEY", hide = true, hide_env_values = true)]
@@ -147,6 +147,15 @@ pub fn base_url(text: &str) -> Result<String, String> {
     let uri: http::Uri = base.parse().map_err(|error| format!("{error}"))?;
     if uri.scheme_str() != Some("http") || uri.authority().is_none() || uri.query().is_some() {
         return Err("expected a url such as http://10.0.0.1:8000".to_owned());
+    }
+    if uri
+        .authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
+    {
+        return Err(
+            "a url with a name or a password in it would be in every file; give the key by --api-key-file"
+                .to_owned(),
+        );
     }
     Ok(base.to_owned())
 }

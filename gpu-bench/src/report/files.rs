@@ -27,7 +27,7 @@ pub fn write(
     ];
     let mut names = Vec::new();
     for (name, svg) in pictures {
-        let path = beside.with_extension(format!("{name}.svg"));
+        let path = record::beside(beside, &format!("{name}.svg"));
         record::replace(&path, svg.as_bytes())?;
         names.push(
             path.file_name()
@@ -36,7 +36,7 @@ pub fn write(
                 .into_owned(),
         );
     }
-    let (markdown, html) = (beside.with_extension("md"), beside.with_extension("html"));
+    let (markdown, html) = (record::beside(beside, "md"), record::beside(beside, "html"));
     record::replace(&markdown, in_markdown(calibration, &names).as_bytes())?;
     record::replace(&html, in_html(calibration, &plots).as_bytes())?;
     Ok((markdown, html))

@@ -19,6 +19,7 @@ use policy::ids::PrefixHash;
 use serde::Serialize;
 
 use super::Record;
+use super::recent::Recent;
 
 /// Tokens per block of a capture: about as many as a chunk of text has, as what is finer cannot be told apart.
 pub const BLOCK_TOKENS: u32 = 64;
@@ -91,9 +92,9 @@ struct Conversation {
 pub struct Numbers {
     conversations: LruCache<u64, Conversation>,
     /// Where in tokens a key ends.
-    ends: LruCache<PrefixHash, u64>,
+    ends: Recent<PrefixHash, u64>,
     /// A block's number, by that of the block before it and the key that covers it.
-    blocks: LruCache<(u64, PrefixHash), u64>,
+    blocks: Recent<(u64, PrefixHash), u64>,
     models: Vec<String>,
     next_conversation: u64,
     next_block: u64,
@@ -111,8 +112,8 @@ impl Numbers {
     pub fn remembering(conversations: NonZeroUsize, keys: NonZeroUsize) -> Self {
         Self {
             conversations: LruCache::new(conversations),
-            ends: LruCache::new(keys),
-            blocks: LruCache::new(keys),
+            ends: Recent::new(keys),
+            blocks: Recent::new(keys),
             models: Vec::new(),
             next_conversation: 0,
             next_block: 0,
@@ -154,8 +155,8 @@ impl Numbers {
         let keys = record.prompt.hashes();
         let mut ends: Vec<u64> = Vec::with_capacity(keys.len());
         for key in keys {
-            match self.ends.get(key) {
-                Some(end) => ends.push(*end),
+            match self.ends.get(*key) {
+                Some(end) => ends.push(end),
                 None => break,
             }
         }
@@ -171,7 +172,7 @@ impl Numbers {
             let to_end = (reply.span(reply.len()), prompt + record.tokens[1]);
             for (key, unit) in reply.hashes().iter().zip(reply.ends()) {
                 let end = between(to, to_end, *unit);
-                self.ends.get_or_insert(*key, || end);
+                self.ends.get_or_put(*key, end);
             }
         }
         (ends, known)
@@ -185,7 +186,7 @@ impl Numbers {
             covering += ends[covering..].iter().take_while(|end| **end < target).count();
             let fresh = self.next_block;
             let number = match record.prompt.hashes().get(covering) {
-                Some(key) => *self.blocks.get_or_insert((before, *key), || fresh),
+                Some(key) => self.blocks.get_or_put((before, *key), fresh),
                 // Text behind the last key is nobody else's.
                 None => fresh,
             };

@@ -69,13 +69,15 @@ impl Worker {
             clock: Clock::Client,
             polite,
         };
-        worker.be_polite().await?;
         let (short, long) = (worker.fresh(128), worker.fresh(512));
         let tokens = |answer: &Answer| (answer.uncached + answer.cached).as_f64();
+        worker.be_polite().await?;
         let few = worker.ask(&short).await?;
+        worker.be_polite().await?;
         let many = worker.ask(&long).await?;
         worker.tokens_per_word = ((tokens(&many) - tokens(&few)) / 384.0).max(0.1);
         worker.overhead = (tokens(&few) - 128.0 * worker.tokens_per_word).max(0.0);
+        worker.be_polite().await?;
         let again = worker.ask(&long).await?;
         if again.cached.0 == 0 {
             return Err(ProbeError::NoCache.into());
@@ -210,13 +212,19 @@ impl Worker {
         }
     }
 
-    /// Whether somebody else's requests have ended since `before`, beside `own` of ours.
+    /// Whether somebody else's requests have ended since `before`, beside `own` of ours, or are there now.
     async fn others_since(&self, before: Option<Load>, own: f64) -> Result<bool, SourceError> {
-        let Some(before) = before.and_then(|load| load.finished) else {
+        let Some(before) = before else {
             return Ok(false);
         };
-        let now = discover::load(&self.client).await?;
-        Ok(now.finished.is_some_and(|finished| finished > before + own))
+        let mut now = discover::load(&self.client).await?;
+        if now.requests > 0.0 {
+            // It may be ours, which the engine has not counted as ended yet.
+            tokio::time::sleep(LOOK).await;
+            now = discover::load(&self.client).await?;
+        }
+        let ended = (before.finished.zip(now.finished)).is_some_and(|(before, now)| now > before + own);
+        Ok(ended || now.requests > 0.0)
     }
 }
 
@@ -231,10 +239,12 @@ impl Source for Worker {
 
     async fn measure(&mut self, cell: Cell) -> Result<Sample, SourceError> {
         for _ in 0..MOST_TRIES {
+            // Before its history is primed, which may be the longest prompt of all, and before what is timed.
+            self.be_polite().await?;
             let prompt = self.prompt(cell).await?;
             let before = self.be_polite().await?;
             let answer = self.ask(&prompt).await?;
-            // Where others have ended as well, its time was not its own.
+            // Where others have come or ended meanwhile, its time was not its own.
             if !self.others_since(before, 1.0).await? {
                 return Ok(self.sample(cell, &answer)?);
             }

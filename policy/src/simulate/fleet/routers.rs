@@ -6,6 +6,7 @@ use std::fmt;
 use rand::SeedableRng;
 use rand_distr::{Distribution, Uniform};
 use rand_pcg::Pcg64;
+use rustc_hash::FxHashSet;
 
 use super::FleetConfig;
 use super::brain::{Brain, Sent};
@@ -186,10 +187,13 @@ impl<'a> Brains<'a> {
 
     /// Each says what it has under way: what others hold of it beyond that is over.
     pub(super) fn roll_call(&mut self, now: Millis, items: &[Item], under_way: impl Fn(u32) -> bool) {
+        // Of these the end is on its way.
+        let said: FxHashSet<u32> = self.said.iter().map(|said| said.turn).collect();
         for brain in &mut self.all {
-            let over: Vec<u32> = (brain.foreign.keys().copied())
-                .filter(|turn| !under_way(*turn))
+            let mut over: Vec<u32> = (brain.foreign.keys().copied())
+                .filter(|turn| !under_way(*turn) && !said.contains(turn))
                 .collect();
+            over.sort_unstable();
             for turn in over {
                 brain.hear(now, turn, Word::Failed, &items[turn as usize]);
             }

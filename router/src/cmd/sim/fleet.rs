@@ -187,12 +187,14 @@ fn routers(text: &str) -> Result<Routers, String> {
     if how == "alone" {
         return Ok(Routers { count, sharing: None });
     }
-    let numbers: Vec<f64> = how
-        .split(':')
-        .filter(|part| !part.is_empty())
-        .map(super::non_negative)
-        .collect::<Result<_, _>>()
-        .map_err(|_| refused())?;
+    let numbers: Vec<f64> = match how {
+        "" => Vec::new(),
+        how => how
+            .split(':')
+            .map(super::non_negative)
+            .collect::<Result<_, _>>()
+            .map_err(|_| refused())?,
+    };
     let (delay, loss) = match numbers.as_slice() {
         [] => (5.0, 0.0),
         [delay] => (*delay, 0.0),
