@@ -2,6 +2,7 @@
 //! is the hash that names it, its length and who holds how much of it; text is nowhere kept, so none can be shown.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use axum::http::Method;
 use config::Role;
@@ -114,7 +115,7 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let wanted: Wanted = call.query()?;
-    let app = &call.app;
+    let app = Arc::clone(&call.app);
     let worker = wanted.worker.map(|name| {
         app.fleet.find(&name).map(|worker| worker.id).ok_or_else(|| {
             Problem::malformed(format!(
@@ -122,12 +123,13 @@ async fn list(call: Call) -> Result<Reply, Problem> {
             ))
         })
     });
-    Reply::json(&shown(
-        app,
-        worker.transpose()?,
-        wanted.order,
-        wanted.limit.clamp(1, MOST),
-    ))
+    let (worker, order, limit) = (worker.transpose()?, wanted.order, wanted.limit.clamp(1, MOST));
+    // Long prompts have long ways to walk: not on a thread that serves requests.
+    let looked = tokio::task::spawn_blocking(move || shown(&app, worker, order, limit));
+    let shown = looked
+        .await
+        .map_err(|error| Problem::internal(format!("the index was not looked at: {error}")))?;
+    Reply::json(&shown)
 }
 
 fn shown(app: &App, worker: Option<WorkerId>, order: Order, limit: usize) -> Shown {
