@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT, Whole};
 use tailroute_e2e::fleet::{Fleet, metrics, quick, route};
-use tailroute_e2e::log::Log;
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::{until, within};
@@ -100,33 +99,6 @@ async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it(
     assert_eq!([names(&page), names(&rest)].concat(), ["two", "one"]);
     let (_, there) = decisions(&fleet.router, &format!("?worker={}", first.worker)).await;
     assert!(names(&there).contains(&"one".to_owned()));
-}
-
-/// A log that said nothing of choices, at no level: <https://github.com/smg-project/smg/pull/2210>.
-#[tokio::test]
-async fn the_log_says_of_each_choice_where_and_why() {
-    let log = Log::default();
-    // The test's own thread is the router's too.
-    let _logged = tracing::subscriber::set_default(log.at("debug"));
-    let fleet = Fleet::of(2).await;
-    let mut talk = Conversation::new(&words(1, 400));
-    for turn in 0..2 {
-        let name = format!("turn-{turn}");
-        let turned = fleet
-            .turn(&mut talk, &[("x-request-id", &name)], &words(2 + turn, 30))
-            .await;
-        let text = log.text();
-        let said: Vec<&str> = text
-            .lines()
-            .filter(|line| line.contains("chosen") && line.contains(&name))
-            .collect();
-        let [line] = said[..] else {
-            panic!("{said:#?} in {text}")
-        };
-        for part in [&turned.worker, "least_cost", "terms=", "cached"] {
-            assert!(line.contains(part), "{part} in {line}");
-        }
-    }
 }
 
 #[tokio::test]

@@ -1,0 +1,33 @@
+//! What is logged of choices. Alone in its process: who is asked whether anybody wants a line is remembered for all threads, and
+//! tests without a log would answer for this one.
+
+use tailroute_e2e::fleet::Fleet;
+use tailroute_e2e::log::Log;
+use tailroute_e2e::talk::{Conversation, words};
+
+/// A log that said nothing of choices, at no level: <https://github.com/smg-project/smg/pull/2210>.
+#[tokio::test]
+async fn the_log_says_of_each_choice_where_and_why() {
+    let log = Log::default();
+    // The test's own thread is the router's too.
+    let _logged = tracing::subscriber::set_default(log.at("debug"));
+    let fleet = Fleet::of(2).await;
+    let mut talk = Conversation::new(&words(1, 400));
+    for turn in 0..2 {
+        let name = format!("turn-{turn}");
+        let turned = fleet
+            .turn(&mut talk, &[("x-request-id", &name)], &words(2 + turn, 30))
+            .await;
+        let text = log.text();
+        let said: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("chosen") && line.contains(&name))
+            .collect();
+        let [line] = said[..] else {
+            panic!("{said:#?} in {text}")
+        };
+        for part in [&turned.worker, "least_cost", "terms=", "cached"] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+    }
+}
