@@ -11,6 +11,7 @@ pub mod evidence;
 pub mod fingerprint;
 pub mod ids;
 pub mod index;
+pub mod recent;
 pub mod residency;
 pub mod route;
 pub mod simulate;

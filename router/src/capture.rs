@@ -21,7 +21,6 @@
 pub mod file;
 pub mod memory;
 pub mod numbers;
-mod recent;
 mod writer;
 
 #[cfg(test)]

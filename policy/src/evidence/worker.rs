@@ -1,19 +1,18 @@
 //! One worker's events, bound to the text keys of prompts.
 
-mod recent;
 mod spans;
 mod unnamed;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use recent::Recent;
 use spans::{Span, Spans};
 use unnamed::{Claim, Unnamed, depth_of};
 
 use super::blocks::Blocks;
 use super::{Event, Medium, Stored};
 use crate::ids::PrefixHash;
+use crate::recent::Recent;
 use crate::units::Tokens;
 
 /// Text keys of one worker that are bound to blocks: with their tables, 13 MB at the most.

@@ -16,10 +16,10 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 use policy::ids::PrefixHash;
+use policy::recent::Recent;
 use serde::Serialize;
 
 use super::Record;
-use super::recent::Recent;
 
 /// Tokens per block of a capture: about as many as a chunk of text has, as what is finer cannot be told apart.
 pub const BLOCK_TOKENS: u32 = 64;
@@ -112,8 +112,8 @@ impl Numbers {
     pub fn remembering(conversations: NonZeroUsize, keys: NonZeroUsize) -> Self {
         Self {
             conversations: LruCache::new(conversations),
-            ends: Recent::new(keys),
-            blocks: Recent::new(keys),
+            ends: Recent::new(keys.get()),
+            blocks: Recent::new(keys.get()),
             models: Vec::new(),
             next_conversation: 0,
             next_block: 0,
@@ -155,7 +155,7 @@ impl Numbers {
         let keys = record.prompt.hashes();
         let mut ends: Vec<u64> = Vec::with_capacity(keys.len());
         for key in keys {
-            match self.ends.get(*key) {
+            match self.ends.touch(*key) {
                 Some(end) => ends.push(end),
                 None => break,
             }
@@ -172,7 +172,7 @@ impl Numbers {
             let to_end = (reply.span(reply.len()), prompt + record.tokens[1]);
             for (key, unit) in reply.hashes().iter().zip(reply.ends()) {
                 let end = between(to, to_end, *unit);
-                self.ends.get_or_put(*key, end);
+                self.ends.touch_or_put(*key, end);
             }
         }
         (ends, known)
@@ -186,7 +186,7 @@ impl Numbers {
             covering += ends[covering..].iter().take_while(|end| **end < target).count();
             let fresh = self.next_block;
             let number = match record.prompt.hashes().get(covering) {
-                Some(key) => self.blocks.get_or_put((before, *key), fresh),
+                Some(key) => self.blocks.touch_or_put((before, *key), fresh),
                 // Text behind the last key is nobody else's.
                 None => fresh,
             };

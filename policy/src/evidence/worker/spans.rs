@@ -66,7 +66,7 @@ impl Half {
     }
 }
 
-/// A map that forgets what was not put again for a while, like [`Recent`](super::recent::Recent).
+/// A map that forgets what was not put again for a while, like [`Recent`](crate::recent::Recent).
 #[derive(Debug)]
 pub(super) struct Spans {
     young: Half,
