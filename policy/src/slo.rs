@@ -20,7 +20,7 @@ mod tests;
 
 pub use cause::{Cause, EngineTimes, FirstToken, Parts};
 pub use controller::{ArmState, Controller, ControllerState, ServedTurn};
-pub use ghost::Ghost;
+pub use ghost::Ghosts;
 
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};

@@ -7,7 +7,7 @@
 //! the full tail moved p95 by −9 % in a tight cache and the mean by +19 % in a roomy one.
 //!
 //! # The rule
-//! Arms: the tail times a scale, from 0 (plain LRU) to 1.6. Each arm has a [`Ghost`] of the fleet's caches that is told
+//! Arms: the tail times a scale, from 0 (plain LRU) to 1.6. Each arm has a [ghost](super::Ghosts) of the fleet's caches that is told
 //! that arm's budgets, so for every turn it is known what each arm would have computed:
 //! `ttft_a = wait + β + α·u_a + γ·u_a·(h_a + u_a/2)`. These are the miniature simulations of Waldspurger et al. ("Cache
 //! Modeling and Optimization using Miniature Simulations", USENIX ATC 2017): the candidates run side by side on the same
@@ -51,8 +51,7 @@ mod window;
 
 pub use self::state::{ArmState, ControllerState};
 use self::window::Window;
-use super::ghost::Ghost;
-use super::{TailRule, load_gate};
+use super::{TailRule, ghost, load_gate};
 use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
 use crate::units::{Millis, Tokens};
@@ -140,7 +139,7 @@ pub struct Controller {
 /// One worker's cache under every arm.
 #[derive(Clone, Debug)]
 struct Ghosts {
-    arms: [Ghost; ARMS],
+    arms: ghost::Ghosts<ARMS>,
     /// What the tails were computed from that the ghosts were told.
     cost: Option<PrefillCost>,
 }
@@ -364,7 +363,7 @@ impl Controller {
 impl Ghosts {
     fn new(capacity: Tokens, sample: f64) -> Self {
         Self {
-            arms: std::array::from_fn(|_| Ghost::new((capacity.as_f64() * sample) as u64)),
+            arms: ghost::Ghosts::new((capacity.as_f64() * sample) as u64),
             cost: None,
         }
     }
@@ -372,13 +371,11 @@ impl Ghosts {
     /// Serves the turn under every arm; returns how much of it each would have held.
     fn served(&mut self, turn: &ServedTurn) -> [u32; ARMS] {
         let tail = tail(turn, &turn.cost);
-        std::array::from_fn(|at| {
-            let ghost = &mut self.arms[at];
-            let held = ghost.resident(turn.conversation).min(turn.history.0);
-            let budget = turn.length.0.saturating_sub((tail * SCALES[at]) as u64);
-            ghost.served(turn.conversation, turn.length.0, budget);
-            u32::try_from(held.min(turn.prompt.0.saturating_sub(1))).unwrap_or(u32::MAX)
-        })
+        let resident = self.arms.resident(turn.conversation);
+        let budget = SCALES.map(|scale| turn.length.0.saturating_sub((tail * scale) as u64));
+        self.arms.served(turn.conversation, turn.length.0, budget);
+        let most = turn.history.0.min(turn.prompt.0.saturating_sub(1));
+        resident.map(|held| u32::try_from(held.min(most)).unwrap_or(u32::MAX))
     }
 
     /// Where the worker's cost has moved so far that arms' tails are nearer to what other arms' were, each arm takes over
@@ -393,7 +390,7 @@ impl Ghosts {
             return None;
         }
         let from = SCALES.map(|scale| nearest(scale * ratio));
-        self.arms = std::array::from_fn(|at| self.arms[from[at]].clone());
+        self.arms.remap(&from);
         Some(from)
     }
 }
