@@ -8,9 +8,9 @@
 //! link₀ = H(domain, model, cache salt)        linkᵢ = fold(linkᵢ₋₁, H(pieceᵢ))
 //! ```
 //!
-//! and two prompts share their first n keys exactly when they share model, salt and their first n pieces (up to a
-//! collision of 64 bits: with 10⁸ keys known, one in 10¹¹ lookups of an unknown key). Because a key names everything
-//! before it, the index may compare two prefixes by their last key alone. H is rapidhash v3, whose output is fixed by its
+//! and two prompts share their first n links exactly when they share model, salt and their first n pieces (up to a
+//! collision of 64 bits: with 10⁸ keys known, one in 10¹¹ lookups of an unknown key). Some links are keys. Because a key
+//! names everything before it, the index may compare two prefixes by their last key alone. H is rapidhash v3, whose output is fixed by its
 //! authors; `fold` is one multiplication to 128 bits whose halves are added to its factors without carry.
 //!
 //! # Text keys
@@ -19,6 +19,11 @@
 //! chunk of a message may be short and a conversation's next turn, which appends messages, extends the chain of the
 //! last turn instead of shifting it. Clients name the model after the messages, so the parser fills [`Pieces`], which
 //! become a chain at the end of the request; the reply, and who knows the model, uses a [`ChainBuilder`].
+//!
+//! A message ends with a key. Within one a key spans as many chunks as make at most a 32nd of the prompt before it (one to
+//! sixteen of them): each key costs an entry in a worker's mirror, in the index and in what is remembered of places in tokens,
+//! for each request that is not known yet, and what a finer one would tell of a long prompt is less than is known of its
+//! tokens. Where two prompts part between messages nothing is lost. A plain prompt's chunks are all keys.
 //!
 //! ## The canonical form
 //!
@@ -84,6 +89,7 @@
 //!
 //! # Rejected
 //!
+//! - *A key per chunk, however deep*: of a megabyte that is 4,100 keys, and they took more time than its bytes.
 //! - *One hash per message*: a 50-page first message would be all or nothing.
 //! - *Chunks over the whole prompt*: the assistant's reply enters the next prompt re-rendered; restarting at each
 //!   message keeps every other message's keys in place, and lets the reply be hashed before the next turn exists.

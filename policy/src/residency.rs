@@ -18,8 +18,8 @@ use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Prefix, Reach, StoreError};
 use crate::units::Tokens;
 
-/// Most tokens that a full cache has left over: several pieces of the usual size.
-const LEFT_OVER: Tokens = Tokens(512);
+/// Most tokens that a full cache has left over: a piece of the largest, or several of the usual size.
+const LEFT_OVER: Tokens = Tokens(1024);
 
 /// What lives where.
 #[derive(Debug)]

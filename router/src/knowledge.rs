@@ -36,7 +36,7 @@ mod told;
 
 use conversations::Conversations;
 use emptied::Emptied;
-use models::Models;
+use models::{Models, Ratio};
 use places::Places;
 pub use scale::Scale;
 use slots::Slots;
@@ -292,23 +292,22 @@ impl Knowledge {
         Some(tail)
     }
 
-    /// Where in tokens a prompt's keys end, as far as has been counted.
-    #[must_use]
-    pub fn places(&self, model: &str, chain: &Chain) -> Scale {
-        self.places.scale(chain, self.models.of(model))
+    /// A worker counted a turn's tokens: from now on its keys have their places, and are bound to blocks. Returns where the
+    /// prompt's keys are.
+    pub fn turn_over(&self, turn: &Counted<'_>) -> Scale {
+        let ratio = self.models.of(turn.model);
+        let places = self.places.counted(turn, ratio);
+        self.tails.counted(turn);
+        if let (Some(told), Some(session)) = (self.told.get(turn.worker), turn.session)
+            && told.is_live()
+        {
+            self.bind(&told, session, turn, ratio);
+        }
+        places
     }
 
-    /// A worker counted a turn's tokens: from now on its keys have their places, and are bound to blocks.
-    pub fn turn_over(&self, turn: &Counted<'_>) {
-        let ratio = self.models.of(turn.model);
-        self.places.counted(turn, ratio);
-        self.tails.counted(turn);
-        let (Some(told), Some(session)) = (self.told.get(turn.worker), turn.session) else {
-            return;
-        };
-        if !told.is_live() {
-            return;
-        }
+    /// Binds a turn's keys to the blocks that its worker tells of.
+    fn bind(&self, told: &Told, session: [u64; 2], turn: &Counted<'_>, ratio: Ratio) {
         let all = turn.reply.map_or_else(
             || turn.prompt.clone(),
             |(parent, reply)| turn.prompt.with_reply(parent, reply),

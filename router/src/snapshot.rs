@@ -29,7 +29,7 @@ use crate::fleet::Worker;
 use crate::fleet::hold::Hold;
 
 /// Largest file that is written or read. Conversations, places and models are bounded to some 8 MB, and a worker's cache
-/// adds 16 bytes for each of its keys, one per 256 bytes of text: this is enough for ten thousand workers of a million
+/// adds 16 bytes for each of its keys, one per 256 bytes of text at the most: this is enough for ten thousand workers of a million
 /// tokens. Keys are never more than tokens; whoever fills a cache with text of a byte per token fills a snapshot sooner, and
 /// the log says that it is too long.
 const MAX_FILE_BYTES: u64 = 4 << 30;

@@ -11,6 +11,8 @@ use crate::ids::PrefixHash;
 pub struct Chain {
     hashes: Vec<PrefixHash>,
     ends: Vec<u64>,
+    /// The keys with which messages end.
+    stops: Vec<u32>,
 }
 
 impl Chain {
@@ -25,7 +27,11 @@ impl Chain {
     pub fn of_blocks(hashes: Vec<PrefixHash>, before: u64, block_tokens: u32) -> Self {
         let end = |i: usize| before + (i as u64 + 1) * u64::from(block_tokens);
         let ends = (0..hashes.len()).map(end).collect();
-        Self { hashes, ends }
+        Self {
+            hashes,
+            ends,
+            stops: Vec::new(),
+        }
     }
 
     /// The keys in order: what the index takes.
@@ -38,6 +44,18 @@ impl Chain {
     #[must_use]
     pub fn ends(&self) -> &[u64] {
         &self.ends
+    }
+
+    /// Whether it may be one text, as a plain prompt is, or blocks: no message ends but with the last key.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        self.stops.len() <= 1
+    }
+
+    /// The keys with which messages end, or a plain prompt that ends within a piece; and where.
+    pub fn message_ends(&self) -> impl DoubleEndedIterator<Item = (PrefixHash, u64)> {
+        let key = |&at: &u32| Some((*self.hashes.get(at as usize)?, *self.ends.get(at as usize)?));
+        self.stops.iter().filter_map(key)
     }
 
     /// The canonical bytes (or tokens) that the first `keys` keys span; 0 for none. Past the end: the whole chain's.
@@ -63,9 +81,11 @@ impl Chain {
     #[must_use]
     pub fn with_reply(&self, parent: Option<PrefixHash>, reply: &Self) -> Self {
         let keys = self.keys_before_reply(parent);
-        let mut all = Self::with_room(keys + reply.len());
+        let stops = self.stops.partition_point(|&at| (at as usize) < keys);
+        let mut all = Self::with_room(keys + reply.len(), stops + reply.stops.len());
         all.hashes.extend_from_slice(&self.hashes[..keys]);
         all.ends.extend_from_slice(&self.ends[..keys]);
+        all.stops.extend_from_slice(&self.stops[..stops]);
         all.extend_from(reply);
         all
     }
@@ -92,19 +112,32 @@ impl Chain {
     pub fn clear(&mut self) {
         self.hashes.clear();
         self.ends.clear();
+        self.stops.clear();
     }
 
     /// Appends another chain's keys, as after a reply that continued this one.
     pub fn extend_from(&mut self, other: &Self) {
+        let before = self.len() as u32;
+        self.stops.extend(other.stops.iter().map(|&at| before + at));
         self.hashes.extend_from_slice(&other.hashes);
         self.ends.extend_from_slice(&other.ends);
     }
 
-    /// An empty chain with room for exactly this many keys.
-    pub(super) fn with_room(keys: usize) -> Self {
+    /// An empty chain with room for exactly this many keys and ends of messages.
+    pub(super) fn with_room(keys: usize, stops: usize) -> Self {
         Self {
             hashes: Vec::with_capacity(keys),
             ends: Vec::with_capacity(keys),
+            stops: Vec::with_capacity(stops),
+        }
+    }
+
+    /// A message ends with the last key.
+    pub(super) fn stop(&mut self) {
+        if let Some(last) = self.len().checked_sub(1).map(|last| last as u32)
+            && self.stops.last() != Some(&last)
+        {
+            self.stops.push(last);
         }
     }
 

@@ -241,10 +241,11 @@ fn a_key_depends_on_every_bit_of_its_piece_and_of_the_key_before() {
     assert_ne!(chain::fold(1, 2), chain::fold(2, 1));
 }
 
-/// The form written out: chunk by chunk over a message's canonical bytes. What the builder does incrementally.
-fn naive(messages: &[(String, String)]) -> Vec<u64> {
-    let mut link = super::chain::root(b"tailroute text 3", "m", None);
-    let mut links = Vec::new();
+/// The form written out: piece by piece over a message's canonical bytes, and which of the pieces' ends are keys. What the
+/// builder does incrementally.
+fn naive(messages: &[(String, String)]) -> Vec<(u64, u64)> {
+    let mut link = super::chain::root(b"tailroute text 4", "m", None);
+    let (mut keys, mut start, mut end) = (Vec::new(), 0, 0);
     for (role, text) in messages {
         let mut bytes = vec![0xFF, 0x01];
         bytes.extend_from_slice(role.as_bytes());
@@ -252,12 +253,90 @@ fn naive(messages: &[(String, String)]) -> Vec<u64> {
             bytes.extend_from_slice(&[0xFF, 0x10]);
             bytes.extend_from_slice(text.as_bytes());
         }
-        for chunk in bytes.chunks(CHUNK_BYTES) {
+        let mut chunks = bytes.chunks(CHUNK_BYTES).peekable();
+        while let Some(chunk) = chunks.next() {
             link = super::chain::link(link, chunk);
-            links.push(link);
+            end += chunk.len() as u64;
+            let sizes = [4096, 2048, 1024, 512];
+            let most = sizes.into_iter().find(|size| size * 32 <= start).unwrap_or(256);
+            if end - start == most || chunks.peek().is_none() {
+                keys.push((link, end));
+                start = end;
+            }
         }
     }
-    links
+    keys
+}
+
+/// A chat whose first message is so long.
+fn deep(first: usize, more: &[(&str, &str)]) -> Chain {
+    let first = "x".repeat(first);
+    let mut messages = vec![("user", first.as_str())];
+    messages.extend_from_slice(more);
+    chat(&messages)
+}
+
+#[test]
+fn a_key_is_at_most_a_32nd_of_what_comes_before_it() {
+    let chain = deep(1 << 20, &[]);
+    let mut start = 0;
+    for &end in chain.ends() {
+        let length = end - std::mem::replace(&mut start, end);
+        assert!(
+            length <= (end - length).max(32 * 256) / 32,
+            "{length} bytes before {end}"
+        );
+    }
+    assert_eq!(chain.len(), 385, "of 4,097 pieces");
+}
+
+#[test]
+fn a_message_ends_with_a_key_wherever_it_ends() {
+    for length in [1, 248, 249, 250, 1000, 4096, 5000] {
+        let said = "y".repeat(length);
+        let chain = deep(200_000, &[("user", &said), ("user", "more")]);
+        let known = deep(200_000, &[("user", &said)]);
+        assert_eq!(chain.hashes()[..known.len()], *known.hashes(), "{length}");
+        let ends: Vec<_> = chain.message_ends().collect();
+        assert_eq!(ends.len(), 3, "{length}");
+        assert_eq!(
+            ends[1],
+            (known.last().unwrap(), known.span(known.len())),
+            "{length}"
+        );
+        assert_eq!(known.message_ends().collect::<Vec<_>>(), ends[..2]);
+    }
+}
+
+#[test]
+fn a_reply_deep_in_a_conversation_has_the_keys_of_the_next_turn() {
+    let answer = "0123456789".repeat(1500);
+    let mut request = ChainBuilder::new("m", None);
+    message(&mut request, "user", &"x".repeat(150_000));
+    let mut reply = request.reply();
+    reply.field(Field::Text);
+    answer.as_bytes().chunks(7).for_each(|delta| reply.push(delta));
+    reply.end_message();
+    let next = deep(150_000, &[("assistant", &answer), ("user", "more")]);
+    let joined = request.chain().with_reply(reply.parent(), reply.chain());
+    assert_eq!(next.hashes()[..joined.len()], *joined.hashes());
+    assert!(next.message_ends().take(2).eq(joined.message_ends()));
+    assert!(reply.chain().len() < 7, "{}", reply.chain().len());
+}
+
+#[test]
+fn a_plain_prompt_has_a_key_for_each_piece_however_long_it_is() {
+    for (length, stops) in [(99_998, 1), (100_350, 0)] {
+        let text = vec![b'x'; length];
+        let mut pieces = Pieces::new();
+        pieces.begin_prompt();
+        pieces.push(&text);
+        let (chain, mut reply) = pieces.rooted(&Pieces::new(), "m", None);
+        assert_eq!(chain.len(), (length + 2).div_ceil(CHUNK_BYTES));
+        assert_eq!(chain.message_ends().count(), stops, "{length}");
+        reply.push(&[b'y'; 600]);
+        assert_eq!(reply.chain().len(), 2, "{length}");
+    }
 }
 
 proptest! {
@@ -273,20 +352,22 @@ proptest! {
             text.as_bytes().chunks(piece).for_each(|bytes| builder.push(bytes));
             builder.end_message();
         }
-        let links: Vec<u64> = builder.chain().hashes().iter().map(|hash| hash.0).collect();
-        prop_assert_eq!(links, naive(&messages));
+        let keys = builder.chain().hashes().iter().map(|hash| hash.0);
+        let keys: Vec<_> = keys.zip(builder.chain().ends().iter().copied()).collect();
+        prop_assert_eq!(keys, naive(&messages));
         prop_assert_eq!(builder.chain().span(usize::MAX), builder.bytes());
     }
 
     #[test]
     fn pieces_become_the_chain_that_a_builder_would_have_made(
-        tools in prop::option::of(".{0,700}"),
+        tools in prop::option::of((".{0,700}", 0usize..100_000)),
         messages in prop::collection::vec(("[a-z\n]{1,9}", ".{0,700}"), 0..6),
         piece in 1usize..64,
         prompt in any::<bool>(),
     ) {
         let (mut first, mut pieces, mut builder) = (Pieces::new(), Pieces::new(), ChainBuilder::new("m", Some("s")));
-        if let Some(tools) = &tools {
+        if let Some((tools, more)) = &tools {
+            let tools = &(tools.clone() + &"t".repeat(*more));
             message(&mut builder, "tools", tools);
             first.begin_message("tools");
             first.field(Field::Text);
@@ -325,5 +406,33 @@ proptest! {
             reply.into_chain()
         });
         prop_assert_eq!(reply, expected);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn keys_deep_in_a_prompt_are_those_of_the_form_written_out(
+        lengths in prop::collection::vec(0usize..90_000, 1..5),
+        piece in 1usize..5000,
+    ) {
+        let messages: Vec<_> = lengths.iter().map(|&length| ("user".to_owned(), "w".repeat(length))).collect();
+        let mut builder = ChainBuilder::new("m", None);
+        let mut pieces = Pieces::new();
+        for (role, text) in &messages {
+            builder.begin_message(role);
+            builder.field(Field::Text);
+            text.as_bytes().chunks(piece).for_each(|bytes| builder.push(bytes));
+            builder.end_message();
+            pieces.begin_message(role);
+            pieces.field(Field::Text);
+            pieces.push(text.as_bytes());
+            pieces.end_message();
+        }
+        let keys = builder.chain().hashes().iter().map(|hash| hash.0);
+        let keys: Vec<_> = keys.zip(builder.chain().ends().iter().copied()).collect();
+        prop_assert_eq!(keys, naive(&messages));
+        prop_assert_eq!(&pieces.rooted(&Pieces::new(), "m", None).0, builder.chain());
     }
 }

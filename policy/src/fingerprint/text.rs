@@ -5,9 +5,20 @@ use super::media::MediaDigest;
 use super::spelling::spelled;
 use crate::ids::PrefixHash;
 
-/// Canonical bytes per key, about 64 tokens of English: fine enough that a partial match loses little, coarse enough
-/// that a 1 MB prompt is 4,096 keys.
+/// Canonical bytes per piece, about 64 tokens of English: fine enough that a partial match loses little.
 pub const CHUNK_BYTES: usize = 256;
+
+/// A key is at most this share of what comes before it, so that is the most that a match within a message can lose.
+const FINENESS: u64 = 32;
+/// Most canonical bytes of a key, about 1,000 tokens.
+const MOST_BYTES: u64 = 4096;
+
+/// Canonical bytes of a key that begins after `start` bytes of the prompt, unless its message ends before: powers of two,
+/// and a piece at the least.
+fn key_bytes(start: u64) -> u64 {
+    let share = (start / FINENESS).clamp(CHUNK_BYTES as u64, MOST_BYTES);
+    1 << share.ilog2()
+}
 
 /// Longest [window](Cutter::push_short): so far may a copy reach beyond a chunk.
 const SLACK: usize = 64;
@@ -17,7 +28,7 @@ const MARK: u8 = 0xFF;
 const MARK_MESSAGE: u8 = 0x01;
 const MARK_PROMPT: u8 = 0x02;
 
-const DOMAIN: &[u8] = b"tailroute text 3";
+const DOMAIN: &[u8] = b"tailroute text 4";
 
 /// What a piece of a message is. The codes are part of the canonical form: two routers that share an index must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +68,10 @@ impl Field {
 pub trait Sink {
     /// The next piece's digest, and the canonical bytes up to its end.
     fn piece(&mut self, digest: u64, end: u64);
+    /// A key ends with the last piece, however much it spans.
+    fn cut(&mut self);
+    /// The message ends with the last piece, and a key with it.
+    fn stop(&mut self);
     /// About this many pieces follow.
     fn expect(&mut self, pieces: usize);
 }
@@ -71,6 +86,8 @@ pub struct Cutter<S> {
     sink: S,
     bytes: u64,
     open: bool,
+    /// What is open is a plain prompt.
+    plain: bool,
     /// A field whose mark is not yet written: a field that stays empty leaves no trace.
     pending: Option<Field>,
     fill: usize,
@@ -90,10 +107,13 @@ pub struct Mark {
     bytes: u64,
 }
 
-/// Pieces become keys at once.
+/// Pieces become keys at once, one or several of them a key.
 #[derive(Clone, Debug)]
 pub struct Links {
     link: u64,
+    /// Where the next key begins, and the last piece ends.
+    start: u64,
+    end: u64,
     parent: Option<PrefixHash>,
     /// See [`ChainBuilder::goes_on`].
     goes_on: bool,
@@ -102,22 +122,101 @@ pub struct Links {
 
 /// Pieces wait for their root.
 #[derive(Clone, Debug, Default)]
-pub struct Digests(Vec<(u64, u64)>);
+pub struct Digests(Vec<Digest>);
+
+/// A piece, and where it ends.
+#[derive(Clone, Copy, Debug)]
+struct Digest {
+    digest: u64,
+    /// Canonical bytes up to its end, and below them whether a key ends with it in any case ([`CUT`], [`STOP`]).
+    end: u64,
+}
+
+const CUT: u64 = 1;
+const STOP: u64 = 2;
+
+impl Digest {
+    fn end(self) -> u64 {
+        self.end >> 2
+    }
+
+    fn is(self, flags: u64) -> bool {
+        self.end & flags != 0
+    }
+}
+
+impl Links {
+    /// At the beginning of a chain, or of a reply, whose `start` bytes before it have become `link`.
+    fn after(link: u64, start: u64, parent: Option<PrefixHash>, goes_on: bool, chain: Chain) -> Self {
+        Self {
+            link,
+            start,
+            end: start,
+            parent,
+            goes_on,
+            chain,
+        }
+    }
+
+    /// A piece as it waited for its root, `before` bytes further on.
+    fn take(&mut self, piece: Digest, before: u64) {
+        self.piece(piece.digest, before + piece.end());
+        if piece.is(STOP) {
+            self.stop();
+        } else if piece.is(CUT) {
+            self.cut();
+        }
+    }
+}
 
 impl Sink for Links {
+    #[inline]
     fn piece(&mut self, digest: u64, end: u64) {
         self.link = fold(self.link, digest);
-        self.chain.push(self.link, end);
+        self.end = end;
+        if end - self.start >= key_bytes(self.start) {
+            self.cut();
+        }
+    }
+
+    #[inline]
+    fn cut(&mut self) {
+        if self.end > self.start {
+            self.chain.push(self.link, self.end);
+            self.start = self.end;
+        }
+    }
+
+    fn stop(&mut self) {
+        self.cut();
+        self.chain.stop();
     }
 
     fn expect(&mut self, pieces: usize) {
-        self.chain.reserve(pieces);
+        let bytes = pieces as u64 * CHUNK_BYTES as u64;
+        self.chain
+            .reserve(usize::try_from(bytes / key_bytes(self.start)).unwrap_or(0));
     }
 }
 
 impl Sink for Digests {
     fn piece(&mut self, digest: u64, end: u64) {
-        self.0.push((digest, end));
+        self.0.push(Digest {
+            digest,
+            end: end << 2,
+        });
+    }
+
+    fn cut(&mut self) {
+        if let Some(last) = self.0.last_mut() {
+            last.end |= CUT;
+        }
+    }
+
+    fn stop(&mut self) {
+        if let Some(last) = self.0.last_mut() {
+            last.end |= STOP;
+        }
     }
 
     fn expect(&mut self, pieces: usize) {
@@ -131,6 +230,7 @@ impl<S: Sink> Cutter<S> {
             sink,
             bytes: 0,
             open: false,
+            plain: false,
             pending: None,
             fill: 0,
             buffer: [0; CHUNK_BYTES + SLACK],
@@ -140,6 +240,7 @@ impl<S: Sink> Cutter<S> {
     fn reset(&mut self) {
         self.bytes = 0;
         self.open = false;
+        self.plain = false;
         self.pending = None;
         self.fill = 0;
     }
@@ -152,10 +253,12 @@ impl<S: Sink> Cutter<S> {
         spelled(role, |piece| self.absorb(piece));
     }
 
-    /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with [`Self::push`].
+    /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with [`Self::push`]. Each of
+    /// its pieces is a key: what the next turn repeats of this one ends anywhere within it.
     pub fn begin_prompt(&mut self) {
         self.end_message();
         self.open = true;
+        self.plain = true;
         self.absorb(&[MARK, MARK_PROMPT]);
     }
 
@@ -191,8 +294,7 @@ impl<S: Sink> Cutter<S> {
         self.bytes += length.min(N) as u64;
         if self.fill >= CHUNK_BYTES {
             self.fill -= CHUNK_BYTES;
-            self.sink
-                .piece(digest(&self.buffer[..CHUNK_BYTES]), self.bytes - self.fill as u64);
+            self.piece(digest(&self.buffer[..CHUNK_BYTES]), self.bytes - self.fill as u64);
             self.buffer.copy_within(CHUNK_BYTES.., 0);
         }
     }
@@ -212,9 +314,22 @@ impl<S: Sink> Cutter<S> {
     pub fn end_message(&mut self) {
         self.pending = None;
         self.open = false;
+        // What goes on after a plain prompt goes on within its text.
+        let is_stop = self.fill > 0 || !std::mem::take(&mut self.plain);
         if self.fill > 0 {
-            self.sink.piece(digest(&self.buffer[..self.fill]), self.bytes);
+            self.piece(digest(&self.buffer[..self.fill]), self.bytes);
             self.fill = 0;
+        }
+        if is_stop {
+            self.sink.stop();
+        }
+    }
+
+    #[inline]
+    fn piece(&mut self, digest: u64, end: u64) {
+        self.sink.piece(digest, end);
+        if self.plain {
+            self.sink.cut();
         }
     }
 
@@ -249,14 +364,14 @@ impl<S: Sink> Cutter<S> {
             let (head, rest) = bytes.split_at(CHUNK_BYTES - self.fill);
             self.buffer[self.fill..CHUNK_BYTES].copy_from_slice(head);
             self.bytes += head.len() as u64;
-            self.sink.piece(digest(&self.buffer[..CHUNK_BYTES]), self.bytes);
+            self.piece(digest(&self.buffer[..CHUNK_BYTES]), self.bytes);
             bytes = rest;
         }
         let (chunks, rest) = bytes.as_chunks::<CHUNK_BYTES>();
         self.sink.expect(chunks.len());
         for chunk in chunks {
             self.bytes += CHUNK_BYTES as u64;
-            self.sink.piece(digest(chunk), self.bytes);
+            self.piece(digest(chunk), self.bytes);
         }
         self.buffer[..rest.len()].copy_from_slice(rest);
         self.fill = rest.len();
@@ -268,21 +383,16 @@ impl ChainBuilder {
     /// A chain for one model and cache salt. Nothing of another model or salt can ever match it.
     #[must_use]
     pub fn new(model: &str, cache_salt: Option<&str>) -> Self {
-        Self::onto(Links {
-            link: root(DOMAIN, model, cache_salt),
-            parent: None,
-            goes_on: false,
-            chain: Chain::new(),
-        })
+        let root = root(DOMAIN, model, cache_salt);
+        Self::onto(Links::after(root, 0, None, false, Chain::new()))
     }
 
     /// Starts over for another request, keeping the memory.
     pub fn restart(&mut self, model: &str, cache_salt: Option<&str>) {
         self.reset();
-        self.sink.link = root(DOMAIN, model, cache_salt);
-        self.sink.parent = None;
-        self.sink.goes_on = false;
-        self.sink.chain.clear();
+        let mut chain = std::mem::take(&mut self.sink.chain);
+        chain.clear();
+        self.sink = Links::after(root(DOMAIN, model, cache_salt), 0, None, false, chain);
     }
 
     /// The keys so far: those of complete chunks and ended messages.
@@ -317,10 +427,10 @@ impl ChainBuilder {
     #[must_use]
     pub fn reply(&self) -> Self {
         let links = Links {
-            link: self.sink.link,
             parent: self.sink.chain.last().or(self.sink.parent),
             goes_on: self.open,
             chain: Chain::new(),
+            ..self.sink
         };
         self.continued(links, self.bytes)
     }
@@ -333,6 +443,7 @@ impl<S: Sink> Cutter<S> {
             sink: links,
             bytes,
             open: self.open,
+            plain: self.plain,
             pending: None,
             fill: self.fill,
             buffer: self.buffer,
@@ -345,6 +456,20 @@ impl<S: Sink> Cutter<S> {
 }
 
 impl Pieces {
+    /// Keys that the pieces make after `before` bytes, and ends of messages among them, what is open included.
+    fn counts(&self, before: u64) -> (usize, usize) {
+        let (mut start, mut keys, mut stops) = (before, 0, 0);
+        for piece in &self.sink.0 {
+            let end = before + piece.end();
+            if piece.is(CUT | STOP) || end - start >= key_bytes(start) {
+                (start, keys) = (end, keys + 1);
+            }
+            stops += usize::from(piece.is(STOP));
+        }
+        let open = usize::from(before + self.bytes > start);
+        (keys + open, stops + open)
+    }
+
     /// No pieces.
     #[must_use]
     pub fn new() -> Self {
@@ -371,10 +496,10 @@ impl Pieces {
     pub fn extend_from(&mut self, more: &Self) {
         self.end_message();
         let before = self.bytes;
-        let pieces = more.sink.0.iter();
-        self.sink
-            .0
-            .extend(pieces.map(|&(digest, end)| (digest, before + end)));
+        self.sink.0.extend(more.sink.0.iter().map(|&piece| Digest {
+            end: piece.end + (before << 2),
+            ..piece
+        }));
         self.bytes += more.bytes;
     }
 
@@ -391,32 +516,31 @@ impl Pieces {
     /// Allocates the chain, exactly as large as it is, and nothing else.
     #[must_use]
     pub fn rooted(&mut self, before: &Self, model: &str, cache_salt: Option<&str>) -> (Chain, ChainBuilder) {
-        let last = usize::from(self.fill > 0);
-        let mut links = Links {
-            link: root(DOMAIN, model, cache_salt),
-            parent: None,
-            goes_on: false,
-            chain: Chain::with_room(before.sink.0.len() + self.sink.0.len() + last),
-        };
-        before
-            .sink
-            .0
-            .iter()
-            .for_each(|&(digest, end)| links.piece(digest, end));
-        let own = self.sink.0.iter();
-        own.for_each(|&(digest, end)| links.piece(digest, before.bytes + end));
+        let bytes = before.bytes + self.bytes;
+        let (first, own) = (before.counts(0), self.counts(before.bytes));
+        let room = Chain::with_room(first.0 + own.0, first.1 + own.1);
+        let mut links = Links::after(root(DOMAIN, model, cache_salt), 0, None, false, room);
+        for &piece in &before.sink.0 {
+            links.take(piece, 0);
+        }
+        for &piece in &self.sink.0 {
+            links.take(piece, before.bytes);
+        }
         // Before the end: a plain prompt's last, short chunk is not a part of the next prompt, which goes on within it.
         let reply = Links {
-            link: links.link,
             parent: links.chain.last(),
             goes_on: self.open,
             chain: Chain::new(),
+            ..links
         };
-        let reply = self.continued(reply, before.bytes + self.bytes);
-        if self.fill > 0 {
-            self.end_message();
-            let &(digest, end) = self.sink.0.last().unwrap_or(&(0, 0));
-            links.piece(digest, before.bytes + end);
+        let reply = self.continued(reply, bytes);
+        let (closed, is_plain) = (self.sink.0.len(), self.plain);
+        self.end_message();
+        for &piece in &self.sink.0[closed..] {
+            links.take(piece, before.bytes);
+        }
+        if !is_plain {
+            links.stop();
         }
         (links.chain, reply)
     }

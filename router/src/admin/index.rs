@@ -61,7 +61,7 @@ enum Order {
 /// Prefixes.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Shown {
-    /// Distinct keys (pieces of prompts of some 256 bytes, or an engine's blocks) that any worker holds.
+    /// Distinct keys (pieces of prompts of 256 bytes to 4 KB, or an engine's blocks) that any worker holds.
     keys: u64,
     /// The same, counted once for each worker.
     entries: u64,

@@ -48,11 +48,23 @@ impl Conversations {
         if let Some(&same) = self.prompts.lock().get(&last) {
             return Some(same);
         }
-        // A long prompt has thousands of keys, and whoever begins a conversation has none that is known.
-        let continued = chain.hashes().rchunks(AT_ONCE).find_map(|keys| {
-            let mut prompts = self.prompts.lock();
-            keys.iter().rev().find_map(|key| prompts.pop(key))
-        });
+        // Of messages a prompt or a reply ends with one, and only a plain prompt goes on within its text. That has thousands
+        // of keys if it is long, and whoever begins a conversation has none that is known.
+        let mut prompts = None;
+        let mut pop = |at: usize, key: PrefixHash| {
+            if at.is_multiple_of(AT_ONCE) {
+                prompts = None;
+            }
+            prompts.get_or_insert_with(|| self.prompts.lock()).pop(&key)
+        };
+        let continued = if chain.is_text() {
+            let keys = chain.hashes().iter().rev().enumerate();
+            keys.into_iter().find_map(|(at, &key)| pop(at, key))
+        } else {
+            let ends = chain.message_ends().rev().enumerate();
+            ends.into_iter().find_map(|(at, (key, _))| pop(at, key))
+        };
+        drop(prompts);
         let mut prompts = self.prompts.lock();
         // The same prompt may have been asked again meanwhile; who found what it continues is right.
         let conversation = continued.or_else(|| prompts.get(&last).copied());
@@ -173,6 +185,33 @@ mod tests {
             text.extend([b'a' + turns; 256]);
             assert_eq!(turn(&known, &mut text, &[b'r'; 512]), begun, "turn {turns}");
         }
+    }
+
+    #[test]
+    fn a_chat_is_one_conversation_from_its_first_message_on() {
+        let known = Conversations::default();
+        let chat = |messages: &[&str]| {
+            let mut builder = ChainBuilder::new("m", None);
+            for text in messages {
+                builder.begin_message("user");
+                builder.push(text.as_bytes());
+                builder.end_message();
+            }
+            builder.into_chain()
+        };
+        let long = "x".repeat(70_000);
+        let begun = known.of(&chat(&["hi"])).unwrap();
+        let mut messages = vec!["hi"];
+        for added in [1, 2, AT_ONCE, 3] {
+            messages.push(&long);
+            messages.extend(vec!["go on"; added]);
+            assert_eq!(known.of(&chat(&messages)), Some(begun), "{added}");
+        }
+        assert_ne!(
+            known.of(&chat(&["hi", "there"])),
+            Some(begun),
+            "it went on otherwise"
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use policy::ids::PrefixHash;
 
 use super::Counted;
 use super::models::Ratio;
-use super::scale::{Scale, short_ends};
+use super::scale::Scale;
 
 /// Text keys whose end is known in tokens: two or three for each turn.
 const PLACES: NonZeroUsize = NonZeroUsize::new(200_000).unwrap();
@@ -62,14 +62,14 @@ impl Places {
         scale.read(chain, ratio, |key| places.peek(&key).copied());
     }
 
-    /// A worker counted a turn.
-    pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) {
+    /// A worker counted a turn. Returns where its prompt's keys are now.
+    pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) -> Scale {
         let mut places = self.0.write();
         if let Some(last) = turn.prompt.last() {
             places.put(last, Place::Counted(turn.prompt_tokens));
         }
         let scale = Scale::of(turn.prompt, ratio, |key| places.peek(&key).copied());
-        for (key, end) in short_ends(turn.prompt) {
+        for (key, end) in turn.prompt.message_ends() {
             match places.peek_mut(&key) {
                 None => {
                     places.put(key, Place::Guessed(scale.tokens(end)));
@@ -89,6 +89,7 @@ impl Places {
                 places.put(last, Place::Tip { total, ended });
             }
         }
+        scale
     }
 
     /// A message's end lies within the block after `cached` tokens. Returns how many more tokens that is than were

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use policy::fingerprint::{CHUNK_BYTES, Chain};
+use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
 
 use super::models::Ratio;
@@ -58,17 +58,6 @@ impl Default for Scale {
     }
 }
 
-/// The keys of a chain that end before their chunk was full, and where. Messages end so, and only then can a key have a
-/// place.
-pub(super) fn short_ends(chain: &Chain) -> impl Iterator<Item = (PrefixHash, u64)> {
-    let mut before = 0;
-    let ends = chain.hashes().iter().zip(chain.ends());
-    ends.filter_map(move |(&key, &end)| {
-        let length = end - std::mem::replace(&mut before, end);
-        (length != CHUNK_BYTES as u64).then_some((key, end))
-    })
-}
-
 impl Scale {
     /// Of a chain whose ends are tokens.
     #[must_use]
@@ -93,8 +82,13 @@ impl Scale {
         let pins = &mut self.pins;
         pins.clear();
         // A table of many conversations fits no processor's cache. Asked with nothing in between, its misses overlap.
-        std::hint::black_box(short_ends(chain).filter(|&(key, _)| place(key).is_some()).count());
-        for (key, bytes) in short_ends(chain) {
+        std::hint::black_box(
+            chain
+                .message_ends()
+                .filter(|&(key, _)| place(key).is_some())
+                .count(),
+        );
+        for (key, bytes) in chain.message_ends() {
             let Some(place) = place(key) else { continue };
             let pin = match place {
                 Place::Counted(tokens) => Pin {

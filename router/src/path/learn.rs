@@ -350,8 +350,9 @@ impl Flight {
         }
     }
 
-    /// The worker computed the prompt: it holds it, and the reply as far as it came.
-    fn settle(&mut self, hold: Hold, usage: Option<Usage>) {
+    /// The worker computed the prompt: it holds it, and the reply as far as it came. `places` is where the prompt's keys are,
+    /// if that was counted.
+    fn settle(&mut self, hold: Hold, usage: Option<Usage>, places: Option<Scale>) {
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = self.extent;
         let worker = self.worker().id;
         let reply = self.reply.as_ref();
@@ -370,8 +371,7 @@ impl Flight {
         });
         // An engine caches full blocks, and never computes the last token of an answer.
         let held = |tokens: u64| full_blocks(self.worker(), tokens.min(total.0.saturating_sub(1)));
-        let places = (counted.is_some() && matches!(self.extent, Extent::Bytes(_)))
-            .then(|| self.app.knowledge.places(&self.model, &self.prompt));
+        let places = places.filter(|_| counted.is_some());
         self.app.knowledge.update(worker, |residency| {
             if let Some(places) = &places {
                 let tokens = places.rising();
@@ -455,7 +455,8 @@ impl Flight {
         Tokens((self.predicted_cached.as_f64() * share).round() as u64).min(prompt)
     }
 
-    fn learn_usage(&self, usage: Usage) {
+    /// Returns where the prompt's keys are, now that it is counted.
+    fn learn_usage(&self, usage: Usage) -> Option<Scale> {
         let worker = self.worker();
         if let Extent::Bytes(bytes) = self.extent {
             self.app
@@ -497,37 +498,39 @@ impl Flight {
                 self.app.metrics.mirror_corrected(worker.name());
             }
         }
-        self.place(usage);
+        self.place(usage)
     }
 }
 
 impl Flight {
     /// The worker counted the tokens of prompt and reply, so their keys' places are known.
-    fn place(&self, usage: Usage) {
+    fn place(&self, usage: Usage) -> Option<Scale> {
         if !matches!(self.extent, Extent::Bytes(_)) {
-            return;
+            return None;
         }
         let (knowledge, worker) = (&self.app.knowledge, self.worker());
-        knowledge.turn_over(&Counted {
-            model: &self.model,
-            worker: worker.id,
-            session: self
-                .session
-                .as_ref()
-                .map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
-            since: self.blocks_told.unwrap_or(u64::MAX),
-            prompt: &self.prompt,
-            reply: self
-                .reply
-                .as_ref()
-                .filter(|_| !self.is_several())
-                .map(|reply| (reply.parent(), reply.chain())),
-            goes_on: self.reply.as_ref().is_some_and(ChainBuilder::goes_on),
-            cached: usage.cached,
-            prompt_tokens: usage.prompt,
-            reply_tokens: usage.completion,
-            ended: self.seen.is_some_and(|seen| seen.finish == Finish::Stop),
-        });
+        Some(
+            knowledge.turn_over(&Counted {
+                model: &self.model,
+                worker: worker.id,
+                session: self
+                    .session
+                    .as_ref()
+                    .map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
+                since: self.blocks_told.unwrap_or(u64::MAX),
+                prompt: &self.prompt,
+                reply: self
+                    .reply
+                    .as_ref()
+                    .filter(|_| !self.is_several())
+                    .map(|reply| (reply.parent(), reply.chain())),
+                goes_on: self.reply.as_ref().is_some_and(ChainBuilder::goes_on),
+                cached: usage.cached,
+                prompt_tokens: usage.prompt,
+                reply_tokens: usage.completion,
+                ended: self.seen.is_some_and(|seen| seen.finish == Finish::Stop),
+            }),
+        )
     }
 }
 
@@ -647,9 +650,7 @@ impl Drop for Flight {
         self.reply = self.passing.take().and_then(reply::Reply::finish);
         let seen = self.seen.unwrap_or_default();
         let usage = seen.usage;
-        if let Some(usage) = usage {
-            self.learn_usage(usage);
-        }
+        let places = usage.and_then(|usage| self.learn_usage(usage));
         self.settle_charge(usage);
         let computed = self.started && self.outcome != Outcome::ClientError && self.endpoint.generates();
         if let Some(hold) = self.hold.take() {
@@ -659,7 +660,7 @@ impl Drop for Flight {
                     let knowledge = &self.app.knowledge;
                     knowledge.answered(&self.prompt, reply);
                 }
-                self.settle(hold, usage);
+                self.settle(hold, usage, places);
             } else {
                 self.app
                     .knowledge

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"tailrout";
 /// Raised whenever a reader of the one before would misread it, or its keys name other prompts than they did.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const NONE: u32 = u32::MAX;
 
 /// What a snapshot holds.
