@@ -131,7 +131,8 @@ async fn answer(
         Route::Models => Ok(models::list(app)),
         Route::Model(name) => models::one(app, &name),
         Route::Server => Ok(server_options()),
-        Route::Tunnel => tunnel::open(app, request, (place(app)?, deadline)).await,
+        // What most requests are not is boxed, so that they do not carry room for it.
+        Route::Tunnel => Box::pin(tunnel::open(app, request, (place(app)?, deadline))).await,
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
             let receiving = Trail::of(&head.extensions).begin(Stage::Receive);
@@ -140,7 +141,7 @@ async fn answer(
             turn(app, endpoint, &head, body, (caller, place(app)?, deadline)).await
         }
         Route::Upload(_) | Route::Kept(_) | Route::Other => {
-            relay(app, &route, request, caller, deadline).await
+            Box::pin(relay(app, &route, request, caller, deadline)).await
         }
     }
 }

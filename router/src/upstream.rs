@@ -41,6 +41,8 @@ use self::exchange::Failed;
 
 /// What is read at once.
 const READ_BYTES: usize = 64 * 1024;
+/// A body of at most so much is written together with its head: to copy it costs less than the system takes for a list of two.
+const SMALL_BODY_BYTES: usize = 4096;
 /// Idle connections that are kept to a worker.
 const MAX_IDLE: usize = 1024;
 
@@ -159,8 +161,11 @@ impl Origin {
     pub fn send(self: &Arc<Self>, request: Request<Bytes>) -> Reply {
         let origin = Arc::clone(self);
         Reply(Box::pin(async move {
-            let head = head::write(&request, &origin.authority);
-            let body = request.into_body();
+            let mut head = head::write(&request, &origin.authority);
+            let mut body = request.into_body();
+            if body.len() <= SMALL_BODY_BYTES {
+                head.extend_from_slice(&std::mem::take(&mut body));
+            }
             loop {
                 let kept = origin.take();
                 let is_kept = kept.is_some();

@@ -99,7 +99,8 @@ pub async fn deliver(errand: Errand<'_>, place: &mut Option<Place>) -> Result<Re
         }
         ledger.tried.push(choice.worker.id);
         let (sent, head) = match app.config.failure.hedge_after {
-            Some(after) if has_alternative => hedge::race(&errand, sent, after, &mut ledger).await,
+            // Boxed: hardly anybody hedges, and each request would carry room for a second attempt.
+            Some(after) if has_alternative => Box::pin(hedge::race(&errand, sent, after, &mut ledger)).await,
             _ => sent.wait().await,
         };
         let worker = sent.worker_name();

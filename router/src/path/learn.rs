@@ -166,9 +166,9 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// The attempt goes out: its work and its prefix count from here on.
+    /// The attempt goes out: its work and its prefix count from here on. Boxed: it is large, and handed on many times.
     #[must_use]
-    pub fn start(app: &Arc<App>, turn: &Turn, choice: &Choice, pass: Pass, charged: Charged) -> Self {
+    pub fn start(app: &Arc<App>, turn: &Turn, choice: &Choice, pass: Pass, charged: Charged) -> Box<Self> {
         let terms = choice.decision.chosen();
         let worker = &choice.worker;
         let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
@@ -184,7 +184,7 @@ impl Flight {
                 residency.sent(worker.id, chain, |end| full_blocks(worker, tokens(end)))
             })
         };
-        Self {
+        Box::new(Self {
             app: Arc::clone(app),
             in_flight,
             hold,
@@ -232,7 +232,7 @@ impl Flight {
             account: Account::open(app, turn, choice),
             trace: turn.trace,
             streamed: false,
-        }
+        })
     }
 
     /// What is found out of it is noted there as well.
@@ -303,7 +303,7 @@ impl Flight {
 
     /// The attempt ended; what is not said here counts as the client having left. Only a reply that is `complete` can be
     /// found again.
-    pub fn end(mut self, outcome: Outcome, seen: Option<Seen>, complete: bool) {
+    pub fn end(mut self: Box<Self>, outcome: Outcome, seen: Option<Seen>, complete: bool) {
         self.outcome = outcome;
         self.seen = seen;
         // Where usage comes with each token, what was cached comes with the last: a cut stream's silence says nothing.
@@ -334,7 +334,7 @@ impl Flight {
     }
 
     /// The worker did not begin: the request may go elsewhere.
-    pub fn not_reached(mut self) {
+    pub fn not_reached(mut self: Box<Self>) {
         self.outcome = Outcome::NotReached;
     }
 

@@ -27,7 +27,7 @@ pub struct Tap {
     first: Option<Frame<Bytes>>,
     inner: Answer,
     watch: Watch,
-    flight: Option<Flight>,
+    flight: Option<Box<Flight>>,
     /// The outcome if all of it passes.
     outcome: Outcome,
     watchdog: Watchdog,
@@ -53,7 +53,7 @@ impl Tap {
     pub fn new(
         (first, inner): (Option<Frame<Bytes>>, Answer),
         watch: Watch,
-        (flight, leg): (Flight, Leg),
+        (flight, leg): (Box<Flight>, Leg),
         outcome: Outcome,
         watchdog: Watchdog,
     ) -> Self {
@@ -103,7 +103,7 @@ impl Tap {
     }
 
     /// What happened is applied, and written down.
-    fn settle(&self, flight: Flight, outcome: Outcome, complete: bool) {
+    fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
         let _within = self.span.enter();
         let seen = self.watch.seen();
         self.leg.end(outcome.as_str(), Some(seen));
@@ -130,7 +130,10 @@ impl Tap {
         self.outcome == Outcome::Ok
             && self.watch.is_stream()
             && !(self.watch.complete || self.watch.finished)
-            && self.flight.as_ref().is_some_and(Flight::is_ended_by_done)
+            && self
+                .flight
+                .as_ref()
+                .is_some_and(|flight| flight.is_ended_by_done())
     }
 
     /// Its time is up.

@@ -35,8 +35,6 @@ use crate::path::arrival::{self, Peer};
 
 /// Room above the configured header limit within which the answer to headers that are too large is the router's own.
 const HEADER_SLACK: usize = 256 * 1024;
-/// Most header fields of a request.
-const MAX_HEADERS: usize = 512;
 /// Time for a connection that is cut to say so.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 /// Rest after an accept that failed for want of file descriptors.
@@ -99,7 +97,7 @@ fn builder(app: &App) -> Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_headers(MAX_HEADERS)
+        // At most 100 header fields, hyper's own limit: for more, each head would be read into memory that is asked for first.
         // A token leaves as a chunk's size, itself and a line break: to put them together costs less than a list of them.
         .writev(false)
         .max_buf_size(headers);

@@ -95,8 +95,13 @@ impl Exchange<'_> {
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !(self.head.is_empty() && self.body.is_empty()) && self.broken.is_none() {
-            let parts = [IoSlice::new(self.head), IoSlice::new(self.body)];
-            let mut written = ready!(Pin::new(&mut *self.stream).poll_write_vectored(cx, &parts))?;
+            let stream = Pin::new(&mut *self.stream);
+            let written = if self.body.is_empty() {
+                stream.poll_write(cx, self.head)
+            } else {
+                stream.poll_write_vectored(cx, &[IoSlice::new(self.head), IoSlice::new(self.body)])
+            };
+            let mut written = ready!(written)?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

@@ -34,11 +34,11 @@ pub(super) enum Unreadable {
     Switched,
 }
 
-/// The head of `request` to `host`, with the length of its body.
+/// The head of `request` to `host`, with the length of its body; there is room for a small one after it.
 pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
     let target = request.uri().path_and_query();
     let target = target.map_or("/", |target| target.as_str());
-    let mut head = Vec::with_capacity(512);
+    let mut head = Vec::with_capacity(1024);
     for part in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
         head.extend_from_slice(part.as_bytes());
     }

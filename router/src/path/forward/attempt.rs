@@ -27,7 +27,7 @@ use crate::upstream::{self, Reply};
 
 /// A turn that was sent to a worker. Dropping it cancels it there at once.
 pub(super) struct Sent {
-    flight: Flight,
+    flight: Box<Flight>,
     reply: Reply,
     /// The head of the answer, while its first piece is waited for.
     head: Option<Response<upstream::Answer>>,
@@ -65,7 +65,7 @@ impl Head {
 pub(super) struct Answer {
     pub(super) response: Response<upstream::Answer>,
     pub(super) first: Option<Frame<Bytes>>,
-    pub(super) flight: Flight,
+    pub(super) flight: Box<Flight>,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
     pub(super) leg: Leg,
@@ -245,7 +245,7 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     }
 }
 
-fn lost_one((flight, leg): (Flight, &Leg), lost: Lost, again: bool) -> Verdict {
+fn lost_one((flight, leg): (Box<Flight>, &Leg), lost: Lost, again: bool) -> Verdict {
     let outcome = if lost == Lost::MayHaveBegun {
         Outcome::WorkerError
     } else {

@@ -65,7 +65,7 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
     let fleet = fleet().await;
     let pad = |count: usize| format!("x-pad: {}", "p".repeat(count));
     let (pad_router, pad_hyper) = (pad(MAX_HEAD + 1), pad(MAX_HEAD + 512 * 1024));
-    let many: Vec<String> = (0..600).map(|i| format!("x-{i}: 1")).collect();
+    let many: Vec<String> = (0..101).map(|i| format!("x-{i}: 1")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let long = |count: usize| request(&format!("GET /{}", "u".repeat(count)), &[], "");
     let unknown_model = json!({ "model": "gpt-\"17\"", "messages": [] }).to_string();
