@@ -3,6 +3,8 @@
 
 mod worker;
 
+use std::collections::BTreeMap;
+
 pub use worker::WorkerDocument;
 
 use schemars::{JsonSchema, Schema as Written, SchemaGenerator};
@@ -93,23 +95,47 @@ fn node(json: &Json) -> Node {
 
 /// A policy and all of its weights: what the admin port shows and takes. Keys and ranges are those of `[routing]`, but
 /// none may be left out: a weight that somebody forgot would otherwise change.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyDocument {
     policy: policy::route::PolicyName,
     kappa_max: f64,
     weights: written::Weights,
     cache_aware: written::CacheAware,
+    classes: BTreeMap<String, written::Override>,
+    named: BTreeMap<String, written::Override>,
 }
 
 impl PolicyDocument {
-    /// As the choice takes it.
-    #[must_use]
-    pub fn settings(&self) -> policy::route::Settings {
-        policy::route::Settings {
+    /// As the choice takes it, where turns are of these classes. `key` is where the document stands.
+    ///
+    /// # Errors
+    /// Overrides for turns that there cannot be.
+    pub fn settings(
+        &self,
+        key: &str,
+        classes: &[checked::Class],
+    ) -> Result<policy::route::Settings, Problems> {
+        let settings = policy::route::Settings {
             policy: self.policy,
             weights: checked::weights(self.weights),
             kappa_max: self.kappa_max,
             cache_aware: checked::cache_aware(self.cache_aware),
+            classes: checked::overrides(&self.classes),
+            named: checked::overrides(&self.named),
+        };
+        let mut problems = Problems::default();
+        for (path, what, hint) in checked::misnamed(&settings.classes, &settings.named, classes) {
+            problems.push(Problem {
+                origin: Origin::Nowhere,
+                path: format!("{key}.{path}"),
+                what,
+                hint,
+            });
+        }
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(problems)
         }
     }
 }
@@ -122,7 +148,10 @@ impl JsonSchema for PolicyDocument {
     fn json_schema(generator: &mut SchemaGenerator) -> Written {
         let routing = written::Routing::json_schema(generator).to_value();
         let of_routing = |key: &str| routing.pointer(&format!("/properties/{key}")).cloned();
+        let overrides = |key: &str| of_routing(key).map(without_default);
         let parts = [
+            ("classes", overrides("classes")),
+            ("named", overrides("named")),
             ("policy", of_routing("policy")),
             ("kappa_max", of_routing("kappa_max")),
             (
@@ -148,6 +177,14 @@ impl JsonSchema for PolicyDocument {
         let schema = whole(schema.to_value());
         Written::try_from(schema).unwrap_or_default()
     }
+}
+
+/// A section that may be empty but not left out.
+fn without_default(mut schema: Json) -> Json {
+    if let Some(entries) = schema.as_object_mut() {
+        entries.remove("default");
+    }
+    schema
 }
 
 /// A section none of whose keys may be left out, nor any be added.

@@ -31,8 +31,8 @@ pub mod written;
 
 pub use checked::{
     Admin, Admission, Audit, Capture, Class, Config, Explain, Failure, Health, Hints, Http, Identity,
-    IndexConfig, Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Routing, Secret,
-    Server, ServerTls, Snapshot, Tls, Token, Traces, Worker, WorkersTls, level_problem,
+    IndexConfig, Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Requests,
+    Routing, Secret, Server, ServerTls, Snapshot, Tls, Token, Traces, Worker, WorkersTls, level_problem,
 };
 pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
 pub use load::{LoadError, Sources, load, load_file, load_routing};
@@ -41,7 +41,7 @@ pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, Weights};
 pub use problem::{Origin, Problem, Problems};
 pub use schema::schema;
-pub use written::{CachePolicy, Dialect, Forwarded, LogFormat, OtlpProtocol, Priority, Role};
+pub use written::{CachePolicy, Dialect, Forwarded, LogFormat, OtlpProtocol, Priority, Role, WeightName};
 
 /// A complete, commented configuration file: every key, each with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");

@@ -52,9 +52,13 @@ fn section(page: &mut String, schema: Schema<'_>, path: &str) {
     }
     for (key, property) in sections {
         let path = join(path, key);
-        let (heading, inner) = match property.items() {
-            Some(item) => (format!("[[{path}]]"), item),
-            None => (format!("[{path}]"), property),
+        let (path, inner) = match property.values() {
+            Some(values) => (format!("{path}.NAME"), values),
+            None => (path, property.items().unwrap_or(property)),
+        };
+        let heading = match property.items() {
+            Some(_) => format!("[[{path}]]"),
+            None => format!("[{path}]"),
         };
         let _ = writeln!(page, "\n## `{heading}`\n\n{}", meaning(property));
         section(page, inner, &path);

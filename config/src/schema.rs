@@ -91,6 +91,15 @@ impl<'a> Schema<'a> {
             .map(|(_, schema)| schema)
     }
 
+    /// What every entry is, of a section whose keys are names that the operator gives.
+    pub(crate) fn values(self) -> Option<Schema<'a>> {
+        let here = self
+            .keyword("additionalProperties")
+            .filter(|values| values.is_object())?;
+        let root = self.root;
+        Some(Schema { root, here })
+    }
+
     pub(crate) fn required(self) -> impl Iterator<Item = &'a str> {
         strings(self.keyword("required"))
     }

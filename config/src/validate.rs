@@ -59,8 +59,21 @@ fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Pr
             hint: None,
         });
     }
+    if let Some(most) = bound(schema, "maxProperties").filter(|most| entries.len() as f64 > *most) {
+        let what = format!("expected at most {most} entries, found {}", entries.len());
+        problems.push(Problem {
+            origin,
+            path: path.to_owned(),
+            what,
+            hint: None,
+        });
+        entries.clear();
+    }
     entries.retain(|key, entry| {
         let path = join(path, key);
+        if let Some(values) = schema.values() {
+            return validate(entry, values, &path, problems);
+        }
         if let Some(property) = schema.property(key) {
             return validate(entry, property, &path, problems);
         }

@@ -32,7 +32,7 @@ pub use learning::{Hints, Index, Learning};
 pub use limits::Limits;
 pub use objective::{Class, Objective};
 pub use output::{Capture, Explain, Log, LogFormat};
-pub use routing::{CacheAware, Routing, Weights};
+pub use routing::{CacheAware, Override, OwnWeights, Requests, Routing, WeightName, Weights};
 pub use server::Server;
 pub use tls::{Tls, WorkersTls};
 pub use traces::{OtlpProtocol, Traces};

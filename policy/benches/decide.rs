@@ -54,6 +54,8 @@ fn decisions(criterion: &mut Criterion) {
                         last_worker: Some(WorkerId(3)),
                         conversation: Some(ConversationId(sequence)),
                         head: Some(PrefixHash(sequence)),
+                        class: "",
+                        ask: None,
                     };
                     decide(&snapshot, &turn)
                 });

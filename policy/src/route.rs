@@ -15,6 +15,7 @@ mod due;
 pub mod hold;
 mod least_loaded;
 mod least_ttft;
+mod overrides;
 mod power_of_two;
 mod prefix_hash;
 mod random;
@@ -28,6 +29,7 @@ mod tests;
 use serde::Serialize;
 
 pub use due::due;
+pub use overrides::{Ask, Overridden, Override, Overrides, OwnWeights};
 pub use settings::{CacheAware, PolicyName, Settings, UnknownPolicy, Weights};
 
 use crate::cost::PrefillCost;
@@ -81,6 +83,10 @@ pub struct Turn<'a> {
     pub conversation: Option<ConversationId>,
     /// A key of how the prompt begins, for `prefix_hash`; without one that policy does the same.
     pub head: Option<PrefixHash>,
+    /// The class of its objective, for [`Settings::classes`]; empty if it is of none.
+    pub class: &'a str,
+    /// What its request asks for.
+    pub ask: Option<Ask<'a>>,
 }
 
 /// One worker's score, term by term. Costs in milliseconds.
@@ -169,8 +175,10 @@ impl Reason {
 pub struct Decision {
     /// The snapshot's sequence number.
     pub sequence: u64,
-    /// The policy in force.
+    /// The policy that made it.
     pub policy: PolicyName,
+    /// Which overrides of everybody's settings acted.
+    pub overridden: Overridden,
     /// Which of its rules decided.
     pub reason: Reason,
     /// Index of the chosen worker in `terms`.
@@ -196,7 +204,16 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
         .enumerate()
         .map(|(i, worker)| base_terms(worker, i, turn))
         .collect();
-    let policy = snapshot.settings.policy;
+    let own = snapshot.settings.for_turn(turn.class, turn.ask);
+    let (settings, overridden) = match &own {
+        Some((own, by)) => (own, *by),
+        None => (snapshot.settings, Overridden::default()),
+    };
+    let snapshot = &Snapshot {
+        settings,
+        ..*snapshot
+    };
+    let policy = settings.policy;
     let reason = match policy {
         PolicyName::Tail => tail::score(snapshot, turn, &mut terms),
         PolicyName::RoundRobin => round_robin::score(snapshot, &mut terms),
@@ -213,6 +230,7 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
     Some(Decision {
         sequence: snapshot.sequence,
         policy,
+        overridden,
         reason,
         chosen,
         terms,

@@ -47,6 +47,8 @@ pub struct Made<'a> {
     pub held: Millis,
     /// Tokens of its prompt.
     pub prompt: Tokens,
+    /// What its request asks for, as it was written.
+    pub asked: &'a str,
     /// The decision.
     pub decision: &'a Decision,
 }

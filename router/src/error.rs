@@ -36,6 +36,9 @@ pub enum ApiError {
         /// The models that are served.
         known: String,
     },
+    /// It asks for a policy that it cannot have.
+    #[error("the header x-tailroute-policy {0}")]
+    UnfitPolicy(String),
     /// Nothing lives at this path.
     #[error("there is nothing at this path")]
     NotFound,
@@ -119,7 +122,9 @@ impl ApiError {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::MalformedJson(_) | Self::MalformedHttp | Self::BodyCutShort => StatusCode::BAD_REQUEST,
+            Self::MalformedJson(_) | Self::MalformedHttp | Self::BodyCutShort | Self::UnfitPolicy(_) => {
+                StatusCode::BAD_REQUEST
+            }
             Self::UnknownModel { .. } | Self::NotFound | Self::UnknownResponse => StatusCode::NOT_FOUND,
             Self::Unsalted { .. } => StatusCode::FORBIDDEN,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -148,6 +153,7 @@ impl ApiError {
             Self::MalformedHttp => "malformed_http",
             Self::BodyCutShort => "body_cut_short",
             Self::UnknownModel { .. } => "model_not_found",
+            Self::UnfitPolicy(_) => "invalid_policy_header",
             Self::NotFound => "not_found",
             Self::UnknownResponse => "response_not_found",
             Self::Unsalted { .. } => "not_isolated",

@@ -6,6 +6,7 @@
 pub mod account;
 pub mod admit;
 pub mod arrival;
+pub mod ask;
 pub mod choose;
 pub mod client_body;
 pub mod fingerprint;
@@ -42,6 +43,7 @@ use tokio::time::Instant;
 
 use self::admit::{Endpoint, Route};
 use self::arrival::{Arrival, Peer};
+use self::ask::Asked;
 use self::choose::Turn;
 use self::client_body::ClientBody;
 use self::forward::{Deadline, Errand, Wanted};
@@ -208,7 +210,9 @@ async fn turn(
     let arrived = app.clock.now();
     let trail = Trail::of(&head.extensions);
     let parsing = trail.begin(Stage::Parse);
-    let turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
+    let asked = Asked::of(app, &head.extensions)?;
+    let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
+    turn.asked = asked;
     drop(parsing);
     trail.turn(&turn);
     let waiting = trail.begin(Stage::Wait);

@@ -276,6 +276,8 @@ fn looks(path: &Path) -> Option<Looks> {
 pub struct Live {
     /// What has to be met.
     pub objective: config::Objective,
+    /// What turns may ask for.
+    pub requests: config::Requests,
     /// Bounds.
     pub limits: config::Limits,
     /// Files that the configuration names, and that are read again with it.
@@ -293,6 +295,7 @@ impl Live {
         let keys = keys.chain(traces.flat_map(|traces| &traces.headers_file));
         Self {
             objective: config.objective.clone(),
+            requests: config.routing.requests.clone(),
             limits: config.limits.clone(),
             files: config.tls.files().into_iter().chain(keys).cloned().collect(),
         }

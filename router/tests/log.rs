@@ -79,9 +79,32 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
         let level = json!({ "level": "warn,tailroute::path=debug", "reason": "a test" });
         let (status, now) = call(admin, Method::PUT, "/admin/v1/log", &level).await.unwrap();
         assert_eq!((status, &now["level"]), (200, &level["level"]), "{now}");
-        let wrong = json!({ "level": "loud" });
-        let (status, problem) = call(admin, Method::PUT, "/admin/v1/log", &wrong).await.unwrap();
-        assert_eq!(status, 422, "{problem}");
+        for (wrong, field) in [
+            (json!({ "level": "loud", "reason": "a test" }), "level"),
+            // As any other change: it is written down who made it and why.
+            (json!({ "level": "info" }), "reason"),
+        ] {
+            let (status, problem) = call(admin, Method::PUT, "/admin/v1/log", &wrong).await.unwrap();
+            assert_eq!(
+                (status, &problem["errors"][0]["field"]),
+                (422, &json!(field)),
+                "{problem}"
+            );
+        }
+        let (_, audit) = call(admin, Method::GET, "/admin/v1/audit", &json!(null))
+            .await
+            .unwrap();
+        let made = audit["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["outcome"] == "applied");
+        let made = made.unwrap();
+        assert_eq!(
+            (&made["action"], &made["why"]),
+            (&json!("log.put"), &json!("a test")),
+            "{audit}"
+        );
         let (_, now) = call(admin, Method::GET, "/admin/v1/log", &json!(null))
             .await
             .unwrap();

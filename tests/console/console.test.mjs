@@ -208,6 +208,26 @@ flow('a weight is changed with the keyboard alone', 'weights', {}, async (page) 
   assert.deepEqual({ ...after.settings.weights, locality: 0 }, { ...before.settings.weights, locality: 0 });
 });
 
+flow('a class of turns is given a weight of its own, and loses it again', 'weights', {}, async (page) => {
+  await settled(page);
+  const everybody = (await policy()).settings;
+  const put = async (text, reason) => {
+    await page.getByRole('button', { name: 'Class batch' }).click();
+    await page.getByLabel('Locality of batch').fill(text);
+    await page.getByLabel('Reason').fill(reason);
+    await page.getByRole('button', { name: 'Apply' }).click();
+  };
+  await put('2.5', 'batch can wait');
+  await until('it is in force', async () => (await policy()).settings.classes.batch);
+  assert.deepEqual((await policy()).settings, { ...everybody, classes: { batch: { weights: { locality: 2.5 } } } });
+  await page.getByText('1 of its own').waitFor();
+  await shot(page, 'weights-class');
+  await page.getByRole('button', { name: 'Class batch' }).click();
+  await put('', 'as everybody');
+  await until('it is gone', async () => !(await policy()).settings.classes.batch);
+  assert.deepEqual((await policy()).settings, everybody);
+});
+
 flow('a change is undone, bit for bit', 'weights', {}, async (page) => {
   const before = await policy();
   const settings = structuredClone(before.settings);
@@ -311,6 +331,11 @@ flow('the largest conversations are shown where they live', 'conversations', {},
   await page.getByLabel('Lives on').selectOption(name);
   const cells = await largest.getByRole('row').locator('td:nth-child(3)').allInnerTexts();
   assert.ok(cells.length > 0 && cells.every((cell) => cell.includes(name)), cells.join());
+  const hottest = page.getByRole('table', { name: 'Prefixes of the index, the hottest first' });
+  await until('prefixes are there', async () => (await hottest.getByRole('row').count()) > 2);
+  const { prefixes } = (await stage.call('/admin/v1/index?order=newest&limit=200')).json;
+  const shown = await hottest.locator('tbody th code').allInnerTexts();
+  assert.ok(prefixes.some(({ prefix }) => shown.includes(prefix)), shown.join());
   await largest.getByRole('link').first().click();
   await page.getByRole('heading', { name: 'Decisions', level: 1 }).waitFor();
 });

@@ -95,7 +95,7 @@ export class Stage {
       this.tokens = made;
       config += `tokens_file = ${JSON.stringify(path)}\n`;
     }
-    config += '[objective]\nttft_ms = 400\n';
+    config += '[objective]\nttft_ms = 400\n[[objective.classes]]\nname = "batch"\nttft_ms = 30000\n';
     config += this.engines.map(({ found }, at) => `[[workers]]\nname = "gpu-${at}"\nurl = "${found[1]}"\ncapacity_tokens = 65536\n`).join('');
     const path = join(this.folder, 'router.toml');
     writeFileSync(path, config);

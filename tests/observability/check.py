@@ -7,16 +7,18 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from fleet import OBSERVABILITY, ROOT, Fleet, Processes, get, until
+from fleet import OBSERVABILITY, ROOT, Fleet, Processes, free_ports, get, until
 
 BOARDS = sorted((OBSERVABILITY / "grafana").glob("*.json"))
 RULES = OBSERVABILITY / "prometheus" / "tailroute.rules.yml"
@@ -112,6 +114,47 @@ class Written(unittest.TestCase):
         tested = (prometheus / "tailroute.rules.test.yml").read_text()
         for alert in alerts():
             self.assertIn(f"alertname: {alert}\n", tested)
+
+
+class Inhibited(unittest.TestCase):
+    """What a real Alertmanager keeps quiet about, by the example's rules."""
+
+    def test_a_router_that_is_down_silences_itself_and_neither_the_job_nor_its_neighbours(self):
+        routes = OBSERVABILITY / "alertmanager" / "alertmanager.example.yml"
+        with tempfile.TemporaryDirectory() as folder, Processes(folder) as processes:
+            [port] = free_ports(1)
+            # Debian's name for it.
+            program = shutil.which("prometheus-alertmanager") or "alertmanager"
+            processes.start(
+                "alertmanager", program, f"--config.file={routes}", f"--storage.path={folder}/alerts",
+                f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=",
+            )
+            url = f"http://127.0.0.1:{port}"
+            until("Alertmanager is ready", lambda: get(f"{url}/-/ready"))
+            alert = lambda name, **labels: {"labels": {"alertname": name, "job": "tailroute", "severity": "page", **labels}}
+            alerts = [
+                alert("TailrouteDown", instance="r1"),
+                alert("TailrouteTtftBudgetBurnsFast"),
+                alert("TailrouteTtftBudgetBurns"),
+                alert("TailrouteBreakerStorm", instance="r1"),
+                alert("TailrouteBreakerStorm", instance="r2"),
+            ]
+            body = json.dumps(alerts).encode()
+            request = urllib.request.Request(f"{url}/api/v2/alerts", body, {"content-type": "application/json"})
+            urllib.request.urlopen(request, timeout=10).close()
+
+            def quiet():
+                told = json.load(urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=10))
+                if len(told) < len(alerts) or any(one["status"]["state"] == "unprocessed" for one in told):
+                    return None
+                return {
+                    (one["labels"]["alertname"], one["labels"].get("instance"))
+                    for one in told if one["status"]["inhibitedBy"]
+                }
+
+            silenced = until("all alerts are processed", quiet)
+            # The slower burn says nothing that the faster one does not.
+            self.assertEqual(silenced, {("TailrouteBreakerStorm", "r1"), ("TailrouteTtftBudgetBurns", None)})
 
 
 class Running(unittest.TestCase):

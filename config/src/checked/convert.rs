@@ -18,6 +18,7 @@ use super::http::http;
 use super::keys::keys;
 use super::limits::limits;
 use super::objective::objective;
+use super::routing::check_overrides;
 use super::tls::tls;
 use super::traces::traces;
 use super::{Capture, Config, Explain, Hints, IndexConfig, Learning, Log, Server, Snapshot, routing, worker};
@@ -43,12 +44,15 @@ pub(crate) fn check(
         );
         checker.report("admin.listen", what, None);
     }
+    let workers = worker::check_all(file.workers, &mut checker);
+    let (routing, objective) = (routing(file.routing), objective(file.objective, &mut checker));
+    check_overrides(&routing, &objective.classes, &mut checker);
     Config {
         server,
         admin,
-        workers: worker::check_all(file.workers, &mut checker),
-        routing: routing(file.routing),
-        objective: objective(file.objective, &mut checker),
+        workers,
+        routing,
+        objective,
         hints: Hints {
             enabled: file.hints.enabled,
             ttl: Millis(file.hints.ttl_s * 1000.0),

@@ -1,9 +1,17 @@
 //! How a worker is chosen.
 
-use policy::route::{CacheAware, PolicyName, Settings, Weights};
+use std::collections::BTreeMap;
+
+use policy::route::{CacheAware, Override, Overrides, OwnWeights, PolicyName, Settings, Weights};
 use policy::units::Millis;
 
-use crate::written;
+use super::checker::Checker;
+use super::objective::Class;
+use crate::validate::nearest;
+use crate::written::{self, WeightName};
+
+/// The class, in [`Settings::classes`], of turns that bring their objective along.
+const OF_HEADER: &str = "header";
 
 /// How a worker is chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +28,29 @@ pub struct Routing {
     pub cache_aware: CacheAware,
     /// Tokens per byte of text before anything was learned; positive.
     pub tokens_per_byte: f64,
+    /// What differs for classes of turns.
+    pub classes: Overrides,
+    /// What differs for turns that ask for it by name.
+    pub named: Overrides,
+    /// What turns may ask for.
+    pub requests: Requests,
+}
+
+/// What turns may ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// A name.
+    pub named: bool,
+    /// Values of these weights.
+    pub weights: Vec<WeightName>,
+}
+
+impl Requests {
+    /// Whether they may ask for anything.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.named || !self.weights.is_empty()
+    }
 }
 
 impl Default for Routing {
@@ -38,11 +69,14 @@ impl Routing {
             weights: self.weights,
             kappa_max: self.kappa_max,
             cache_aware: self.cache_aware,
+            classes: self.classes.clone(),
+            named: self.named.clone(),
         }
     }
 }
 
-/// Needs no checker: every value of the section is a number or a name that the schema has checked.
+/// Needs no checker: every value of the section is a number or a name that the schema has checked. Whose turns the
+/// overrides are for is [`check_overrides`]' business.
 pub(crate) fn routing(written: written::Routing) -> Routing {
     Routing {
         policy: written.policy,
@@ -51,7 +85,72 @@ pub(crate) fn routing(written: written::Routing) -> Routing {
         utilisation_window: Millis(written.utilisation_window_s * 1000.0),
         cache_aware: cache_aware(written.cache_aware),
         tokens_per_byte: written.tokens_per_byte,
+        classes: overrides(&written.classes),
+        named: overrides(&written.named),
+        requests: Requests {
+            named: written.requests.named,
+            weights: written.requests.weights,
+        },
     }
+}
+
+/// Reports overrides that no turn can have.
+pub(super) fn check_overrides(routing: &Routing, classes: &[Class], checker: &mut Checker<'_>) {
+    for wrong in misnamed(&routing.classes, &routing.named, classes) {
+        let (path, what, hint) = wrong;
+        checker.report(&format!("routing.{path}"), what, hint);
+    }
+}
+
+/// A key, what is wrong with it, and what it may have been.
+pub(crate) type Misnamed = (String, String, Option<String>);
+
+/// Overrides whose names are of no class, or cannot stand in a header.
+pub(crate) fn misnamed(of_classes: &Overrides, named: &Overrides, classes: &[Class]) -> Vec<Misnamed> {
+    let known = || classes.iter().map(|class| &*class.name).chain([OF_HEADER]);
+    let no_class = |name: &&String| !known().any(|known| known == *name);
+    let no_name = |name: &&String| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        !(1..=64).contains(&name.len()) || !name.bytes().all(fits)
+    };
+    let of_no_class = of_classes.keys().filter(no_class).map(|name| {
+        let names: Vec<_> = known().collect();
+        let what = format!("there is no such class; the classes are {}", names.join(", "));
+        let hint = nearest(name, known()).map(|name| format!("did you mean `{name}`?"));
+        (format!("classes.{name}"), what, hint)
+    });
+    let unspeakable = named.keys().filter(no_name).map(|name| {
+        let what = "expected a name of 1 to 64 letters, digits, `-`, `_` and `.`".to_owned();
+        (format!("named.{name}"), what, None)
+    });
+    of_no_class.chain(unspeakable).collect()
+}
+
+pub(crate) fn overrides(written: &BTreeMap<String, written::Override>) -> Overrides {
+    let one = |(name, written): (&String, &written::Override)| {
+        let written::OwnWeights {
+            locality,
+            home,
+            load,
+            slo,
+            affinity_ms,
+            spread_ms,
+        } = written.weights;
+        let own = Override {
+            policy: written.policy,
+            kappa_max: written.kappa_max,
+            weights: OwnWeights {
+                locality,
+                home,
+                load,
+                slo,
+                affinity_ms,
+                spread_ms,
+            },
+        };
+        (name.clone(), own)
+    };
+    written.iter().map(one).collect()
 }
 
 pub(crate) fn weights(written: written::Weights) -> Weights {

@@ -9,10 +9,17 @@ use super::*;
 use crate::schema::Schema;
 use crate::tree::join;
 
+/// Sections whose keys are names that the operator gives: `NAME` in paths.
+const NAMED: [&str; 2] = ["routing.classes", "routing.named"];
+
 /// Every key of the schema, as `section.key`, `[]` for a list's elements.
 fn keys_of(schema: Schema<'_>, path: &str, keys: &mut BTreeSet<String>) {
     for (key, property) in schema.properties() {
         let path = join(path, key);
+        if let Some(values) = property.values() {
+            keys_of(values, &format!("{path}.NAME"), keys);
+            continue;
+        }
         match property.items() {
             Some(item) if item.kind() == "object" => keys_of(item, &format!("{path}[]"), keys),
             _ if property.kind() == "object" => keys_of(property, &path, keys),
@@ -24,6 +31,12 @@ fn keys_of(schema: Schema<'_>, path: &str, keys: &mut BTreeSet<String>) {
 /// Every key that a JSON value has, in the same form.
 fn keys_written(value: &Json, path: &str, keys: &mut BTreeSet<String>) {
     match value {
+        Json::Object(entries) if NAMED.contains(&path) => {
+            let path = format!("{path}.NAME");
+            entries
+                .values()
+                .for_each(|value| keys_written(value, &path, keys));
+        }
         Json::Object(entries) => {
             entries
                 .iter()
@@ -67,6 +80,8 @@ fn the_example_holds_the_defaults_as_it_says() {
         ..example.clone()
     };
     as_default.objective.classes.clear();
+    as_default.routing.classes.clear();
+    as_default.routing.named.clear();
     as_default.keys.clear();
     assert_eq!(as_default, written::File::default());
     for worker in &example.workers {
@@ -109,7 +124,8 @@ fn the_schema_speaks_of_every_key() {
                 property.text("description").is_some(),
                 "{path} has no description"
             );
-            described(property.items().unwrap_or(property), &path);
+            let inner = property.items().or(property.values());
+            described(inner.unwrap_or(property), &path);
         }
     }
     let schema = schema();

@@ -56,6 +56,41 @@ fn all_problems_are_told_at_once() {
 }
 
 #[test]
+fn overrides_are_of_classes_that_there_are_and_of_names_that_can_be_asked_for() {
+    let text = format!(
+        "{ONE_WORKER}[[objective.classes]]\nname = \"batch\"\nttft_ms = 9.0\n[routing.classes.bach]\npolicy = \"tail\"\n\
+         [routing.named.\"a b\"]\nkappa_max = 0.5\n"
+    );
+    refused(
+        &text,
+        &[
+            "t.toml:9:1: routing.named.a b.kappa_max: expected a number of at least 1 and at most 1000000, found 0.5",
+            "t.toml:6:18: routing.classes.bach: there is no such class; the classes are batch, header; did you mean `batch`?",
+            "t.toml:8:16: routing.named.a b: expected a name of 1 to 64 letters, digits, `-`, `_` and `.`",
+        ],
+    );
+}
+
+#[test]
+fn what_a_request_may_set_has_the_range_of_the_weight() {
+    for weight in [
+        WeightName::Locality,
+        WeightName::Home,
+        WeightName::Load,
+        WeightName::Slo,
+        WeightName::AffinityMs,
+        WeightName::SpreadMs,
+    ] {
+        let with = |value: f64| {
+            let name = weight.as_str();
+            load_text(&format!("{ONE_WORKER}[routing.weights]\n{name} = {value:?}\n"))
+        };
+        assert!(with(weight.most()).is_ok(), "{weight:?}");
+        assert!(with(weight.most() * 1.01).is_err(), "{weight:?}");
+    }
+}
+
+#[test]
 fn text_that_is_no_toml_is_placed() {
     let told = complaints(load_text("[server\nlisten = 3"));
     assert!(told[0].starts_with("t.toml:1:8: not TOML: "), "{told:?}");

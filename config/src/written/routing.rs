@@ -1,5 +1,7 @@
 //! The choice of a worker: `[routing]`.
 
+use std::collections::BTreeMap;
+
 use policy::route;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,17 @@ pub struct Routing {
     pub weights: Weights,
     /// Thresholds of the `cache_aware` rule.
     pub cache_aware: CacheAware,
+    /// What differs for the turns of a class of `[[objective.classes]]`, by its name; `header` is of turns that bring
+    /// their own objective along. What is left out is as for everybody.
+    #[schemars(extend("maxProperties" = 64))]
+    pub classes: BTreeMap<String, Override>,
+    /// What differs for turns that ask for it: `x-tailroute-policy: NAME`. What is left out is as for their class. Names
+    /// are letters, digits, `-`, `_` and `.`.
+    #[schemars(extend("maxProperties" = 64))]
+    pub named: BTreeMap<String, Override>,
+    /// What a turn may ask for with its `x-tailroute-policy` header, which workers never see. Where it may ask for
+    /// nothing, the header is ignored; where it may, one that asks for anything else is answered 400.
+    pub requests: Requests,
 }
 
 impl Default for Routing {
@@ -39,8 +52,117 @@ impl Default for Routing {
             tokens_per_byte: 0.25,
             weights: Weights::default(),
             cache_aware: CacheAware::default(),
+            classes: BTreeMap::new(),
+            named: BTreeMap::new(),
+            requests: Requests::default(),
         }
     }
+}
+
+/// What turns may ask for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Requests {
+    /// Whether they may ask for a name of `[routing.named]`.
+    pub named: bool,
+    /// Weights that they may set themselves, as in `x-tailroute-policy: slo=2,locality=0.5`.
+    pub weights: Vec<WeightName>,
+}
+
+/// A weight of the `tail` rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "as in `Weights`")]
+pub enum WeightName {
+    Locality,
+    Home,
+    Load,
+    Slo,
+    AffinityMs,
+    SpreadMs,
+}
+
+impl WeightName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Locality => "locality",
+            Self::Home => "home",
+            Self::Load => "load",
+            Self::Slo => "slo",
+            Self::AffinityMs => "affinity_ms",
+            Self::SpreadMs => "spread_ms",
+        }
+    }
+
+    /// The largest value; the least is 0.
+    #[must_use]
+    pub fn most(self) -> f64 {
+        match self {
+            Self::AffinityMs | Self::SpreadMs => 1e9,
+            _ => 1e6,
+        }
+    }
+}
+
+/// What differs for some turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Override {
+    /// The rule.
+    #[schemars(with = "Option<String>", extend("enum" = policies_or_none()))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<route::PolicyName>,
+    /// Upper bound of κ.
+    #[schemars(range(min = 1, max = 1e6))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kappa_max: Option<f64>,
+    /// Weights of the `tail` rule, as far as they differ.
+    #[serde(skip_serializing_if = "is_empty")]
+    pub weights: OwnWeights,
+}
+
+fn policies_or_none() -> Vec<Option<route::PolicyName>> {
+    route::PolicyName::ALL
+        .into_iter()
+        .map(Some)
+        .chain([None])
+        .collect()
+}
+
+fn is_empty(weights: &OwnWeights) -> bool {
+    *weights == OwnWeights::default()
+}
+
+/// Weights of the `tail` rule, as far as they differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OwnWeights {
+    /// Multiplies κ's excess over 1.
+    #[schemars(range(min = 0, max = 1e6))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<f64>,
+    /// Multiplies what it costs a conversation to live among many.
+    #[schemars(range(min = 0, max = 1e6))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home: Option<f64>,
+    /// Multiplies the predicted wait.
+    #[schemars(range(min = 0, max = 1e6))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
+    /// Extra cost per millisecond predicted beyond the objective.
+    #[schemars(range(min = 0, max = 1e6))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<f64>,
+    /// Milliseconds of credit for the conversation's last worker.
+    #[schemars(range(min = 0, max = 1e9))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity_ms: Option<f64>,
+    /// Milliseconds of random tie-breaking.
+    #[schemars(range(min = 0, max = 1e9))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread_ms: Option<f64>,
 }
 
 /// Weights of the `tail` rule.

@@ -56,8 +56,11 @@ pub fn least_prefill(workers: &[WorkerView], prompt: Tokens, resident: &[Tokens]
 /// The settings that turns which may be held are placed with.
 #[must_use]
 pub fn settings(settings: &Settings) -> Settings {
-    let mut held = *settings;
+    let mut held = settings.clone();
     held.weights.locality *= LOCALITY;
+    for own in held.classes.values_mut().chain(held.named.values_mut()) {
+        own.weights.locality = own.weights.locality.map(|locality| locality * LOCALITY);
+    }
     held
 }
 
@@ -161,6 +164,8 @@ mod tests {
             last_worker: None,
             conversation: None,
             head: None,
+            class: "",
+            ask: None,
         };
         let placed = plan
             .place(&mut workers, &Settings::default(), 0, &turn)

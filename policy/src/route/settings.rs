@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::overrides::Overrides;
+
 /// The policies, by the names used in configuration, metrics and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,6 +89,11 @@ impl FromStr for PolicyName {
     }
 }
 
+impl Weights {
+    /// The weights' names, as configuration has them.
+    pub const NAMES: [&'static str; 6] = ["locality", "home", "load", "slo", "affinity_ms", "spread_ms"];
+}
+
 /// Weights of the `tail` rule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -142,7 +149,7 @@ impl Default for CacheAware {
 }
 
 /// Policy and weights, as one value that is swapped whole.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The policy in force.
@@ -153,6 +160,10 @@ pub struct Settings {
     pub kappa_max: f64,
     /// Thresholds of `cache_aware`.
     pub cache_aware: CacheAware,
+    /// What differs for the turns of a class, by the class's name.
+    pub classes: Overrides,
+    /// What differs for the turns that ask for it by this name.
+    pub named: Overrides,
 }
 
 impl Default for Settings {
@@ -162,6 +173,8 @@ impl Default for Settings {
             weights: Weights::default(),
             kappa_max: 30.0,
             cache_aware: CacheAware::default(),
+            classes: Overrides::new(),
+            named: Overrides::new(),
         }
     }
 }

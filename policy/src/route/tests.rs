@@ -39,6 +39,8 @@ fn choose(
         last_worker: None,
         conversation: Some(ConversationId(sequence)),
         head: Some(PrefixHash(sequence)),
+        class: "",
+        ask: None,
     };
     decide(
         &Snapshot {
@@ -154,6 +156,8 @@ fn each_term_of_tail_can_tip_the_choice() {
         last_worker: last,
         conversation: None,
         head: None,
+        class: "",
+        ask: None,
     };
     let pick = |weights, last| {
         let settings = Settings {

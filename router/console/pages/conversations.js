@@ -1,4 +1,5 @@
-// Where the largest prefixes live: the conversations of the last decisions, by what each worker held when they were made.
+// Where prefixes live: the hottest of the index, and the conversations of the last decisions, by what each worker held when they
+// were made.
 
 import { json } from '../api.js';
 import { meter } from '../chart.js';
@@ -48,6 +49,36 @@ const recent = new Source(async () => {
   forgetOldest();
   return known;
 }, { every: 4000 });
+
+const hottest = new Source(async () => {
+  const of = async (order, limit) => (await json(`/admin/v1/index?order=${order}&limit=${limit}`)).prefixes;
+  return [...await of('shared', 5), ...await of('newest', 5)];
+}, { every: 4000 });
+
+const PREFIXES = [
+  { key: 'name', name: 'Prefix', head: true, title: 'The hash that names it; text is not kept' },
+  { key: 'size', name: 'Tokens', class: 'num', title: 'Of its longest copy' },
+  { key: 'forks', name: 'Goes on in', class: 'num', title: 'Ways in which known prompts go on from it' },
+  { key: 'holders', name: 'Workers', class: 'num', title: 'That hold any of its last part' },
+  { key: 'copies', name: 'Longest copies on' },
+];
+
+/** The beginnings that most prompts share, then the conversations that were used last: as the index has them. */
+function hot(prefixes) {
+  const told = ({ worker, tokens: held }) => `${worker} (${held === null ? '?' : text(tokens(held))})`;
+  const rows = prefixes.map(({ prefix, forks, holders, copies }) => ({
+    key: `${forks > 1 ? 'shared' : 'own'} ${prefix}`,
+    cells: {
+      name: h('code', {}, prefix),
+      size: copies[0]?.tokens === undefined || copies[0].tokens === null ? h('span', { class: 'note' }, 'not known') : number(tokens(copies[0].tokens)),
+      forks: forks > 1 ? number(count(forks)) : h('span', { class: 'note' }, 'itself'),
+      holders: number(count(holders)),
+      copies: copies.slice(0, 2).map(told).join(', '),
+    },
+  }));
+  return section('Hottest prefixes', { key: 'hottest', note: 'Of the index: the beginnings that most prompts share, then the conversations that were used last.' },
+    rows.length ? table({ caption: 'Prefixes of the index, the hottest first', columns: PREFIXES, rows }) : empty('The index is empty', 'It fills with the first answers.'));
+}
 
 /** What is where after the conversation's last turn: all of it where that was answered, and older copies elsewhere. */
 function place([key, { turns, workers, last }]) {
@@ -147,6 +178,7 @@ function draw() {
   return [
     h('div', { key: 'top' }, top(all)),
     byWorker(all),
+    h('div', { key: 'hot' }, from(hottest, 'the index', hot)),
     section('The largest', { key: 'largest', note: 'By what each worker held at the conversation’s last turn.', tools },
       rows.length ? table({ caption: 'Conversations, the largest first', columns: COLUMNS, rows }) : empty('None lives there', 'Choose another worker.'),
       wanted.length > rows.length
@@ -158,6 +190,6 @@ function draw() {
 export const conversations = {
   path: 'conversations',
   title: 'Conversations',
-  sources: () => [recent],
+  sources: () => [recent, hottest],
   view: () => from(recent, 'conversations', draw),
 };

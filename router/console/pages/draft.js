@@ -37,6 +37,18 @@ export const GROUPS = [
   },
 ];
 
+/** What a class of turns can have of its own. */
+export const OVERRIDES = GROUPS[0].items;
+
+/** A path's keys. The name of a class may have dots in it. */
+function keys(path) {
+  const own = /^(classes|named)\.(.+)\.(weights\.[^.]+|policy|kappa_max)$/.exec(path);
+  return own ? [own[1], own[2], ...own[3].split('.')] : path.split('.');
+}
+
+/** Whether everybody's value stands in for this one where it is left out. */
+const isOverride = (path) => /^(classes|named)\./.test(path);
+
 /** Every value of a document of settings, by its path. */
 function leaves(settings, prefix = '') {
   return Object.entries(settings).flatMap(([key, value]) =>
@@ -77,11 +89,13 @@ export class Draft {
 
   value(path) {
     const text = this.text(path);
-    return path === 'policy' ? text : Number(text.trim() === '' ? NaN : text);
+    if (isOverride(path) && text.trim() === '') return undefined;
+    return keys(path).at(-1) === 'policy' ? text : Number(text.trim() === '' ? NaN : text);
   }
 
   isNumber(path) {
-    return path === 'policy' || Number.isFinite(this.value(path));
+    const value = this.value(path);
+    return typeof value !== 'number' || Number.isFinite(value);
   }
 
   isChanged(path) {
@@ -95,7 +109,7 @@ export class Draft {
   changes() {
     return [...this.typed.keys()]
       .filter((path) => this.isChanged(path))
-      .map((path) => ({ path, was: String(this.values.get(path)), will: this.text(path) }));
+      .map((path) => ({ path, was: String(this.values.get(path) ?? '–'), will: this.text(path).trim() || '–' }));
   }
 
   /** The whole document. What was not typed is what was in force, to the last bit. */
@@ -103,9 +117,17 @@ export class Draft {
     const whole = structuredClone(this.base.settings);
     for (const path of this.typed.keys()) {
       if (!this.isChanged(path)) continue;
-      const parts = path.split('.');
+      const parts = keys(path);
       const last = parts.pop();
-      parts.reduce((within, part) => within[part], whole)[last] = this.value(path);
+      const place = parts.reduce((within, part) => (within[part] ??= {}), whole);
+      if (this.value(path) === undefined) delete place[last];
+      else place[last] = this.value(path);
+    }
+    for (const of of ['classes', 'named']) {
+      for (const [name, own] of Object.entries(whole[of] ?? {})) {
+        if (Object.keys(own.weights ?? { none: 0 }).length === 0) delete own.weights;
+        if (Object.keys(own).length === 0) delete whole[of][name];
+      }
     }
     return whole;
   }

@@ -6,7 +6,7 @@ import { changed, Source } from '../live.js';
 import { chip, dialog, empty, field, from, refusal, section, table } from '../parts.js';
 import { may, mayNot } from '../session.js';
 import { h } from '../view.js';
-import { Draft, differences, GROUPS, POLICIES } from './draft.js';
+import { Draft, differences, GROUPS, OVERRIDES, POLICIES } from './draft.js';
 import { shadow, shadowSection } from './shadow.js';
 import { capture, captured, forgetPreview, preview, previewed, view as previewView } from './preview.js';
 
@@ -15,7 +15,7 @@ const inForce = new Source(POLICY, { every: 3000 });
 const history = new Source(`${POLICY}/history?limit=50`, { every: 10_000 });
 
 const FRESH = { reason: '', minutes: '', applying: false, failure: null, done: null };
-const state = { draft: null, back: null, ...FRESH };
+const state = { draft: null, back: null, open: new Set(), ...FRESH };
 let tell = () => {};
 
 function edit(path, value) {
@@ -91,7 +91,7 @@ function control(item) {
     'div',
     { key: path, class: `weight ${moved ? 'changed' : ''}` },
     field(`weight ${path}`, {
-      label: [name, unit ? h('span', { class: 'unit' }, ` ${unit}`) : null, moved ? h('span', { class: 'was' }, ` was ${base}`) : null],
+      label: [name, unit ? h('span', { class: 'unit' }, ` ${unit}`) : null, moved ? h('span', { class: 'was' }, ` was ${base ?? 'as everybody'}`) : null],
       note: meaning, error: errorOf(path),
       control: h('input', {
         type: 'text', inputmode: 'decimal', autocomplete: 'off', spellcheck: 'false', readonly: !may('operate'),
@@ -127,6 +127,33 @@ function form(now) {
     groups.map(({ items }) => h('div', { class: 'weights', key: items[0].path }, items.map(control))),
     groups.length ? null : h('p', { class: 'note', key: 'none' }, `${policy} goes by no weight. The weights of tail stay as they are.`),
     overtaken(now));
+}
+
+/** Settings of a class of turns, or of those that ask by a name. What is empty is as for everybody. */
+function overrides(of, name) {
+  const { draft } = state;
+  const prefix = `${of}.${name}.`;
+  const policy = `${prefix}policy`;
+  const own = [...OVERRIDES.map(({ path }) => prefix + path), policy].filter((path) => draft.text(path).trim() !== '');
+  const isOpen = state.open.has(prefix);
+  const toggle = () => { if (!state.open.delete(prefix)) state.open.add(prefix); changed(); };
+  return h('div', { key: prefix },
+    h('p', {}, h('button', { type: 'button', class: 'quiet', 'aria-expanded': String(isOpen), onclick: toggle }, `${of === 'named' ? 'Asked for as' : 'Class'} ${name}`), ' ',
+      own.length ? chip(`${own.length} of its own`, 'warn') : chip('as everybody', 'quiet')),
+    isOpen ? field(`weight ${policy}`, {
+      label: `Policy of ${name}`, error: errorOf(policy),
+      control: h('select', { value: draft.text(policy), disabled: !may('operate'), onchange: (event) => edit(policy, event.target.value) },
+        h('option', { value: '', key: '' }, 'as everybody'), POLICIES.map((one) => h('option', { value: one.name, key: one.name }, one.name))),
+    }) : null,
+    isOpen ? h('div', { class: 'weights', key: 'weights' }, OVERRIDES.map((item) => control({ ...item, path: prefix + item.path, name: `${item.name} of ${name}`, meaning: `Empty: ${draft.text(item.path)}, as everybody.` }))) : null);
+}
+
+function overridden(now) {
+  const classes = new Set([...(now.turn_classes ?? []), ...Object.keys(now.settings.classes ?? {})]);
+  const named = Object.keys(now.settings.named ?? {});
+  return section('Classes of turns', { key: 'classes', note: 'Turns of a class, and turns that ask by a name (x-tailroute-policy), may be placed by other weights.' },
+    [...classes].map((name) => overrides('classes', name)),
+    named.map((name) => overrides('named', name)));
 }
 
 function overtaken(now) {
@@ -248,6 +275,7 @@ function draw(now) {
   return [
     standing(now),
     h('div', { class: 'halves', key: 'halves' }, form(now), review(now)),
+    overridden(now),
     shadowSection(now, state.draft, tell),
     past(now),
     backDialog(now, history.data?.revisions),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
+use super::reason::Reason;
 use crate::logs::{self, LevelError};
 
 /// What is logged.
@@ -24,9 +25,8 @@ struct PutLevel {
     /// As `log.level`.
     level: String,
     /// Why, for the audit log.
-    #[serde(default)]
     #[expect(dead_code, reason = "the audit log reads it from the body")]
-    reason: String,
+    reason: Reason,
 }
 
 /// The operations of this file.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderMap, Method, header};
 use config::{PolicyDocument, Role};
+use policy::route::Settings;
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use super::problem::Problem;
 use super::reason::Reason;
 use crate::app::App;
 use crate::operator::revisions::{Change, Pending, Revision, Source, Stale};
+use crate::path::objective::OF_HEADER;
 
 /// Longest time for which a change may be made: a week.
 const LONGEST_S: f64 = 604_800.0;
@@ -28,6 +30,9 @@ struct Shown {
     etag: String,
     /// Whether this is what `[routing]` of the configuration says, which a restart begins with.
     as_configured: bool,
+    /// The classes whose turns may have settings of their own (`classes`); `header` is of turns that bring their objective
+    /// along.
+    turn_classes: Vec<String>,
     /// When it ends by itself, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     reverts: Option<Reverts>,
@@ -134,7 +139,10 @@ fn shown(app: &App, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<
         in_s: ((pending.due - app.clock.now()).0 / 1e3).max(0.0),
         to_revision: pending.to.revision,
     });
+    let live = app.live();
+    let classes = live.objective.classes.iter().map(|class| class.name.clone());
     let shown = Shown {
+        turn_classes: classes.chain([OF_HEADER.to_owned()]).collect(),
         as_configured: now.settings == app.policy.configured(),
         etag: etag.clone(),
         reverts,
@@ -148,13 +156,20 @@ async fn put(call: Call) -> Result<Reply, Problem> {
     let put: Put = call.body()?;
     let expected = expected(app, &call.headers)?.ok_or_else(Problem::precondition_required)?;
     let change = Change {
-        settings: put.settings.settings(),
+        settings: settings(app, &put.settings)?,
         by: call.who.name.to_string(),
         reason: Some(put.reason.0),
         source: Source::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
     };
     change_policy(app, change, expected)
+}
+
+/// A document as the choice takes it, where it fits the classes that there are.
+pub(super) fn settings(app: &App, document: &PolicyDocument) -> Result<Settings, Problem> {
+    let live = app.live();
+    let settings = document.settings("settings", &live.objective.classes);
+    settings.map_err(|problems| Problem::invalid(&problems))
 }
 
 async fn rollback(call: Call) -> Result<Reply, Problem> {
@@ -175,7 +190,7 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
         });
     };
     let change = Change {
-        settings: to.settings,
+        settings: to.settings.clone(),
         by: call.who.name.to_string(),
         reason: Some(asked.reason.0),
         source: Source::Rollback,

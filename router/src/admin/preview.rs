@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::call::{Call, Reply};
 use super::capture::none_captured;
 use super::operation::Operation;
+use super::policy::settings;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
@@ -112,6 +113,7 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn preview(call: Call) -> Result<Reply, Problem> {
     let asked: Try = call.body()?;
     let app = &call.app;
+    let proposed = settings(app, &asked.settings)?;
     let Ok(turn) = Arc::clone(&app.operator.previews).try_acquire_owned() else {
         return Err(Problem::busy(
             "another preview is under way; try again when it is done",
@@ -130,7 +132,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
     let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
     let trace = running.memory.newest(turns);
-    let settings = [app.policy.load().settings, asked.settings.settings()];
+    let settings = [app.policy.load().settings.clone(), proposed];
     let (answer, played) = oneshot::channel();
     // Far from the threads that serve requests, and behind them where there are few processors. It ends by itself: turns,
     // workers and time are bounded.
@@ -164,7 +166,7 @@ fn shadowed(app: &App) -> Shadowed {
     let shadow = app.operator.shadow.load_full();
     Shadowed {
         running: shadow.is_some(),
-        settings: shadow.as_ref().map(|shadow| shadow.settings),
+        settings: shadow.as_ref().map(|shadow| shadow.settings.clone()),
         since_unix_ms: shadow.as_ref().map(|shadow| shadow.since_unix_ms),
         tally: shadow.map_or_else(Tally::default, |shadow| shadow.tally()),
     }
@@ -173,7 +175,7 @@ fn shadowed(app: &App) -> Shadowed {
 async fn follow(call: Call) -> Result<Reply, Problem> {
     let asked: Follow = call.body()?;
     let before = shadowed(&call.app);
-    let shadow = Shadow::new(asked.settings.settings());
+    let shadow = Shadow::new(settings(&call.app, &asked.settings)?);
     call.app.operator.shadow.store(Some(Arc::new(shadow)));
     let after = shadowed(&call.app);
     Ok(Reply::json(&after)?.changed(&before, &after))

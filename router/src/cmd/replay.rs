@@ -16,6 +16,7 @@ mod verdict;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -146,10 +147,21 @@ impl Args {
     }
 }
 
-/// The trace as the simulator takes it: each turn with what it has to meet.
+/// The trace as the simulator takes it: each turn with its class and what it has to meet.
 fn workload(trace: &Trace, fleet: &Fleet, block_tokens: u32) -> Result<Workload, WorkloadError> {
     let workload = Workload::new(&trace.turns, block_tokens)?;
-    Ok(workload.with_objectives(|at| Some(fleet.objective_of(trace, at))))
+    let classes: Vec<Arc<str>> = trace
+        .classes
+        .iter()
+        .map(|name| Arc::from(name.as_str()))
+        .collect();
+    let class_of = |at: usize| {
+        let class = trace.turns.get(at)?.class;
+        classes.get(usize::from(class.0)).cloned()
+    };
+    Ok(workload
+        .with_objectives(|at| Some(fleet.objective_of(trace, at)))
+        .with_classes(class_of))
 }
 
 /// How long answers take, by what the capture says of those that streamed: policies that count requests in flight count
@@ -265,10 +277,10 @@ mod tests {
         });
         let capture: String = turns.collect();
         let fleet = FleetArgs::default().load().unwrap();
-        let settings = [Settings::default(); 2];
-        let cut = preview(capture.as_bytes(), &fleet, settings, Duration::ZERO);
+        let settings = || [Settings::default(), Settings::default()];
+        let cut = preview(capture.as_bytes(), &fleet, settings(), Duration::ZERO);
         assert!(matches!(cut, Err(NoPreview::TooLong(_))), "{cut:?}");
-        let whole = preview(capture.as_bytes(), &fleet, settings, Duration::from_secs(600)).unwrap();
+        let whole = preview(capture.as_bytes(), &fleet, settings(), Duration::from_secs(600)).unwrap();
         assert_eq!(whole["turns"], 80, "the first fifth is not counted");
     }
 }

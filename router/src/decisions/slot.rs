@@ -1,7 +1,7 @@
 //! One decision, in a place of fixed size.
 
 use policy::ids::WorkerId;
-use policy::route::{PolicyName, Reason, Terms};
+use policy::route::{Overridden, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::{Millis, Tokens};
 
@@ -169,6 +169,8 @@ pub struct Slot {
     pub(super) prompt: Tokens,
     pub(super) policy: PolicyName,
     pub(super) reason: Reason,
+    pub(super) overridden: Overridden,
+    pub(super) asked: Short<32>,
     kept: u8,
     rows: [Row; ROWS],
     pub(super) rest: Rest,
@@ -191,6 +193,11 @@ impl Slot {
         prompt: Tokens::ZERO,
         policy: PolicyName::Tail,
         reason: Reason::LeastCost,
+        overridden: Overridden {
+            class: false,
+            request: false,
+        },
+        asked: Short::EMPTY,
         kept: 0,
         rows: [Row::EMPTY; ROWS],
         rest: Rest {
@@ -220,6 +227,8 @@ impl Slot {
         self.prompt = made.prompt;
         self.policy = decision.policy;
         self.reason = decision.reason;
+        self.overridden = decision.overridden;
+        self.asked.set(made.asked.as_bytes());
         self.came = Came::NOT_YET;
         let mut best = [0; ROWS - 1];
         let others = closest(&decision.terms, decision.chosen, &mut best);

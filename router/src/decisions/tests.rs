@@ -1,5 +1,5 @@
 use policy::ids::WorkerId;
-use policy::route::{PolicyName, Reason, Terms};
+use policy::route::{Overridden, PolicyName, Reason, Terms};
 use policy::slo::Cause;
 use policy::units::Millis;
 
@@ -28,6 +28,10 @@ fn decision(sequence: u64, terms: Vec<Terms>) -> Decision {
     Decision {
         sequence,
         policy: PolicyName::Tail,
+        overridden: Overridden {
+            class: true,
+            request: true,
+        },
         reason: Reason::LeastCost,
         chosen: best.unwrap(),
         terms,
@@ -45,6 +49,7 @@ fn record(ring: &Decisions, request: &str, decision: &Decision) -> Ticket {
         arrived: Millis(10.0),
         held: Millis(1.0),
         prompt: Tokens(1000),
+        asked: "fast",
         decision,
     };
     ring.record(&made).unwrap()
@@ -76,7 +81,7 @@ fn what_is_kept_fits_into_the_bytes_it_was_given_and_the_oldest_make_room() {
         );
     }
     assert_eq!(all(&ring, &Filter::default()), ["r4", "r3", "r2"]);
-    assert!(size_of::<Mutex<Slot>>() <= 1400, "{}", size_of::<Mutex<Slot>>());
+    assert!(size_of::<Mutex<Slot>>() <= 1424, "{}", size_of::<Mutex<Slot>>());
     assert_eq!(Decisions::new(100).capacity(), 0);
     let nothing = Decisions::new(0);
     assert!(nothing.page(&Filter::default(), None, 10).0.is_empty());

@@ -1,7 +1,7 @@
 //! A decision as people and programs read it: `GET /admin/v1/decisions`, and `x-tailroute-explain` on an answer.
 
 use http::HeaderValue;
-use policy::route::{Decision, PolicyName, Reason, Terms};
+use policy::route::{Decision, Overridden, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::Millis;
 use schemars::JsonSchema;
@@ -47,9 +47,11 @@ pub struct Explained {
     pub objective_ms: f64,
     /// Tokens of the prompt, as far as they could be told.
     pub prompt_tokens: u64,
-    /// The policy in force.
+    /// The policy that made it.
     #[schemars(with = "String")]
     pub policy: PolicyName,
+    /// Whose settings it was made under, where not everybody's.
+    pub overridden: Option<OverriddenBy>,
     /// The rule of it that decided.
     #[schemars(with = "String")]
     pub reason: Reason,
@@ -63,6 +65,15 @@ pub struct Explained {
     pub runner_up: Option<RunnerUp>,
     /// What came of it.
     pub outcome: Option<Outcome>,
+}
+
+/// Which overrides of the policy acted on a decision.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct OverriddenBy {
+    /// That of this class.
+    pub class: Option<String>,
+    /// What the request asked for, as it was written.
+    pub request: Option<String>,
 }
 
 /// One worker's terms.
@@ -194,6 +205,7 @@ impl Explained {
             objective_ms: slot.objective.0,
             prompt_tokens: slot.prompt.0,
             policy: slot.policy,
+            overridden: OverriddenBy::of(slot),
             reason: slot.reason,
             worker: chosen.map_or_else(String::new, |row| name(app, row.worker, slot.arrived)),
             terms: slot
@@ -219,6 +231,16 @@ impl Explained {
             }),
             outcome: Outcome::of(slot),
         }
+    }
+}
+
+impl OverriddenBy {
+    fn of(slot: &Slot) -> Option<Self> {
+        let Overridden { class, request } = slot.overridden;
+        (class || request).then(|| Self {
+            class: class.then(|| slot.class.text()),
+            request: request.then(|| slot.asked.text()),
+        })
     }
 }
 
@@ -273,6 +295,8 @@ fn rounded(parts: Parts) -> Parts {
 struct InHeader<'a> {
     decision: u64,
     policy: PolicyName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overridden: Option<Overridden>,
     reason: Reason,
     worker: &'a str,
     /// How many workers there are.
@@ -298,6 +322,7 @@ pub fn header(app: &App, decision: &Decision) -> Option<HeaderValue> {
     let said = InHeader {
         decision: decision.sequence,
         policy: decision.policy,
+        overridden: Some(decision.overridden).filter(|by| by.class || by.request),
         reason: decision.reason,
         worker: terms.first().map_or("", |terms| &terms.worker),
         workers: decision.terms.len(),

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 pub const HISTORY: usize = 200;
 
 /// What a choice reads.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct InForce {
     /// The revision's number.
     pub revision: u64,
@@ -160,7 +160,7 @@ impl Revisions {
         let since_unix_ms = super::unix_ms();
         let first = Revision {
             revision: 1,
-            settings,
+            settings: settings.clone(),
             since_unix_ms,
             by: "router".to_owned(),
             reason: None,
@@ -170,7 +170,7 @@ impl Revisions {
         let state = State {
             history: VecDeque::from([Arc::new(first)]),
             pending: None,
-            configured: settings,
+            configured: settings.clone(),
         };
         Self {
             in_force: ArcSwap::from_pointee(InForce {
@@ -199,7 +199,7 @@ impl Revisions {
     /// `[routing]` as it was read last.
     #[must_use]
     pub fn configured(&self) -> Settings {
-        self.state.lock().configured
+        self.state.lock().configured.clone()
     }
 
     /// A revision's entity tag: no two revisions have the same, not even of two processes.
@@ -247,7 +247,7 @@ impl Revisions {
         if settings == state.configured {
             return None;
         }
-        state.configured = settings;
+        state.configured = settings.clone();
         let change = Change {
             settings,
             by: "router".to_owned(),
@@ -266,7 +266,7 @@ impl Revisions {
             _ => return None,
         };
         let change = Change {
-            settings: to.settings,
+            settings: to.settings.clone(),
             by: "router".to_owned(),
             reason: Some(format!(
                 "the change was for a time; back to revision {}",
@@ -303,7 +303,7 @@ impl Revisions {
         // Under the lock, so that the pointer and the history agree on what came last.
         self.in_force.store(Arc::new(InForce {
             revision: after.revision,
-            settings: after.settings,
+            settings: after.settings.clone(),
         }));
         self.changed.notify_one();
         (before, after)
@@ -402,9 +402,9 @@ mod tests {
             policy: PolicyName::Random,
             ..Settings::default()
         };
-        let (_, after) = revisions.configure(NOW, random).unwrap();
+        let (_, after) = revisions.configure(NOW, random.clone()).unwrap();
         assert_eq!(
-            (after.source, revisions.load().settings),
+            (after.source, revisions.load().settings.clone()),
             (Source::Reload, random)
         );
     }

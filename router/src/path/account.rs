@@ -7,6 +7,7 @@ use policy::cost::PrefillCost;
 use policy::slo::{EngineTimes, FirstToken, Parts};
 use policy::units::{Millis, Tokens};
 
+use super::ask::Asked;
 use super::choose::{Choice, Turn};
 use super::watch::Usage;
 use crate::app::App;
@@ -82,6 +83,7 @@ impl Account {
             arrived: turn.arrived,
             held,
             prompt,
+            asked: turn.asked.as_deref().map_or("", Asked::text),
             decision: &choice.decision,
         });
         Self {

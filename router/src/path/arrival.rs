@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
 use self::trace::TraceId;
-use super::{headers, tunnel};
+use super::{ask, headers, tunnel};
 use crate::app::App;
 use crate::error::ERROR_HEADER;
 use crate::telemetry::Trail;
@@ -49,6 +49,7 @@ impl Arrival {
         let host = request.headers().get(HOST).cloned();
         let host = host.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok());
         tunnel::note(request);
+        ask::take(request);
         let headers = request.headers_mut();
         headers::strip_for_worker(headers);
         peer.tell(app.config.http.forwarded, host, headers);

@@ -15,8 +15,9 @@ use tracing::debug;
 use super::admit::Endpoint;
 use super::arrival::REQUEST_ID;
 use super::arrival::trace::TraceId;
+use super::ask::Asked;
 use super::fingerprint::{Extent, Fingerprint};
-use super::objective::Goal;
+use super::objective::{Goal, OF_HEADER, Origin};
 use super::session::Session;
 use super::tenant::Edit;
 use super::{headers, models, parse, tenant};
@@ -68,6 +69,8 @@ pub struct Turn {
     pub trace: Option<TraceId>,
     /// Its client asks for the terms of the choice, and may.
     pub explain: bool,
+    /// The policy or weights that its client asks for, and may.
+    pub asked: Option<Box<Asked>>,
 }
 
 /// A worker chosen for a turn.
@@ -206,6 +209,7 @@ impl Turn {
             request: headers.get(&REQUEST_ID).cloned().unwrap_or_else(unnamed),
             explain: says_yes(headers, &headers::EXPLAIN)
                 && (app.config.explain.in_answers || caller.may_ask_why()),
+            asked: None,
         })
     }
 
@@ -329,6 +333,15 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         .session
         .as_ref()
         .and_then(|session| app.knowledge.last_worker(session.key));
+    let live;
+    let class = match turn.goal.origin {
+        Origin::Default => "",
+        Origin::Header => OF_HEADER,
+        Origin::Class(_) => {
+            live = app.live();
+            turn.goal.origin.named(&live.objective)
+        }
+    };
     let asked = route::Turn {
         prompt: found.prompt,
         resident: &found.resident,
@@ -336,6 +349,8 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
         last_worker,
         conversation: turn.session.as_ref().map(|session| ConversationId(session.key)),
         head: turn.fingerprint.chain.hashes().first().copied(),
+        class,
+        ask: turn.asked.as_deref().map(Asked::ask),
     };
     let decision = route::decide(&snapshot, &asked).ok_or_else(|| match tried {
         [] => app.nobody_ready(),

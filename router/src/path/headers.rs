@@ -32,6 +32,9 @@ pub const SESSION_END: HeaderName = HeaderName::from_static("x-session-end");
 /// `1` or `true`: the client asks for the terms of the choice. On an answer: these terms.
 pub const EXPLAIN: HeaderName = HeaderName::from_static("x-tailroute-explain");
 
+/// The policy or the weights that a client asks for. Ends at the router.
+pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
+
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),

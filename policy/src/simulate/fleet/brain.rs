@@ -160,7 +160,7 @@ impl<'a> Brain<'a> {
     }
 
     /// The turn as the choice sees it, once it was looked at.
-    pub(super) fn turn(&self, item: &Item) -> route::Turn<'_> {
+    pub(super) fn turn<'b>(&'b self, item: &'b Item) -> route::Turn<'b> {
         route::Turn {
             prompt: item.prompt,
             resident: &self.resident,
@@ -174,6 +174,8 @@ impl<'a> Brain<'a> {
                 .get(1)
                 .or(item.chain.hashes().first())
                 .copied(),
+            class: &item.class,
+            ask: None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! A trace made ready to be played: every turn's blocks, those that its answer fills, and its predecessor.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
@@ -34,6 +36,8 @@ pub(super) struct Item {
     pub(super) response: Tokens,
     /// Time to first token to be met, where it is not the fleet's.
     pub(super) objective: Option<Millis>,
+    /// The class of that objective; empty if it is of none.
+    pub(super) class: Arc<str>,
     /// The prompt's full blocks.
     pub(super) chain: Chain,
     /// The full blocks that the answer completes.
@@ -89,6 +93,7 @@ impl Workload {
                 is_first[at] = false;
             }
         }
+        let no_class: Arc<str> = Arc::from("");
         let items = turns
             .iter()
             .zip(next)
@@ -102,6 +107,7 @@ impl Workload {
                     new_tokens: turn.prompt_tokens,
                     response: turn.response_tokens,
                     objective: None,
+                    class: Arc::clone(&no_class),
                     chain: prompt_chain(turn, block_tokens),
                     reply: reply_chain(turn, successor, block_tokens),
                     next,
@@ -121,6 +127,15 @@ impl Workload {
     pub fn with_objectives(mut self, of: impl Fn(usize) -> Option<Millis>) -> Self {
         for (at, item) in self.items.iter_mut().enumerate() {
             item.objective = of(at);
+        }
+        self
+    }
+
+    /// With turns that are of a class, as [`Settings::classes`](crate::route::Settings::classes) has them.
+    #[must_use]
+    pub fn with_classes(mut self, of: impl Fn(usize) -> Option<Arc<str>>) -> Self {
+        for (at, item) in self.items.iter_mut().enumerate() {
+            item.class = of(at).unwrap_or_else(|| Arc::clone(&item.class));
         }
         self
     }

@@ -14,9 +14,11 @@ const POLICY: &str = "/admin/v1/policy";
 pub(super) enum Policy {
     /// The policy in force with all of its weights.
     Show,
-    /// Change some of it: `policy=NAME`, `weights.locality=1.2`, `kappa_max=20`.
+    /// Change some of it: `policy=NAME`, `weights.locality=1.2`, `kappa_max=20`; of a class of turns,
+    /// `classes.CLASS.weights.slo=2`; for turns that ask for it by name, `named.NAME.policy=least_ttft`. `null` takes an
+    /// override away.
     #[command(
-        after_help = "Example:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600"
+        after_help = "Examples:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600\n  tailroute ctl policy set classes.batch.weights.locality=2 --reason 'batch can wait'\n  tailroute ctl policy set classes.batch=null --reason 'as everybody'"
     )]
     Set {
         /// What to change, each as KEY=VALUE.
@@ -145,21 +147,47 @@ async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, 
 /// Makes one change. Keys are checked by the router, which knows them all.
 fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
     let (key, value) = pair(change, "weights.locality=1.2").map_err(anyhow::Error::msg)?;
+    let no_such = || format!("{key}: no such key; `tailroute ctl policy show` lists them");
+    let parts = parts(&key);
+    let Some((last, sections)) = parts.split_last() else {
+        bail!("{change}: expected KEY=VALUE, such as weights.locality=1.2")
+    };
     let mut place = settings;
-    let mut parts = key.split('.').peekable();
-    while let Some(part) = parts.next() {
+    for (depth, section) in sections.iter().enumerate() {
         let Some(entries) = place.as_object_mut() else {
-            bail!("{key}: no such key; `tailroute ctl policy show` lists them");
+            bail!(no_such());
         };
-        if parts.peek().is_none() {
-            entries.insert(part.to_owned(), value);
-            return Ok(());
+        // What an override does not say yet, it begins to say.
+        if depth > 0 && is_of_overrides(parts[0]) && !entries.contains_key(*section) {
+            entries.insert((*section).to_owned(), json!({}));
         }
-        place = entries
-            .get_mut(part)
-            .with_context(|| format!("{key}: no such key; `tailroute ctl policy show` lists them"))?;
+        place = entries.get_mut(*section).with_context(no_such)?;
     }
-    bail!("{change}: expected KEY=VALUE, such as weights.locality=1.2")
+    let entries = place.as_object_mut().with_context(no_such)?;
+    entries.insert((*last).to_owned(), value);
+    Ok(())
+}
+
+fn is_of_overrides(section: &str) -> bool {
+    matches!(section, "classes" | "named")
+}
+
+/// A key's parts. The name of a class may have dots in it: `classes.gpt-4.5.weights.slo` is of `gpt-4.5`.
+fn parts(key: &str) -> Vec<&str> {
+    let Some((section, rest)) = key
+        .split_once('.')
+        .filter(|(section, _)| is_of_overrides(section))
+    else {
+        return key.split('.').collect();
+    };
+    if let Some((name, weight)) = rest.rsplit_once(".weights.") {
+        return vec![section, name, "weights", weight];
+    }
+    let of_override = |key: &str| matches!(key, "policy" | "kappa_max" | "weights");
+    match rest.rsplit_once('.').filter(|(_, key)| of_override(key)) {
+        Some((name, key)) => vec![section, name, key],
+        None => vec![section, rest],
+    }
 }
 
 #[cfg(test)]
@@ -175,5 +203,23 @@ mod tests {
         for wrong in ["load", "weight.load=1", "policy.x=1"] {
             assert!(apply(&mut settings, wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_override_begins_with_the_first_thing_that_it_says() {
+        let mut settings = json!({ "classes": {}, "named": {} });
+        for change in [
+            "classes.gpt-4.5.weights.slo=2",
+            "classes.gpt-4.5.policy=least_ttft",
+            "classes.v1.0=null",
+            "named.fast.kappa_max=3",
+        ] {
+            apply(&mut settings, change).unwrap();
+        }
+        let classes = json!({ "gpt-4.5": { "weights": { "slo": 2 }, "policy": "least_ttft" }, "v1.0": null });
+        assert_eq!(
+            settings,
+            json!({ "classes": classes, "named": { "fast": { "kappa_max": 3 } } })
+        );
     }
 }

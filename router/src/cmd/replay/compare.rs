@@ -116,9 +116,16 @@ impl Played {
         }
     }
 
+    /// The settings that held for turns of this class.
+    fn settings_of(&self, class: &str) -> Settings {
+        let everybodys = &self.config.settings;
+        let own = everybodys.for_turn(class, None);
+        own.map_or_else(|| everybodys.clone(), |(own, _)| own)
+    }
+
     fn side(&self, figures: Figures) -> Side {
         Side {
-            settings: self.config.settings,
+            settings: self.config.settings.clone(),
             utilisation_window_s: self.config.utilisation_window.0 / 1e3,
             cache: self.report.cache.clone(),
             figures,
@@ -235,12 +242,13 @@ fn change(
 ) -> Change {
     let turn = pair[0].turn;
     let asked = trace.turns.get(turn as usize);
+    let class = trace.class_name(asked.map_or(0, |turn| turn.class.0));
     let seen = |at: usize| {
         let record = &pair[at];
-        let settings = &played[at].config.settings;
+        let settings = played[at].settings_of(&class);
         let scores = kept[at]
             .decision(turn)
-            .map(|d| scored(d, settings, |at| name(fleet, at)));
+            .map(|d| scored(d, &settings, |at| name(fleet, at)));
         Seen {
             worker: name(fleet, record.worker as usize),
             ttft_ms: record.ttft_ms,
@@ -254,11 +262,11 @@ fn change(
         turn,
         conversation: asked.map_or(0, |turn| turn.conversation.0),
         number: asked.map_or(0, |turn| turn.turn),
-        class: trace.class_name(asked.map_or(0, |turn| turn.class.0)),
         change_ms: change_ms(pair),
-        decided_by: decided_by(pair, played, kept),
+        decided_by: decided_by(pair, &class, played, kept),
         baseline: seen(0),
         proposed: seen(1),
+        class,
     }
 }
 
@@ -269,14 +277,14 @@ fn name(fleet: &Fleet, worker: usize) -> String {
         .map_or_else(|| worker.to_string(), Clone::clone)
 }
 
-fn decided_by(pair: &[TurnRecord; 2], played: &[Played; 2], kept: &[Kept; 2]) -> Verdict {
+fn decided_by(pair: &[TurnRecord; 2], class: &str, played: &[Played; 2], kept: &[Kept; 2]) -> Verdict {
     let [before, after] = pair;
     if before.worker == after.worker {
         return stayed(pair, &played[0].config);
     }
     let other = WorkerId(before.worker).index();
     match kept[1].decision(before.turn) {
-        Some(decision) => verdict(decision, other, &played[1].config.settings),
+        Some(decision) => verdict(decision, other, &played[1].settings_of(class)),
         None => Verdict::UNKNOWN,
     }
 }

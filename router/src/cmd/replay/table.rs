@@ -61,7 +61,7 @@ pub(super) fn text(report: &Report) -> String {
 
 /// What the proposal changes: `kappa_max 10 → 20, weights.locality 0.6 → 0.8`.
 fn proposal(before: &Side, after: &Side) -> String {
-    let settings = |side: &Side| serde_json::to_value(side.settings).unwrap_or_default();
+    let settings = |side: &Side| serde_json::to_value(&side.settings).unwrap_or_default();
     let mut changes = Vec::new();
     differences("", &settings(before), &settings(after), &mut changes);
     let windows = [before, after].map(|side| side.utilisation_window_s);

@@ -140,6 +140,8 @@ mod tests {
             last_worker: Some(WorkerId(1)),
             conversation: None,
             head: None,
+            class: "",
+            ask: None,
         };
         let snapshot = Snapshot {
             workers: &[worker(0, waits[0]), worker(1, waits[1])],

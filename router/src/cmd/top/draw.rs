@@ -153,27 +153,26 @@ fn row(worker: &Value) -> Row<'static> {
 
 fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let rows = screen.hottest.iter().map(|hot| {
-        let cached = hot.cached as f64 / hot.tokens.max(1) as f64 * 100.0;
         Row::new([
-            hot.conversation.clone(),
-            hot.tokens.to_string(),
-            format!("{cached:.0} %"),
-            hot.turns.to_string(),
+            hot.prefix.clone(),
+            hot.tokens.map_or("?".to_owned(), |tokens| tokens.to_string()),
+            hot.forks.to_string(),
+            hot.holders.to_string(),
             hot.worker.clone(),
         ])
     });
     let widths = [
         Constraint::Length(16),
         Constraint::Length(8),
-        Constraint::Length(6),
         Constraint::Length(5),
+        Constraint::Length(7),
         Constraint::Min(10),
     ];
-    let header = Row::new(["conversation", "tokens", "cached", "turns", "lives on"]);
+    let header = Row::new(["prefix", "tokens", "forks", "holders", "longest on"]);
     panel(
         frame,
         area,
-        " hottest prefixes of the last 200 turns ",
+        " hottest prefixes: the most shared, then the last used ",
         (header, widths),
         rows,
     );

@@ -11,8 +11,9 @@ use super::super::ctl::workers;
 const CURVE: usize = 240;
 /// Changes that are shown.
 const CHANGES: usize = 5;
-/// Decisions that conversations are found in, and late turns that are shown: all that there is room for.
-const DECISIONS: usize = 200;
+/// Prefixes and late turns that are shown: all that there is room for. Of the prefixes, beginnings that several share.
+const PREFIXES: usize = 10;
+const SHARED: usize = 3;
 const LATE: usize = 10;
 const TTFT_BUCKET: &str = "tailroute_time_to_first_token_seconds_bucket";
 
@@ -24,7 +25,7 @@ pub(super) struct Screen {
     pub(super) workers: Vec<Value>,
     pub(super) objective: Value,
     pub(super) changes: Vec<Value>,
-    /// What most of the last prompts consisted of, the hottest first.
+    /// What workers hold, the hottest first.
     pub(super) hottest: Vec<Hot>,
     /// The last decisions whose first token came too late, the newest first; none if no decisions are kept.
     pub(super) late: Option<Vec<Value>>,
@@ -73,18 +74,23 @@ impl Screen {
         let audit = client.get(&format!("/admin/v1/audit?limit={CHANGES}")).await?;
         self.changes = audit["entries"].as_array().cloned().unwrap_or_default();
         let decisions = async |query: &str| client.get(&format!("/admin/v1/decisions?{query}")).await;
-        let recent = decisions(&format!("limit={DECISIONS}")).await?;
+        let index = async |order: &str| {
+            client
+                .get(&format!("/admin/v1/index?order={order}&limit={PREFIXES}"))
+                .await
+        };
+        let prefixes = [index("shared").await?, index("newest").await?];
         let late = decisions(&format!("late=true&limit={LATE}")).await?;
-        self.found(&recent, late);
+        self.found(&prefixes, late);
         self.now_unix_ms = unix_ms();
         let page = client.text("/metrics").await?;
         self.saw(buckets(&page));
         Ok(())
     }
 
-    /// Takes pages of decisions: the last ones, and the late ones of them.
-    pub(super) fn found(&mut self, recent: &Value, mut late: Value) {
-        self.hottest = hottest(recent);
+    /// Takes pages of prefixes, those that several share and those that were used last; and of late turns.
+    pub(super) fn found(&mut self, [shared, newest]: &[Value; 2], mut late: Value) {
+        self.hottest = hottest(shared, newest);
         let is_kept = late["capacity"] != 0;
         let late = late["decisions"].as_array_mut().map(std::mem::take);
         self.late = late.filter(|_| is_kept);
@@ -119,49 +125,38 @@ impl Screen {
     }
 }
 
-/// A prefix that prompts begin with: a conversation's.
+/// A prefix that workers hold.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hot {
-    /// The conversation's name, hashed.
-    pub(super) conversation: String,
-    /// Of its last turn: its length in tokens, and how much of that was cached where it went.
-    pub(super) tokens: u64,
-    pub(super) cached: u64,
-    /// Where it went.
+    /// The hash that names it.
+    pub(super) prefix: String,
+    /// Tokens of its longest copy, where they can be told.
+    pub(super) tokens: Option<u64>,
+    /// In how many ways known prefixes go on from it: 1 of a conversation's end.
+    pub(super) forks: u64,
+    /// Workers that hold any of its last part.
+    pub(super) holders: u64,
+    /// Who has the longest copy.
     pub(super) worker: String,
-    /// Turns of it among the decisions, and the tokens of all of their prompts.
-    pub(super) turns: u64,
-    asked: u64,
 }
 
-/// The conversations of a page of decisions, by what was asked of them.
-fn hottest(page: &Value) -> Vec<Hot> {
-    let mut all: Vec<Hot> = Vec::new();
-    // The newest come first.
-    for decision in page["decisions"].as_array().into_iter().flatten() {
-        let Some(name) = decision["conversation"].as_str() else {
-            continue;
-        };
-        let tokens = decision["prompt_tokens"].as_u64().unwrap_or(0);
-        let at = all
-            .iter()
-            .position(|hot| hot.conversation == name)
-            .unwrap_or_else(|| {
-                all.push(Hot {
-                    conversation: name.to_owned(),
-                    tokens,
-                    cached: decision["terms"][0]["cached_tokens"].as_u64().unwrap_or(0),
-                    worker: decision["worker"].as_str().unwrap_or_default().to_owned(),
-                    turns: 0,
-                    asked: 0,
-                });
-                all.len() - 1
-            });
-        all[at].turns += 1;
-        all[at].asked += tokens;
-    }
-    all.sort_by_key(|hot| std::cmp::Reverse(hot.asked));
-    all
+/// What the index lists: the beginnings that most share, then the conversations that were used last.
+fn hottest(shared: &Value, newest: &Value) -> Vec<Hot> {
+    let listed = |page: &Value| page["prefixes"].as_array().cloned().unwrap_or_default();
+    let mut all = listed(shared);
+    all.truncate(SHARED);
+    all.extend(listed(newest));
+    let hot = |prefix: &Value| {
+        let longest = &prefix["copies"][0];
+        Hot {
+            prefix: prefix["prefix"].as_str().unwrap_or_default().to_owned(),
+            tokens: longest["tokens"].as_u64(),
+            forks: prefix["forks"].as_u64().unwrap_or(0),
+            holders: prefix["holders"].as_u64().unwrap_or(0),
+            worker: longest["worker"].as_str().unwrap_or_default().to_owned(),
+        }
+    };
+    all.iter().map(hot).collect()
 }
 
 fn unix_ms() -> f64 {
@@ -217,19 +212,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hottest_conversation_is_the_one_that_most_prompt_tokens_were_asked_of() {
-        let decision = |name: serde_json::Value, tokens: u64, worker: &str| json!({ "conversation": name, "prompt_tokens": tokens, "worker": worker, "terms": [{ "cached_tokens": tokens / 2 }] });
-        let page = json!({ "decisions": [
-            decision(json!("a"), 300, "two"), decision(json!("b"), 450, "one"), decision(json!(null), 9999, "one"),
-            decision(json!("a"), 200, "one"),
-        ] });
-        let found = hottest(&page);
+    fn what_most_share_comes_first_and_then_what_was_used_last() {
+        let prefix = |name: &str, forks: u32, copies: Value| json!({ "prefix": name, "forks": forks, "holders": 2, "copies": copies });
+        let copies = json!([{ "worker": "one", "tokens": 300 }, { "worker": "two", "tokens": 100 }]);
+        let shared: Vec<_> = (0..9)
+            .map(|at| prefix(&at.to_string(), 9 - at, copies.clone()))
+            .collect();
+        let newest = [prefix("a", 1, json!([{ "worker": "two", "tokens": null }]))];
+        let found = hottest(&json!({ "prefixes": shared }), &json!({ "prefixes": newest }));
         let told: Vec<_> = found
             .iter()
-            .map(|hot| (&*hot.conversation, hot.turns, hot.tokens, &*hot.worker))
+            .map(|hot| (&*hot.prefix, hot.forks, hot.tokens, &*hot.worker))
             .collect();
-        // Of the newest turn it says where it lives.
-        assert_eq!(told, [("a", 2, 300, "two"), ("b", 1, 450, "one")]);
+        assert_eq!(
+            told,
+            [
+                ("0", 9, Some(300), "one"),
+                ("1", 8, Some(300), "one"),
+                ("2", 7, Some(300), "one"),
+                ("a", 1, None, "two")
+            ]
+        );
     }
 
     fn page(counts: [u32; 3]) -> String {

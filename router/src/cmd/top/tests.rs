@@ -16,10 +16,18 @@ fn worker(name: &str, state: &str, wait_ms: f64) -> Value {
 fn decision(request: &str, worker: &str, [ttft, ago_s]: [f64; 2], cause: Value) -> Value {
     json!({
         "request": request, "worker": worker, "objective_ms": 400.0, "arrived_unix_ms": 1e12 - ago_s * 1e3,
-        "conversation": format!("{:016x}", request.len()), "prompt_tokens": 1000 * request.len(),
-        "terms": [{ "cached_tokens": 900 * request.len() }],
         "outcome": { "ttft_ms": ttft, "cause": cause },
     })
+}
+
+fn prefixes() -> [Value; 2] {
+    let prefix = |name: &str, forks: u32, copies: Value| json!({ "prefix": name, "forks": forks, "holders": forks, "copies": copies });
+    let shared = json!([{ "worker": "gpu-0", "tokens": 2_048 }, { "worker": "gpu-1", "tokens": 512 }]);
+    let own = json!([{ "worker": "gpu-1", "tokens": null }]);
+    [
+        json!({ "prefixes": [prefix("00000000000000aa", 12, shared)] }),
+        json!({ "prefixes": [prefix("00000000000000bb", 1, own)] }),
+    ]
 }
 
 /// A router with two workers, of which one is late.
@@ -41,10 +49,7 @@ fn screen() -> Screen {
         decision("req-7", "gpu-1", [1830.4, 12.0], json!("engine")),
         decision("another-request", "gpu-0", [401.0, 7300.0], Value::Null),
     ];
-    screen.found(
-        &json!({ "decisions": late, "capacity": 15_000 }),
-        json!({ "decisions": late, "capacity": 15_000 }),
-    );
+    screen.found(&prefixes(), json!({ "decisions": late, "capacity": 15_000 }));
     screen.now_unix_ms = 1e12;
     screen
 }
@@ -73,10 +78,10 @@ fn a_low_screen_leaves_prefixes_and_late_turns_out() {
 fn what_is_not_kept_and_what_did_not_happen_are_told_apart() {
     let mut screen = screen();
     let none = |capacity: u32| json!({ "decisions": [], "capacity": capacity });
-    screen.found(&none(100), none(100));
+    screen.found(&prefixes(), none(100));
     let well = text(&screen, (100, 33)).unwrap();
     assert!(well.contains("late turns: none of those that are kept"), "{well}");
-    screen.found(&none(0), none(0));
+    screen.found(&prefixes(), none(0));
     let unknown = text(&screen, (100, 33)).unwrap();
     assert!(unknown.contains("the router keeps no decisions"), "{unknown}");
 }

@@ -8,6 +8,8 @@ mod policy;
 mod preview;
 mod workers;
 
+pub(crate) use ctl::well;
+
 use std::path::Path;
 
 use config::Role;
@@ -18,7 +20,7 @@ use tailroute_e2e::fleet::{Fleet, quick};
 
 use crate::admission::{bearer, secret};
 
-const POLICY: &str = "/admin/v1/policy";
+pub(crate) const POLICY: &str = "/admin/v1/policy";
 
 /// Calls the admin port.
 pub(crate) async fn ask(

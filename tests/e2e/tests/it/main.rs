@@ -30,6 +30,7 @@ mod hints;
 mod learning;
 mod matrix;
 mod objectives;
+mod overrides;
 mod plain;
 mod reloads;
 mod smuggling;

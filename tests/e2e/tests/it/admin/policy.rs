@@ -221,7 +221,7 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
             until("clients go on", || read() >= from + at_least).await;
         }
     };
-    let exact = fleet.router.app().policy.load().settings;
+    let exact = fleet.router.app().policy.load().settings.clone();
     for _ in 0..10 {
         progress("checked", 2 * CLIENTS as u64).await;
         // From here on anything goes; once it is back, nothing but the conversation's own worker.
@@ -238,7 +238,7 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
         progress("asked", CLIENTS as u64).await;
         super::ctl::well(&fleet, &["policy", "rollback", "--reason", "enough"]).await;
         load.epoch.fetch_add(1, Ordering::SeqCst);
-        let restored = fleet.router.app().policy.load().settings;
+        let restored = fleet.router.app().policy.load().settings.clone();
         assert_eq!(format!("{restored:?}"), format!("{exact:?}"));
         assert_eq!(
             restored.weights.locality.to_bits(),

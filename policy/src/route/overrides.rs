@@ -1,0 +1,307 @@
+//! Turns that are placed by other weights than the rest: those of a class of objective, and those whose request asks.
+//!
+//! An [`Override`] says only what differs. What it leaves out is what everybody's settings say, also after those have
+//! changed. Of a turn that has both, the class's is laid over everybody's and the request's over that.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{PolicyName, Settings, Weights};
+
+/// Overrides by name. Few, and all of them written by an operator.
+pub type Overrides = BTreeMap<String, Override>;
+
+/// What differs from everybody's settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Override {
+    /// Another policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyName>,
+    /// Another bound of κ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kappa_max: Option<f64>,
+    /// Other weights of `tail`.
+    #[serde(skip_serializing_if = "OwnWeights::is_empty")]
+    pub weights: OwnWeights,
+}
+
+/// Weights of `tail`, as far as they differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs, reason = "as in `Weights`")]
+pub struct OwnWeights {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread_ms: Option<f64>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ask<'a> {
+    /// The override of this name in [`Settings::named`]; nothing, if it is there no longer.
+    Named(&'a str),
+    /// This one.
+    Own(&'a Override),
+}
+
+/// Which overrides acted on a decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Overridden {
+    /// That of the turn's class.
+    pub class: bool,
+    /// That which the request asked for.
+    pub request: bool,
+}
+
+impl OwnWeights {
+    /// Whether none differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The weight of this name, as configuration has it.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Option<f64>> {
+        Some(match name {
+            "locality" => &mut self.locality,
+            "home" => &mut self.home,
+            "load" => &mut self.load,
+            "slo" => &mut self.slo,
+            "affinity_ms" => &mut self.affinity_ms,
+            "spread_ms" => &mut self.spread_ms,
+            _ => return None,
+        })
+    }
+
+    fn over(&self, weights: Weights) -> Weights {
+        Weights {
+            locality: self.locality.unwrap_or(weights.locality),
+            home: self.home.unwrap_or(weights.home),
+            load: self.load.unwrap_or(weights.load),
+            slo: self.slo.unwrap_or(weights.slo),
+            affinity_ms: self.affinity_ms.unwrap_or(weights.affinity_ms),
+            spread_ms: self.spread_ms.unwrap_or(weights.spread_ms),
+        }
+    }
+}
+
+impl Override {
+    fn lay_over(&self, settings: &mut Settings) {
+        settings.policy = self.policy.unwrap_or(settings.policy);
+        settings.kappa_max = self.kappa_max.unwrap_or(settings.kappa_max);
+        settings.weights = self.weights.over(settings.weights);
+    }
+}
+
+impl Settings {
+    /// What holds for a turn of this class that asks for this, and which overrides made it so; `None` if what holds for
+    /// everybody does.
+    #[must_use]
+    pub fn for_turn(&self, class: &str, ask: Option<Ask<'_>>) -> Option<(Self, Overridden)> {
+        let of_class = self.classes.get(class);
+        let of_request = ask.and_then(|ask| match ask {
+            Ask::Named(name) => self.named.get(name),
+            Ask::Own(own) => Some(own),
+        });
+        if of_class.is_none() && of_request.is_none() {
+            return None;
+        }
+        let mut own = Self {
+            classes: Overrides::new(),
+            named: Overrides::new(),
+            ..*self
+        };
+        for laid in [of_class, of_request].into_iter().flatten() {
+            laid.lay_over(&mut own);
+        }
+        let by = Overridden {
+            class: of_class.is_some(),
+            request: of_request.is_some(),
+        };
+        Some((own, by))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Snapshot, Turn, WorkerView, decide};
+    use super::*;
+    use crate::cost::PrefillCost;
+    use crate::ids::{ConversationId, PrefixHash, WorkerId};
+    use crate::units::{Millis, Tokens};
+
+    fn weights() -> impl Strategy<Value = Weights> {
+        let weight = || 0.0..5.0f64;
+        (weight(), weight(), weight(), weight(), weight(), weight()).prop_map(
+            |(locality, home, load, slo, affinity_ms, spread_ms)| Weights {
+                locality,
+                home,
+                load,
+                slo,
+                affinity_ms,
+                spread_ms,
+            },
+        )
+    }
+
+    fn settings() -> impl Strategy<Value = Settings> {
+        let policy = prop::sample::select(PolicyName::ALL.to_vec());
+        (policy, weights(), 1.0..50.0f64).prop_map(|(policy, weights, kappa_max)| Settings {
+            policy,
+            weights,
+            kappa_max,
+            ..Settings::default()
+        })
+    }
+
+    /// An override that makes every setting one that is given.
+    fn all_of(settings: &Settings) -> Override {
+        let Weights {
+            locality,
+            home,
+            load,
+            slo,
+            affinity_ms,
+            spread_ms,
+        } = settings.weights;
+        Override {
+            policy: Some(settings.policy),
+            kappa_max: Some(settings.kappa_max),
+            weights: OwnWeights {
+                locality: Some(locality),
+                home: Some(home),
+                load: Some(load),
+                slo: Some(slo),
+                affinity_ms: Some(affinity_ms),
+                spread_ms: Some(spread_ms),
+            },
+        }
+    }
+
+    fn workers() -> impl Strategy<Value = Vec<WorkerView>> {
+        let worker = (0.0..2000.0f64, 0.0..0.99f64, 0..9u32, 0..5000u64, any::<bool>());
+        prop::collection::vec(worker, 1..6).prop_map(|all| {
+            let view = |(id, (wait, utilisation, in_flight, indexed, ready))| WorkerView {
+                id: WorkerId(id),
+                ready: ready || id == 0,
+                cost: PrefillCost::linear(0.1, 20.0),
+                wait: Millis(wait),
+                utilisation,
+                mean_work: Millis(50.0),
+                in_flight,
+                indexed: Tokens(indexed),
+            };
+            (0..).zip(all).map(view).collect()
+        })
+    }
+
+    fn turn<'a>(resident: &'a [Tokens], class: &'a str, ask: Option<Ask<'a>>) -> Turn<'a> {
+        Turn {
+            prompt: Tokens(4000),
+            resident,
+            objective: Millis(300.0),
+            last_worker: Some(WorkerId(0)),
+            conversation: Some(ConversationId(7)),
+            head: Some(PrefixHash(9)),
+            class,
+            ask,
+        }
+    }
+
+    proptest! {
+        /// What others ask for, and other classes have, changes nothing of a turn: not a bit of a term.
+        #[test]
+        fn a_turn_without_an_override_is_placed_as_if_there_were_none(
+            plain in settings(), other in settings(), workers in workers(), sequence in 0..100u64,
+            resident in prop::collection::vec(0..4000u64, 6),
+        ) {
+            let resident: Vec<Tokens> = resident.into_iter().map(Tokens).collect();
+            let others = Settings {
+                classes: [("batch".to_owned(), all_of(&other))].into(),
+                named: [("fast".to_owned(), all_of(&other))].into(),
+                ..plain.clone()
+            };
+            let under = |settings: &Settings, ask: Option<Ask<'_>>| {
+                let snapshot = Snapshot { workers: &workers, settings, sequence };
+                format!("{:?}", decide(&snapshot, &turn(&resident, "", ask)))
+            };
+            prop_assert_eq!(under(&plain, None), under(&others, None));
+            prop_assert_eq!(under(&plain, None), under(&others, Some(Ask::Named("gone"))));
+        }
+
+        /// An override that says everything is the same as settings that say it of everybody.
+        #[test]
+        fn a_turn_with_an_override_is_placed_as_if_it_held_for_all(
+            plain in settings(), own in settings(), workers in workers(), sequence in 0..100u64,
+            resident in prop::collection::vec(0..4000u64, 6),
+        ) {
+            let resident: Vec<Tokens> = resident.into_iter().map(Tokens).collect();
+            let laid = all_of(&own);
+            let with = Settings {
+                classes: [("batch".to_owned(), laid)].into(),
+                named: [("fast".to_owned(), laid)].into(),
+                ..plain
+            };
+            let terms = |settings: &Settings, class: &str, ask: Option<Ask<'_>>| {
+                let snapshot = Snapshot { workers: &workers, settings, sequence };
+                let decision = decide(&snapshot, &turn(&resident, class, ask)).unwrap();
+                (format!("{:?}", (decision.policy, decision.chosen, decision.terms)), decision.overridden)
+            };
+            let (expected, nobody) = terms(&own, "batch", None);
+            prop_assert_eq!(nobody, Overridden::default());
+            for (class, ask, class_acts, request_acts) in [
+                ("batch", None, true, false),
+                ("", Some(Ask::Named("fast")), false, true),
+                ("", Some(Ask::Own(&laid)), false, true),
+                ("batch", Some(Ask::Own(&laid)), true, true),
+            ] {
+                let (placed, by) = terms(&with, class, ask);
+                prop_assert_eq!(&placed, &expected);
+                prop_assert_eq!(by, Overridden { class: class_acts, request: request_acts });
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_override_leaves_out_is_as_for_everybody_and_the_requests_is_laid_over_its_classs() {
+        let of_class = Override {
+            kappa_max: Some(2.0),
+            weights: OwnWeights {
+                slo: Some(1.0),
+                load: Some(3.0),
+                ..OwnWeights::default()
+            },
+            ..Override::default()
+        };
+        let mut of_request = Override::default();
+        of_request.weights.slo = Some(9.0);
+        let settings = Settings {
+            classes: [("batch".to_owned(), of_class)].into(),
+            ..Settings::default()
+        };
+        let (own, _) = settings.for_turn("batch", Some(Ask::Own(&of_request))).unwrap();
+        let expected = Settings {
+            kappa_max: 2.0,
+            weights: Weights {
+                slo: 9.0,
+                load: 3.0,
+                ..Weights::default()
+            },
+            ..Settings::default()
+        };
+        assert_eq!(own, expected);
+    }
+}
