@@ -8,20 +8,21 @@
 //! before only the first are counted, and as many again as were known. A beginning that many share is found whole by a
 //! few conversations more (their number is the logarithm of its length), and one that nobody shares costs next to nothing.
 //!
-//! The counts are a table of bounded size, least recently begun out; a beginning that nobody uses any more is forgotten.
+//! The counts are a table of bounded size; a beginning that nobody uses any more is forgotten.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use lru::LruCache;
 use policy::ids::{PrefixHash, WorkerId};
+use policy::recent::Recent;
 use policy::units::Millis;
 
 /// Leading keys of a prompt that are counted: half a megabyte of text.
 const MAX_KEYS: usize = 256;
 /// Keys that are counted of a beginning of which nothing is known: 16 KB of text, as much as most system prompts have.
 const NEW_KEYS: usize = 64;
-/// Keys whose count is remembered.
-const COUNTS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
+/// Keys whose count is remembered; the half of them that was begun with last is for certain.
+const COUNTS: usize = 131_072;
 /// Protected beginnings that are remembered, by worker.
 const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
@@ -29,7 +30,7 @@ const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 #[derive(Debug)]
 pub struct SharedPrefixes {
     from: Option<NonZeroU32>,
-    counts: LruCache<PrefixHash, u32>,
+    counts: Recent<PrefixHash, u32>,
     protected: LruCache<(WorkerId, PrefixHash), Millis>,
 }
 
@@ -39,7 +40,7 @@ impl SharedPrefixes {
     pub fn new(from: Option<NonZeroU32>) -> Self {
         Self {
             from,
-            counts: LruCache::new(COUNTS),
+            counts: Recent::new(COUNTS),
             protected: LruCache::new(PROTECTED),
         }
     }
@@ -50,12 +51,15 @@ impl SharedPrefixes {
             return;
         }
         let keys = &keys[..keys.len().min(MAX_KEYS)];
-        let known = keys.iter().take_while(|key| self.counts.contains(key)).count();
+        let known = keys
+            .iter()
+            .take_while(|&&key| self.counts.get(key).is_some())
+            .count();
         let counted = known + known.max(NEW_KEYS);
         // From the end, so that of one prompt the first keys are forgotten last.
         for &key in keys[..keys.len().min(counted)].iter().rev() {
-            let count = self.counts.get_or_insert_mut(key, || 0);
-            *count = count.saturating_add(1);
+            let count = self.counts.touch(key).unwrap_or(0);
+            self.counts.put(key, count.saturating_add(1));
         }
     }
 
@@ -63,7 +67,7 @@ impl SharedPrefixes {
     #[must_use]
     pub fn shared(&self, keys: &[PrefixHash]) -> usize {
         let Some(from) = self.from else { return 0 };
-        let many = |key: &PrefixHash| self.counts.peek(key).is_some_and(|&count| count >= from.get());
+        let many = |key: &PrefixHash| self.counts.get(*key).is_some_and(|&count| count >= from.get());
         // Counts only fall along a chain, so this could be a search; beginnings are short.
         keys.iter().take(MAX_KEYS).take_while(|key| many(key)).count()
     }
@@ -102,6 +106,11 @@ mod tests {
             .collect()
     }
 
+    fn counted(shared: &SharedPrefixes, keys: impl IntoIterator<Item = PrefixHash>) -> usize {
+        let is_known = |key: &PrefixHash| shared.counts.get(*key).is_some();
+        keys.into_iter().filter(is_known).count()
+    }
+
     #[test]
     fn what_enough_conversations_begin_with_is_shared() {
         let mut shared = SharedPrefixes::new(NonZeroU32::new(3));
@@ -125,21 +134,22 @@ mod tests {
             assert!(prompts <= 3 + 2, "it doubles: 64, 128, 200");
             shared.begins(&keys(&format!("{common}{}", "o".repeat(prompts))));
         }
-        let before = shared.counts.len();
-        shared.begins(&keys(&"x".repeat(250)));
-        assert_eq!(shared.counts.len(), before + NEW_KEYS);
+        let own = keys(&"x".repeat(250));
+        shared.begins(&own);
+        assert_eq!(counted(&shared, own), NEW_KEYS);
     }
 
     #[test]
     fn never_is_never_and_the_table_is_bounded() {
         let mut never = SharedPrefixes::new(None);
         let mut shared = SharedPrefixes::new(NonZeroU32::new(2));
-        for i in 0..70_000u64 {
+        for i in 0..2 * COUNTS as u64 {
             never.begins(&[PrefixHash(i)]);
             shared.begins(&[PrefixHash(i), PrefixHash(u64::MAX)]);
         }
-        assert_eq!((never.counts.len(), never.shared(&[PrefixHash(1)])), (0, 0));
-        assert_eq!(shared.counts.len(), COUNTS.get());
+        let all = || (0..2 * COUNTS as u64).map(PrefixHash);
+        assert_eq!((counted(&never, all()), never.shared(&[PrefixHash(1)])), (0, 0));
+        assert!((COUNTS / 2 - 1..COUNTS).contains(&counted(&shared, all())));
         assert_eq!(shared.shared(&[PrefixHash(u64::MAX)]), 1);
     }
 
