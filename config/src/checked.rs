@@ -17,6 +17,7 @@ mod base_url;
 mod calibration;
 mod checker;
 mod convert;
+mod discovery;
 mod failure;
 mod health;
 mod http;
@@ -33,6 +34,7 @@ pub use admission::Admission;
 pub(crate) use checker::Checker;
 pub(crate) use convert::check;
 pub use convert::level_problem;
+pub use discovery::{Api, Discovery, Dns, Kubernetes, Port, Template, Watched, read_workers};
 pub use failure::Failure;
 pub use health::Health;
 pub use http::{Http, Network};
@@ -46,15 +48,17 @@ pub use traces::Traces;
 pub(crate) use worker::worker;
 pub use worker::{KvEvents, Secret, Worker};
 
-/// A configuration without mistakes. There is at least one worker; names and urls are unique.
+/// A configuration without mistakes. There is at least one worker, or somewhere to find them; names and urls are unique.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The data port.
     pub server: Server,
     /// The admin port; not the data port.
     pub admin: Admin,
-    /// The workers, in the order in which they were written. Never empty.
+    /// The workers, in the order in which they were written. Not empty unless they are discovered.
     pub workers: Vec<Worker>,
+    /// Where others are found.
+    pub discovery: Discovery,
     /// How a worker is chosen.
     pub routing: Routing,
     /// What has to be met.

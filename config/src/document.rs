@@ -24,7 +24,7 @@ use crate::written;
 /// # Errors
 /// Everything that is wrong with it, each with its place; never an empty list.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
-    read(node(document))
+    read(node(document, &Origin::Nowhere))
 }
 
 /// Reads the parameters of a query, whose values are text.
@@ -64,7 +64,8 @@ fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems>
     })
 }
 
-fn node(json: &Json) -> Node {
+/// A JSON value, all of it from `origin`. `null` says that a key was left out.
+pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
     let value = match json {
         Json::Null => Value::Unusable("null"),
         Json::Bool(flag) => Value::Boolean(*flag),
@@ -78,17 +79,17 @@ fn node(json: &Json) -> Node {
             (None, Some(number)) => Value::Float(number),
             (None, None) => Value::Unusable("a number out of range"),
         },
-        Json::Array(elements) => Value::List(elements.iter().map(node).collect()),
+        Json::Array(elements) => Value::List(elements.iter().map(|element| node(element, origin)).collect()),
         Json::Object(entries) => Value::Table(
             entries
                 .iter()
                 .filter(|(_, value)| !value.is_null())
-                .map(|(key, value)| (key.clone(), node(value)))
+                .map(|(key, value)| (key.clone(), node(value, origin)))
                 .collect(),
         ),
     };
     Node {
-        origin: Origin::Nowhere,
+        origin: origin.clone(),
         value,
     }
 }

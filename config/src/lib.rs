@@ -30,9 +30,10 @@ mod validate;
 pub mod written;
 
 pub use checked::{
-    Admin, Admission, Audit, Capture, Class, Config, Explain, Failure, Health, Hints, Http, Identity,
-    IndexConfig, Key, KeyDigest, KvEvents, Learning, Limits, Log, Network, Objective, Rate, Requests,
-    Routing, Secret, Server, ServerTls, Snapshot, Tls, Token, Traces, Worker, WorkersTls, level_problem,
+    Admin, Admission, Api, Audit, Capture, Class, Config, Discovery, Dns, Explain, Failure, Health, Hints,
+    Http, Identity, IndexConfig, Key, KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, Network,
+    Objective, Port, Rate, Requests, Routing, Secret, Server, ServerTls, Snapshot, Template, Tls, Token,
+    Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
 };
 pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
 pub use load::{LoadError, Sources, load, load_file, load_routing};
@@ -41,7 +42,9 @@ pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, Weights};
 pub use problem::{Origin, Problem, Problems};
 pub use schema::schema;
-pub use written::{CachePolicy, Dialect, Forwarded, LogFormat, OtlpProtocol, Priority, Role, WeightName};
+pub use written::{
+    CachePolicy, Dialect, Forwarded, LogFormat, OtlpProtocol, Priority, Role, Scheme, WeightName,
+};
 
 /// A complete, commented configuration file: every key, each with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");

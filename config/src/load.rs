@@ -144,6 +144,39 @@ pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
     })
 }
 
+/// Reads a file that is a list of its own: TOML, or JSON if its name ends in `.json`.
+pub(crate) fn read_list<T: Default + DeserializeOwned + JsonSchema>(
+    path: &Path,
+) -> Result<ReadApart<T>, LoadError> {
+    if path.extension().is_none_or(|ending| ending != "json") {
+        return read_apart(path);
+    }
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let place = |line, column| Origin::File {
+        file: name.clone(),
+        line,
+        column,
+    };
+    let mut problems = Problems::default();
+    let json = serde_json::from_str(&text).map_err(|error| {
+        problems.push(Problem {
+            origin: place(error.line(), error.column()),
+            path: String::new(),
+            what: format!("not JSON: {error}"),
+            hint: None,
+        });
+        std::mem::take(&mut problems)
+    })?;
+    let mut root = crate::document::node(&json, &place(1, 1));
+    let schema = schema::schema_of::<T>();
+    validate(&mut root, Schema::of(&schema), "", &mut problems);
+    Ok(ReadApart {
+        written: T::deserialize(root.to_toml()).unwrap_or_default(),
+        origins: root.origins(),
+        problems,
+    })
+}
+
 /// Reads `path`, if there is one, and [`load`]s it under the environment and the command line.
 ///
 /// # Errors

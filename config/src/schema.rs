@@ -15,6 +15,11 @@ pub fn schema() -> Json {
     root
 }
 
+/// The schema of one type.
+pub(crate) fn schema_of<T: schemars::JsonSchema>() -> Json {
+    schemars::schema_for!(T).to_value()
+}
+
 /// A required key has no default; serde's `default` on the section makes schemars write one.
 fn forget_defaults_of_required_keys(schema: &mut Json) {
     if let Some(definitions) = schema.get_mut("$defs").and_then(Json::as_object_mut) {

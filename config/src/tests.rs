@@ -1,8 +1,11 @@
 //! What an operator may rely on.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 mod admin;
+mod discovery;
 mod example;
 mod keys;
 mod mistakes;

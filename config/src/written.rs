@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 mod admin;
 mod admission;
+mod discovery;
 mod failure;
 mod health;
 mod http;
@@ -24,6 +25,7 @@ mod worker;
 
 pub use admin::{Admin, Role, Token, TokensFile};
 pub use admission::Admission;
+pub use discovery::{Discovery, Dns, Kubernetes, Scheme, WatchedFile, WorkersFile};
 pub use failure::Failure;
 pub use health::Health;
 pub use http::{Forwarded, Http};
@@ -46,8 +48,11 @@ pub struct File {
     pub server: Server,
     /// The admin port: metrics, health of the router itself, administration. Keep it off public networks.
     pub admin: Admin,
-    /// The inference workers, one section each. At least one, here or in the environment or on the command line.
+    /// The inference workers, one section each. At least one, here or in the environment or on the command line, unless
+    /// `[discovery]` finds them.
     pub workers: Vec<Worker>,
+    /// Workers that are found while the router serves: in Kubernetes, in the DNS, in a file.
+    pub discovery: Discovery,
     /// How a worker is chosen for a turn.
     pub routing: Routing,
     /// The time to first token to be met, and for which share of turns.

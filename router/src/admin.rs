@@ -16,6 +16,7 @@
 //! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, taken out and back, its α |
 //! | [`members`] | workers that join and leave |
+//! | [`discovery`] | what finds workers |
 //! | [`audit`] | who changed what |
 //! | [`events`] | what changes, as it happens |
 //! | [`openapi`] | the document of all this |
@@ -28,6 +29,7 @@ pub mod call;
 pub mod capture;
 pub mod console;
 pub mod decisions;
+pub mod discovery;
 pub mod events;
 pub mod index;
 pub mod log;
@@ -71,6 +73,7 @@ pub fn operations() -> Vec<Operation> {
         workers::operations(),
         calibration::operations(),
         members::operations(),
+        discovery::operations(),
         audit::operations(),
         events::operations(),
         openapi::operations(),

@@ -26,6 +26,7 @@ use crate::body::{self, Body};
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::decisions::Decisions;
+use crate::discovery::Board;
 use crate::error::ApiError;
 use crate::feedback::{ClassState, Feedback};
 use crate::fleet::breaker::Standing;
@@ -67,6 +68,8 @@ pub struct App {
     pub operator: Operator,
     /// The workers.
     pub fleet: Fleet,
+    /// What finds others, and what it says.
+    pub discovery: Board,
     /// What was learned of where prefixes live.
     pub knowledge: Knowledge,
     /// What was learned of costs, conversations and the tail.
@@ -212,6 +215,7 @@ impl App {
             policy: Revisions::new(routing.settings()),
             operator: Operator::new(&config.admin)?,
             fleet,
+            discovery: Board::new(&config.discovery),
             knowledge,
             feedback: Feedback::new(&config),
             metrics,
@@ -479,6 +483,7 @@ impl App {
             policy_revision: self.policy.load().revision,
             audit_failures: self.operator.audit.failures(),
             admission: self.admission.gate.counts(),
+            discovery: self.discovery.standings(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }

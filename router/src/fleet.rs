@@ -14,6 +14,7 @@ pub mod hold;
 mod in_flight;
 pub mod retry_budget;
 pub mod rotation;
+pub mod source;
 mod worker;
 
 use std::sync::Arc;

@@ -12,6 +12,7 @@ pub mod cmd;
 pub mod control;
 pub mod decisions;
 pub mod demo;
+pub mod discovery;
 pub mod drive;
 pub mod error;
 pub mod evidence;

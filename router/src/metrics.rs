@@ -7,6 +7,7 @@
 //! | [`admin`] | what people change |
 //! | [`admission`] | who came in and who waited |
 //! | [`caches`] | predictions held against reports, and cache events |
+//! | [`discovery`] | what finds workers |
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
 //! | [`page`] | gauges, set when the page is asked for |
 //!
@@ -16,6 +17,7 @@
 mod admin;
 mod admission;
 mod caches;
+mod discovery;
 mod document;
 mod exposition;
 mod failures;
@@ -36,6 +38,7 @@ use prometheus_client::registry::Registry;
 use self::admin::Admin;
 use self::admission::Admission;
 use self::caches::Caches;
+use self::discovery::Discovery;
 pub use self::document::markdown;
 pub use self::exposition::Format;
 use self::failures::Failures;
@@ -60,6 +63,7 @@ pub struct Metrics {
     admin: Admin,
     admission: Admission,
     caches: Caches,
+    discovery: Discovery,
     failures: Failures,
     page: Page,
     traces: TraceCounters,
@@ -77,6 +81,7 @@ impl Metrics {
         let admin = Admin::new(&metrics)?;
         let (failures, page) = (Failures::new(&metrics)?, Page::new(&metrics)?);
         let traces = TraceCounters::new(&metrics)?;
+        let discovery = Discovery::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
         // The other way round, it would not have been made.
         let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
@@ -91,6 +96,7 @@ impl Metrics {
             admin,
             admission,
             caches,
+            discovery,
             failures,
             page,
             traces,
@@ -116,6 +122,7 @@ impl Metrics {
     pub fn render(&self, gauges: &Gauges, format: Format) -> Result<String, fmt::Error> {
         self.page.set(gauges, &self.workers);
         self.set_admission(gauges.admission);
+        self.discovery.set(&gauges.discovery);
         self.set_admin(gauges.policy_revision, gauges.audit_failures);
         self.requests.show_all();
         let shown = |worker: &&WorkerGauges| self.workers.admit(&worker.name);

@@ -213,7 +213,8 @@ pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
     Ok(())
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error and what caused it, each thing said once.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -251,7 +252,7 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
 }
 
 /// What tells one state of a file from another.
-type Looks = (u64, u64, i64, i64, u64);
+pub(crate) type Looks = (u64, u64, i64, i64, u64);
 
 /// The files as they are now, those of the configuration in force included.
 fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
@@ -260,7 +261,7 @@ fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
     own.map(|path| (path.clone(), looks(path))).collect()
 }
 
-fn looks(path: &Path) -> Option<Looks> {
+pub(crate) fn looks(path: &Path) -> Option<Looks> {
     let found = std::fs::metadata(path).ok()?;
     Some((
         found.dev(),
@@ -328,6 +329,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("admin", port(old) != port(new)),
         ("http", old.http != new.http),
         ("workers", old.workers != new.workers),
+        ("discovery", old.discovery != new.discovery),
         (
             "routing.utilisation_window_s",
             old.routing.utilisation_window != new.routing.utilisation_window,

@@ -2,8 +2,8 @@
 //!
 //! A router that starts knowing nothing sends the next turn of every conversation anywhere, and each of them computes its
 //! whole history again: the restart of a small process in front costs the fleet a full cache. So what lives where is
-//! written down on a timer and at the end of a drain, and read when the router starts, beside the requests: nothing
-//! waits for it. The workers' caches move on meanwhile, so an old snapshot is not read, and what a read one says wrongly
+//! written down on a timer and at the end of a drain, and read when the router starts (and has found its workers, where they
+//! are not written down), beside the requests: nothing waits for it. The workers' caches move on meanwhile, so an old snapshot is not read, and what a read one says wrongly
 //! is corrected as any wrong belief is, by reports and events; a worker whose replayed events tell that its cache was
 //! emptied since then is not restored at all.
 //!
@@ -18,7 +18,7 @@ pub mod format;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Snapshot;
 use format::{FormatError, decode, encode};
@@ -33,6 +33,9 @@ use crate::fleet::hold::Hold;
 /// tokens. Keys are never more than tokens; whoever fills a cache with text of a byte per token fills a snapshot sooner, and
 /// the log says that it is too long.
 const MAX_FILE_BYTES: u64 = 4 << 30;
+
+/// For workers to be found that were not written down, before it is read.
+const FOUND_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a snapshot was not written or read.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,8 @@ pub enum SnapshotError {
 
 /// Restores the last snapshot, then writes one again and again, for as long as the task lives.
 pub async fn keep(app: Arc<App>, settings: Snapshot) {
+    // It is restored to workers that are there.
+    let _ = tokio::time::timeout(FOUND_WITHIN, app.discovery.settled()).await;
     let reading = (Arc::clone(&app), settings.clone());
     let read = tokio::task::spawn_blocking(move || read(&reading.0, &reading.1)).await;
     match read {

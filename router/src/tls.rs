@@ -223,14 +223,7 @@ pub fn towards_collector(
         None if is_encrypted => machine_roots().map_err(|_| TlsError::NoRootsForTraces)?,
         None => RootCertStore::empty(),
     };
-    let mut tls = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|source| TlsError::Unusable {
-            path: PathBuf::new(),
-            source,
-        })?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut tls = trusting(roots)?;
     if traces.protocol == config::OtlpProtocol::Grpc {
         tls.alpn_protocols = vec![b"h2".to_vec()];
     }
@@ -239,6 +232,41 @@ pub fn towards_collector(
         timeout,
         tls: Arc::new(ArcSwap::from_pointee(tls)),
     })
+}
+
+/// Connects to a server of this url: where it is `https`, its certificate has to lead to a root of this file, or to the
+/// machine's.
+///
+/// # Errors
+/// If the roots cannot be read, or the machine has none.
+pub fn towards(
+    mut http: HttpConnector,
+    url: &Uri,
+    ca: Option<&Path>,
+    timeout: Duration,
+) -> Result<Connector, TlsError> {
+    http.enforce_http(false);
+    let is_encrypted = url.scheme_str() == Some("https");
+    let roots = match ca.filter(|_| is_encrypted) {
+        Some(path) => roots(path)?,
+        None if is_encrypted => machine_roots()?,
+        None => RootCertStore::empty(),
+    };
+    Ok(Connector {
+        http,
+        timeout,
+        tls: Arc::new(ArcSwap::from_pointee(trusting(roots)?)),
+    })
+}
+
+/// Of a client without a certificate of its own that trusts these roots.
+fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
+    let versions = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let versions = versions.map_err(|source| TlsError::Unusable {
+        path: PathBuf::new(),
+        source,
+    })?;
+    Ok(versions.with_root_certificates(roots).with_no_client_auth())
 }
 
 fn machine_roots() -> Result<RootCertStore, TlsError> {

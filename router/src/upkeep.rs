@@ -35,5 +35,6 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }
     tasks.spawn(roster::keep(Arc::clone(app)));
+    crate::discovery::spawn(app, &mut tasks);
     tasks
 }

@@ -27,7 +27,7 @@ def definitions():
     whole = json.loads(done.stdout)
     defs = copy.deepcopy(whole["$defs"])
     config = {key: whole[key] for key in ("description", "type", "additionalProperties", "properties")}
-    config["required"] = ["workers"]
+    config["anyOf"] = [{"required": ["workers"]}, {"required": ["discovery"]}]
     config["properties"]["workers"]["minItems"] = 1
     for name, keys in CHARTS_OWN.items():
         if keys is None:

@@ -7,7 +7,7 @@ import tarfile
 import pytest
 import yaml
 
-from rendered import CASES, CHART, NAMESPACE, ROOT, SHAPES, Refused, chart, helm, objects, only, pod, router, values_of
+from rendered import CASES, CHART, NAMESPACE, ROOT, SHAPES, Refused, chart, contents, helm, objects, only, pod, router, values_of
 
 SIDECARS = ["native-sidecar", "plain-sidecar"]
 
@@ -216,15 +216,37 @@ def test_rules_and_boards_are_those_of_the_repository():
     assert {name: text.strip() for name, text in boards.items()} == wanted
 
 
-def test_a_role_is_one_that_looks_and_there_is_none_unless_asked_for():
-    kinds = {one["kind"] for one in chart("standalone")}
-    assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-    assert pod(chart("standalone"))["automountServiceAccountToken"] is False
-    documents = chart("standalone", rbac={"endpointSlices": True})
-    assert only(documents, "Role")["rules"] == [
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
-    ]
+WATCHED = [
+    ({"services": ["vllm"]}, {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]}, "tailroute"),
+    ({"pods": "app=vllm", "namespace": "inference"}, {"apiGroups": [""], "resources": ["pods"]}, "inference"),
+]
+
+
+@pytest.mark.parametrize("watch, rule, namespace", WATCHED, ids=["services", "pods"])
+def test_a_role_allows_to_look_at_what_is_watched_and_nothing_else(watch, rule, namespace):
+    documents = chart("standalone", config={"discovery": {"kubernetes": watch}})
+    role, binding = only(documents, "Role"), only(documents, "RoleBinding")
+    assert role["rules"] == [rule | {"verbs": ["get", "list", "watch"]}]
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == namespace
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "tailroute", "namespace": "tailroute"}]
     assert pod(documents)["automountServiceAccountToken"] is True
+
+
+def test_nothing_is_allowed_that_is_not_watched():
+    elsewhere = {"kubernetes": {"services": ["vllm"], "api_url": "http://127.0.0.1:8001"}}
+    for discovery in ({}, {"dns": {"srv": ["_http._tcp.vllm"]}}, elsewhere):
+        documents = chart("standalone", config={"discovery": discovery})
+        kinds = {one["kind"] for one in documents}
+        assert not kinds & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+        assert pod(documents)["automountServiceAccountToken"] is False
+    own = chart("standalone", config={"discovery": {"kubernetes": {"services": ["vllm"]}}}, rbac={"create": False})
+    assert "Role" not in {one["kind"] for one in own}
+    assert pod(own)["automountServiceAccountToken"] is True
+
+
+def test_workers_may_be_found_instead_of_written_down():
+    found = {"image": {"repository": "r"}, "config": {"discovery": {"kubernetes": {"services": ["vllm"]}}}}
+    assert "[discovery.kubernetes]" in contents(only(chart(None, **found), "ConfigMap"))["tailroute.toml"]
 
 
 def test_ports_are_named_by_who_may_reach_them():
@@ -248,14 +270,15 @@ REFUSED = [
     ("standalone", {"image": {"digest": "latest"}}, "/image/digest"),
     ("standalone", {"image": {"pullPolicy": "always"}}, "/image/pullPolicy"),
     ("standalone", {"config": {"workers": []}}, "/config/workers"),
-    (None, {"image": {"repository": "r"}}, "'/config': missing property 'workers'"),
+    (None, {"image": {"repository": "r"}}, "missing property 'workers'"),
     ("standalone", {"config": {"workers": [{"name": "a"}]}}, "'/config/workers/0': missing property 'url'"),
     ("standalone", {"config": {"workers": [WORKER | {"capacity": 1}]}}, "'/config/workers/0': additional properties 'capacity'"),
     ("standalone", {"config": {"workers": [WORKER | {"ranks": 65}]}}, "/config/workers/0/ranks"),
     ("standalone", {"config": {"routing": {"weights": {"localty": 1}}}}, "'/config/routing/weights': additional properties 'localty'"),
     ("standalone", {"config": {"objective": {"share": 95}}}, "/config/objective/share"),
     ("standalone", {"config": {"routing": {"policy": "fastest"}}}, "/config/routing/policy"),
-    ("standalone", {"config": {"discovery": {}}}, "'discovery' not allowed"),
+    ("standalone", {"config": {"discovery": {"kubernetes": {"service": "vllm"}}}}, "additional properties 'service'"),
+    ("standalone", {"rbac": {"endpointSlices": True}}, "'/rbac': additional properties 'endpointSlices'"),
     ("standalone", {"config": {"server": {"listen": "0.0.0.0:80"}}}, "'server' not allowed"),
     ("standalone", {"config": {"admin": {"tokens_file": "/t"}}}, "'/config/admin': additional properties 'tokens_file'"),
     ("standalone", {"config": {"limits": {"drain_timeout_s": 9}}}, "'/config/limits': additional properties 'drain_timeout_s'"),

@@ -46,6 +46,8 @@ def test_an_overlay_is_what_the_chart_renders(shape):
 COMPONENTS = {
     "network-policy": ("NetworkPolicy", {"networkPolicy": {"enabled": True}}),
     "pod-monitor": ("PodMonitor", {"monitoring": {"kind": "PodMonitor"}}),
+    "discovery-services": ("Role", {"config": {"discovery": {"kubernetes": {"services": ["vllm"]}}}}),
+    "discovery-pods": ("Role", {"config": {"discovery": {"kubernetes": {"pods": "app=vllm"}}}}),
 }
 
 
@@ -60,6 +62,10 @@ def test_a_component_is_what_the_charts_option_renders(component, tmp_path):
     ours, charts = by_name(kustomize(tmp_path)), by_name(chart("standalone", **values))
     assert ours.keys() == charts.keys()
     assert ours[kind, "tailroute"] == charts[kind, "tailroute"]
+    if kind == "Role":
+        assert ours["RoleBinding", "tailroute"] == charts["RoleBinding", "tailroute"]
+        tokens = [one["Deployment", "tailroute"]["spec"]["template"]["spec"]["automountServiceAccountToken"] for one in (ours, charts)]
+        assert tokens == [True, True]
 
 
 def test_every_component_is_compared():

@@ -12,6 +12,7 @@ use policy::units::Millis;
 use super::admin::admin;
 use super::admission::admission;
 use super::checker::Checker;
+use super::discovery::discovery;
 use super::failure::failure;
 use super::health::health;
 use super::http::http;
@@ -44,6 +45,17 @@ pub(crate) fn check(
         );
         checker.report("admin.listen", what, None);
     }
+    let discovery = discovery(file.discovery, &mut checker);
+    if file.workers.is_empty() && !discovery.is_on() {
+        let hint =
+            "add a [[workers]] section with a url, give --worker http://host:port, or set up [discovery]"
+                .to_owned();
+        checker.report(
+            "workers",
+            "no workers; expected at least one".to_owned(),
+            Some(hint),
+        );
+    }
     let workers = worker::check_all(file.workers, &mut checker);
     let (routing, objective) = (routing(file.routing), objective(file.objective, &mut checker));
     check_overrides(&routing, &objective.classes, &mut checker);
@@ -51,6 +63,7 @@ pub(crate) fn check(
         server,
         admin,
         workers,
+        discovery,
         routing,
         objective,
         hints: Hints {

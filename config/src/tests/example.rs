@@ -82,6 +82,7 @@ fn the_example_holds_the_defaults_as_it_says() {
     as_default.objective.classes.clear();
     as_default.routing.classes.clear();
     as_default.routing.named.clear();
+    as_default.discovery.worker.models = None;
     as_default.keys.clear();
     assert_eq!(as_default, written::File::default());
     for worker in &example.workers {

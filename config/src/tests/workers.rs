@@ -65,8 +65,8 @@ fn no_workers_is_a_problem_that_says_what_to_do() {
     refused(
         "",
         &[
-            "t.toml:1:1: workers: no workers; expected at least one; add a [[workers]] section with a url, or give \
-           --worker http://host:port",
+            "t.toml:1:1: workers: no workers; expected at least one; add a [[workers]] section with a url, give \
+           --worker http://host:port, or set up [discovery]",
         ],
     );
 }

@@ -14,7 +14,7 @@ import { closeWorker, openWorker, shown, workerDialog } from './worker.js';
 const PAGE = 200;
 const TRAIL = 150;
 const WINDOW_S = 60;
-const LEVELS = { ready: 'good', unwell: 'bad', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
+const LEVELS = { ready: 'good', unwell: 'bad', not_ready: 'warn', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
 const BREAKERS = { closed: 'quiet', half_open: 'warn', open: 'bad' };
 
 const state = { offset: 0, filter: '', troubled: false, sort: null };

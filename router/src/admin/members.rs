@@ -67,6 +67,12 @@ async fn add(call: Call) -> Result<Reply, Problem> {
 async fn remove(call: Call) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let _: Because = call.body()?;
+    if worker.source.finds() {
+        return Err(Problem::conflict(format!(
+            "it was found by {}, which would have it join again: take it away there, or drain it here",
+            worker.source.as_str()
+        )));
+    }
     let Some(before) = call.app.leave(&worker) else {
         return Err(Problem::conflict("it is leaving already"));
     };

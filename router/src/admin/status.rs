@@ -93,6 +93,9 @@ async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, String) {
 
 /// Why no worker is given work: whoever holds all of them should read that, and not look for what ails them.
 fn why_none(app: &App) -> String {
+    if app.config.discovery.is_on() && app.fleet.present().is_empty() {
+        return "no worker has been found (GET /admin/v1/discovery says why)".to_owned();
+    }
     let holds: Vec<Hold> = app.fleet.workers().iter().map(|worker| worker.hold()).collect();
     let count = |hold| holds.iter().filter(|held| **held == hold).count();
     let (cordoned, draining) = (count(Hold::Cordoned), count(Hold::Draining));

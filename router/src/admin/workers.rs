@@ -15,6 +15,7 @@ use super::reason::{Because, Reason};
 use crate::app::App;
 use crate::fleet::Worker;
 use crate::fleet::hold::{Hold, PinnedAlpha};
+use crate::fleet::source::Source;
 
 /// What the parameter of a worker's path is.
 pub(super) const NAME: &str = "The worker's name, as the list gives it";
@@ -59,6 +60,8 @@ enum State {
     Ready,
     /// Its probes fail.
     Unwell,
+    /// The source that named it says that it is not ready.
+    NotReady,
     /// Somebody has cordoned it.
     Cordoned,
     /// Somebody drains it, and it has not ended yet what it had.
@@ -76,6 +79,8 @@ pub(super) struct Shown {
     name: String,
     /// Its address.
     url: String,
+    /// Who named it.
+    source: Source,
     /// What is done with it.
     state: State,
     /// Whether its probes find it well.
@@ -288,6 +293,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
         (Hold::Draining, _) if gauges.in_flight == 0 => State::Drained,
         (Hold::Draining, _) => State::Draining,
         (Hold::Cordoned, _) => State::Cordoned,
+        (Hold::None, _) if !worker.is_offered() => State::NotReady,
         (Hold::None, true) => State::Ready,
         (Hold::None, false) => State::Unwell,
     };
@@ -300,6 +306,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
     Shown {
         name: worker.name().to_owned(),
         url: worker.spec.url.to_string(),
+        source: worker.source,
         state,
         well: worker.is_well(),
         breaker: gauges.breaker.as_str(),

@@ -12,6 +12,7 @@ use tracing::info;
 
 use super::App;
 use crate::fleet::hold::{Hold, Measured};
+use crate::fleet::source::Source;
 use crate::fleet::{JoinError, Worker};
 use crate::operator::events::Kind;
 
@@ -21,14 +22,27 @@ impl App {
     /// # Errors
     /// If its name is taken, or the fleet is full.
     pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
+        self.join_named(spec, Source::Operator, true)
+    }
+
+    /// The same, named by this source, which says whether it may be given work.
+    ///
+    /// # Errors
+    /// If its name is taken, or the fleet is full.
+    pub fn join_named(
+        &self,
+        spec: config::Worker,
+        source: Source,
+        offered: bool,
+    ) -> Result<Arc<Worker>, JoinError> {
         let name = spec.name.clone();
         let now = self.clock.now();
         let worker = self.fleet.join(&name, now, |slot| {
             self.knowledge.admit(slot, spec.capacity, spec.block_size);
             self.feedback.admit(slot, &spec);
-            Worker::new(slot, spec, &self.config, now)
+            Worker::new(slot, spec, &self.config, now).named_by(source, offered)
         })?;
-        info!(worker = name, url = %worker.spec.url, "joins the fleet");
+        info!(worker = name, url = %worker.spec.url, source = source.as_str(), "joins the fleet");
         self.operator
             .events
             .tell(Kind::Worker, &name, json!({ "joined": true }));

@@ -65,8 +65,23 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn summary(config: &config::Config) -> String {
     let workers = config.workers.len();
     let noun = if workers == 1 { "worker" } else { "workers" };
+    let discovery = &config.discovery;
+    let sources = [
+        ("Kubernetes", discovery.kubernetes.is_some()),
+        ("the DNS", discovery.dns.is_some()),
+        ("a file", discovery.file.is_some()),
+    ];
+    let sources: Vec<&str> = sources
+        .iter()
+        .filter(|(_, on)| *on)
+        .map(|(name, _)| *name)
+        .collect();
+    let found = match sources.as_slice() {
+        [] => String::new(),
+        sources => format!(" and those found in {}", sources.join(", ")),
+    };
     format!(
-        "{workers} {noun}, policy {}, {} % of turns within {:.0} ms, data port {}, admin port {}",
+        "{workers} {noun}{found}, policy {}, {} % of turns within {:.0} ms, data port {}, admin port {}",
         config.routing.policy,
         (config.objective.share * 1e6).round() / 1e4,
         config.objective.ttft.0,

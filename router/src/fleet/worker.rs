@@ -21,6 +21,7 @@ use super::health::{Health, Probe};
 use super::hints::HintQueue;
 use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
 use super::rotation::Condition;
+use super::source::Source;
 use crate::upstream::{Origin, POOL_IDLE};
 
 /// One worker: who it is, and what is known of it.
@@ -36,6 +37,10 @@ pub struct Worker {
     pub errors: Mutex<Errors>,
     /// When it joined: whatever is older under its slot was another's.
     pub joined: Millis,
+    /// Who named it.
+    pub source: Source,
+    /// Whether who named it says that it may be given work.
+    offered: AtomicBool,
     /// Connections to it, for turns in plain text.
     pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
@@ -120,6 +125,8 @@ impl Worker {
             hints: HintQueue::default(),
             errors: Mutex::default(),
             joined,
+            source: Source::default(),
+            offered: AtomicBool::new(true),
             origin: Origin::new(&spec.url, config.limits.connect_timeout, POOL_IDLE),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
@@ -142,6 +149,14 @@ impl Worker {
             shares_inputs: AtomicBool::new(true),
             spec,
         }
+    }
+
+    /// The same, named by this source, which says whether it may be given work.
+    #[must_use]
+    pub fn named_by(mut self, source: Source, offered: bool) -> Self {
+        self.source = source;
+        self.offered = AtomicBool::new(offered);
+        self
     }
 
     /// Its name, in metrics, logs and response headers.
@@ -249,10 +264,27 @@ impl Worker {
         *self.pinned.lock()
     }
 
-    /// Whether it may be given work: it is well, and nobody holds it.
+    /// Whether it may be given work: it is well and offered, and nobody holds it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.is_well() && self.hold() == Hold::None
+        self.is_well() && self.is_offered() && self.hold() == Hold::None
+    }
+
+    /// Whether it may be given what only it can answer, which a cordon lets through.
+    #[must_use]
+    pub fn may_answer_its_own(&self) -> bool {
+        self.is_well() && self.is_offered() && matches!(self.hold(), Hold::None | Hold::Cordoned)
+    }
+
+    /// Whether who named it says that it may be given work.
+    #[must_use]
+    pub fn is_offered(&self) -> bool {
+        self.offered.load(Ordering::Acquire)
+    }
+
+    /// Who named it says whether it may be given work. Returns what was said before.
+    pub fn set_offered(&self, offered: bool) -> bool {
+        self.offered.swap(offered, Ordering::AcqRel)
     }
 
     /// Whether its probes find it well.

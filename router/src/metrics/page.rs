@@ -11,6 +11,7 @@ use policy::units::{Millis, Tokens};
 use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::registrar::{MetricError, Registrar};
 use super::{clamp, yes_no};
+use crate::discovery::board::SourceState;
 use crate::feedback::ClassState;
 use crate::fleet::breaker::Standing;
 
@@ -39,6 +40,8 @@ pub struct Gauges {
     pub policy_revision: u64,
     /// Entries of the audit log that could not be written.
     pub audit_failures: u64,
+    /// What finds workers.
+    pub discovery: Vec<SourceState>,
     /// Requests that wait here, and those behind the gate.
     pub admission: (usize, usize),
 }

@@ -6,6 +6,7 @@
 mod admin;
 mod admission;
 mod caches;
+mod discovery;
 mod failures;
 mod gen_ai;
 mod requests;
@@ -128,6 +129,7 @@ pub const TABLE: &[(&str, &[Spec])] = &[
     ("Admission and configuration", admission::TABLE),
     ("Administration", admin::TABLE),
     ("Workers", workers::TABLE),
+    ("Discovery of workers", discovery::TABLE),
     ("Caches and their events", caches::TABLE),
     ("Failures", failures::TABLE),
     ("Objectives, habits and the free tail", tail::TABLE),

@@ -28,7 +28,6 @@ use crate::feedback::Expected;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Standing;
 use crate::fleet::dialect::is_told;
-use crate::fleet::hold::Hold;
 use crate::fleet::rotation::{self, Condition};
 use crate::knowledge::{Match, Scale, Source};
 use crate::telemetry::Stage;
@@ -311,8 +310,7 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     narrow(app, &workers, now, views, conditions);
     if let Some(home) = turn.home
         && let Some(worker) = workers.get(home.index())
-        && worker.is_well()
-        && matches!(worker.hold(), Hold::None | Hold::Cordoned)
+        && worker.may_answer_its_own()
         && model.is_none_or(|model| worker.serves(model) != Some(false))
     {
         ready[home.index()] = true;

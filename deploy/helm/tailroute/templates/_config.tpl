@@ -19,6 +19,20 @@
 {{- toJson $all }}
 {{- end }}
 
+{{/* What the router watches in the cluster: endpointslices, pods, or nothing. */}}
+{{- define "tailroute.watched" -}}
+{{- with dig "discovery" "kubernetes" dict .Values.config }}
+{{- if not .api_url }}
+{{- if .services }}endpointslices{{ else if .pods }}pods{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether the router needs its service account's token. */}}
+{{- define "tailroute.automountToken" -}}
+{{ or .Values.serviceAccount.automountToken (ne (include "tailroute.watched" .) "") }}
+{{- end }}
+
 {{/* A table as TOML, its values before its tables, all by name. A JSON scalar, or a list of them, is one of TOML as well. */}}
 {{- define "tailroute.toml" -}}
 {{- range $key, $value := .table }}

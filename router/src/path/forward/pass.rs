@@ -27,7 +27,6 @@ use crate::app::{App, Place};
 use crate::body::{self, Body, BodyError};
 use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
-use crate::fleet::hold::Hold;
 use crate::fleet::{InFlight, Worker};
 use crate::telemetry::Trail;
 
@@ -227,8 +226,7 @@ pub(in crate::path) fn some_worker(
     choose::narrow(app, &workers, now, &mut views, &mut conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
-        && worker.is_well()
-        && matches!(worker.hold(), Hold::None | Hold::Cordoned)
+        && worker.may_answer_its_own()
     {
         // No other worker can answer it.
         views[home.index()].ready = true;

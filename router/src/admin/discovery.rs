@@ -1,0 +1,35 @@
+//! Where workers are found, and how it is with each source.
+
+use axum::http::Method;
+use config::Role;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use crate::discovery::board::SourceState;
+
+/// How it is with discovery.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Sources {
+    /// What finds workers, those before that are believed more; empty if nothing does.
+    sources: Vec<SourceState>,
+    /// Most workers that are taken of all of them.
+    max_workers: usize,
+}
+
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Operation> {
+    vec![Operation::new::<Sources, _, _>(
+        "discovery.get",
+        (Method::GET, "/admin/v1/discovery"),
+        Role::Read,
+        "Where workers are found: when each source was heard last, what is wrong with it, and what of it was not taken",
+        |call: Call| async move {
+            Reply::json(&Sources {
+                sources: call.app.discovery.standings(),
+                max_workers: call.app.config.discovery.max_workers,
+            })
+        },
+    )]
+}

@@ -1,0 +1,138 @@
+//! Workers that SRV records name.
+//!
+//! DNS tells nobody of a change, so the records are asked for again and again, whatever their time to live says. Of a name's
+//! records those of the lowest priority are taken; weights are not, since the router knows better who is busy. A name that
+//! has no records has no workers: that is how a headless Service without a ready pod answers. A server that fails, or does not
+//! answer, changes nothing; and as long as one of several names is not answered, none of the answers is taken.
+
+mod ask;
+mod system;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use config::{Scheme, Template};
+
+use self::ask::Resolver;
+use super::board::{Found, Named};
+use super::kubernetes::{address, in_words};
+use super::pause::{self, Pause};
+use crate::app::App;
+use crate::fleet::source::Source;
+
+/// Longest name of a worker; one whose host has a longer name goes by its address.
+const LONGEST_NAME: usize = 64;
+
+/// Keeps what the records say on the board, for as long as the task lives.
+pub(super) async fn keep(app: Arc<App>, settings: config::Dns) {
+    let mut pause = Pause::new(pause::seed());
+    loop {
+        // Read each time: who is asked may change, too.
+        let asked = match Resolver::new(&settings) {
+            Ok(resolver) => ask(&resolver, &settings, &app.config.discovery).await,
+            Err(why) => Err(why),
+        };
+        let wait = match asked {
+            Ok(found) => {
+                pause.reset();
+                app.discovery.found(Source::Dns, found);
+                settings.interval
+            }
+            Err(why) => {
+                app.discovery.failed(Source::Dns, &why);
+                app.metrics.discovery_failed(Source::Dns);
+                pause.next().max(settings.interval)
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// Asks for everything.
+async fn ask(
+    resolver: &Resolver,
+    settings: &config::Dns,
+    discovery: &config::Discovery,
+) -> Result<Found, String> {
+    let mut targets: BTreeMap<(String, u16), Vec<IpAddr>> = BTreeMap::new();
+    let mut found = Found::default();
+    for name in &settings.names {
+        let answer = resolver.srv(name).await?;
+        let lowest = answer.records.iter().map(|record| record.priority).min();
+        for record in answer
+            .records
+            .iter()
+            .filter(|record| Some(record.priority) == lowest)
+        {
+            let key = (record.host.clone(), record.port);
+            // The root as a target says that there is none (RFC 2782).
+            if record.host.is_empty() || record.port == 0 || targets.contains_key(&key) {
+                continue;
+            }
+            if targets.len() >= discovery.max_workers {
+                found
+                    .refused
+                    .push(&record.host, "there are more than discovery.max_workers");
+                continue;
+            }
+            let addresses = match answer.beside.get(&record.host) {
+                Some(addresses) => addresses.clone(),
+                None => resolver.addresses(&record.host).await?,
+            };
+            targets.insert(key, addresses);
+        }
+    }
+    for ((host, port), addresses) in &targets {
+        named(
+            (host, *port),
+            addresses,
+            settings.scheme,
+            &discovery.template,
+            &mut found,
+        );
+    }
+    Ok(found)
+}
+
+/// The workers at one target. By name they are one, since TLS goes by it; by address there is one for each of them, all of one
+/// family.
+fn named(
+    (host, port): (&str, u16),
+    addresses: &[IpAddr],
+    scheme: Scheme,
+    template: &Template,
+    found: &mut Found,
+) {
+    let by_host = format!("{host}:{port}");
+    let socket = |at: &IpAddr| SocketAddr::from((*at, port)).to_string();
+    let short = by_host.len() <= LONGEST_NAME;
+    let each: Vec<(String, String)> = match (scheme, addresses) {
+        (_, []) => {
+            found.refused.push(&by_host, "its name has no address");
+            return;
+        }
+        (Scheme::Https, [first, ..]) => {
+            let name = if short { by_host.clone() } else { socket(first) };
+            vec![(name, format!("https://{by_host}"))]
+        }
+        (Scheme::Http, [only]) if short => vec![(by_host.clone(), format!("http://{}", socket(only)))],
+        (Scheme::Http, all) => all
+            .iter()
+            .map(|at| (socket(at), format!("http://{}", socket(at))))
+            .collect(),
+    };
+    if let Some(why) = addresses.iter().find_map(|at| address(&at.to_string()).err()) {
+        found.refused.push(&by_host, why);
+        return;
+    }
+    for (name, url) in each {
+        match template.workers(&name, &url, &BTreeMap::new(), "") {
+            Ok(workers) => found.workers.extend(workers.into_iter().map(|spec| {
+                let ready = true;
+                (spec.name.clone(), Named { spec, ready })
+            })),
+            Err(problems) => found.refused.push(&name, in_words(&problems)),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What objects of Kubernetes have in common, and how what they name becomes workers.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use config::{Port, Scheme, Template};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::discovery::board::{Found, Named};
+
+/// What annotations that say something of a worker begin with.
+pub(super) const PREFIX: &str = "worker.tailroute.io/";
+/// The annotation that says which port is the worker's.
+const PORT: &str = "port";
+/// Longest name of a worker; a pod's may be longer, and then it is called by its address.
+const LONGEST_NAME: usize = 64;
+
+/// A kind of object that names workers. Only what is needed of it is read.
+pub(super) trait Object: DeserializeOwned + Send + 'static {
+    /// As roles call it.
+    const RESOURCE: &'static str;
+
+    /// Where the API server has them.
+    fn path(namespace: &str) -> String;
+    /// What all objects have.
+    fn meta(&self) -> &Meta;
+    /// What it names.
+    fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
+
+    /// Its name.
+    fn name(&self) -> &str {
+        &self.meta().name
+    }
+
+    /// Its version.
+    fn version(&self) -> &str {
+        &self.meta().resource_version
+    }
+}
+
+/// What all objects have.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Meta {
+    pub(super) name: String,
+    pub(super) resource_version: String,
+    pub(super) deletion_timestamp: Option<String>,
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+}
+
+impl Meta {
+    /// What its annotations say of a worker, without their prefix.
+    pub(super) fn says(&self) -> BTreeMap<String, String> {
+        let annotations = self.annotations.iter().flatten();
+        let ours = annotations.filter_map(|(name, text)| Some((name.strip_prefix(PREFIX)?, text)));
+        ours.map(|(name, text)| (name.to_owned(), text.clone())).collect()
+    }
+}
+
+/// An answer to a list.
+#[derive(Debug, Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+pub(super) struct List<T> {
+    #[serde(default)]
+    pub(super) metadata: ListMeta,
+    // Go writes an empty list so.
+    #[serde(default = "Vec::new", deserialize_with = "or_empty")]
+    pub(super) items: Vec<T>,
+}
+
+/// Where a list ends.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ListMeta {
+    pub(super) resource_version: String,
+    #[serde(rename = "continue")]
+    pub(super) next_page: Option<String>,
+}
+
+/// A line of a watch.
+#[derive(Debug, Deserialize)]
+pub(super) struct Event<'a> {
+    #[serde(rename = "type")]
+    pub(super) kind: &'a str,
+    #[serde(borrow)]
+    pub(super) object: &'a RawValue,
+}
+
+/// A list that may be `null`.
+pub(super) fn or_empty<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<T>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// One thing that an object names.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoint {
+    /// What it is called.
+    pub(super) name: String,
+    /// The workers that it is, one for each rank; or why it is none.
+    pub(super) workers: Result<Vec<config::Worker>, String>,
+    /// Whether they may be given work.
+    pub(super) ready: bool,
+    /// Which of two that are called the same is taken: the lowest.
+    rank: (bool, String),
+}
+
+/// How what is named becomes workers.
+pub(super) struct Rules<'a> {
+    pub(super) port: Option<&'a Port>,
+    scheme: Scheme,
+    template: &'a Template,
+}
+
+/// What an object says of one worker.
+pub(super) struct Spoken<'a> {
+    /// The pod's name, if it has one.
+    pub(super) pod: Option<&'a str>,
+    /// Its address.
+    pub(super) address: &'a str,
+    /// What annotations say, without their prefix.
+    pub(super) says: BTreeMap<String, String>,
+    /// Whether it may be given work.
+    pub(super) ready: bool,
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn new(settings: &'a config::Kubernetes, template: &'a Template) -> Self {
+        Self {
+            port: settings.port.as_ref(),
+            scheme: settings.scheme,
+            template,
+        }
+    }
+
+    /// The worker that an object speaks of; `find` finds its port by what is configured or annotated.
+    pub(super) fn endpoint(
+        &self,
+        mut spoken: Spoken<'_>,
+        find: impl FnOnce(Option<&Port>) -> Result<u16, String>,
+    ) -> Endpoint {
+        let said = spoken.says.remove(PORT);
+        let port = said.map(|text| {
+            Port::read(text.trim())
+                .ok_or_else(|| format!("{PREFIX}{PORT}: expected a port's name or number, found {text:?}"))
+        });
+        let port = match port.transpose() {
+            Ok(said) => find(said.as_ref().or(self.port)),
+            Err(why) => Err(why),
+        };
+        let address = address(spoken.address);
+        let named = |port: u16| match (spoken.pod, &address) {
+            (Some(pod), _) if pod.len() <= LONGEST_NAME => pod.to_owned(),
+            (_, Ok(IpAddr::V6(address))) => format!("[{address}]:{port}"),
+            _ => format!("{}:{port}", spoken.address),
+        };
+        let name = named(*port.as_ref().unwrap_or(&0));
+        let workers = match (&address, port) {
+            (Ok(address), Ok(port)) => self.workers(&name, *address, port, &spoken.says),
+            (Err(why), _) => Err(why.clone()),
+            (_, Err(why)) => Err(why),
+        };
+        Endpoint {
+            rank: (
+                address.is_ok_and(|address| address.is_ipv6()),
+                spoken.address.to_owned(),
+            ),
+            name,
+            workers,
+            ready: spoken.ready,
+        }
+    }
+
+    fn workers(
+        &self,
+        name: &str,
+        address: IpAddr,
+        port: u16,
+        says: &BTreeMap<String, String>,
+    ) -> Result<Vec<config::Worker>, String> {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        let url = format!("{scheme}://{}", std::net::SocketAddr::from((address, port)));
+        self.template
+            .workers(name, &url, says, PREFIX)
+            .map_err(|problems| in_words(&problems))
+    }
+}
+
+/// What is wrong, without places: there is no file.
+pub(in crate::discovery) fn in_words(problems: &config::Problems) -> String {
+    let told = problems.iter().map(|problem| {
+        let hint = problem
+            .hint
+            .iter()
+            .map(|hint| format!("; {hint}"))
+            .collect::<String>();
+        match problem.path.as_str() {
+            "" => format!("{}{hint}", problem.what),
+            path => format!("{path}: {}{hint}", problem.what),
+        }
+    });
+    told.collect::<Vec<_>>().join("; ")
+}
+
+/// An address that a worker can have. Link-local ones are a machine's own, its cloud's metadata among them.
+pub(in crate::discovery) fn address(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is no address"))?;
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    if link_local || address.is_multicast() || address.is_unspecified() {
+        return Err(format!("{address} is no address that a worker can have"));
+    }
+    Ok(address)
+}
+
+/// The workers of all objects. One that is named twice, as by two slices between which it moves, is taken once, and is ready
+/// if either says so; one with addresses of both families goes by that of IPv4.
+pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Found {
+    let mut by_name: BTreeMap<&str, (&Endpoint, bool)> = BTreeMap::new();
+    for endpoint in endpoints {
+        let kept = by_name
+            .entry(&endpoint.name)
+            .or_insert((endpoint, endpoint.ready));
+        if endpoint.rank < kept.0.rank {
+            *kept = (endpoint, endpoint.ready);
+        } else if endpoint.rank == kept.0.rank {
+            kept.1 |= endpoint.ready;
+        }
+    }
+    let mut found = Found::default();
+    for (name, (endpoint, ready)) in by_name {
+        match &endpoint.workers {
+            Ok(workers) => {
+                for spec in workers {
+                    let (name, spec) = (spec.name.clone(), spec.clone());
+                    found.workers.insert(name, Named { spec, ready });
+                }
+            }
+            Err(why) => found.refused.push(name, why),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Makes the fleet agree with what sources say.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::info;
+
+use super::board::{Named, Refused};
+use crate::app::App;
+use crate::fleet::hold::Hold;
+use crate::fleet::source::Source;
+use crate::fleet::{JoinError, Worker};
+
+/// Between two looks at whether who has to go first is gone.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Keeps the fleet as sources have it, for as long as the task lives.
+pub(super) async fn keep(app: Arc<App>) {
+    loop {
+        // What is said meanwhile is for the next round.
+        let all_said = app.discovery.all_said();
+        let waits = agree(&app);
+        if all_said {
+            app.discovery.agreed();
+        }
+        tokio::select! {
+            () = app.discovery.changed() => {}
+            () = tokio::time::sleep(LOOK), if waits => {}
+        }
+    }
+}
+
+/// Those that sources name, by name, and who was refused.
+struct Wanted<'a> {
+    workers: BTreeMap<&'a str, (Source, &'a Named)>,
+    refused: BTreeMap<Source, Refused>,
+}
+
+/// Has workers join, leave, and be given work or not, as sources have it. Returns whether somebody waits to join until
+/// somebody else has left.
+fn agree(app: &App) -> bool {
+    let all = app.discovery.all();
+    let present = app.fleet.present();
+    let mut wanted = Wanted {
+        workers: BTreeMap::new(),
+        refused: all
+            .iter()
+            .map(|(source, _)| (*source, Refused::default()))
+            .collect(),
+    };
+    for (source, found) in &all {
+        for (name, named) in &found.workers {
+            if let Some((first, _)) = wanted.workers.get(name.as_str()) {
+                let why = format!("{} names a worker of this name", first.as_str());
+                wanted.refuse(*source, name, why);
+            } else {
+                wanted.workers.insert(name, (*source, named));
+            }
+        }
+    }
+    let heard: HashSet<Source> = all.iter().map(|(source, _)| *source).collect();
+    for worker in present.iter().filter(|worker| heard.contains(&worker.source)) {
+        adjust(app, worker, wanted.workers.get(worker.name()).copied());
+    }
+    let waits = join(app, &present, &mut wanted);
+    for (source, refused) in wanted.refused {
+        app.discovery.not_taken(source, refused);
+    }
+    waits
+}
+
+impl Wanted<'_> {
+    fn refuse(&mut self, source: Source, name: &str, why: String) {
+        self.refused.entry(source).or_default().push(name, why);
+    }
+}
+
+/// A worker that is there, and what is said of it now.
+fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
+    match wanted {
+        Some((source, named)) if source == worker.source && named.spec == worker.spec => {
+            if worker.set_offered(named.ready) != named.ready {
+                info!(
+                    worker = worker.name(),
+                    ready = named.ready,
+                    source = source.as_str(),
+                    "its source says"
+                );
+                app.worker_changed(worker);
+            }
+        }
+        // Its source does not have it as it is any more.
+        _ => {
+            app.leave(worker);
+        }
+    }
+}
+
+fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
+    let by_name: HashMap<&str, &Arc<Worker>> = present.iter().map(|worker| (worker.name(), worker)).collect();
+    let stays = |worker: &&Arc<Worker>| !worker.hold().is_final();
+    let address = |spec: &config::Worker| (spec.url.to_string(), spec.rank);
+    let mut addresses: HashMap<_, &str> = present
+        .iter()
+        .filter(stays)
+        .map(|worker| (address(&worker.spec), worker.name()))
+        .collect();
+    let mut found = present
+        .iter()
+        .filter(stays)
+        .filter(|worker| worker.source.finds())
+        .count();
+    let most = app.config.discovery.max_workers;
+    let (mut waits, mut refused) = (false, Vec::new());
+    for (name, (source, named)) in &wanted.workers {
+        match by_name.get(name) {
+            Some(worker) if worker.hold() == Hold::Leaving => {
+                waits = true;
+                continue;
+            }
+            Some(worker) if worker.source == *source => continue,
+            Some(worker) => {
+                let why = format!("the {} has a worker of this name", worker.source.as_str());
+                refused.push((*source, *name, why));
+                continue;
+            }
+            None => {}
+        }
+        if let Some(other) = addresses.get(&address(&named.spec)) {
+            refused.push((*source, *name, format!("it is at the address of {other}")));
+        } else if found >= most {
+            let why = format!("discovery.max_workers allows {most}, and there are so many");
+            refused.push((*source, *name, why));
+        } else {
+            match app.join_named(named.spec.clone(), *source, named.ready) {
+                Ok(_) => {
+                    found += 1;
+                    addresses.insert(address(&named.spec), name);
+                }
+                // Somebody was quicker, or the slots of those that left are not free yet.
+                Err(JoinError::NameTaken | JoinError::Leaving | JoinError::Full) => waits = true,
+            }
+        }
+    }
+    for (source, name, why) in refused {
+        wanted.refuse(source, name, why);
+    }
+    waits
+}

@@ -1,0 +1,314 @@
+//! As much of a Kubernetes API server as discovery speaks to: lists in pages, watches as chunked streams of lines, versions,
+//! bookmarks, 410 Gone and 403 Forbidden. And connections that break.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tailroute_e2e::wait::until;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) verb: &'static str,
+    pub(crate) path: String,
+    pub(crate) selector: String,
+    /// Of a watch: the version that it begins at.
+    pub(crate) version: String,
+    /// Of a list: whether it is another page.
+    pub(crate) goes_on: bool,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// Versions before this one are forgotten.
+    oldest: u64,
+    objects: BTreeMap<String, Value>,
+    events: Vec<(u64, &'static str, Value)>,
+    forbidden: BTreeSet<&'static str>,
+    asked: Vec<Asked>,
+    page: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+    /// Counts how often all watches were cut.
+    cuts: watch::Sender<u64>,
+}
+
+/// An API server on a free port. Dropping it closes the port and every connection.
+pub(crate) struct Api {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+impl Api {
+    pub(crate) async fn start() -> Self {
+        Self::at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn at(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                version: 100,
+                page: usize::MAX,
+                ..State::default()
+            }),
+            changed: watch::Sender::new(()),
+            cuts: watch::Sender::new(0),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Self {
+            address,
+            shared,
+            accepting,
+        }
+    }
+
+    /// The configuration of a router that watches this server.
+    pub(crate) fn config(&self, what: &str) -> String {
+        format!(
+            "[discovery.kubernetes]\n{what}\nnamespace = \"inference\"\napi_url = \"http://{}\"\n",
+            self.address
+        )
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.shared.state.lock());
+        self.shared.changed.send_replace(());
+    }
+
+    /// An object is there, or is different now.
+    pub(crate) fn put(&self, mut object: Value) {
+        self.change(|state| {
+            state.version += 1;
+            object["metadata"]["resourceVersion"] = json!(state.version.to_string());
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            let kind = if state.objects.contains_key(&name) {
+                "MODIFIED"
+            } else {
+                "ADDED"
+            };
+            state.events.push((state.version, kind, object.clone()));
+            state.objects.insert(name, object);
+        });
+    }
+
+    /// An object is gone.
+    pub(crate) fn delete(&self, name: &str) {
+        self.change(|state| {
+            state.version += 1;
+            let mut object = state.objects.remove(name).unwrap();
+            object["metadata"]["resourceVersion"] = json!(state.version.to_string());
+            state.events.push((state.version, "DELETED", object));
+        });
+    }
+
+    /// Nothing has changed, says the server, up to the version that this returns.
+    pub(crate) fn bookmark(&self) -> String {
+        self.change(|state| {
+            state.version += 1;
+            let version = state.version.to_string();
+            let object = json!({ "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": { "resourceVersion": version } });
+            state.events.push((state.version, "BOOKMARK", object));
+        });
+        self.shared.state.lock().version.to_string()
+    }
+
+    /// What was before is forgotten: who comes with an older version is told 410.
+    pub(crate) fn forget(&self) {
+        self.change(|state| {
+            state.version += 1;
+            state.oldest = state.version;
+            state.events.clear();
+        });
+    }
+
+    /// Every watch breaks off.
+    pub(crate) fn cut(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// A verb is forbidden from now on.
+    pub(crate) fn forbid(&self, verb: &'static str) {
+        self.shared.state.lock().forbidden.insert(verb);
+    }
+
+    /// Nothing is forbidden any more.
+    pub(crate) fn allow(&self) {
+        self.shared.state.lock().forbidden.clear();
+    }
+
+    /// Lists are answered in pages of so many.
+    pub(crate) fn page(&self, objects: usize) {
+        self.shared.state.lock().page = objects;
+    }
+
+    /// What was asked for so far.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.shared.state.lock().asked.clone()
+    }
+
+    /// How often this was asked for.
+    pub(crate) fn count(&self, verb: &str) -> usize {
+        self.asked()
+            .iter()
+            .filter(|asked| asked.verb == verb && !asked.goes_on)
+            .count()
+    }
+
+    /// Waits until this was asked for more than so many times.
+    pub(crate) async fn until_more(&self, verb: &str, than: usize) {
+        until("the server to be asked", || self.count(verb) > than).await;
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let answer = answer(&shared, &request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+type Body = BoxBody<Bytes, io::Error>;
+
+fn answer(shared: &Arc<Shared>, request: &Request<Incoming>) -> Response<Body> {
+    let query: BTreeMap<String, String> = request.uri().query().map(pairs).unwrap_or_default();
+    let of = |key: &str| query.get(key).cloned().unwrap_or_default();
+    let verb = if of("watch") == "true" { "watch" } else { "list" };
+    let mut state = shared.state.lock();
+    state.asked.push(Asked {
+        verb,
+        path: request.uri().path().to_owned(),
+        selector: of("labelSelector"),
+        version: of("resourceVersion"),
+        goes_on: !of("continue").is_empty(),
+    });
+    if state.forbidden.contains(verb) {
+        let message = format!("User \"system:serviceaccount:inference:tailroute\" cannot {verb} resource");
+        return status(403, "Forbidden", &message);
+    }
+    if verb == "list" {
+        return list(&state, of("continue").parse().unwrap_or(0));
+    }
+    let from: u64 = of("resourceVersion").parse().unwrap();
+    if from < state.oldest {
+        let gone = json!({ "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version" });
+        return whole(200, format!("{}\n", json!({ "type": "ERROR", "object": gone })));
+    }
+    drop(state);
+    watched(shared, from)
+}
+
+fn pairs(query: &str) -> BTreeMap<String, String> {
+    let decoded = |text: &str| {
+        text.replace("%2F", "/")
+            .replace("%28", "(")
+            .replace("%29", ")")
+            .replace("%2C", ",")
+            .replace('+', " ")
+            .replace("%3D", "=")
+    };
+    let pair = |pair: &str| {
+        pair.split_once('=')
+            .map(|(key, value)| (key.to_owned(), decoded(value)))
+    };
+    query.split('&').filter_map(pair).collect()
+}
+
+fn whole(code: u16, text: String) -> Response<Body> {
+    let body = Full::new(Bytes::from(text))
+        .map_err(|never| match never {})
+        .boxed();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+    answer
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Response<Body> {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message });
+    whole(code, status.to_string())
+}
+
+fn list(state: &State, from: usize) -> Response<Body> {
+    let items: Vec<&Value> = state.objects.values().skip(from).take(state.page).collect();
+    let next = from + items.len();
+    let mut metadata = json!({ "resourceVersion": state.version.to_string() });
+    if next < state.objects.len() {
+        metadata["continue"] = json!(next.to_string());
+    }
+    // Go writes an empty list as null.
+    let items = if items.is_empty() {
+        Value::Null
+    } else {
+        json!(items)
+    };
+    whole(
+        200,
+        json!({ "kind": "List", "metadata": metadata, "items": items }).to_string(),
+    )
+}
+
+/// Every event after a version, as they happen, a line each.
+fn watched(shared: &Arc<Shared>, from: u64) -> Response<Body> {
+    let watching = (
+        Arc::clone(shared),
+        from,
+        shared.changed.subscribe(),
+        shared.cuts.subscribe(),
+    );
+    let lines = stream::unfold(Some(watching), |watching| async {
+        let (shared, from, mut changed, mut cuts) = watching?;
+        loop {
+            let next = {
+                let state = shared.state.lock();
+                state.events.iter().find(|(version, ..)| *version > from).cloned()
+            };
+            if let Some((version, kind, object)) = next {
+                let line = format!("{}\n", json!({ "type": kind, "object": object }));
+                let frame = Ok(Frame::data(Bytes::from(line)));
+                return Some((frame, Some((shared, version, changed, cuts))));
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                _ = cuts.changed() => return Some((Err(io::Error::other("cut")), None)),
+            }
+        }
+    });
+    Response::new(BodyExt::boxed(StreamBody::new(lines)))
+}

@@ -1,0 +1,209 @@
+//! SRV records, from a small name server of our own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::json;
+use simple_dns::rdata::{A, RData, SRV};
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
+use tailroute_e2e::fleet::quick;
+use tailroute_e2e::wait::until;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinHandle;
+
+use super::{Finding, engine};
+
+const NAME: &str = "_http._tcp.vllm.inference.svc";
+
+/// What the server answers.
+#[derive(Clone)]
+enum Says {
+    /// These records: priority, host, port. Hosts are at 127.0.0.1.
+    Records(Vec<(u16, &'static str, u16)>),
+    /// That it failed.
+    Failure,
+    /// Nothing at all.
+    Nothing,
+}
+
+struct Server {
+    address: SocketAddr,
+    says: Arc<Mutex<Says>>,
+    /// Whether an answer over UDP is said not to fit, and how often it was asked over TCP.
+    truncates: Arc<Mutex<(bool, usize)>>,
+    serving: [JoinHandle<()>; 2],
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.serving.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Server {
+    async fn start(says: Says) -> Self {
+        // The same port has to be free for both.
+        let (udp, tcp) = loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {
+                break (udp, tcp);
+            }
+        };
+        let address = udp.local_addr().unwrap();
+        let (says, truncates) = (Arc::new(Mutex::new(says)), Arc::new(Mutex::new((false, 0))));
+        let (of_udp, cut) = (Arc::clone(&says), Arc::clone(&truncates));
+        let datagrams = tokio::spawn(async move {
+            let mut question = [0; 512];
+            while let Ok((length, from)) = udp.recv_from(&mut question).await {
+                let truncates = cut.lock().0;
+                let answer = answer(&question[..length], &of_udp.lock().clone(), truncates);
+                if let Some(answer) = answer {
+                    let _ = udp.send_to(&answer, from).await;
+                }
+            }
+        });
+        let (of_tcp, count) = (Arc::clone(&says), Arc::clone(&truncates));
+        let streams = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = tcp.accept().await {
+                count.lock().1 += 1;
+                let length = stream.read_u16().await.unwrap();
+                let mut question = vec![0; length.into()];
+                stream.read_exact(&mut question).await.unwrap();
+                let answer = answer(&question, &of_tcp.lock().clone(), false);
+                if let Some(answer) = answer {
+                    stream.write_u16(answer.len() as u16).await.unwrap();
+                    stream.write_all(&answer).await.unwrap();
+                }
+            }
+        });
+        Self {
+            address,
+            says,
+            truncates,
+            serving: [datagrams, streams],
+        }
+    }
+
+    fn say(&self, says: Says) {
+        *self.says.lock() = says;
+    }
+
+    fn config(&self) -> String {
+        format!(
+            "[discovery.dns]\nsrv = [{NAME:?}]\nserver = \"{}\"\ninterval_s = 0.05\ntimeout_s = 0.2\n",
+            self.address
+        )
+    }
+}
+
+fn answer(question: &[u8], says: &Says, truncates: bool) -> Option<Vec<u8>> {
+    let packet = Packet::parse(question).unwrap();
+    let asked = packet.questions[0].clone();
+    let (name, kind) = (asked.qname.to_string(), asked.qtype);
+    let mut answer = packet.clone().into_reply();
+    answer.set_flags(PacketFlag::RESPONSE);
+    let record =
+        |name: &str, rdata| ResourceRecord::new(Name::new(name).unwrap().into_owned(), CLASS::IN, 5, rdata);
+    match says {
+        Says::Nothing => return None,
+        Says::Failure => *answer.rcode_mut() = RCODE::ServerFailure,
+        Says::Records(records) if kind == QTYPE::TYPE(TYPE::SRV) && name == NAME => {
+            for (priority, host, port) in records {
+                let target = Name::new(host).unwrap();
+                let srv = SRV {
+                    priority: *priority,
+                    weight: 0,
+                    port: *port,
+                    target,
+                };
+                answer.answers.push(record(NAME, RData::SRV(srv)));
+            }
+        }
+        Says::Records(records)
+            if kind == QTYPE::TYPE(TYPE::A) && records.iter().any(|(_, host, _)| *host == name) =>
+        {
+            let address = Ipv4Addr::LOCALHOST.into();
+            answer.answers.push(record(&name, RData::A(A { address })));
+        }
+        Says::Records(_) => {}
+    }
+    if answer.answers.is_empty() && matches!(says, Says::Records(_)) {
+        *answer.rcode_mut() = RCODE::NameError;
+    }
+    if truncates {
+        answer.answers.clear();
+        answer.set_flags(PacketFlag::TRUNCATION);
+    }
+    Some(answer.build_bytes_vec().unwrap())
+}
+
+#[tokio::test]
+async fn records_of_the_lowest_priority_are_workers_until_they_are_gone() {
+    let engines = [
+        engine(quick()).await,
+        engine(quick()).await,
+        engine(quick()).await,
+    ];
+    let [a, b, c] = [0, 1, 2].map(|at: usize| engines[at].addr().port());
+    let records = vec![
+        (10, "vllm-0.example", a),
+        (10, "vllm-1.example", b),
+        (20, "spare.example", c),
+    ];
+    let server = Server::start(Says::Records(records)).await;
+    let finding = Finding::start(&server.config()).await;
+    let (name_a, name_b) = (format!("vllm-0.example:{a}"), format!("vllm-1.example:{b}"));
+    finding.until_ready(&[&name_a, &name_b]).await;
+    assert_eq!(finding.names().len(), 2, "the spare one is not taken");
+    let url = finding.find(&name_a).unwrap().spec.url.to_string();
+    assert_eq!(url, format!("http://127.0.0.1:{a}/"));
+    server.say(Says::Records(vec![(10, "vllm-1.example", b)]));
+    finding.until_gone(&name_a).await;
+    server.say(Says::Records(Vec::new()));
+    finding.until_gone(&name_b).await;
+    assert_eq!(
+        finding.source().await["failure"],
+        json!(null),
+        "that there is no record is an answer"
+    );
+}
+
+#[tokio::test]
+async fn a_name_server_that_fails_or_is_silent_takes_no_worker_away() {
+    let engine = engine(quick()).await;
+    let port = engine.addr().port();
+    let records = Says::Records(vec![(0, "vllm-0.example", port)]);
+    let server = Server::start(records.clone()).await;
+    let finding = Finding::start(&server.config()).await;
+    let name = format!("vllm-0.example:{port}");
+    finding.until_ready(&[&name]).await;
+    for (says, expected) in [
+        (Says::Failure, "it answers ServerFailure"),
+        (Says::Nothing, "no answer within 0.2 s"),
+    ] {
+        server.say(says);
+        let what = finding.until_failing().await;
+        assert!(what.contains(NAME) && what.contains(expected), "{what}");
+        assert_eq!(finding.names(), [name.as_str()]);
+        assert_eq!(finding.chat().await.status, 200);
+        server.say(records.clone());
+        finding.until_heard_again().await;
+    }
+    assert_eq!(
+        finding.admin(&format!("/admin/v1/workers/{name}")).await["source"],
+        "dns"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_is_asked_for_over_tcp() {
+    let engine = engine(quick()).await;
+    let port = engine.addr().port();
+    let server = Server::start(Says::Records(vec![(0, "vllm-0.example", port)])).await;
+    server.truncates.lock().0 = true;
+    let finding = Finding::start(&server.config()).await;
+    finding.until_ready(&[&format!("vllm-0.example:{port}")]).await;
+    until("it to be asked over TCP", || server.truncates.lock().1 > 0).await;
+}
