@@ -12,14 +12,18 @@ use tailroute_e2e::fleet::{Fleet, probe_often, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
-/// Metrics of what does not happen in a quiet fleet of simulated engines.
-const ABSENT: [&str; 6] = [
+/// Metrics of what does not happen in a quiet fleet of simulated engines, none of which was found.
+const ABSENT: [&str; 10] = [
     "tailroute_kv_events_total",
     "tailroute_kv_stream_total",
     "tailroute_kv_stream_behind_batches",
     "tailroute_kv_stream_lag_seconds",
     "tailroute_capture_turns_total",
     "tailroute_admin_requests_total",
+    "tailroute_discovery_up",
+    "tailroute_discovery_heard_timestamp_seconds",
+    "tailroute_discovery_workers",
+    "tailroute_discovery_failures_total",
 ];
 
 fn metrics_of_the_table() -> impl Iterator<Item = &'static Spec> {
