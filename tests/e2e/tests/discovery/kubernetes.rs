@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sim_engine::Engine;
 use tailroute_e2e::client;
 use tailroute_e2e::fleet::quick;
-use tailroute_e2e::wait::until;
+use tailroute_e2e::wait::{until, within};
 
 use super::api::Api;
 use super::{Finding, engine, slow};
@@ -346,12 +346,15 @@ async fn what_belongs_to_others_and_what_is_too_many_is_refused() {
             .map(|refused| refused["why"].as_str().unwrap().to_owned());
         of.next_back()
     };
-    let source = loop {
-        let source = finding.source().await;
-        if source["refused"]["total"] == 3 {
-            break source;
+    let three = async {
+        loop {
+            let source = finding.source().await;
+            if source["refused"]["total"] == 3 {
+                return source;
+            }
         }
     };
+    let source = within(three).await;
     assert_eq!(
         why(&source, "own").as_deref(),
         Some("the configuration has a worker of this name")

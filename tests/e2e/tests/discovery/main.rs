@@ -24,7 +24,7 @@ use tailroute_e2e::client::{self, Answer, CHAT, Whole};
 use tailroute_e2e::fleet::{COST, metrics, probe_often, quick};
 use tailroute_e2e::metrics::Page;
 use tailroute_e2e::talk;
-use tailroute_e2e::wait::until;
+use tailroute_e2e::wait::{until, within};
 
 /// An engine that takes a second for a thousand tokens.
 fn slow() -> EngineConfig {
@@ -132,17 +132,19 @@ impl Finding {
 
     /// Waits until the only source fails, and says why.
     async fn until_failing(&self) -> String {
-        loop {
-            if let Some(what) = self.source().await["failure"]["what"].as_str() {
-                return what.to_owned();
+        let failing = async {
+            loop {
+                if let Some(what) = self.source().await["failure"]["what"].as_str() {
+                    return what.to_owned();
+                }
             }
-        }
+        };
+        within(failing).await
     }
 
     async fn until_heard_again(&self) {
-        while !self.source().await["failure"].is_null() {
-            tokio::task::yield_now().await;
-        }
+        let heard = async { while !self.source().await["failure"].is_null() {} };
+        within(heard).await;
     }
 
     async fn metrics(&self) -> Page {
