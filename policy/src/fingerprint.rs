@@ -100,6 +100,7 @@
 //! - *XXH3*: sound, but on pieces of 256 bytes it spends half its time on setting up and merging accumulators.
 
 mod chain;
+mod keys;
 mod media;
 mod spelling;
 mod text;
@@ -109,7 +110,8 @@ mod token;
 mod tests;
 
 pub use chain::Chain;
+pub use keys::{Digests, Links, Sink};
 pub use media::{MediaDigest, MediaHasher};
 pub use spelling::{spell, spelled};
-pub use text::{CHUNK_BYTES, ChainBuilder, Cutter, Digests, Field, Links, Mark, Pieces, Sink};
+pub use text::{CHUNK_BYTES, ChainBuilder, Cutter, Field, Mark, Pieces};
 pub use token::{push_token_blocks, token_root};

@@ -1,24 +1,13 @@
 //! Text keys: messages in canonical form, cut into fixed chunks.
 
-use super::chain::{Chain, digest, fold, root};
+use super::chain::{Chain, digest, root};
+use super::keys::{Digests, Links, Sink};
 use super::media::MediaDigest;
 use super::spelling::spelled;
 use crate::ids::PrefixHash;
 
 /// Canonical bytes per piece, about 64 tokens of English: fine enough that a partial match loses little.
 pub const CHUNK_BYTES: usize = 256;
-
-/// A key is at most this share of what comes before it, so that is the most that a match within a message can lose.
-const FINENESS: u64 = 32;
-/// Most canonical bytes of a key, about 1,000 tokens.
-const MOST_BYTES: u64 = 4096;
-
-/// Canonical bytes of a key that begins after `start` bytes of the prompt, unless its message ends before: powers of two,
-/// and a piece at the least.
-fn key_bytes(start: u64) -> u64 {
-    let share = (start / FINENESS).clamp(CHUNK_BYTES as u64, MOST_BYTES);
-    1 << share.ilog2()
-}
 
 /// Longest [window](Cutter::push_short): so far may a copy reach beyond a chunk.
 const SLACK: usize = 64;
@@ -64,18 +53,6 @@ impl Field {
     }
 }
 
-/// Where a [`Cutter`]'s pieces go.
-pub trait Sink {
-    /// The next piece's digest, and the canonical bytes up to its end.
-    fn piece(&mut self, digest: u64, end: u64);
-    /// A key ends with the last piece, however much it spans.
-    fn cut(&mut self);
-    /// The message ends with the last piece, and a key with it.
-    fn stop(&mut self);
-    /// About this many pieces follow.
-    fn expect(&mut self, pieces: usize);
-}
-
 /// Cuts canonical bytes into pieces as they come, and hashes each: a prompt's [`Chain`] is built by a [`ChainBuilder`]
 /// where model and salt are known, and by [`Pieces`] where they are yet to come. A clone copies one chunk's buffer and
 /// the keys so far.
@@ -105,123 +82,6 @@ pub type Pieces = Cutter<Digests>;
 pub struct Mark {
     pieces: usize,
     bytes: u64,
-}
-
-/// Pieces become keys at once, one or several of them a key.
-#[derive(Clone, Debug)]
-pub struct Links {
-    link: u64,
-    /// Where the next key begins, and the last piece ends.
-    start: u64,
-    end: u64,
-    parent: Option<PrefixHash>,
-    /// See [`ChainBuilder::goes_on`].
-    goes_on: bool,
-    chain: Chain,
-}
-
-/// Pieces wait for their root.
-#[derive(Clone, Debug, Default)]
-pub struct Digests(Vec<Digest>);
-
-/// A piece, and where it ends.
-#[derive(Clone, Copy, Debug)]
-struct Digest {
-    digest: u64,
-    /// Canonical bytes up to its end, and below them whether a key ends with it in any case ([`CUT`], [`STOP`]).
-    end: u64,
-}
-
-const CUT: u64 = 1;
-const STOP: u64 = 2;
-
-impl Digest {
-    fn end(self) -> u64 {
-        self.end >> 2
-    }
-
-    fn is(self, flags: u64) -> bool {
-        self.end & flags != 0
-    }
-}
-
-impl Links {
-    /// At the beginning of a chain, or of a reply, whose `start` bytes before it have become `link`.
-    fn after(link: u64, start: u64, parent: Option<PrefixHash>, goes_on: bool, chain: Chain) -> Self {
-        Self {
-            link,
-            start,
-            end: start,
-            parent,
-            goes_on,
-            chain,
-        }
-    }
-
-    /// A piece as it waited for its root, `before` bytes further on.
-    fn take(&mut self, piece: Digest, before: u64) {
-        self.piece(piece.digest, before + piece.end());
-        if piece.is(STOP) {
-            self.stop();
-        } else if piece.is(CUT) {
-            self.cut();
-        }
-    }
-}
-
-impl Sink for Links {
-    #[inline]
-    fn piece(&mut self, digest: u64, end: u64) {
-        self.link = fold(self.link, digest);
-        self.end = end;
-        if end - self.start >= key_bytes(self.start) {
-            self.cut();
-        }
-    }
-
-    #[inline]
-    fn cut(&mut self) {
-        if self.end > self.start {
-            self.chain.push(self.link, self.end);
-            self.start = self.end;
-        }
-    }
-
-    fn stop(&mut self) {
-        self.cut();
-        self.chain.stop();
-    }
-
-    fn expect(&mut self, pieces: usize) {
-        let bytes = pieces as u64 * CHUNK_BYTES as u64;
-        self.chain
-            .reserve(usize::try_from(bytes / key_bytes(self.start)).unwrap_or(0));
-    }
-}
-
-impl Sink for Digests {
-    fn piece(&mut self, digest: u64, end: u64) {
-        self.0.push(Digest {
-            digest,
-            end: end << 2,
-        });
-    }
-
-    fn cut(&mut self) {
-        if let Some(last) = self.0.last_mut() {
-            last.end |= CUT;
-        }
-    }
-
-    fn stop(&mut self) {
-        if let Some(last) = self.0.last_mut() {
-            last.end |= STOP;
-        }
-    }
-
-    fn expect(&mut self, pieces: usize) {
-        self.0.reserve(pieces);
-    }
 }
 
 impl<S: Sink> Cutter<S> {
@@ -426,13 +286,7 @@ impl ChainBuilder {
     /// since the next request will repeat prompt and completion as one text: call it before [`Self::end_message`].
     #[must_use]
     pub fn reply(&self) -> Self {
-        let links = Links {
-            parent: self.sink.chain.last().or(self.sink.parent),
-            goes_on: self.open,
-            chain: Chain::new(),
-            ..self.sink
-        };
-        self.continued(links, self.bytes)
+        self.continued(self.sink.reply(self.open), self.bytes)
     }
 }
 
@@ -456,20 +310,6 @@ impl<S: Sink> Cutter<S> {
 }
 
 impl Pieces {
-    /// Keys that the pieces make after `before` bytes, and ends of messages among them, what is open included.
-    fn counts(&self, before: u64) -> (usize, usize) {
-        let (mut start, mut keys, mut stops) = (before, 0, 0);
-        for piece in &self.sink.0 {
-            let end = before + piece.end();
-            if piece.is(CUT | STOP) || end - start >= key_bytes(start) {
-                (start, keys) = (end, keys + 1);
-            }
-            stops += usize::from(piece.is(STOP));
-        }
-        let open = usize::from(before + self.bytes > start);
-        (keys + open, stops + open)
-    }
-
     /// No pieces.
     #[must_use]
     pub fn new() -> Self {
@@ -496,10 +336,7 @@ impl Pieces {
     pub fn extend_from(&mut self, more: &Self) {
         self.end_message();
         let before = self.bytes;
-        self.sink.0.extend(more.sink.0.iter().map(|&piece| Digest {
-            end: piece.end + (before << 2),
-            ..piece
-        }));
+        self.sink.extend_from(&more.sink, before);
         self.bytes += more.bytes;
     }
 
@@ -517,7 +354,10 @@ impl Pieces {
     #[must_use]
     pub fn rooted(&mut self, before: &Self, model: &str, cache_salt: Option<&str>) -> (Chain, ChainBuilder) {
         let bytes = before.bytes + self.bytes;
-        let (first, own) = (before.counts(0), self.counts(before.bytes));
+        let (first, own) = (
+            before.sink.counts(0, before.bytes),
+            self.sink.counts(before.bytes, bytes),
+        );
         let room = Chain::with_room(first.0 + own.0, first.1 + own.1);
         let mut links = Links::after(root(DOMAIN, model, cache_salt), 0, None, false, room);
         for &piece in &before.sink.0 {
@@ -527,13 +367,7 @@ impl Pieces {
             links.take(piece, before.bytes);
         }
         // Before the end: a plain prompt's last, short chunk is not a part of the next prompt, which goes on within it.
-        let reply = Links {
-            parent: links.chain.last(),
-            goes_on: self.open,
-            chain: Chain::new(),
-            ..links
-        };
-        let reply = self.continued(reply, bytes);
+        let reply = self.continued(links.reply(self.open), bytes);
         let (closed, is_plain) = (self.sink.0.len(), self.plain);
         self.end_message();
         for &piece in &self.sink.0[closed..] {
