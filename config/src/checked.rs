@@ -19,6 +19,7 @@ mod checker;
 mod convert;
 mod discovery;
 mod failure;
+mod fleet;
 mod health;
 mod http;
 mod keys;
@@ -36,6 +37,7 @@ pub(crate) use convert::check;
 pub use convert::level_problem;
 pub use discovery::{Api, Discovery, Dns, Kubernetes, Port, Template, Watched, read_workers};
 pub use failure::Failure;
+pub use fleet::Fleet;
 pub use health::Health;
 pub use http::{Http, Network};
 pub use keys::{Key, KeyDigest, Rate};
@@ -89,6 +91,8 @@ pub struct Config {
     pub explain: Explain,
     /// Traces, if they are to be sent anywhere.
     pub traces: Option<Traces>,
+    /// Other replicas, if there are to be any.
+    pub fleet: Option<Fleet>,
     /// The log.
     pub log: Log,
 }

@@ -29,6 +29,7 @@ mod tree;
 mod validate;
 pub mod written;
 
+pub use checked::Fleet;
 pub use checked::{
     Admin, Admission, Api, Audit, Capture, Class, Config, Discovery, Dns, Explain, Failure, Health, Hints,
     Http, Identity, IndexConfig, Key, KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, Network,

@@ -10,6 +10,7 @@ mod admin;
 mod admission;
 mod discovery;
 mod failure;
+mod fleet;
 mod health;
 mod http;
 mod keys;
@@ -27,6 +28,7 @@ pub use admin::{Admin, Role, Token, TokensFile};
 pub use admission::Admission;
 pub use discovery::{Discovery, Dns, Kubernetes, Scheme, WatchedFile, WorkersFile};
 pub use failure::Failure;
+pub use fleet::Fleet;
 pub use health::Health;
 pub use http::{Forwarded, Http};
 pub use keys::{Key, KeysFile};
@@ -84,6 +86,8 @@ pub struct File {
     pub explain: Explain,
     /// Traces of requests, sent to a collector.
     pub traces: Traces,
+    /// Other replicas of this router, before the same workers.
+    pub fleet: Fleet,
     /// The log, on standard error.
     pub log: Log,
 }

@@ -23,6 +23,7 @@ use crate::admission::Admission;
 use crate::admission::gate::Permit;
 use crate::admission::limits::Charge;
 use crate::body::{self, Body};
+use crate::bus::Bus;
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::decisions::Decisions;
@@ -36,7 +37,7 @@ use crate::fleet::hold::Hold;
 use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
-use crate::metrics::{Gauges, MetricError, Metrics, WorkerGauges};
+use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Change, Made, Revision, Revisions, Stale};
 use crate::operator::{AuditError, Operator, tokens};
@@ -94,6 +95,8 @@ pub struct App {
     pub capture: Option<Capture>,
     /// Where the trails of requests end, if they are traced.
     pub traces: Option<Arc<Traces>>,
+    /// Other replicas, if there are to be any.
+    pub bus: Option<Arc<Bus>>,
     /// Held while a snapshot is read or written: one after the other.
     pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
@@ -189,6 +192,8 @@ impl App {
         metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
         let capture = config.capture.as_ref();
         let capture = capture.map(|capture| Capture::start(capture, metrics.captured()));
+        let bus = config.fleet.as_ref();
+        let bus = bus.map(|fleet| Bus::new(fleet, metrics.bus()));
         let traces = config.traces.as_ref();
         let traces = traces.map(|traces| Traces::new(traces, metrics.traces()));
         let routing = &config.routing;
@@ -220,6 +225,7 @@ impl App {
             feedback: Feedback::new(&config),
             metrics,
             decisions: Decisions::new(config.explain.max_bytes),
+            bus: bus.map(Arc::new),
             capture: capture.transpose()?,
             traces: traces.transpose()?,
             client: client(&config, &tls),
@@ -302,6 +308,12 @@ impl App {
     pub fn worker_changed(&self, worker: &Worker) {
         let now = serde_json::json!({ "ready": worker.is_ready(), "well": worker.is_well(), "hold": worker.hold() });
         self.operator.events.tell(Kind::Worker, worker.name(), now);
+    }
+
+    /// NATS, by which replicas hear of each other, came or went.
+    pub fn bus_changed(&self, bus: &Bus) {
+        let now = serde_json::json!({ "connected": bus.is_up() });
+        self.operator.events.tell(Kind::Replicas, &bus.name, now);
     }
 
     /// A worker's breaker has opened.
@@ -484,6 +496,7 @@ impl App {
             audit_failures: self.operator.audit.failures(),
             admission: self.admission.gate.counts(),
             discovery: self.discovery.standings(),
+            bus: self.bus.as_ref().map(|bus| BusGauges::of(bus)),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }

@@ -199,7 +199,7 @@ pub async fn play_on(
     bar: &ProgressBar,
 ) -> anyhow::Result<Row> {
     let settings = run::Settings {
-        url: format!("http://{}/v1/chat/completions", stage.router.address).parse()?,
+        urls: vec![format!("http://{}/v1/chat/completions", stage.router.address).parse()?],
         model: "sim".to_owned(),
         session: true,
         seed,

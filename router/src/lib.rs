@@ -5,6 +5,7 @@ pub mod admission;
 pub mod app;
 pub mod bell;
 pub mod body;
+pub mod bus;
 pub mod capture;
 pub mod cli;
 pub mod clock;

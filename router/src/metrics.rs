@@ -9,6 +9,7 @@
 //! | [`caches`] | predictions held against reports, and cache events |
 //! | [`discovery`] | what finds workers |
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
+//! | [`bus`] | other replicas |
 //! | [`page`] | gauges, set when the page is asked for |
 //!
 //! [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
@@ -16,6 +17,7 @@
 
 mod admin;
 mod admission;
+mod bus;
 mod caches;
 mod discovery;
 mod document;
@@ -37,6 +39,8 @@ use prometheus_client::registry::Registry;
 
 use self::admin::Admin;
 use self::admission::Admission;
+use self::bus::Replicas;
+pub use self::bus::{BusCounters, BusGauges};
 use self::caches::Caches;
 use self::discovery::Discovery;
 pub use self::document::markdown;
@@ -67,6 +71,7 @@ pub struct Metrics {
     failures: Failures,
     page: Page,
     traces: TraceCounters,
+    replicas: Replicas,
 }
 
 impl Metrics {
@@ -82,6 +87,7 @@ impl Metrics {
         let (failures, page) = (Failures::new(&metrics)?, Page::new(&metrics)?);
         let traces = TraceCounters::new(&metrics)?;
         let discovery = Discovery::new(&metrics)?;
+        let replicas = Replicas::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
         // The other way round, it would not have been made.
         let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
@@ -100,6 +106,7 @@ impl Metrics {
             failures,
             page,
             traces,
+            replicas,
         })
     }
 
@@ -124,6 +131,7 @@ impl Metrics {
         self.set_admission(gauges.admission);
         self.discovery.set(&gauges.discovery);
         self.set_admin(gauges.policy_revision, gauges.audit_failures);
+        self.replicas.set(gauges.bus.as_ref());
         self.requests.show_all();
         let shown = |worker: &&WorkerGauges| self.workers.admit(&worker.name);
         for worker in gauges.workers.iter().filter(shown) {

@@ -351,6 +351,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("capture", old.capture != new.capture),
         ("explain", old.explain != new.explain),
         ("traces", traces(old) != traces(new)),
+        ("fleet", old.fleet != new.fleet),
         ("log.format", old.log.format != new.log.format),
     ];
     let names = changed.into_iter().filter(|(_, changed)| *changed);

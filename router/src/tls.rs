@@ -62,6 +62,9 @@ pub enum TlsError {
     /// There are none for the collector.
     #[error("this machine has no root certificates for an https collector; set traces.ca_file")]
     NoRootsForTraces,
+    /// There are none for NATS.
+    #[error("this machine has no root certificates for a NATS server with TLS; set fleet.ca_file")]
+    NoRootsForNats,
 }
 
 /// What is in force.
@@ -267,6 +270,31 @@ fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
         source,
     })?;
     Ok(versions.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// TLS towards a NATS server, verified by the roots that are named, or the machine's.
+///
+/// # Errors
+/// If a file cannot be used, or the machine has no roots.
+pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
+    let unusable = |source| TlsError::Unusable {
+        path: (fleet.identity.as_ref()).map_or_else(PathBuf::new, |(cert, _)| cert.clone()),
+        source,
+    };
+    let roots = match &fleet.ca {
+        Some(path) => roots(path)?,
+        None => machine_roots().map_err(|_| TlsError::NoRootsForNats)?,
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_root_certificates(roots);
+    match &fleet.identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((certificate, secret)) => builder
+            .with_client_auth_cert(chain(certificate)?, key(secret)?)
+            .map_err(unusable),
+    }
 }
 
 fn machine_roots() -> Result<RootCertStore, TlsError> {

@@ -34,6 +34,9 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     if let Some(lessons) = app.feedback.lessons() {
         tasks.spawn(learner::learn(Arc::clone(app), lessons));
     }
+    if app.bus.is_some() {
+        tasks.spawn(crate::bus::run(Arc::clone(app)));
+    }
     tasks.spawn(roster::keep(Arc::clone(app)));
     crate::discovery::spawn(app, &mut tasks);
     tasks

@@ -41,7 +41,7 @@ async fn cached(turns: Vec<Turn>, block_size: Option<u32>, change: impl FnOnce(&
     change(&mut config);
     let engine = Engine::start(config).await.unwrap();
     let settings = Settings {
-        url: format!("{}/v1/chat/completions", engine.url()).parse().unwrap(),
+        urls: vec![format!("{}/v1/chat/completions", engine.url()).parse().unwrap()],
         model: "sim".to_owned(),
         session: true,
         seed: 1,

@@ -14,6 +14,7 @@ use super::admission::admission;
 use super::checker::Checker;
 use super::discovery::discovery;
 use super::failure::failure;
+use super::fleet::fleet;
 use super::health::health;
 use super::http::http;
 use super::keys::keys;
@@ -94,6 +95,7 @@ pub(crate) fn check(
             in_answers: file.explain.in_answers,
         },
         traces: traces(file.traces, &mut checker),
+        fleet: fleet(file.fleet, &mut checker),
         log: log(file.log, &mut checker),
     }
 }

@@ -97,3 +97,48 @@ fn headers_for_a_collector_are_read_from_their_file_and_never_shown() {
         "{told}"
     );
 }
+
+#[test]
+fn replicas_meet_at_servers_of_one_kind_with_files_that_can_be_read() {
+    let fleet = |text: &str| load_text(&format!("{ONE_WORKER}[fleet]\n{text}"));
+    assert_eq!(fleet("").unwrap().fleet, None);
+    let known = fleet("nats = \"nats://a, nats://b:5222\"\nreplica = \"r1\"\n").unwrap();
+    let known = known.fleet.unwrap();
+    assert_eq!(known.servers, ["nats://a:4222", "nats://b:5222"]);
+    assert_eq!(
+        (known.cluster.as_str(), known.replica.as_deref()),
+        ("tailroute", Some("r1"))
+    );
+    for (text, what) in [
+        ("nats = \"a:4222\"\n", "fleet.nats: no scheme"),
+        (
+            "nats = \"nats://a,tls://b\"\n",
+            "fleet.nats: some are spoken to by TLS and some are not",
+        ),
+        ("cluster = \"a.b\"\n", "fleet.cluster: expected 1 to 32 letters"),
+        ("replica = \"a b\"\n", "fleet.replica: "),
+        (
+            "token_file = \"none\"\n",
+            "fleet.token_file: stands there, but `fleet.nats` names no server",
+        ),
+        (
+            "nats = \"nats://a\"\ncredentials_file = \"none\"\n",
+            "fleet.credentials_file: none cannot be read",
+        ),
+        (
+            "nats = \"nats://a\"\nca_file = \"Cargo.toml\"\n",
+            "fleet.ca_file: stands beside a server that is not spoken to by TLS",
+        ),
+        (
+            "nats = \"tls://a\"\ncert_file = \"Cargo.toml\"\n",
+            "fleet.cert_file: a certificate and its key go together",
+        ),
+        (
+            "nats = \"nats://a\"\ncredentials_file = \"Cargo.toml\"\n",
+            "holds no NATS credentials",
+        ),
+    ] {
+        let told = complaints(fleet(text)).join("\n");
+        assert!(told.contains(what), "{text}: {told}");
+    }
+}

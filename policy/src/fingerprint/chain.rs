@@ -34,6 +34,17 @@ impl Chain {
         }
     }
 
+    /// Keys that somebody else computed, each with where it ends, in whatever they count in.
+    #[must_use]
+    pub fn of_ends(keys: Vec<(PrefixHash, u64)>) -> Self {
+        let (hashes, ends) = keys.into_iter().unzip();
+        Self {
+            hashes,
+            ends,
+            stops: Vec::new(),
+        }
+    }
+
     /// The keys in order: what the index takes.
     #[must_use]
     pub fn hashes(&self) -> &[PrefixHash] {

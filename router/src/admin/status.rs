@@ -8,11 +8,14 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use config::Role;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::call::{Call, Reply, local_only};
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
+use crate::bus::BusState;
 use crate::feedback::explain;
 use crate::fleet::hold::Hold;
 use crate::metrics::Format;
@@ -34,6 +37,15 @@ pub(super) fn probes(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
+/// Other replicas.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Replicas {
+    /// Whether `[fleet]` names a NATS server. Without one this router knows of no other.
+    configured: bool,
+    #[serde(flatten)]
+    bus: Option<BusState>,
+}
+
 /// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
@@ -50,6 +62,19 @@ pub(super) fn operations() -> Vec<Operation> {
             Role::Read,
             "Which configuration is in force, and what is wrong with the last one that was read",
             |call: Call| async move { Reply::json(&*call.app.reloads.lock()) },
+        ),
+        Operation::new::<Replicas, _, _>(
+            "replicas.get",
+            (Method::GET, "/admin/v1/replicas"),
+            Role::Read,
+            "Other replicas of this router, and whether NATS is there, by which they hear of each other",
+            |call: Call| async move {
+                let (bus, now) = (&call.app.bus, call.app.clock.now());
+                Reply::json(&Replicas {
+                    configured: bus.is_some(),
+                    bus: bus.as_ref().map(|bus| bus.state(now)),
+                })
+            },
         ),
     ]
 }

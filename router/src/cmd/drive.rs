@@ -32,8 +32,9 @@ pub struct Args {
     /// Turn trace, plain or gzip; Mooncake's and Bailian's published formats are read too.
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
-    /// Endpoint, without /v1; give it several times to compare.
-    #[arg(long = "target", value_name = "[NAME=]URL", required = true)]
+    /// Endpoint, without /v1; give it several times to compare. With several urls, separated by commas, each turn goes to
+    /// any of them, as behind a balancer that knows nothing of conversations.
+    #[arg(long = "target", value_name = "[NAME=]URL[,URL]", required = true)]
     targets: Vec<Target>,
     /// How many times faster than the trace.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
@@ -113,14 +114,14 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
             None => client.first_model(target).await.with_context(|| {
                 format!(
                     "{} does not say which models it serves; name one with --model",
-                    target.base
+                    target.bases.join(",")
                 )
             })?,
         };
-        let url = target.url("/v1/chat/completions")?;
+        let urls = target.urls("/v1/chat/completions")?;
         let concurrency_limit = args.concurrency_limit as usize;
         settings.push(Settings {
-            url,
+            urls,
             model,
             session: !args.no_session,
             seed: args.seed,

@@ -189,7 +189,9 @@ impl Client {
             id: String,
         }
         let ask = async {
-            let response = self.http.get(target.url("/v1/models")?).await?;
+            let url = target.urls("/v1/models")?.into_iter().next();
+            let url = url.ok_or_else(|| anyhow::anyhow!("has no url"))?;
+            let response = self.http.get(url).await?;
             anyhow::ensure!(response.status().is_success(), "answered {}", response.status());
             let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
             let body = body.map_err(|error| anyhow::anyhow!(error))?.to_bytes();

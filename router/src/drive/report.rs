@@ -37,7 +37,7 @@ pub struct Report {
 pub struct TargetReport {
     /// Its name.
     pub name: String,
-    /// Its base url.
+    /// Its base url, or urls.
     pub url: String,
     /// Each figure's median over the rounds that measured it.
     pub median: Map<String, Value>,
@@ -59,7 +59,7 @@ impl TargetReport {
         }
         Self {
             name: target.name.clone(),
-            url: target.base.clone(),
+            url: target.bases.join(","),
             median,
             rounds,
         }

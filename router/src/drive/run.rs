@@ -22,8 +22,8 @@ const AHEAD: Duration = Duration::from_millis(250);
 /// What is the same for all turns of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Chat completions of the target.
-    pub url: Uri,
+    /// Chat completions of the target. Each turn goes to any of them; to none if there is none.
+    pub urls: Vec<Uri>,
     /// Model asked for.
     pub model: String,
     /// Whether turns carry their conversation's `X-Session-ID`.
@@ -32,6 +32,14 @@ pub struct Settings {
     pub seed: u64,
     /// Most turns in flight: a bound for the generator's safety, not part of the workload.
     pub concurrency_limit: usize,
+}
+
+impl Settings {
+    /// Where a turn goes: the same in every round.
+    fn url(&self, conversation: u64, turn: u64) -> Uri {
+        let any = mix(mix(conversation) ^ turn) % self.urls.len().max(1) as u64;
+        self.urls.get(any as usize).cloned().unwrap_or_default()
+    }
 }
 
 /// What one turn came to.
@@ -142,7 +150,7 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
         .then(|| mix(shared.settings.seed ^ mix(script.id)));
     let session = session.and_then(|id| HeaderValue::try_from(format!("drive-{id:016x}")).ok());
     let mut answered = shared.start;
-    for step in &script.steps {
+    for (number, step) in (0..).zip(&script.steps) {
         let scheduled = shared.start + step.at;
         tokio::time::sleep_until(scheduled.checked_sub(AHEAD).unwrap_or(scheduled)).await;
         chat.ask(step);
@@ -151,7 +159,8 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
         let held = answered > scheduled;
         let due = if held { Instant::now() } else { scheduled };
         tokio::time::sleep_until(due).await;
-        let (exchange, lag) = send(&shared, session.as_ref(), body, due).await;
+        let url = shared.settings.url(script.id, number);
+        let (exchange, lag) = send(&shared, url, session.as_ref(), body, due).await;
         answered = Instant::now();
         let (sample, text) = sample(exchange, step, held, lag);
         chat.answer(text, step);
@@ -163,6 +172,7 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
 
 async fn send(
     shared: &Shared,
+    url: Uri,
     session: Option<&HeaderValue>,
     body: bytes::Bytes,
     due: Instant,
@@ -175,7 +185,7 @@ async fn send(
         }
     };
     let lag = due.elapsed();
-    let exchange = shared.client.turn(&shared.settings.url, session, body, due).await;
+    let exchange = shared.client.turn(&url, session, body, due).await;
     drop(slot);
     (exchange, lag)
 }

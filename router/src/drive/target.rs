@@ -4,27 +4,31 @@ use std::str::FromStr;
 
 use http::Uri;
 
-/// An OpenAI-compatible endpoint with a name for the report.
+/// An OpenAI-compatible endpoint with a name for the report, or several that are one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Name in the report; the url's host and port unless one was given.
     pub name: String,
-    /// Base url, without `/v1` and without a slash at its end.
-    pub base: String,
+    /// Base urls, without `/v1` and without a slash at their ends. Never empty. Each turn goes to any of them, as behind a
+    /// balancer that knows nothing of conversations.
+    pub bases: Vec<String>,
 }
 
 /// What is wrong with a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no target; expected a url such as http://127.0.0.1:8080, or name=url")]
+#[error("{0:?} is no target; expected a url such as http://127.0.0.1:8080, or name=url, or name=url,url")]
 pub struct BadTarget(String);
 
 impl Target {
-    /// The url of `path`, which begins with a slash.
+    /// The urls of `path`, which begins with a slash: one for each base.
     ///
     /// # Errors
     /// If path and base make no url.
-    pub fn url(&self, path: &str) -> Result<Uri, http::uri::InvalidUri> {
-        format!("{}{path}", self.base).parse()
+    pub fn urls(&self, path: &str) -> Result<Vec<Uri>, http::uri::InvalidUri> {
+        self.bases
+            .iter()
+            .map(|base| format!("{base}{path}").parse())
+            .collect()
     }
 }
 
@@ -33,22 +37,31 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, BadTarget> {
         let bad = || BadTarget(text.to_owned());
-        let (name, url) = match text.split_once('=') {
+        let (name, urls) = match text.split_once('=') {
             Some((name, url)) if !name.contains("://") => (Some(name), url),
             _ => (None, text),
         };
-        let base = url.trim_end_matches('/');
-        let base = base.strip_suffix("/v1").unwrap_or(base);
-        let uri: Uri = base.parse().map_err(|_| bad())?;
-        let authority = uri.authority().ok_or_else(bad)?;
-        if uri.scheme_str() != Some("http") || uri.query().is_some() || name == Some("") {
-            return Err(bad());
+        let bases: Option<Vec<(String, String)>> = urls.split(',').map(base).collect();
+        let bases = bases.ok_or_else(bad)?;
+        let host = bases.first().map(|(host, _)| host.clone());
+        match name.map(str::to_owned).or(host) {
+            Some(name) if !name.is_empty() => Ok(Self {
+                name,
+                bases: bases.into_iter().map(|(_, base)| base).collect(),
+            }),
+            _ => Err(bad()),
         }
-        Ok(Self {
-            name: name.unwrap_or(authority.as_str()).to_owned(),
-            base: base.to_owned(),
-        })
     }
+}
+
+/// A url's host and port, and what a path is put behind.
+fn base(url: &str) -> Option<(String, String)> {
+    let base = url.trim_end_matches('/');
+    let base = base.strip_suffix("/v1").unwrap_or(base);
+    let uri: Uri = base.parse().ok()?;
+    let host = uri.authority()?.to_string();
+    let is_base = uri.scheme_str() == Some("http") && uri.query().is_none();
+    is_base.then(|| (host, base.to_owned()))
 }
 
 #[cfg(test)]
@@ -58,13 +71,15 @@ mod tests {
     #[test]
     fn a_target_is_a_url_with_or_without_a_name() {
         let plain: Target = "http://h:1/v1/".parse().unwrap();
-        assert_eq!((plain.name.as_str(), plain.base.as_str()), ("h:1", "http://h:1"));
-        let named: Target = "tail=http://h:1/base".parse().unwrap();
         assert_eq!(
-            (named.name.as_str(), named.base.as_str()),
-            ("tail", "http://h:1/base")
+            (plain.name.as_str(), &plain.bases[..]),
+            ("h:1", &["http://h:1".to_owned()][..])
         );
-        assert_eq!(named.url("/v1/models").unwrap().path(), "/base/v1/models");
+        let named: Target = "tail=http://h:1/base".parse().unwrap();
+        assert_eq!(named.name, "tail");
+        assert_eq!(named.urls("/v1/models").unwrap()[0].path(), "/base/v1/models");
+        let several: Target = "fleet=http://h:1/v1,http://h:2".parse().unwrap();
+        assert_eq!(several.bases, ["http://h:1", "http://h:2"]);
     }
 
     #[test]
@@ -76,6 +91,8 @@ mod tests {
             "=http://h:1",
             "http://h:1?x=1",
             "tail=h",
+            "tail=http://h:1,h:2",
+            "http://h:1,",
         ] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }

@@ -150,7 +150,7 @@ async fn drive(endpoint: &Endpoint, plan: &Plan, timeout: Duration, concurrency_
         .parse()
         .unwrap();
     let settings = Settings {
-        url,
+        urls: vec![url],
         model: "m".to_owned(),
         session: true,
         seed: 3,

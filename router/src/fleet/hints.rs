@@ -137,6 +137,12 @@ impl State {
 }
 
 impl HintQueue {
+    /// Another replica has told the worker something under this number: what it is told from here comes after.
+    pub fn told_elsewhere(&self, epoch: u64) {
+        let mut state = self.state.lock();
+        state.epoch = state.epoch.max(epoch);
+    }
+
     /// Queues a hint, replacing one about the same conversation.
     pub fn push(&self, session: Arc<str>, kind: Kind) {
         let mut state = self.state.lock();

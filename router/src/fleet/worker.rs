@@ -93,6 +93,8 @@ pub struct Load {
     pub utilisation: Utilisation,
     /// Requests sent and not finished.
     pub in_flight: u32,
+    /// Requests that other replicas have sent, as far as they are heard of.
+    pub others: u32,
     /// What its prefill is taken to cost.
     pub cost: PrefillCost,
     /// What it is known to cost by now, whatever somebody has set.
@@ -116,6 +118,7 @@ impl Worker {
             pending: PendingWork::new(),
             utilisation: Utilisation::new(config.routing.utilisation_window),
             in_flight: 0,
+            others: 0,
             cost: spec.cost,
             learned: spec.cost,
             figure: None,
@@ -206,7 +209,7 @@ impl Worker {
     /// Holds what is believed to wait on it against what it says itself.
     pub fn reconcile(&self, now: Millis, mut figure: QueueFigure) -> Reconciled {
         let mut load = self.load.lock();
-        figure.in_flight = figure.in_flight.max(load.in_flight);
+        figure.in_flight = figure.in_flight.max(load.in_flight + load.others);
         let mean = load.utilisation.mean_work();
         figure.mean_work = if mean > Millis::ZERO {
             mean
@@ -414,7 +417,7 @@ impl Worker {
             wait: load.pending.wait(now),
             utilisation: load.utilisation.at(now),
             mean_work: load.utilisation.mean_work(),
-            in_flight: load.in_flight,
+            in_flight: load.in_flight + load.others,
             indexed,
         }
     }
@@ -446,6 +449,30 @@ impl Worker {
         load.in_flight = load.in_flight.saturating_sub(1);
         if let Some(ticket) = ticket {
             load.pending.gone(now, ticket);
+        }
+    }
+
+    /// Counts a request that another replica has sent, which waits for its prefill or does not any more.
+    pub fn others_sent(&self, at: Millis, prefill: Option<Millis>) -> Option<Ticket> {
+        let mut load = self.load.lock();
+        load.others += 1;
+        prefill.map(|work| {
+            load.utilisation.add(at, work);
+            load.pending.sent(at, work)
+        })
+    }
+
+    /// Ends the waiting of another replica's request.
+    pub fn others_prefilled(&self, at: Millis, ticket: Ticket) {
+        self.load.lock().pending.first_token(at, ticket);
+    }
+
+    /// Ends the counting of another replica's request, and its waiting if it still waits.
+    pub fn others_ended(&self, at: Millis, ticket: Option<Ticket>) {
+        let mut load = self.load.lock();
+        load.others = load.others.saturating_sub(1);
+        if let Some(ticket) = ticket {
+            load.pending.gone(at, ticket);
         }
     }
 

@@ -10,7 +10,7 @@ use policy::units::{Millis, Tokens};
 
 use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::registrar::{MetricError, Registrar};
-use super::{clamp, yes_no};
+use super::{BusGauges, clamp, yes_no};
 use crate::discovery::board::SourceState;
 use crate::feedback::ClassState;
 use crate::fleet::breaker::Standing;
@@ -44,6 +44,8 @@ pub struct Gauges {
     pub discovery: Vec<SourceState>,
     /// Requests that wait here, and those behind the gate.
     pub admission: (usize, usize),
+    /// Other replicas, if there are to be any.
+    pub bus: Option<BusGauges>,
 }
 
 /// A worker at one moment.

@@ -5,6 +5,7 @@
 
 mod admin;
 mod admission;
+mod bus;
 mod caches;
 mod discovery;
 mod failures;
@@ -134,6 +135,7 @@ pub const TABLE: &[(&str, &[Spec])] = &[
     ("Failures", failures::TABLE),
     ("Objectives, habits and the free tail", tail::TABLE),
     ("Traces", traces::TABLE),
+    ("Replicas", bus::TABLE),
 ];
 
 /// The metric of this name.

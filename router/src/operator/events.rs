@@ -39,6 +39,8 @@ pub enum Kind {
     Breaker,
     /// The configuration was read again.
     Reload,
+    /// NATS, by which replicas hear of each other, came or went.
+    Replicas,
 }
 
 impl Kind {
@@ -50,6 +52,7 @@ impl Kind {
             Self::Worker => "worker",
             Self::Breaker => "breaker",
             Self::Reload => "reload",
+            Self::Replicas => "replicas",
         }
     }
 }

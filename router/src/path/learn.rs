@@ -29,6 +29,7 @@ use super::session::Session;
 use super::stored::Kept;
 use super::watch::{Passed, Seen, Usage};
 use crate::app::{App, Place};
+use crate::bus::turns::Told;
 use crate::capture::{Record, Slip};
 use crate::feedback::{Expected, Late, Lesson, Sample};
 use crate::fleet::breaker::Pass;
@@ -110,6 +111,8 @@ pub struct Flight {
     app: Arc<App>,
     in_flight: InFlight,
     hold: Option<Hold>,
+    /// What other replicas were told of it.
+    told: Option<Told>,
     /// Its place in the router, once it is this attempt that is answered.
     place: Option<Place>,
     charged: Charged,
@@ -184,10 +187,17 @@ impl Flight {
                 residency.sent(worker.id, chain, |end| full_blocks(worker, tokens(end)))
             })
         };
+        let told = app.bus.as_ref().map(|bus| {
+            let tokens = scale.rising();
+            let session = turn.session.as_ref().map(|session| session.key);
+            let tokens = |end| full_blocks(worker, tokens(end));
+            bus.sent(app.clock, (worker, prefill), session, chain, tokens)
+        });
         Box::new(Self {
             app: Arc::clone(app),
             in_flight,
             hold,
+            told,
             place: None,
             charged,
             endpoint: turn.endpoint,
@@ -259,6 +269,9 @@ impl Flight {
         }
         self.answered();
         self.alone = self.in_flight.first_token().filter(|_| streamed);
+        if let Some(told) = &self.told {
+            told.begun();
+        }
         self.streamed = streamed;
         if !self.endpoint.generates() {
             return;
@@ -355,6 +368,7 @@ impl Flight {
     fn settle(&mut self, hold: Hold, usage: Option<Usage>, places: Option<Scale>) {
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = self.extent;
         let worker = self.worker().id;
+        let told = self.told.take();
         let reply = self.reply.as_ref();
         let end = reply.map_or(prompt, ChainBuilder::bytes);
         // What the worker counted is exact, if it counted one reply; else the reply goes on at the prompt's rate.
@@ -371,6 +385,10 @@ impl Flight {
         });
         // An engine caches full blocks, and never computes the last token of an answer.
         let held = |tokens: u64| full_blocks(self.worker(), tokens.min(total.0.saturating_sub(1)));
+        if let Some(told) = told {
+            let tokens = scale.rising();
+            told.answered(reply.as_ref(), (self.evict_first, total), |end| held(tokens(end)));
+        }
         let places = places.filter(|_| counted.is_some());
         self.app.knowledge.update(worker, |residency| {
             if let Some(places) = &places {

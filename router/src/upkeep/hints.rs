@@ -38,6 +38,7 @@ async fn send(app: &App, worker: &Worker, batch: &[Hint]) {
     let Some(message) = worker.dialect().hints(&hints) else {
         return;
     };
+    tell_others(app, worker, batch.last().map_or(0, |hint| hint.epoch));
     let outcome = control::call(app, worker, message.method, message.path, Some(&message.body)).await;
     if let Err(error) = &outcome {
         debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
@@ -62,10 +63,18 @@ pub(super) async fn send_objective(app: &App, worker: &Worker) {
     let Some(message) = worker.dialect().objective(&terms) else {
         return;
     };
+    tell_others(app, worker, epoch);
     let outcome = control::call(app, worker, message.method, message.path, Some(&message.body)).await;
     match &outcome {
         Ok(_) => worker.hints.took(Some(objective)),
         Err(error) => debug!(worker = worker.name(), %error, "objective not delivered"),
     }
     app.metrics.hint(worker.name(), "objective", outcome.is_ok());
+}
+
+/// What other replicas tell the worker from now on comes after this.
+fn tell_others(app: &App, worker: &Worker, epoch: u64) {
+    if let Some(bus) = &app.bus {
+        bus.hinted(worker, epoch);
+    }
 }

@@ -61,7 +61,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
             continue;
         }
         let asked = app.clock.now();
-        let in_flight = worker.with_load(|load| load.in_flight);
+        let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
         let Some(counts) = ask(&app, &worker).await else {
             debug!(worker = worker.name(), "it says nothing of its queue");
             skip = if known { 0 } else { SELDOM };
@@ -82,7 +82,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
             waiting_work: counts.waiting_tokens.map(|tokens| {
                 Millis(cost.alpha_ms_per_token * tokens.as_f64() + cost.beta_ms * f64::from(counts.waiting))
             }),
-            in_flight,
+            in_flight: in_flight + others,
             mean_work: Millis::ZERO,
         };
         let found = worker.reconcile(app.clock.now(), figure);

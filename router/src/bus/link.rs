@@ -1,0 +1,195 @@
+//! The connection to NATS: one, for everything, which comes back by itself.
+//!
+//! Nothing is kept for a server that is not there: what was true then is not true any more when it is back. The roll call
+//! that follows at once says what is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions, Event};
+use futures_util::StreamExt as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+use super::Bus;
+use super::speak::{Out, speak};
+use crate::app::App;
+use crate::tls;
+
+/// Between two attempts to reach a server: the first, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// For a server to answer a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// A server that is silent for two of these is not there: its machine may be gone.
+const PING: Duration = Duration::from_secs(1);
+/// Messages of others that wait to be read; what comes then is lost, and its number is missed.
+const INBOX: usize = 4_096;
+/// Between two looks at who is silent.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Why NATS cannot even be tried.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("fleet.credentials_file")]
+    Credentials(#[from] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+    #[error(transparent)]
+    Connect(#[from] async_nats::ConnectError),
+    #[error(transparent)]
+    Subscribe(#[from] async_nats::SubscribeError),
+}
+
+/// Messages to NATS.
+struct ToNats {
+    client: Client,
+    bus: Arc<Bus>,
+    subject: String,
+}
+
+impl Out for ToNats {
+    async fn publish(&mut self, message: Vec<u8>) {
+        let bytes = message.len();
+        if self.bus.is_up()
+            && self
+                .client
+                .publish(self.subject.clone(), message.into())
+                .await
+                .is_ok()
+        {
+            self.bus.counters.message("sent", bytes);
+        } else {
+            self.bus.counters.lost("disconnected", 1);
+        }
+    }
+}
+
+/// Connects, speaks and hears, for as long as the task lives.
+pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
+    let (client, events) = loop {
+        match connect(&bus).await {
+            Ok(connected) => break connected,
+            Err(error) => {
+                let text = format!("{:#}", anyhow::Error::new(error));
+                if bus.set_error(text.clone()) {
+                    warn!(error = text, "NATS cannot be used: this replica works by itself");
+                }
+                bus.set_up(app.clock.now(), false);
+                tokio::time::sleep(RETRY.1).await;
+            }
+        }
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(watch(Arc::clone(&app), Arc::clone(&bus), events));
+    tasks.spawn(hear(Arc::clone(&app), Arc::clone(&bus), client.clone()));
+    tasks.spawn(tidy(Arc::clone(&app), Arc::clone(&bus)));
+    let mut out = ToNats {
+        client,
+        subject: subject(&bus),
+        bus: Arc::clone(&bus),
+    };
+    speak(&app, &bus, &mut out).await;
+}
+
+fn subject(bus: &Bus) -> String {
+    format!("{}.turns", bus.settings.cluster)
+}
+
+/// A client that goes on trying to reach a server, and what becomes of it.
+async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError> {
+    let settings = &bus.settings;
+    let (tell, events) = mpsc::channel(64);
+    let mut options = ConnectOptions::new()
+        .name(format!("tailroute {}", bus.name))
+        .no_echo()
+        .retry_on_initial_connect()
+        .connection_timeout(CONNECT_LIMIT)
+        .ping_interval(PING)
+        .subscription_capacity(INBOX)
+        .reconnect_delay_callback(|attempts| {
+            let doubled = 2u32.saturating_pow(u32::try_from(attempts).unwrap_or(u32::MAX).min(8));
+            (RETRY.0 * doubled).min(RETRY.1)
+        })
+        .event_callback(move |event| {
+            let tell = tell.clone();
+            async move {
+                // A full queue means that nothing new is in it.
+                let _ = tell.try_send(event);
+            }
+        });
+    if let Some(path) = &settings.credentials {
+        options = options.credentials_file(path).await?;
+    }
+    if let Some(token) = &settings.token {
+        options = options.token(token.expose().to_owned());
+    }
+    if settings.is_encrypted {
+        options = options
+            .require_tls(true)
+            .tls_client_config(tls::towards_nats(settings)?);
+    }
+    Ok((options.connect(settings.servers.as_slice()).await?, events))
+}
+
+/// Says when NATS comes and goes.
+async fn watch(app: Arc<App>, bus: Arc<Bus>, mut events: mpsc::Receiver<Event>) {
+    while let Some(event) = events.recv().await {
+        let now = app.clock.now();
+        match event {
+            Event::Connected => {
+                if bus.set_up(now, true) {
+                    info!(
+                        cluster = bus.settings.cluster,
+                        "NATS is there: replicas hear of each other"
+                    );
+                    app.bus_changed(&bus);
+                }
+                bus.roll_wanted.notify_one();
+            }
+            Event::Disconnected | Event::Closed => {
+                if bus.set_up(now, false) {
+                    warn!("NATS is gone: this replica works by itself until it is back");
+                    app.bus_changed(&bus);
+                }
+            }
+            Event::SlowConsumer(_) => bus.counters.lost("inbox", 1),
+            Event::ClientError(error) => trouble(&app, &bus, &error.to_string()),
+            Event::ServerError(error) => trouble(&app, &bus, &error.to_string()),
+            other => debug!(event = %other, "NATS"),
+        }
+    }
+}
+
+fn trouble(app: &App, bus: &Bus, error: &str) {
+    if bus.set_error(error.to_owned()) {
+        if bus.is_up() {
+            warn!(error, "NATS complains");
+        } else {
+            warn!(error, "NATS is not reached: this replica works by itself");
+            bus.set_up(app.clock.now(), false);
+        }
+    }
+}
+
+/// Hears the others.
+async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
+    loop {
+        match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {
+            Ok(mut messages) => {
+                while let Some(message) = messages.next().await {
+                    bus.peers.hear(&app, bus.id, &message.payload);
+                }
+            }
+            Err(error) => warn!(%error, "the others cannot be heard"),
+        }
+        tokio::time::sleep(RETRY.1).await;
+    }
+}
+
+async fn tidy(app: Arc<App>, bus: Arc<Bus>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        bus.peers.tidy(&app);
+    }
+}

@@ -1,0 +1,399 @@
+//! What other replicas say, held in the books as this one's own turns are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use policy::estimate::Ticket;
+use policy::fingerprint::Chain;
+use policy::residency::{Hold, Reply};
+use policy::units::{Millis, Tokens};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tracing::{info, warn};
+
+use super::wire::{self, Body, Left, News, Roll, Sent, UnderWay, WireError};
+use super::worker_key;
+use crate::app::App;
+use crate::fleet::{Worker, hold};
+
+/// Replicas that are heard at the same time; what more say is not understood.
+const MOST_PEERS: usize = 64;
+/// Turns of one replica that are held.
+const MOST_TURNS: usize = 65_536;
+/// Who has said nothing for so long is gone.
+pub const SILENT: Millis = Millis(3_000.0);
+
+/// The other replicas.
+#[derive(Debug, Default)]
+pub struct Peers(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    peers: BTreeMap<u64, Peer>,
+    workers: Workers,
+    /// Whether it was said that somebody is not understood.
+    is_foreign_known: bool,
+}
+
+/// Another replica.
+#[derive(Debug)]
+struct Peer {
+    name: String,
+    heard: Millis,
+    draining: bool,
+    /// The number that its next message should have.
+    next: u64,
+    lost: u64,
+    turns: BTreeMap<u64, Turn>,
+}
+
+/// A turn of another replica's.
+#[derive(Debug)]
+struct Turn {
+    worker: Arc<Worker>,
+    ticket: Option<Ticket>,
+    hold: Option<Hold>,
+    session: Option<u64>,
+}
+
+/// Another replica, as people see it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PeerState {
+    /// What it is called.
+    pub replica: String,
+    /// Seconds since its last message.
+    pub heard_s: f64,
+    /// Whether it is on its way out.
+    pub draining: bool,
+    /// Turns that it has under way.
+    pub in_flight: usize,
+    /// Messages of it that did not come.
+    pub lost_messages: u64,
+}
+
+/// Workers by what they are called on the bus.
+#[derive(Debug, Default)]
+struct Workers {
+    of: Option<Arc<Vec<Arc<Worker>>>>,
+    by_key: HashMap<u64, Arc<Worker>>,
+}
+
+impl Workers {
+    fn refresh(&mut self, app: &App) {
+        let now = app.fleet.workers();
+        if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &now)) {
+            self.by_key = now
+                .iter()
+                .map(|worker| (worker_key(worker.name()), Arc::clone(worker)))
+                .collect();
+            self.of = Some(now);
+        }
+    }
+
+    fn find(&self, key: u64) -> Option<&Arc<Worker>> {
+        let gone = |worker: &&Arc<Worker>| worker.hold() == hold::Hold::Gone;
+        self.by_key.get(&key).filter(|worker| !gone(worker))
+    }
+}
+
+impl Peers {
+    /// Another replica's message arrives.
+    pub fn hear(&self, app: &App, own: u64, message: &[u8]) {
+        let Some(bus) = &app.bus else { return };
+        let counters = &bus.counters;
+        counters.message("received", message.len());
+        let all = &mut *self.0.lock();
+        let read = match message.len() {
+            long if long > wire::LONGEST_BYTES => Err(WireError::Malformed),
+            _ => wire::read(message),
+        };
+        let (head, body) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                counters.lost("malformed", 1);
+                if !std::mem::replace(&mut all.is_foreign_known, true) {
+                    warn!(%error, "a message of another replica is not understood: are all of one version?");
+                }
+                return;
+            }
+        };
+        if head.sender == own {
+            return;
+        }
+        let now = app.clock.now();
+        if !all.peers.contains_key(&head.sender) && all.peers.len() == MOST_PEERS {
+            counters.lost("peers", 1);
+            return;
+        }
+        all.workers.refresh(app);
+        let workers = &all.workers;
+        let peer = all.peers.entry(head.sender).or_insert_with(|| {
+            // What this one has under way is news to it.
+            bus.roll_wanted.notify_one();
+            Peer::new(head.number)
+        });
+        let missing = head.number.saturating_sub(peer.next);
+        peer.lost += missing;
+        counters.lost("message", missing);
+        peer.next = head.number.saturating_add(1);
+        peer.heard = now;
+        let mut books = Books { app, workers, now };
+        match body {
+            Body::Turns(news) => {
+                counters.events("received", news.len() as u64);
+                for news in news {
+                    books.take_in(peer, news);
+                }
+            }
+            Body::Roll(roll) => books.roll(peer, roll),
+        }
+    }
+
+    /// Strikes out who has said nothing for too long, and what is on workers that have left.
+    pub fn tidy(&self, app: &App) {
+        let all = &mut *self.0.lock();
+        all.workers.refresh(app);
+        let now = app.clock.now();
+        let mut books = Books {
+            app,
+            workers: &all.workers,
+            now,
+        };
+        all.peers.retain(|_, peer| {
+            let is_gone = now >= peer.heard + SILENT;
+            if is_gone {
+                books.forget(peer);
+            } else {
+                books.leave_workers(peer);
+            }
+            !is_gone
+        });
+    }
+
+    /// How many are heard, and the turns that they have under way.
+    #[must_use]
+    pub fn count(&self) -> (usize, usize) {
+        let all = self.0.lock();
+        (
+            all.peers.len(),
+            all.peers.values().map(|peer| peer.turns.len()).sum(),
+        )
+    }
+
+    /// Each, for people.
+    #[must_use]
+    pub fn state(&self, now: Millis) -> Vec<PeerState> {
+        let all = self.0.lock();
+        let state = |peer: &Peer| PeerState {
+            replica: peer.name.clone(),
+            heard_s: (now - peer.heard).0.max(0.0) / 1e3,
+            draining: peer.draining,
+            in_flight: peer.turns.len(),
+            lost_messages: peer.lost,
+        };
+        all.peers.values().map(state).collect()
+    }
+}
+
+impl Peer {
+    fn new(number: u64) -> Self {
+        Self {
+            name: String::new(),
+            heard: Millis::ZERO,
+            draining: false,
+            next: number,
+            lost: 0,
+            turns: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where it is written down.
+struct Books<'a> {
+    app: &'a App,
+    workers: &'a Workers,
+    now: Millis,
+}
+
+impl Books<'_> {
+    fn take_in(&mut self, peer: &mut Peer, news: News) {
+        match news {
+            News::Sent(sent) => self.sent(peer, &sent),
+            News::Begun { turn, age } => {
+                if let Some(turn) = peer.turns.get_mut(&turn) {
+                    self.begun(turn, self.now.saturating_sub(age));
+                }
+            }
+            News::Answered { turn, age, left } => {
+                if let Some(mut turn) = peer.turns.remove(&turn) {
+                    let at = self.now.saturating_sub(age);
+                    self.begun(&mut turn, at);
+                    turn.worker.others_ended(at, None);
+                    self.settle(turn, Some(&left));
+                }
+            }
+            News::Gone { turn, age } => {
+                if let Some(turn) = peer.turns.remove(&turn) {
+                    self.gone(turn, self.now.saturating_sub(age));
+                }
+            }
+            News::Hinted { worker, epoch } => {
+                if let Some(worker) = self.worker(worker) {
+                    worker.hints.told_elsewhere(epoch);
+                }
+            }
+        }
+    }
+
+    fn worker(&self, key: u64) -> Option<Arc<Worker>> {
+        let found = self.workers.find(key).cloned();
+        if let (None, Some(bus)) = (&found, &self.app.bus) {
+            bus.counters.lost("worker", 1);
+        }
+        found
+    }
+
+    fn sent(&mut self, peer: &mut Peer, sent: &Sent) {
+        let at = self.now.saturating_sub(sent.age);
+        // A roll call may have told of it.
+        if let Some(known) = peer.turns.remove(&sent.turn) {
+            self.gone(known, at);
+        }
+        let Some(worker) = self.worker(sent.worker) else {
+            return;
+        };
+        if peer.turns.len() == MOST_TURNS {
+            return;
+        }
+        let ticket = worker.others_sent(at, Some(sent.prefill));
+        let hold = self.hold(&worker, &sent.keys);
+        let turn = Turn {
+            worker,
+            ticket,
+            hold,
+            session: sent.session,
+        };
+        peer.turns.insert(sent.turn, turn);
+    }
+
+    fn hold(&self, worker: &Worker, keys: &Chain) -> Option<Hold> {
+        if keys.is_empty() {
+            return None;
+        }
+        let sent = |residency: &mut policy::residency::Residency| residency.sent(worker.id, keys, |end| end);
+        self.app.knowledge.update(worker.id, sent)
+    }
+
+    fn begun(&self, turn: &mut Turn, at: Millis) {
+        if let Some(ticket) = turn.ticket.take() {
+            turn.worker.others_prefilled(at, ticket);
+            if let Some(session) = turn.session {
+                self.app.knowledge.moved(session, turn.worker.id);
+            }
+        }
+    }
+
+    /// The worker computed its prompt, and what is known of its reply.
+    fn settle(&self, turn: Turn, left: Option<&Left>) {
+        let Some(hold) = turn.hold else { return };
+        let reply = left.filter(|left| !left.reply.is_empty()).map(|left| Reply {
+            parent: left.parent,
+            chain: &left.reply,
+            before: left.before,
+            open: left.open,
+        });
+        let (evict_first, total) = left.map_or((0, 0), |left| (left.evict_first, left.total));
+        self.app.knowledge.update(turn.worker.id, |residency| {
+            residency.settle(hold, reply, |end| end, Tokens(evict_first), Tokens(total));
+        });
+    }
+
+    /// It is not on its worker any more. What had begun was computed.
+    fn gone(&self, mut turn: Turn, at: Millis) {
+        let has_begun = turn.ticket.is_none();
+        turn.worker.others_ended(at, turn.ticket.take());
+        if has_begun {
+            self.settle(turn, None);
+        } else if let Some(hold) = turn.hold {
+            self.app
+                .knowledge
+                .update(turn.worker.id, |residency| residency.retract(hold));
+        }
+    }
+
+    fn roll(&mut self, peer: &mut Peer, roll: Roll) {
+        if peer.name != roll.name {
+            info!(replica = roll.name, "another replica is heard");
+            peer.name = roll.name;
+        }
+        peer.draining = roll.draining;
+        let said: HashMap<u64, &UnderWay> = roll.turns.iter().map(|turn| (turn.turn, turn)).collect();
+        let over: Vec<u64> = (peer.turns.range(roll.from..))
+            .take_while(|(number, _)| **number < roll.to)
+            .filter(|(number, _)| !said.contains_key(number))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
+            if let Some(turn) = peer.turns.remove(&number) {
+                self.gone(turn, self.now);
+            }
+        }
+        for under_way in &roll.turns {
+            self.under_way(peer, under_way);
+        }
+    }
+
+    /// A turn is under way, whatever was heard of it. Which prompt it has nobody says again.
+    fn under_way(&mut self, peer: &mut Peer, turn: &UnderWay) {
+        if let Some(known) = peer.turns.get_mut(&turn.turn) {
+            if turn.begun {
+                self.begun(known, self.now);
+            }
+            return;
+        }
+        let Some(worker) = self.worker(turn.worker) else {
+            return;
+        };
+        if peer.turns.len() == MOST_TURNS {
+            return;
+        }
+        let prefill = (!turn.begun).then_some(turn.prefill);
+        let ticket = worker.others_sent(self.now.saturating_sub(turn.age), prefill);
+        let known = Turn {
+            worker,
+            ticket,
+            hold: None,
+            session: None,
+        };
+        peer.turns.insert(turn.turn, known);
+    }
+
+    fn forget(&mut self, peer: &mut Peer) {
+        if peer.draining && peer.turns.is_empty() {
+            info!(replica = peer.name, "another replica has left");
+        } else {
+            warn!(
+                replica = peer.name,
+                in_flight = peer.turns.len(),
+                "another replica is not heard any more: what it had under way counts no longer"
+            );
+        }
+        for (_, turn) in std::mem::take(&mut peer.turns) {
+            self.gone(turn, self.now);
+        }
+    }
+
+    /// A worker's slot may have another holder soon.
+    fn leave_workers(&mut self, peer: &mut Peer) {
+        let left: Vec<u64> = (peer.turns.iter())
+            .filter(|(_, turn)| turn.worker.hold() == hold::Hold::Gone)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in left {
+            if let Some(turn) = peer.turns.remove(&number) {
+                self.gone(turn, self.now);
+            }
+        }
+    }
+}

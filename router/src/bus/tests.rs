@@ -1,0 +1,288 @@
+//! Two replicas whose messages a test carries, loses, or holds back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use config::Overrides;
+use policy::fingerprint::{Chain, ChainBuilder};
+use policy::index::Reach;
+use policy::units::{Millis, Tokens};
+
+use super::speak::{Out, Speaker};
+use super::*;
+use crate::app::App;
+use crate::fleet::Worker;
+
+/// A replica, and what it has said.
+struct Replica {
+    app: Arc<App>,
+    speaker: Speaker,
+    queue: mpsc::Receiver<Said>,
+}
+
+#[derive(Default)]
+struct Sack(Vec<Vec<u8>>);
+
+impl Out for Sack {
+    async fn publish(&mut self, message: Vec<u8>) {
+        self.0.push(message);
+    }
+}
+
+fn app(name: &str) -> Arc<App> {
+    let overrides = Overrides {
+        workers: vec!["http://w:1".to_owned(), "http://w:2".to_owned()],
+        ..Overrides::default()
+    };
+    let environment = BTreeMap::from([
+        ("TAILROUTE_FLEET__NATS".to_owned(), "nats://nowhere".to_owned()),
+        ("TAILROUTE_FLEET__REPLICA".to_owned(), name.to_owned()),
+    ]);
+    App::new(config::load_file(None, environment, overrides).unwrap()).unwrap()
+}
+
+impl Replica {
+    fn new(name: &str) -> Self {
+        let app = app(name);
+        let bus = app.bus.clone().unwrap();
+        bus.set_up(Millis::ZERO, true);
+        Self {
+            speaker: Speaker::new(&bus),
+            queue: bus.queue().unwrap(),
+            app,
+        }
+    }
+
+    fn bus(&self) -> &Arc<Bus> {
+        self.app.bus.as_ref().unwrap()
+    }
+
+    fn worker(&self, slot: usize) -> Arc<Worker> {
+        Arc::clone(&self.app.fleet.workers()[slot])
+    }
+
+    /// A turn goes to the first worker.
+    fn sends(&self, keys: &Chain) -> turns::Told {
+        let worker = self.worker(0);
+        self.bus().sent(
+            self.app.clock,
+            (&worker, Millis(50_000.0)),
+            Some(7),
+            keys,
+            |end| end,
+        )
+    }
+
+    /// What it says of its turns by now.
+    async fn says(&mut self) -> Vec<Vec<u8>> {
+        let mut said = Vec::new();
+        while let Ok(one) = self.queue.try_recv() {
+            said.push(one);
+        }
+        self.speaker.take_in(self.app.clock.now(), &mut said);
+        let mut sack = Sack::default();
+        self.speaker.flush(&mut sack).await;
+        sack.0
+    }
+
+    async fn calls_the_roll(&mut self) -> Vec<Vec<u8>> {
+        let mut sack = Sack::default();
+        self.speaker
+            .call_roll(&self.app, &mut self.queue, &mut sack)
+            .await;
+        sack.0
+    }
+
+    fn hears(&self, messages: &[Vec<u8>]) {
+        for message in messages {
+            self.bus().peers.hear(&self.app, self.bus().id, message);
+        }
+    }
+
+    /// Requests of others on the first worker, and how many of them wait.
+    fn others(&self) -> (u32, usize) {
+        self.worker(0).with_load(|load| (load.others, load.pending.len()))
+    }
+
+    /// Keys that the first worker is believed to hold.
+    fn holds(&self, keys: &Chain) -> usize {
+        let id = self.worker(0).id;
+        self.app.knowledge.update(id, |residency| {
+            let mut reach = Reach::new();
+            residency.lookup(keys.hashes(), &mut reach);
+            reach.of(id) as usize
+        })
+    }
+
+    fn lost(&self) -> u64 {
+        self.bus().peers.state(Millis::ZERO)[0].lost_messages
+    }
+}
+
+fn prompt() -> (Chain, ChainBuilder) {
+    let mut builder = ChainBuilder::new("m", None);
+    builder.begin_message("user");
+    builder.push(&[b'q'; 1000]);
+    builder.end_message();
+    let mut reply = builder.reply();
+    reply.push(&[b'r'; 600]);
+    reply.end_message();
+    (builder.into_chain(), reply)
+}
+
+#[tokio::test]
+async fn a_turn_of_another_replica_counts_until_it_is_over_and_leaves_what_it_computed() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let (keys, reply) = prompt();
+    let told = one.sends(&keys);
+    other.hears(&one.says().await);
+    assert_eq!((other.others(), other.holds(&keys)), ((1, 1), keys.len()));
+    let view = other.worker(0).view(other.app.clock.now(), None, Tokens::ZERO);
+    assert_eq!(view.in_flight, 1);
+    assert!(
+        view.wait.0 > 40_000.0,
+        "it waits for the other's prefill: {:?}",
+        view.wait
+    );
+
+    told.begun();
+    other.hears(&one.says().await);
+    assert_eq!(other.others(), (1, 0));
+    assert_eq!(other.app.knowledge.last_worker(7), Some(other.worker(0).id));
+
+    let said = policy::residency::Reply {
+        parent: reply.parent(),
+        chain: reply.chain(),
+        before: keys.span(keys.len()),
+        open: false,
+    };
+    told.answered(Some(&said), (Tokens::ZERO, Tokens(1600)), |end| end);
+    other.hears(&one.says().await);
+    assert_eq!(other.others(), (0, 0));
+    let whole = keys.with_reply(reply.parent(), reply.chain());
+    assert_eq!(other.holds(&whole), whole.len());
+    assert_eq!(other.bus().peers.count(), (1, 0));
+}
+
+#[tokio::test]
+async fn a_turn_that_never_began_leaves_nothing() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let (keys, _) = prompt();
+    let told = one.sends(&keys);
+    other.hears(&one.says().await);
+    drop(told);
+    other.hears(&one.says().await);
+    assert_eq!((other.others(), other.holds(&keys)), ((0, 0), 0));
+}
+
+#[tokio::test]
+async fn what_is_lost_on_the_way_is_mended_by_the_roll_call() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let (keys, _) = prompt();
+    other.hears(&one.calls_the_roll().await);
+    let told = one.sends(&keys);
+    let _lost = one.says().await;
+    assert_eq!(other.others(), (0, 0));
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!((other.others(), other.lost()), ((1, 1), 1));
+    told.begun();
+    let _lost = one.says().await;
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!((other.others(), other.lost()), ((1, 0), 2));
+    drop(told);
+    let _lost = one.says().await;
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!((other.others(), other.lost()), ((0, 0), 3));
+}
+
+#[tokio::test]
+async fn what_found_the_queue_full_is_mended_by_the_roll_call() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let told: Vec<_> = (0..QUEUE).map(|_| one.sends(&Chain::new())).collect();
+    // None of these fits any more.
+    told[0].begun();
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!(other.others(), (QUEUE as u32, QUEUE - 1));
+    let filling: Vec<_> = (0..QUEUE).map(|_| one.sends(&Chain::new())).collect();
+    drop(told);
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!(other.others().0, QUEUE as u32);
+    drop(filling);
+}
+
+#[tokio::test]
+async fn a_replica_that_is_silent_counts_no_longer() {
+    tokio::time::pause();
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let (keys, _) = prompt();
+    let _under_way = one.sends(&keys);
+    other.hears(&one.says().await);
+    tokio::time::advance(crate::clock::duration(peers::SILENT - Millis(1.0))).await;
+    other.bus().peers.tidy(&other.app);
+    assert_eq!(other.others(), (1, 1));
+    tokio::time::advance(crate::clock::duration(Millis(2.0))).await;
+    other.bus().peers.tidy(&other.app);
+    assert_eq!((other.others(), other.holds(&keys)), ((0, 0), 0));
+    assert_eq!(other.bus().peers.count(), (0, 0));
+    // It was only slow.
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!(other.others(), (1, 1));
+}
+
+#[tokio::test]
+async fn nobody_hears_itself_rubbish_or_a_worker_that_it_does_not_know() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let (keys, _) = prompt();
+    let _told = one.sends(&keys);
+    let said = one.says().await;
+    one.hears(&said);
+    assert_eq!((one.others(), one.bus().peers.count()), ((0, 0), (0, 0)));
+    other.hears(&[b"rubbish".to_vec(), Vec::new(), vec![1; wire::LONGEST_BYTES + 1]]);
+    assert_eq!(other.bus().peers.count(), (0, 0));
+    let stranger = Worker::new(
+        policy::ids::WorkerId(0),
+        config::Worker {
+            name: "stranger".to_owned(),
+            ..one.worker(0).spec.clone()
+        },
+        &one.app.config,
+        Millis::ZERO,
+    );
+    let _told = one
+        .bus()
+        .sent(one.app.clock, (&stranger, Millis(1.0)), None, &keys, |end| end);
+    other.hears(&one.says().await);
+    assert_eq!(other.bus().peers.count(), (1, 0));
+}
+
+#[tokio::test]
+async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let ahead = u64::MAX / 2;
+    one.bus().hinted(&one.worker(0), ahead);
+    other.hears(&one.says().await);
+    let hints = &other.worker(0).hints;
+    hints.push(
+        "a".into(),
+        crate::fleet::hints::Kind::Ended { keep: Tokens::ZERO },
+    );
+    assert_eq!(hints.take()[0].epoch, ahead + 1);
+}
+
+#[tokio::test]
+async fn a_long_roll_is_called_in_parts_that_leave_no_gap() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let mut told = Vec::new();
+    for _ in 0..9 {
+        told.extend((0..QUEUE).map(|_| one.sends(&Chain::new())));
+        let _lost = one.says().await;
+    }
+    let rolls = one.calls_the_roll().await;
+    assert_eq!(rolls.len(), 3);
+    other.hears(&rolls);
+    assert_eq!(other.others().0 as usize, told.len());
+    told.drain(4_000..5_000);
+    let _lost = one.says().await;
+    other.hears(&one.calls_the_roll().await);
+    assert_eq!(other.others().0 as usize, told.len());
+}

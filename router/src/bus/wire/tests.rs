@@ -1,0 +1,166 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn chain(seed: u64, keys: usize) -> Chain {
+    let key = |at: u64| (PrefixHash(seed.wrapping_mul(at + 7)), 64 * (at + 1));
+    Chain::of_ends((0..keys as u64).map(key).collect())
+}
+
+fn head(kind: Kind) -> Head {
+    Head {
+        kind,
+        sender: 0xfeed,
+        number: 300,
+    }
+}
+
+fn turns() -> Vec<News> {
+    let left = Left {
+        total: 250,
+        evict_first: 30,
+        parent: Some(PrefixHash(9)),
+        open: true,
+        before: 192,
+        reply: Chain::of_ends(vec![(PrefixHash(5), 230), (PrefixHash(6), 250)]),
+    };
+    vec![
+        News::Sent(Sent {
+            turn: 1000,
+            worker: 77,
+            age: Millis(2.5),
+            prefill: Millis(812.3),
+            session: Some(u64::MAX),
+            keys: chain(3, 300),
+        }),
+        News::Sent(Sent {
+            turn: 1001,
+            worker: 78,
+            age: Millis::ZERO,
+            prefill: Millis::ZERO,
+            session: None,
+            keys: Chain::new(),
+        }),
+        News::Begun {
+            turn: 1000,
+            age: Millis(0.1),
+        },
+        News::Answered {
+            turn: 1000,
+            age: Millis(1.0),
+            left,
+        },
+        News::Gone {
+            turn: 1001,
+            age: Millis(0.0),
+        },
+        News::Hinted {
+            worker: 77,
+            epoch: 1 << 60,
+        },
+    ]
+}
+
+fn write(news: &[News]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    for news in news {
+        match news {
+            News::Sent(sent) => writer.sent(sent, &Keys::of(&sent.keys, 0, |end| end)),
+            News::Begun { turn, age } => writer.begun(*turn, *age),
+            News::Answered { turn, age, left } => {
+                let keys = Keys::of(&left.reply, left.before, |end| end);
+                writer.answered(*turn, *age, &LeftBytes::of(left, &keys));
+            }
+            News::Gone { turn, age } => writer.gone(*turn, *age),
+            News::Hinted { worker, epoch } => writer.hinted(*worker, *epoch),
+        }
+    }
+    writer.take(head(Kind::Turns))
+}
+
+#[test]
+fn turns_come_out_as_they_went_in() {
+    let message = write(&turns());
+    assert_eq!(read(&message), Ok((head(Kind::Turns), Body::Turns(turns()))));
+    assert!(message.len() < 300 * 10 + 200, "{} bytes", message.len());
+}
+
+#[test]
+fn a_roll_call_comes_out_as_it_went_in() {
+    let under_way = |turn, worker, begun| UnderWay {
+        turn,
+        worker,
+        begun,
+        age: Millis(1234.5),
+        prefill: Millis(99.9),
+    };
+    let roll = Roll {
+        name: "router-1".to_owned(),
+        draining: true,
+        from: 40,
+        to: 1 << 40,
+        turns: vec![
+            under_way(40, 5, false),
+            under_way(41, 6, true),
+            under_way(1 << 39, 5, true),
+        ],
+    };
+    let mut writer = Writer::default();
+    writer.roll(&roll);
+    let message = writer.take(head(Kind::Roll));
+    assert!(writer.is_empty());
+    assert_eq!(read(&message), Ok((head(Kind::Roll), Body::Roll(roll))));
+}
+
+#[test]
+fn of_a_prompt_without_end_the_beginning_is_told() {
+    let sent = |keys| Sent {
+        turn: 1,
+        worker: 1,
+        age: Millis::ZERO,
+        prefill: Millis::ZERO,
+        session: None,
+        keys,
+    };
+    let long = sent(chain(3, MOST_KEYS + 50));
+    let message = write(&[News::Sent(long)]);
+    assert!(message.len() <= LONGEST_BYTES);
+    let (_, body) = read(&message).unwrap();
+    assert_eq!(body, Body::Turns(vec![News::Sent(sent(chain(3, MOST_KEYS)))]));
+}
+
+#[test]
+fn another_version_is_told_from_rubbish() {
+    let mut message = write(&turns());
+    message[0] = 2;
+    assert_eq!(read(&message), Err(WireError::Version(2)));
+    assert_eq!(read(&[]), Err(WireError::Short));
+    assert_eq!(read(&[VERSION, 9]), Err(WireError::Malformed));
+}
+
+#[test]
+fn a_message_cut_anywhere_is_refused_or_ends_between_two_turns() {
+    let message = write(&turns());
+    for end in 0..message.len() {
+        if let Ok((_, Body::Turns(some))) = read(&message[..end]) {
+            assert_eq!(some, turns()[..some.len()]);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = read(&bytes);
+    }
+
+    #[test]
+    fn a_message_with_bytes_changed_is_read_or_refused(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+        let mut message = write(&turns());
+        for (at, byte) in changes {
+            let at = at.index(message.len());
+            message[at] = byte;
+        }
+        let _ = read(&message);
+    }
+}

@@ -1,0 +1,113 @@
+//! What replicas of the router tell each other.
+
+use super::labelled::{Counter, IntGauge, Labelled};
+use super::registrar::{MetricError, Registrar};
+use super::{Metrics, clamp};
+use crate::bus::Bus;
+
+/// What goes over the bus.
+#[derive(Clone, Debug)]
+pub struct BusCounters {
+    messages: Labelled<Counter>,
+    bytes: Labelled<Counter>,
+    events: Labelled<Counter>,
+    lost: Labelled<Counter>,
+}
+
+/// What is true of the bus at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct BusGauges {
+    connected: bool,
+    peers: usize,
+    in_flight: usize,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    counters: BusCounters,
+    connected: IntGauge,
+    peers: IntGauge,
+    in_flight: IntGauge,
+}
+
+impl BusGauges {
+    /// Of this bus, now.
+    #[must_use]
+    pub fn of(bus: &Bus) -> Self {
+        let (peers, in_flight) = bus.peers.count();
+        Self {
+            connected: bus.is_up(),
+            peers,
+            in_flight,
+        }
+    }
+}
+
+impl Replicas {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let counters = BusCounters {
+            messages: metrics.counter("tailroute_bus_messages_total")?,
+            bytes: metrics.counter("tailroute_bus_bytes_total")?,
+            events: metrics.counter("tailroute_bus_events_total")?,
+            lost: metrics.counter("tailroute_bus_lost_total")?,
+        };
+        for direction in ["sent", "received"] {
+            for counter in [&counters.messages, &counters.bytes, &counters.events] {
+                counter.with_label_values(&[direction]);
+            }
+        }
+        for what in [
+            "queue",
+            "disconnected",
+            "message",
+            "inbox",
+            "malformed",
+            "peers",
+            "worker",
+        ] {
+            counters.lost.with_label_values(&[what]);
+        }
+        Ok(Self {
+            counters,
+            connected: metrics.count("tailroute_bus_connected")?,
+            peers: metrics.count("tailroute_bus_replicas")?,
+            in_flight: metrics.count("tailroute_bus_in_flight")?,
+        })
+    }
+
+    pub(super) fn set(&self, gauges: Option<&BusGauges>) {
+        let Some(gauges) = gauges else { return };
+        self.connected.set(gauges.connected.into());
+        self.peers.set(clamp(gauges.peers as u64));
+        self.in_flight.set(clamp(gauges.in_flight as u64));
+    }
+}
+
+impl BusCounters {
+    /// A message of so many bytes was sent, or received.
+    pub fn message(&self, direction: &str, bytes: usize) {
+        self.messages.with_label_values(&[direction]).inc();
+        self.bytes.with_label_values(&[direction]).inc_by(bytes as u64);
+    }
+
+    /// So much happened, here or elsewhere.
+    pub fn events(&self, direction: &str, count: u64) {
+        self.events.with_label_values(&[direction]).inc_by(count);
+    }
+
+    /// So much did not get through.
+    pub fn lost(&self, what: &str, count: u64) {
+        if count > 0 {
+            self.lost.with_label_values(&[what]).inc_by(count);
+        }
+    }
+}
+
+impl Metrics {
+    /// The counters of the bus.
+    #[must_use]
+    pub fn bus(&self) -> BusCounters {
+        self.replicas.counters.clone()
+    }
+}

@@ -1,0 +1,253 @@
+//! Several routers before the same engines, which hear of each other by a real NATS server.
+//!
+//! They need `nats-server`, so they run by `make test-replicas`, which installs it, and not by `make test`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests and their helpers"
+)]
+
+mod nats;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use config::Config;
+use serde_json::{Value, json};
+use sim_engine::{Engine, EngineConfig};
+use tailroute::serve::Server;
+use tailroute_e2e::client::{self, Answer, CHAT, Whole};
+use tailroute_e2e::fleet::{quick, route, stuck_in_prefill};
+use tailroute_e2e::metrics::Page;
+use tailroute_e2e::talk::{Conversation, ask, words};
+use tailroute_e2e::wait::{until, within};
+
+use nats::Nats;
+
+/// For replicas to agree again when NATS is back.
+const CONVERGED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Engines, routers before them, and what the routers hear of each other by.
+struct Replicas {
+    nats: Nats,
+    engines: Vec<Engine>,
+    routers: Vec<Server>,
+}
+
+fn on_the_bus(config: &mut Config, url: &str, name: &str) {
+    config.fleet = Some(config::Fleet {
+        servers: vec![url.to_owned()],
+        is_encrypted: false,
+        credentials: None,
+        token: None,
+        ca: None,
+        identity: None,
+        cluster: "test".to_owned(),
+        replica: Some(name.to_owned()),
+    });
+}
+
+async fn join(engines: &[Engine], url: &str, name: &str) -> Server {
+    let addresses: Vec<SocketAddr> = engines.iter().map(Engine::addr).collect();
+    route(&addresses, |config| on_the_bus(config, url, name)).await
+}
+
+impl Replicas {
+    /// So many routers before so many engines, all of which hear of each other.
+    async fn start(routers: usize, engines: Vec<EngineConfig>) -> Self {
+        let nats = Nats::start().await;
+        let mut running = Vec::new();
+        for engine in engines {
+            running.push(Engine::start(engine).await.unwrap());
+        }
+        let mut replicas = Self {
+            engines: running,
+            routers: Vec::new(),
+            nats,
+        };
+        for number in 0..routers {
+            let name = format!("router-{number}");
+            let router = join(&replicas.engines, &replicas.nats.url(), &name).await;
+            replicas.routers.push(router);
+        }
+        replicas.hear_of_each_other().await;
+        replicas
+    }
+
+    async fn hear_of_each_other(&self) {
+        let others = self.routers.len() - 1;
+        for router in &self.routers {
+            let bus = router.app().bus.as_ref().unwrap();
+            until("all replicas hear of each other", || {
+                bus.is_up() && bus.peers.count().0 == others
+            })
+            .await;
+        }
+    }
+
+    /// A request by this router, which is on an engine when this returns.
+    async fn sends(&self, router: usize, text: &str) -> tokio::task::JoinHandle<Option<Answer>> {
+        let before: u64 = self.received().iter().sum();
+        let address = self.routers[router].address;
+        let body = ask(text, json!({ "stream": true })).to_string();
+        let sent = tokio::spawn(async move { client::open(address, "POST", CHAT, &[], body).await.ok() });
+        until("an engine has it", || {
+            self.received().iter().sum::<u64>() > before
+        })
+        .await;
+        sent
+    }
+
+    fn received(&self) -> Vec<u64> {
+        self.engines
+            .iter()
+            .map(|engine| engine.stats().received)
+            .collect()
+    }
+
+    /// Requests of others that this router counts on each engine.
+    fn others(&self, router: usize) -> Vec<u32> {
+        let workers = self.routers[router].app().fleet.workers();
+        workers
+            .iter()
+            .map(|worker| worker.with_load(|load| load.others))
+            .collect()
+    }
+
+    async fn admin(&self, router: usize, path: &str) -> Whole {
+        client::admin(self.routers[router].admin_address, "GET", path, &[], None).await
+    }
+
+    async fn says_of_the_others(&self, router: usize) -> Value {
+        self.admin(router, "/admin/v1/replicas").await.json()
+    }
+
+    async fn metrics(&self, router: usize) -> Page {
+        Page::read(self.admin(router, "/metrics").await.text())
+    }
+
+    /// The conversation's next turn by this router: tokens of the prompt that were found cached.
+    async fn turn(&self, router: usize, talk: &mut Conversation, text: &str) -> u64 {
+        talk.user(text);
+        let (address, body) = (self.routers[router].address, talk.body(json!({})).to_string());
+        let headers = [("x-session-id", "conversation-7")];
+        let answer = client::open(address, "POST", CHAT, &headers, body).await.unwrap();
+        let answer = answer.whole().await.json();
+        talk.assistant(answer["choices"][0]["message"]["content"].as_str().unwrap());
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap()
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn two_routers_do_not_send_to_the_same_idle_engine() {
+    let replicas = Replicas::start(2, vec![stuck_in_prefill(); 4]).await;
+    for turn in 0..4 {
+        let (router, other) = (turn % 2, 1 - turn % 2);
+        let before: u32 = replicas.others(other).iter().sum();
+        let _under_way = replicas.sends(router, &words(turn as u64, 100)).await;
+        until("the other router counts it", || {
+            replicas.others(other).iter().sum::<u32>() == before + 1
+        })
+        .await;
+    }
+    assert_eq!(replicas.received(), [1, 1, 1, 1]);
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_conversation_finds_its_cache_whichever_router_its_turns_come_to() {
+    let replicas = Replicas::start(3, vec![quick(); 4]).await;
+    let mut talk = Conversation::new(&words(1, 200));
+    let mut before = 0;
+    for turn in 0..6 {
+        let cached = replicas
+            .turn(turn % 3, &mut talk, &words(100 + turn as u64, 150))
+            .await;
+        assert!(
+            turn == 0 || cached > before,
+            "turn {turn}: {cached} after {before}"
+        );
+        before = cached;
+        for router in 0..3 {
+            until("nobody counts it any more", || {
+                replicas.others(router).iter().sum::<u32>() == 0
+            })
+            .await;
+        }
+    }
+    let used = replicas.received().into_iter().filter(|received| *received > 0);
+    assert_eq!(used.count(), 1, "one engine has it all");
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
+    let mut replicas = Replicas::start(2, vec![stuck_in_prefill(), stuck_in_prefill(), quick()]).await;
+    let told = replicas.says_of_the_others(0).await;
+    assert_eq!(
+        (&told["configured"], &told["connected"], &told["replica"]),
+        (&json!(true), &json!(true), &json!("router-0"))
+    );
+    replicas.nats.kill();
+    for router in 0..2 {
+        let bus = replicas.routers[router].app().bus.as_ref().unwrap();
+        until("it knows that NATS is gone", || !bus.is_up()).await;
+        assert_eq!(replicas.admin(router, "/readyz").await.status, 200);
+        let told = replicas.says_of_the_others(router).await;
+        assert_eq!(told["connected"], false);
+        let page = replicas.metrics(router).await;
+        assert_eq!(page.sum("tailroute_bus_connected", &[]), 0.0);
+    }
+    // Whoever is there counts no longer: nobody would say when that has ended.
+    let _under_way = replicas.sends(0, "while NATS is gone").await;
+    until("the other is taken to be gone", || {
+        replicas.routers[1].app().bus.as_ref().unwrap().peers.count() == (0, 0)
+    })
+    .await;
+
+    let back = Instant::now();
+    replicas.nats.revive().await;
+    replicas.hear_of_each_other().await;
+    until("what is under way counts again", || {
+        replicas.others(1).iter().sum::<u32>() == 1
+    })
+    .await;
+    assert!(back.elapsed() < CONVERGED_WITHIN, "{:?}", back.elapsed());
+    assert_eq!(replicas.says_of_the_others(1).await["peers"][0]["in_flight"], 1);
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_router_begins_without_nats_and_joins_when_it_is_there() {
+    let mut replicas = Replicas::start(1, vec![quick()]).await;
+    replicas.nats.kill();
+    let late = within(join(&replicas.engines, &replicas.nats.url(), "late")).await;
+    let body = ask("is anybody there", json!({})).to_string();
+    let answer = client::open(late.address, "POST", CHAT, &[], body).await.unwrap();
+    assert_eq!(answer.whole().await.status, 200);
+    replicas.routers.push(late);
+    replicas.nats.revive().await;
+    replicas.hear_of_each_other().await;
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_router_that_is_gone_counts_no_longer_within_seconds() {
+    let mut replicas = Replicas::start(2, vec![stuck_in_prefill(); 2]).await;
+    let under_way = replicas.sends(1, "before it dies").await;
+    until("it counts", || replicas.others(0).iter().sum::<u32>() == 1).await;
+    // Its tasks end with it, and so does what it had in flight.
+    drop(replicas.routers.pop());
+    under_way.abort();
+    let gone = Instant::now();
+    until("nothing of it counts", || {
+        replicas.others(0).iter().sum::<u32>() == 0
+    })
+    .await;
+    assert!(gone.elapsed() < CONVERGED_WITHIN, "{:?}", gone.elapsed());
+}

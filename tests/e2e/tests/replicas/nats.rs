@@ -1,0 +1,88 @@
+//! A real NATS server on a free port, which dies and comes back when a test says so.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+/// For a server to listen after it was started, on a busy machine.
+const STARTED_WITHIN: Duration = Duration::from_secs(20);
+
+/// A server, and what it keeps on disk.
+#[derive(Debug)]
+pub(crate) struct Nats {
+    pub(crate) address: SocketAddr,
+    folder: TempDir,
+    process: Option<Child>,
+}
+
+/// Where the server's program is.
+fn program() -> PathBuf {
+    if let Some(path) = std::env::var_os("NATS_SERVER") {
+        return path.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    let mut programs = folders.map(|folder| folder.join("nats-server"));
+    let found = programs.find(|program| Path::exists(program));
+    found.expect("nats-server is not installed: `scripts/replicas env` installs it, or NATS_SERVER names it")
+}
+
+impl Nats {
+    /// Starts a server with nothing in it.
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut nats = Self {
+            address: listener.local_addr().unwrap(),
+            folder: tempfile::tempdir().unwrap(),
+            process: None,
+        };
+        drop(listener);
+        nats.revive().await;
+        nats
+    }
+
+    /// Starts it again, with what it had on disk.
+    pub(crate) async fn revive(&mut self) {
+        let process = Command::new(program())
+            .args(["--addr", "127.0.0.1", "--port", &self.address.port().to_string()])
+            .arg("--jetstream")
+            .arg("--store_dir")
+            .arg(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+        let listens = async {
+            while TcpStream::connect(self.address).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let listens = tokio::time::timeout(STARTED_WITHIN, listens).await;
+        assert!(listens.is_ok(), "nats-server does not listen");
+    }
+
+    /// Kills it as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Its url.
+    pub(crate) fn url(&self) -> String {
+        format!("nats://{}", self.address)
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
