@@ -19,6 +19,7 @@ fn workers(count: u32) -> Vec<WorkerView> {
                 gamma_ms_per_token2: 1e-7,
                 ..PrefillCost::linear(0.05, 20.0)
             },
+            overhead: Millis::ZERO,
             wait: Millis(f64::from(id * 37 % 101) * 10.0),
             utilisation: f64::from(id * 13 % 97) / 100.0,
             mean_work: Millis(400.0),

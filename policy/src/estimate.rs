@@ -5,6 +5,7 @@
 
 mod classes;
 mod conversations;
+mod overhead;
 mod pending;
 mod prefill_cost;
 mod tokens_per_byte;
@@ -12,6 +13,7 @@ mod utilisation;
 
 pub use classes::{Class, Finish, HabitTable, Stage, TRUSTED};
 pub use conversations::{Habits, Mean};
+pub use overhead::Overhead;
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, PrefillSize, pooled};
 pub use tokens_per_byte::TokensPerByte;

@@ -45,6 +45,8 @@ pub struct WorkerView {
     pub ready: bool,
     /// What its prefill costs.
     pub cost: PrefillCost,
+    /// What its first tokens take beside queue and prefill, where that is not in β: see [`crate::estimate::Overhead`].
+    pub overhead: Millis,
     /// Predicted time before a request sent now would start its own prefill.
     pub wait: Millis,
     /// ρ: prefill work routed to it over the window, as a share of the window.
@@ -106,6 +108,8 @@ pub struct Terms {
     pub marginal_ms: f64,
     /// β.
     pub fixed_ms: f64,
+    /// What the first token takes beside queue and prefill; nothing where β is of the router's own clock.
+    pub overhead_ms: f64,
     /// κ: what a millisecond of prefill costs the others, given the load.
     pub kappa: f64,
     /// Predicted milliseconds beyond the objective, times the `slo` weight.
@@ -124,7 +128,13 @@ impl Terms {
     /// Predicted time to first token on this worker: what will be compared with what then happens.
     #[must_use]
     pub fn predicted_ttft(&self) -> Millis {
-        Millis(self.wait_ms + self.marginal_ms + self.fixed_ms)
+        Millis(self.wait_ms + self.overhead_ms) + self.prefill()
+    }
+
+    /// Predicted prefill: for how long the worker computes nothing else.
+    #[must_use]
+    pub fn prefill(&self) -> Millis {
+        Millis(self.marginal_ms + self.fixed_ms)
     }
 }
 
@@ -250,6 +260,7 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
         wait_ms: worker.wait.0,
         marginal_ms: worker.cost.marginal(uncached, cached).0,
         fixed_ms: worker.cost.beta_ms,
+        overhead_ms: worker.overhead.0,
         kappa: 1.0,
         slo_ms: 0.0,
         home_ms: 0.0,

@@ -533,6 +533,7 @@ impl App {
                 kv_blocks: blocks as u64,
                 kv_bindings,
                 cost: load.cost,
+                overhead: load.overhead,
                 cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
                 gate: rule.gate(utilisation),
                 xi_tokens: xi.min(1e9),

@@ -71,6 +71,8 @@ pub struct Lesson {
     pub cached_is_told: bool,
     /// What its prefill took, if that is known.
     pub prefill: Option<Sample>,
+    /// What its first token took beside the queue and the prefill that its engine told of.
+    pub beside: Option<Millis>,
     /// What its prefill was believed to cost per token.
     pub cost: PrefillCost,
     /// Predicted time before its prefill.

@@ -129,7 +129,7 @@ impl Plan {
         let terms = decision.chosen();
         let goes = terms.wait_ms <= self.within.0;
         if !goes {
-            let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
+            let prefill = terms.prefill();
             self.add(decision.chosen, prefill);
         }
         Some(Placed { decision, goes })
@@ -147,6 +147,7 @@ mod tests {
             id: WorkerId(id),
             ready: true,
             cost: PrefillCost::linear(0.1, 0.0),
+            overhead: Millis::ZERO,
             wait: Millis(wait),
             utilisation: 0.5,
             mean_work: Millis(100.0),

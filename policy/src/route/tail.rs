@@ -44,6 +44,7 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
         terms.score = weights.load * terms.wait_ms
             + terms.kappa * terms.marginal_ms
             + terms.fixed_ms
+            + terms.overhead_ms
             + terms.home_ms
             + terms.slo_ms
             + terms.affinity_ms

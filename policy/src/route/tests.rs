@@ -5,6 +5,7 @@ fn worker(id: u32) -> WorkerView {
         id: WorkerId(id),
         ready: true,
         cost: PrefillCost::linear(0.1, 20.0),
+        overhead: Millis::ZERO,
         wait: Millis::ZERO,
         utilisation: 0.0,
         mean_work: Millis::ZERO,

@@ -163,8 +163,9 @@ const TERMS = [
   ['uncached', 'Uncached', (t) => number(count(t.uncached_tokens)), 'num'],
   ['wait', 'Wait', (t) => number(time(t.wait_ms)), 'num'],
   ['marginal', 'Prefill', (t) => number(time(t.marginal_ms + t.fixed_ms)), 'num'],
+  ['overhead', 'Overhead', (t) => number(time(t.overhead_ms)), 'num'],
   ['kappa', 'κ', (t) => number(plain(t.kappa)), 'num'],
-  ['extra', 'Extras', (t) => number(time(t.slo_ms + t.home_ms - t.affinity_ms + t.spread_ms)), 'num'],
+  ['extra', 'Extras', (t) => number(time(t.slo_ms + t.home_ms + t.affinity_ms + t.spread_ms)), 'num'],
   ['ttft', 'TTFT', (t) => number(time(t.predicted_ttft_ms)), 'num'],
   ['score', 'Score', (t) => (t.score === null ? 'never' : number(plain(t.score, 4))), 'num'],
 ];

@@ -125,7 +125,7 @@ pub(super) struct Shown {
     models: Vec<String>,
 }
 
-/// What a prefill costs: `wait + β + α·u + γ·u·(h + u/2)`, u uncached and h cached tokens.
+/// What a first token costs: `wait + overhead + β + α·u + γ·u·(h + u/2)`, u uncached and h cached tokens.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 struct Cost {
     /// α.
@@ -134,6 +134,8 @@ struct Cost {
     beta_ms: f64,
     /// γ.
     gamma_ms_per_token2: f64,
+    /// What first tokens take beside queue and prefill, where the engine tells those; else it is in β.
+    overhead_ms: f64,
     /// Mean absolute error of predicting a prefill with it.
     error_ms: f64,
 }
@@ -317,6 +319,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
             alpha_ms_per_token: gauges.cost.alpha_ms_per_token,
             beta_ms: gauges.cost.beta_ms,
             gamma_ms_per_token2: gauges.cost.gamma_ms_per_token2,
+            overhead_ms: gauges.overhead.0,
             error_ms: gauges.cost_error.0,
         },
         alpha_set,

@@ -53,6 +53,7 @@ pub struct Row {
     pub wait_ms: f32,
     pub marginal_ms: f32,
     pub fixed_ms: f32,
+    pub overhead_ms: f32,
     pub kappa: f32,
     pub slo_ms: f32,
     pub home_ms: f32,
@@ -70,6 +71,7 @@ impl Row {
         wait_ms: 0.0,
         marginal_ms: 0.0,
         fixed_ms: 0.0,
+        overhead_ms: 0.0,
         kappa: 0.0,
         slo_ms: 0.0,
         home_ms: 0.0,
@@ -87,6 +89,7 @@ impl Row {
             wait_ms: terms.wait_ms as f32,
             marginal_ms: terms.marginal_ms as f32,
             fixed_ms: terms.fixed_ms as f32,
+            overhead_ms: terms.overhead_ms as f32,
             kappa: terms.kappa as f32,
             slo_ms: terms.slo_ms as f32,
             home_ms: terms.home_ms as f32,
@@ -99,7 +102,7 @@ impl Row {
     /// Predicted time to first token there.
     #[must_use]
     pub fn predicted_ttft_ms(&self) -> f32 {
-        self.wait_ms + self.marginal_ms + self.fixed_ms
+        self.wait_ms + self.marginal_ms + self.fixed_ms + self.overhead_ms
     }
 }
 

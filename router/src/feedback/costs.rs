@@ -12,9 +12,15 @@
 //! published of a worker is the cost of the pool's median worker, unless its own prediction for a typical prompt lies
 //! more than [`ALIKE`] and two standard errors from it. A worker with fewer than [`TRUSTED`] answers that nobody measured
 //! is believed to be like the others; as long as all are such, the median of those that have answered at all is.
+//!
+//! # Beside queue and prefill
+//! Times that an engine tells leave out HTTP on both sides and its own hand-over, so a β learned from them does, too.
+//! What a first token took beyond them is learned apart ([`policy::estimate::Overhead`]) and added to every prediction. A
+//! sample of the router's own clock has it in it. It is published like the cost: the pool's median, unless a worker's own
+//! is apart by more than [`ALIKE`] of a typical prefill.
 
 use policy::cost::PrefillCost;
-use policy::estimate::{LearnedCost, PrefillSize, pooled};
+use policy::estimate::{LearnedCost, Overhead, PrefillSize, pooled};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
@@ -25,6 +31,8 @@ const TRUSTED: u64 = 16;
 const ALIKE: f64 = 0.08;
 /// Standard errors by which they may.
 const ERRORS: f64 = 2.0;
+/// Samples by the router's clock after which β is taken to be of that clock.
+const UNTOLD: u32 = 8;
 /// Answers that the typical prompt remembers.
 const MEMORY: f64 = 200.0;
 
@@ -62,6 +70,8 @@ pub struct CostState {
     /// What is believed now.
     #[serde(flatten)]
     pub cost: PrefillCost,
+    /// What its first tokens take beside queue and prefill, where it tells those itself; else it is in β.
+    pub overhead_ms: f64,
     /// Mean absolute error of predicting a prefill with it.
     pub error_ms: f64,
     /// Answers learned from.
@@ -79,6 +89,11 @@ pub struct Costs {
 #[derive(Debug)]
 struct One {
     learned: LearnedCost,
+    beside: Overhead,
+    /// It has told what a prefill took by its own clock, so what is beside that is not in β.
+    tells: bool,
+    /// Samples by the router's clock since it did.
+    untold: u32,
     /// Somebody measured or wrote where it began.
     known: bool,
     /// When it last taught something, or faded.
@@ -94,8 +109,31 @@ impl One {
                 Some(median) => LearnedCost::new(median),
                 None => LearnedCost::guess(worker.cost),
             },
+            beside: Overhead::default(),
+            tells: false,
+            untold: 0,
             known: worker.cost_is_known,
             renewed: Millis::ZERO,
+        }
+    }
+
+    /// A late first token is a sample of the router's clock from a worker that tells its own times otherwise, so one of
+    /// those does not yet mean that it has stopped.
+    fn heard(&mut self, sample: Sample) {
+        if matches!(sample, Sample::Clean(_)) {
+            self.untold = self.untold.saturating_add(1);
+            self.tells &= self.untold < UNTOLD;
+        } else {
+            (self.tells, self.untold) = (true, 0);
+        }
+    }
+
+    /// What is to be added to its predictions.
+    fn overhead(&self) -> Millis {
+        if self.tells {
+            self.beside.expected()
+        } else {
+            Millis::ZERO
         }
     }
 
@@ -144,6 +182,7 @@ impl Costs {
     pub fn vacate(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.learned = LearnedCost::guess(one.learned.cost());
+            (one.beside, one.tells) = (Overhead::default(), false);
             one.known = false;
         }
     }
@@ -155,10 +194,40 @@ impl Costs {
         };
         one.learned.observe_size(size, sample.took());
         one.renewed = now;
+        one.heard(sample);
         let (u, h, count) = &mut self.typical;
         *count = (*count + 1.0).min(MEMORY);
         *u += (size.uncached - *u) / *count;
         *h += (size.cached() - *h) / *count;
+    }
+
+    /// A first token took so much beside the queue and the prefill that its engine told of.
+    pub fn beside(&mut self, worker: WorkerId, took: Millis) {
+        if let Some(one) = self.workers.get_mut(worker.index()) {
+            one.beside.observe(took);
+        }
+    }
+
+    /// What each worker's first tokens are believed to take beside queue and prefill, by slot.
+    #[must_use]
+    pub fn overheads(&self) -> Vec<Millis> {
+        let (u, h) = (Tokens(self.typical.0 as u64), Tokens(self.typical.1 as u64));
+        let typical = self.median(u, h).map_or(0.0, |(_, typical)| typical.0);
+        let mut told: Vec<f64> = self
+            .workers
+            .iter()
+            .filter(|one| one.tells && one.beside.seen() >= TRUSTED)
+            .map(|one| one.beside.expected().0)
+            .collect();
+        told.sort_unstable_by(f64::total_cmp);
+        let median = told.get(told.len().saturating_sub(1) / 2).copied();
+        let believed = |one: &One| match median {
+            Some(median) if one.tells && (one.overhead().0 - median).abs() <= ALIKE * typical => {
+                Millis(median)
+            }
+            _ => one.overhead(),
+        };
+        self.workers.iter().map(believed).collect()
     }
 
     /// What each worker's prefill is believed to cost, by slot.
@@ -225,9 +294,11 @@ impl Costs {
     /// A worker's cost and its error.
     #[must_use]
     pub fn state(&self, worker: WorkerId) -> Option<CostState> {
-        let learned = &self.workers.get(worker.index())?.learned;
+        let one = self.workers.get(worker.index())?;
+        let learned = &one.learned;
         Some(CostState {
             cost: learned.cost(),
+            overhead_ms: one.overhead().0,
             error_ms: learned.error().0,
             answers: learned.seen(),
         })
@@ -276,6 +347,69 @@ mod tests {
         let costs = costs(&[Some(0.1), None, Some(0.3), Some(0.2)]);
         assert_eq!(alpha(&costs, 1), 0.2);
         assert_eq!(alpha(&costs, 0), 0.1);
+    }
+
+    fn tell(costs: &mut Costs, slot: u32, beside: f64, answers: u64) {
+        for i in 0..answers {
+            let u = 100 + i * 37 % 900;
+            let size = PrefillSize::of(Tokens(u), Tokens(0));
+            costs.observe(
+                Millis(i as f64),
+                WorkerId(slot),
+                size,
+                Sample::Engine(Millis(5.0 + 0.1 * u as f64)),
+            );
+            costs.beside(WorkerId(slot), Millis(beside));
+        }
+    }
+
+    #[test]
+    fn what_an_engine_leaves_out_of_its_times_is_added() {
+        let mut costs = costs(&[Some(0.1)]);
+        assert_eq!(costs.overheads(), [Millis::ZERO]);
+        tell(&mut costs, 0, 4.0, 100);
+        assert!(
+            (costs.overheads()[0].0 - 4.0).abs() < 0.1,
+            "{:?}",
+            costs.overheads()
+        );
+        assert!((costs.state(WorkerId(0)).unwrap().overhead_ms - 4.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn it_is_in_beta_where_the_router_measures() {
+        let mut costs = costs(&[Some(0.1)]);
+        tell(&mut costs, 0, 4.0, 100);
+        teach(&mut costs, 0, 0.1, 1);
+        assert!(
+            costs.overheads()[0].0 > 3.9,
+            "one late first token is no new clock"
+        );
+        teach(&mut costs, 0, 0.1, 8);
+        assert_eq!(costs.overheads(), [Millis::ZERO], "it does not tell any more");
+        tell(&mut costs, 0, 4.0, 1);
+        assert!(costs.overheads()[0].0 > 3.9);
+    }
+
+    #[test]
+    fn overheads_that_differ_by_little_are_one() {
+        let mut costs = costs(&[Some(0.1), Some(0.1), Some(0.1)]);
+        for (slot, beside) in [(0, 4.0), (1, 4.5), (2, 40.0)] {
+            tell(&mut costs, slot, beside, 100);
+        }
+        let [near, alike, far] = costs.overheads()[..] else {
+            panic!()
+        };
+        assert_eq!(near, alike);
+        assert!(far.0 > 35.0, "another zone is another overhead: {far:?}");
+    }
+
+    #[test]
+    fn a_slot_that_changes_hands_has_no_overhead() {
+        let mut costs = costs(&[Some(0.1)]);
+        tell(&mut costs, 0, 4.0, 100);
+        costs.vacate(WorkerId(0));
+        assert_eq!(costs.overheads(), [Millis::ZERO]);
     }
 
     #[test]

@@ -99,6 +99,8 @@ pub struct Load {
     pub cost: PrefillCost,
     /// What it is known to cost by now, whatever somebody has set.
     pub learned: PrefillCost,
+    /// What its first tokens take beside queue and prefill, where it tells those itself.
+    pub overhead: Millis,
     /// The engine's own count of its queue, as it was last believed.
     pub figure: Option<(QueueFigure, Reconciled)>,
 }
@@ -121,6 +123,7 @@ impl Worker {
             others: 0,
             cost: spec.cost,
             learned: spec.cost,
+            overhead: Millis::ZERO,
             figure: None,
         };
         Self {
@@ -178,6 +181,11 @@ impl Worker {
     pub fn set_cost(&self, cost: PrefillCost) {
         let pinned = self.pinned.lock();
         self.take_cost(cost, pinned.as_ref());
+    }
+
+    /// Its answers showed what their first tokens take beside queue and prefill.
+    pub fn set_overhead(&self, overhead: Millis) {
+        self.load.lock().overhead = overhead;
     }
 
     fn take_cost(&self, learned: PrefillCost, pinned: Option<&PinnedAlpha>) {
@@ -414,6 +422,7 @@ impl Worker {
             id: self.id,
             ready: self.is_ready() && serves,
             cost: load.cost,
+            overhead: load.overhead,
             wait: load.pending.wait(now),
             utilisation: load.utilisation.at(now),
             mean_work: load.utilisation.mean_work(),

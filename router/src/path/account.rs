@@ -109,6 +109,14 @@ impl Account {
         ttft - self.held - self.predicted_ttft
     }
 
+    /// What the first token took beside what the engine says of queue and prefill. Of an answer that does not stream the
+    /// whole of it is beside them, so nothing is known.
+    #[must_use]
+    pub fn beside(&self, engine: EngineTimes) -> Option<Millis> {
+        let first = self.first.filter(|first| first.streamed)?;
+        Some(first.ttft - self.held - engine.queue - engine.prefill)
+    }
+
     /// The attempt ended.
     pub fn close(&self, app: &App, end: End<'_>) {
         let parts = self.first.map(|first| self.parts(first, &end));

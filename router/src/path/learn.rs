@@ -13,7 +13,6 @@ use policy::estimate::Finish;
 use policy::fingerprint::{CHUNK_BYTES, Chain, ChainBuilder};
 use policy::ids::WorkerId;
 use policy::residency::{Hold, Reply};
-use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
@@ -174,7 +173,7 @@ impl Flight {
     pub fn start(app: &Arc<App>, turn: &Turn, choice: &Choice, pass: Pass, charged: Charged) -> Box<Self> {
         let terms = choice.decision.chosen();
         let worker = &choice.worker;
-        let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
+        let prefill = terms.prefill();
         let scale = &choice.matched.scale;
         let chain = &turn.fingerprint.chain;
         // Counted first: a worker that is to leave stays as long as it has something.
@@ -452,6 +451,7 @@ impl Flight {
             cached: told.unwrap_or_else(|| self.cached_of(prompt)),
             cached_is_told: told.is_some(),
             prefill,
+            beside: seen.engine().and_then(|engine| self.account.beside(engine)),
             cost: self.cost,
             wait: self.wait,
             objective: self.goal.ttft,
@@ -632,14 +632,13 @@ impl Flight {
 
     /// Says what came of the decision.
     fn close_account(&self, seen: &Seen) {
-        let engine = seen.queue.zip(seen.prefill);
         let live = self.app.live();
         self.account.close(
             &self.app,
             End {
                 outcome: self.outcome.as_str(),
                 usage: seen.usage,
-                engine: engine.map(|(queue, prefill)| EngineTimes { queue, prefill }),
+                engine: seen.engine(),
                 took: self.app.clock.now() - self.arrived,
                 class: self.goal.origin.name(&live.objective),
             },

@@ -5,6 +5,7 @@
 //! aside up to a bound and read at its end.
 
 use policy::estimate::Finish;
+use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 
 use super::reply::Piece;
@@ -81,6 +82,15 @@ pub struct Seen {
     pub queue: Option<Millis>,
     /// More than one choice was given: what was counted is of all of them.
     pub several: bool,
+}
+
+impl Seen {
+    /// The engine's own times, if it told of all of them.
+    #[must_use]
+    pub fn engine(&self) -> Option<EngineTimes> {
+        let (queue, prefill) = self.queue.zip(self.prefill)?;
+        Some(EngineTimes { queue, prefill })
+    }
 }
 
 /// Reads one answer as it passes.

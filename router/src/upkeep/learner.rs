@@ -139,11 +139,12 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
         lesson.cached_is_told,
         lesson.prefill.is_some(),
     );
+    let mut costs = app.feedback.costs.lock();
     if let Some(sample) = lesson.prefill {
-        app.feedback
-            .costs
-            .lock()
-            .observe(lesson.ended, worker.id, size, sample);
+        costs.observe(lesson.ended, worker.id, size, sample);
+    }
+    if let Some(beside) = lesson.beside {
+        costs.beside(worker.id, beside);
     }
 }
 
@@ -185,9 +186,12 @@ pub(super) fn introduce(app: &App, worker: WorkerId) {
 
 fn publish_costs(app: &App) {
     if app.config.learning.costs {
-        let published = app.feedback.costs.lock().published();
-        for (worker, cost) in app.fleet.workers().iter().zip(published) {
+        let costs = app.feedback.costs.lock();
+        let (published, overheads) = (costs.published(), costs.overheads());
+        drop(costs);
+        for ((worker, cost), overhead) in app.fleet.workers().iter().zip(published).zip(overheads) {
             worker.set_cost(cost);
+            worker.set_overhead(overhead);
         }
     }
 }

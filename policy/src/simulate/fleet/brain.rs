@@ -202,6 +202,7 @@ impl<'a> Brain<'a> {
                 id: WorkerId(at as u32),
                 ready: load.ready,
                 cost,
+                overhead: Millis::ZERO,
                 wait,
                 utilisation: load.utilisation.at(now),
                 mean_work: load.utilisation.mean_work(),

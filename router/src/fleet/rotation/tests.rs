@@ -10,6 +10,7 @@ fn view(slot: u32, ready: bool, in_flight: u32) -> WorkerView {
         id: WorkerId(slot),
         ready,
         cost: PrefillCost::linear(0.1, 20.0),
+        overhead: Millis::ZERO,
         wait: Millis::ZERO,
         utilisation: 0.0,
         mean_work: Millis::ZERO,

@@ -76,10 +76,15 @@ pub(super) const TABLE: &[Spec] = &[
             WORKER,
             of(
                 "coefficient",
-                &["alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2"],
+                &[
+                    "alpha_ms_per_token",
+                    "beta_ms",
+                    "gamma_ms_per_token2",
+                    "overhead_ms",
+                ],
             ),
         ],
-        help: "What a prefill is believed to cost.",
+        help: "What a prefill is believed to cost, and what a first token takes beside queue and prefill (overhead).",
         gen_ai: None,
     },
     Spec {

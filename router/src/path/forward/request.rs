@@ -82,7 +82,7 @@ fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
         Priority::HighestFirst => -1.0,
     };
     let terms = choice.decision.chosen();
-    let prefill = Millis(terms.marginal_ms + terms.fixed_ms);
+    let prefill = terms.prefill();
     let due = route::due(Millis(app.clock.unix_ms(turn.arrived)), prefill, turn.goal.ttft);
     let value = ((sign * due.0).round() as i64).to_string();
     let Some(spliced) = splice::field(&body, "priority", &value) else {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
-use serde_json::json;
+use serde_json::{Value, json};
 use sim_engine::{EngineConfig, Fault};
+use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, NEVER_MS, at_rest, metrics, quick, route, stuck_in_prefill};
 use tailroute_e2e::talk::{Conversation, ask, words};
@@ -213,6 +214,65 @@ async fn a_worker_that_has_told_of_cached_tokens_means_none_where_it_is_silent()
     assert_eq!((told("predicted"), told("engine")), (1.0, 2.0));
     let cached = page.sum("tailroute_prompt_tokens_total", &[("kind", "reported_cached")]);
     assert_eq!(cached, 16.0);
+}
+
+/// A turn whose answer begins so much later than its engine's own 2.5 ms of prefill and half a millisecond of queue say.
+/// Returns the terms of the choice.
+async fn late_beside(upstream: &mut Upstream, router: &Server, number: u64, beside: Duration) -> Value {
+    let text = ask(&words(number, 40), json!({ "stream": true })).to_string();
+    let asked = [("x-tailroute-explain", "1")];
+    let respond = async {
+        let mut exchange = upstream.next().await;
+        tokio::time::sleep(beside).await;
+        exchange.begin_events().await;
+        let event = json!({
+            "choices": [{ "index": 0, "delta": { "content": "hi" }, "finish_reason": "stop" }],
+            "usage": { "prompt_tokens": 48, "completion_tokens": 1 },
+            "metrics": { "time_to_first_token_ms": 3.0, "queue_time_ms": 0.5 },
+        });
+        let events = format!("data: {event}\n\ndata: [DONE]\n\n");
+        exchange.chunk(events.as_bytes()).await;
+        exchange.end().await;
+    };
+    let answer = client::open(router.address, "POST", CHAT, &asked, text);
+    let (answer, ()) = tokio::join!(async { answer.await.unwrap().whole().await }, respond);
+    let explained = answer.header("x-tailroute-explain").unwrap();
+    let mut explained: Value = serde_json::from_str(explained).unwrap();
+    explained["terms"][0].take()
+}
+
+#[tokio::test]
+async fn what_a_first_token_takes_beside_its_engines_own_times_is_part_of_predictions_but_not_of_prefills() {
+    const BESIDE: Duration = Duration::from_millis(30);
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |config| {
+        config.workers[0].cost = PrefillCost::linear(0.01, 2.0);
+        config.workers[0].cost_is_known = true;
+        config.explain.in_answers = true;
+    })
+    .await;
+    let before = late_beside(&mut upstream, &router, 0, BESIDE).await;
+    assert_eq!(before["overhead_ms"], 0.0, "{before}");
+    for number in 1..40 {
+        late_beside(&mut upstream, &router, number, BESIDE).await;
+    }
+    let (costs, worker) = (&router.app().feedback.costs, policy::ids::WorkerId(0));
+    until("all answers are learned from", || {
+        costs.lock().state(worker).unwrap().answers == 40
+    })
+    .await;
+    let page = metrics(&router).await;
+    let exported = |coefficient| page.sum("tailroute_worker_cost", &[("coefficient", coefficient)]);
+    // Of 30 ms and more the engine explains 3.
+    assert!(exported("overhead_ms") > 25.0, "{}", exported("overhead_ms"));
+    assert!(exported("beta_ms") < 5.0, "{}", exported("beta_ms"));
+    let terms = late_beside(&mut upstream, &router, 99, BESIDE).await;
+    let number = |name: &str| terms[name].as_f64().unwrap();
+    assert!(
+        number("overhead_ms") > 25.0 && number("fixed_ms") < 5.0,
+        "{terms}"
+    );
+    assert!(number("predicted_ttft_ms") > 26.0, "{terms}");
 }
 
 #[tokio::test]

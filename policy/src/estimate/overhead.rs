@@ -1,0 +1,103 @@
+//! What a first token takes beside queue and prefill: HTTP on both sides, tokenizing, the engine's own hand-over.
+//!
+//! An engine that tells its own times leaves this out of them, so a β learned from them leaves it out as well. It takes no
+//! time of the prefill server (the next prompt does not wait for it), so it is no part of what is pending; it is part of
+//! every time to first token. Hardly anything of it grows with the prompt, so it is one number for each worker: a mean that
+//! forgets, of samples that are cut off at [`CUT`] times the mean, since one stall of the network says nothing of the next
+//! turn.
+
+use super::conversations::Mean;
+use crate::units::Millis;
+
+/// Multiples of the mean beyond which a sample counts as that many.
+const CUT: f64 = 4.0;
+/// So much is never cut off: a mean of next to nothing has to be able to grow.
+const LEAST_CUT_MS: f64 = 5.0;
+
+/// The mean time beside queue and prefill of one worker's first tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overhead {
+    mean: Mean,
+    seen: u64,
+}
+
+impl Overhead {
+    /// A first token took so much beside what its engine told. Below zero (two clocks, rounded) counts as nothing.
+    pub fn observe(&mut self, beside: Millis) {
+        if !beside.0.is_finite() {
+            return;
+        }
+        let most = (CUT * self.mean.value()).max(LEAST_CUT_MS);
+        self.mean.observe(beside.0.clamp(0.0, most));
+        self.seen += 1;
+    }
+
+    /// What is to be expected; zero before anything was seen.
+    #[must_use]
+    pub fn expected(&self) -> Millis {
+        Millis(self.mean.value())
+    }
+
+    /// Mean absolute deviation of the samples from it.
+    #[must_use]
+    pub fn deviation(&self) -> Millis {
+        Millis(self.mean.error())
+    }
+
+    /// First tokens seen.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn after(samples: impl IntoIterator<Item = f64>) -> Overhead {
+        let mut overhead = Overhead::default();
+        for sample in samples {
+            overhead.observe(Millis(sample));
+        }
+        overhead
+    }
+
+    #[test]
+    fn what_was_never_seen_is_nothing() {
+        assert_eq!(Overhead::default().expected(), Millis::ZERO);
+    }
+
+    #[test]
+    fn it_is_the_mean_of_what_was_seen() {
+        let overhead = after((0..100).map(|at| if at % 2 == 0 { 3.0 } else { 5.0 }));
+        assert!((overhead.expected().0 - 4.0).abs() < 0.1, "{overhead:?}");
+    }
+
+    #[test]
+    fn it_follows_a_network_that_has_become_slower() {
+        let overhead = after(std::iter::repeat_n(2.0, 500).chain(std::iter::repeat_n(40.0, 2000)));
+        assert!((overhead.expected().0 - 40.0).abs() < 2.0, "{overhead:?}");
+    }
+
+    #[test]
+    fn a_stall_counts_as_four_times_the_mean_at_most() {
+        let before = after(std::iter::repeat_n(4.0, 99));
+        let mut with_stall = before;
+        with_stall.observe(Millis(60_000.0));
+        assert!(
+            with_stall.expected().0 <= 4.0 + 3.0 * 4.0 / 100.0 + 1e-9,
+            "{with_stall:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_it_stays_finite_and_not_below_zero(samples in prop::collection::vec(any::<f64>(), 0..200)) {
+            let expected = after(samples).expected().0;
+            prop_assert!(expected.is_finite() && expected >= 0.0);
+        }
+    }
+}
