@@ -12,7 +12,7 @@ use clap::Parser as _;
 use gpu_bench::calibration::Calibration;
 use gpu_bench::cmd::worker::Args;
 use gpu_bench::measure;
-use gpu_bench::record::Record;
+use gpu_bench::record::{Record, Unfinished};
 use gpu_bench::source::http::worker::Worker;
 use policy::cost::PrefillCost;
 use serde_json::json;
@@ -104,7 +104,7 @@ async fn measured(seed: u64) -> anyhow::Result<Calibration> {
     let words = ["worker", &url, "--seed", &seed];
     let args = Cli::try_parse_from(words.into_iter().chain(GRID.split_whitespace()))?.args;
     let mut worker = Worker::prepare(args.reach.client()?, None, None).await?;
-    let mut record = Record::begin(&out, measure::head(&worker, &args.plan))?;
+    let mut record = Record::open(&out, measure::head(&worker, &args.plan), Unfinished::Discard)?;
     let (ended, failed) = measure::samples(&mut worker, &args.plan, &mut record).await?;
     engine.shutdown().await;
     measure::calibrate(&record, args.plan.seed, args.output.min_r2, ended, failed)

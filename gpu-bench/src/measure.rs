@@ -6,7 +6,7 @@
 //! over an older whole one.
 
 use std::io::{ErrorKind, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ use crate::cmd::push::{self, ToArgs};
 use crate::cmd::worker::base_url;
 use crate::fit::{self, Fit};
 use crate::plan::{PlanArgs, share};
-use crate::record::{self, Head, Measured, Record};
+use crate::record::{self, Head, Measured, Record, Unfinished};
 use crate::report;
 use crate::sample::{Facts, Sample};
 use crate::source::{Source, SourceError};
@@ -38,6 +38,9 @@ pub struct OutputArgs {
     /// Continue the unfinished measurement whose samples are beside FILE.
     #[arg(long)]
     pub resume: bool,
+    /// Throw away the samples of an unfinished measurement beside FILE.
+    #[arg(long, conflicts_with = "resume")]
+    pub restart: bool,
     /// Least share of the variance that the fit has to explain.
     #[arg(long, default_value_t = 0.95, value_parser = share)]
     pub min_r2: f64,
@@ -52,6 +55,16 @@ pub struct OutputArgs {
     pub json: bool,
 }
 
+impl OutputArgs {
+    fn unfinished(&self) -> Unfinished {
+        match (self.resume, self.restart) {
+            (true, _) => Unfinished::Resume,
+            (_, true) => Unfinished::Discard,
+            _ => Unfinished::Keep,
+        }
+    }
+}
+
 /// Measures, fits, writes the files and prints the report.
 ///
 /// # Errors
@@ -62,15 +75,11 @@ pub async fn run<S: Source>(
     output: &OutputArgs,
 ) -> anyhow::Result<ExitCode> {
     let head = head(source, plan);
-    let mut record = if output.resume {
-        Record::resume(&output.out, head)?
-    } else {
-        Record::begin(&output.out, head)?
-    };
+    let mut record = Record::open(&output.out, head, output.unfinished())?;
     let (ended, failed) = samples(source, plan, &mut record).await?;
     let calibration = match calibrate(&record, plan.seed, output.min_r2, ended, failed) {
         Ok(calibration) => calibration,
-        Err(error) => bail!(error.context(refusal(&record, ended))),
+        Err(error) => bail!(error.context(refusal(record, ended, &output.out)?)),
     };
     let done = write(output, plan, record, &calibration)?;
     if done == ExitCode::SUCCESS {
@@ -299,16 +308,16 @@ fn write(
     Ok(ExitCode::FAILURE)
 }
 
-fn refusal(record: &Record, ended: Ended) -> String {
-    let on = match ended {
-        Ended::Interrupted | Ended::Busy | Ended::Budget => "; --resume continues",
-        Ended::Precise | Ended::Passes => "",
+/// What became of the samples of a fit that does not hold. Those of a measurement that went to its end are set aside: there is
+/// nothing to continue.
+fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
+    let count = record.samples().len();
+    let (kept, on) = match ended {
+        Ended::Interrupted | Ended::Busy | Ended::Budget => (record.part().to_owned(), "; --resume continues"),
+        Ended::Precise | Ended::Passes => (record.set_aside(out)?, ""),
     };
-    format!(
-        "no calibration was written; the {} samples are in {}{on}",
-        record.samples().len(),
-        record.part().display()
-    )
+    let kept = kept.display();
+    Ok(format!("no calibration was written; the {count} samples are in {kept}{on}"))
 }
 
 /// The samples without their cells.

@@ -6,7 +6,7 @@
 //! not lost to a new attempt.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -79,8 +79,25 @@ pub enum RecordError {
         /// Its version.
         found: u32,
     },
+    /// Samples of an earlier attempt are there.
+    #[error(
+        "{} holds {samples} samples of an unfinished measurement; --resume continues it, --restart throws them away",
+        path.display()
+    )]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+        /// How many.
+        samples: usize,
+    },
+    /// Another process writes to it.
+    #[error("{}: another gpu-bench measures into this file; give --out another one", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is another measurement's.
-    #[error("{} is of another {what}; leave out --resume to begin anew", path.display())]
+    #[error("{} is of another {what}; --restart instead of --resume begins anew", path.display())]
     Another {
         /// The file.
         path: PathBuf,
@@ -100,14 +117,30 @@ pub struct Record {
     whole: PathBuf,
 }
 
+/// What becomes of an unfinished measurement whose samples are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// It is an error: hours of measuring are not lost to a command that was typed again.
+    Keep,
+    /// It is continued.
+    Resume,
+    /// Its samples are thrown away.
+    Discard,
+}
+
 impl Record {
-    /// Begins a file of samples beside `out`.
+    /// Begins a file of samples beside `out`, or continues an unfinished one. No other process can write to it meanwhile.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub fn begin(out: &Path, head: Head) -> Result<Self, RecordError> {
+    /// If it cannot be read or written, another process writes to it, or the unfinished one is of another measurement or
+    /// is not to be touched.
+    pub fn open(out: &Path, head: Head, unfinished: Unfinished) -> Result<Self, RecordError> {
         let (whole, part) = paths(out);
-        let file = File::create(&part).map_err(|source| io_error(&part, "written", source))?;
+        let file = locked(&part)?;
+        let length = file
+            .metadata()
+            .map_err(|source| io_error(&part, "read", source))?
+            .len();
         let mut record = Self {
             head,
             samples: Vec::new(),
@@ -116,50 +149,54 @@ impl Record {
             part,
             whole,
         };
-        let head = record.head.clone();
-        record.write(&head)?;
+        match unfinished {
+            Unfinished::Resume if length > 0 => record.go_on()?,
+            Unfinished::Keep if length > 0 => record.refuse_if_any()?,
+            _ => record.start()?,
+        }
         Ok(record)
     }
 
-    /// Continues an unfinished one, or begins one if there is none.
-    ///
-    /// # Errors
-    /// If it cannot be read or written, or is of another measurement.
-    pub fn resume(out: &Path, head: Head) -> Result<Self, RecordError> {
-        let (whole, part) = paths(out);
-        if !part.exists() {
-            return Self::begin(out, head);
+    /// Nothing but the head.
+    fn start(&mut self) -> Result<(), RecordError> {
+        self.cut(0)?;
+        let head = self.head.clone();
+        self.write(&head)
+    }
+
+    /// A file without a sample is nobody's loss.
+    fn refuse_if_any(&mut self) -> Result<(), RecordError> {
+        let (_, samples, _) = parse(&self.part)?;
+        if samples.is_empty() {
+            return self.start();
         }
-        let (found, samples) = read(&part)?;
+        Err(RecordError::Unfinished {
+            path: self.part.clone(),
+            samples: samples.len(),
+        })
+    }
+
+    fn go_on(&mut self) -> Result<(), RecordError> {
+        let (found, samples, intact) = parse(&self.part)?;
         let differs = [
-            ("worker", found.place != head.place),
-            ("model", found.facts.model != head.facts.model),
-            ("grid or seed", found.grid != head.grid),
+            ("worker", found.place != self.head.place),
+            ("model", found.facts.model != self.head.facts.model),
+            ("grid or seed", found.grid != self.head.grid),
         ];
         if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
-            return Err(RecordError::Another { path: part, what });
+            let path = self.part.clone();
+            return Err(RecordError::Another { path, what });
         }
-        // Written anew beside it, so that a last line that was cut off does not spoil the next, and nothing is lost meanwhile.
-        let mut text = Vec::new();
-        let lines =
-            std::iter::once(serde_json::to_string(&found)).chain(samples.iter().map(serde_json::to_string));
-        for line in lines {
-            let line = line.map_err(|error| io_error(&part, "written", error.into()))?;
-            text.extend_from_slice(line.as_bytes());
-            text.push(b'\n');
-        }
-        replace(&part, &text)?;
-        let opened = File::options().append(true).open(&part);
-        let file = opened.map_err(|source| io_error(&part, "written", source))?;
-        let done = samples.iter().map(|measured| measured.cell).collect();
-        Ok(Self {
-            head: found,
-            samples,
-            done,
-            file,
-            part,
-            whole,
-        })
+        // A last line that was cut off would spoil the next.
+        self.cut(intact)?;
+        self.done = samples.iter().map(|measured| measured.cell).collect();
+        (self.head, self.samples) = (found, samples);
+        Ok(())
+    }
+
+    fn cut(&mut self, length: u64) -> Result<(), RecordError> {
+        let cut = self.file.set_len(length);
+        cut.map_err(|source| io_error(&self.part, "written", source))
     }
 
     /// What is measured.
@@ -210,11 +247,24 @@ impl Record {
     /// # Errors
     /// If the system refuses.
     pub fn complete(self) -> Result<PathBuf, RecordError> {
+        let whole = self.whole.clone();
+        self.becomes(whole)
+    }
+
+    /// It went to its end, and no fit of it holds: the samples are kept under a name that no other measurement minds.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn set_aside(self, out: &Path) -> Result<PathBuf, RecordError> {
+        self.becomes(beside(out, "samples.refused.jsonl"))
+    }
+
+    fn becomes(self, path: PathBuf) -> Result<PathBuf, RecordError> {
         self.file
             .sync_all()
             .map_err(|source| io_error(&self.part, "written", source))?;
-        fs::rename(&self.part, &self.whole).map_err(|source| io_error(&self.whole, "written", source))?;
-        Ok(self.whole)
+        fs::rename(&self.part, &path).map_err(|source| io_error(&path, "written", source))?;
+        Ok(path)
     }
 
     fn write(&mut self, line: &impl Serialize) -> Result<(), RecordError> {
@@ -247,14 +297,34 @@ pub fn beside(out: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
+/// The file, open at its end and locked until it is closed.
+fn locked(path: &Path) -> Result<File, RecordError> {
+    let opened = File::options().read(true).append(true).create(true).open(path);
+    let file = opened.map_err(|source| io_error(path, "written", source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(RecordError::InUse {
+            path: path.to_owned(),
+        }),
+        // There are file systems that know no locks.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
+        Err(TryLockError::Error(source)) => Err(io_error(path, "locked", source)),
+    }
+}
+
 /// Reads a file of samples. A last line that was cut off is passed over.
 ///
 /// # Errors
 /// If it cannot be read, or is something else.
 pub fn read(path: &Path) -> Result<(Head, Vec<Measured>), RecordError> {
+    let (head, samples, _) = parse(path)?;
+    Ok((head, samples))
+}
+
+/// And how many bytes of it are whole lines.
+fn parse(path: &Path) -> Result<(Head, Vec<Measured>, u64), RecordError> {
     let unreadable = |source| io_error(path, "read", source);
-    let file = File::open(path).map_err(unreadable)?;
-    let mut lines = BufReader::new(file.take(LARGEST_FILE_BYTES)).lines();
+    let mut lines = BufReader::new(File::open(path).map_err(unreadable)?.take(LARGEST_FILE_BYTES));
     let foreign = |line, expected| {
         move |source| RecordError::Line {
             path: path.to_owned(),
@@ -263,8 +333,9 @@ pub fn read(path: &Path) -> Result<(Head, Vec<Measured>), RecordError> {
             source,
         }
     };
-    let first = lines.next().transpose().map_err(unreadable)?.unwrap_or_default();
-    let head: Head = serde_json::from_str(&first).map_err(foreign(1, "the head of a measurement"))?;
+    let mut line = String::new();
+    let mut intact = lines.read_line(&mut line).map_err(unreadable)? as u64;
+    let head: Head = serde_json::from_str(&line).map_err(foreign(1, "the head of a measurement"))?;
     if head.version != VERSION {
         return Err(RecordError::Version {
             path: path.to_owned(),
@@ -272,15 +343,16 @@ pub fn read(path: &Path) -> Result<(Head, Vec<Measured>), RecordError> {
         });
     }
     let mut samples = Vec::new();
-    for (at, line) in lines.enumerate() {
-        let line = line.map_err(unreadable)?;
-        match serde_json::from_str(&line) {
-            Ok(measured) => samples.push(measured),
-            Err(error) if error.is_eof() => break,
-            Err(error) => return Err(foreign(at + 2, "a sample")(error)),
+    for number in 2.. {
+        line.clear();
+        let length = lines.read_line(&mut line).map_err(unreadable)?;
+        if !line.ends_with('\n') {
+            break;
         }
+        samples.push(serde_json::from_str(&line).map_err(foreign(number, "a sample"))?);
+        intact += length as u64;
     }
-    Ok((head, samples))
+    Ok((head, samples, intact))
 }
 
 fn io_error(path: &Path, done: &'static str, source: io::Error) -> RecordError {
@@ -362,14 +434,14 @@ mod tests {
     fn what_was_measured_before_an_interruption_is_continued() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("gpu-0.json");
-        let mut record = Record::begin(&out, head()).unwrap();
+        let mut record = Record::open(&out, head(), Unfinished::Keep).unwrap();
         record.add(measured(8)).unwrap();
         let part = record.part().to_owned();
         drop(record);
         // The process was killed while it wrote a line.
         let cut = fs::read_to_string(&part).unwrap() + "{\"cell\":{\"cached_to";
         fs::write(&part, cut).unwrap();
-        let mut record = Record::resume(&out, head()).unwrap();
+        let mut record = Record::open(&out, head(), Unfinished::Resume).unwrap();
         assert!(record.has(&measured(8).cell) && !record.has(&measured(16).cell));
         record.add(measured(16)).unwrap();
         let whole = record.complete().unwrap();
@@ -379,9 +451,41 @@ mod tests {
     }
 
     #[test]
+    fn an_unfinished_measurement_is_not_lost_to_a_command_that_is_typed_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("gpu-0.json");
+        // One that has measured nothing is no loss.
+        drop(Record::open(&out, head(), Unfinished::Keep).unwrap());
+        let mut record = Record::open(&out, head(), Unfinished::Keep).unwrap();
+        record.add(measured(8)).unwrap();
+        let part = record.part().to_owned();
+        drop(record);
+        let error = Record::open(&out, head(), Unfinished::Keep).unwrap_err().to_string();
+        assert!(error.contains("holds 1 samples") && error.contains("--resume"), "{error}");
+        assert_eq!(read(&part).unwrap().1, [measured(8)]);
+        let record = Record::open(&out, head(), Unfinished::Discard).unwrap();
+        assert!(record.samples().is_empty() && read(&part).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn two_measurements_do_not_write_to_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("gpu-0.json");
+        let mut first = Record::open(&out, head(), Unfinished::Keep).unwrap();
+        first.add(measured(8)).unwrap();
+        for unfinished in [Unfinished::Keep, Unfinished::Resume, Unfinished::Discard] {
+            let error = Record::open(&out, head(), unfinished).unwrap_err().to_string();
+            assert!(error.contains("another gpu-bench"), "{error}");
+        }
+        assert_eq!(read(first.part()).unwrap().1, [measured(8)]);
+        drop(first);
+        assert_eq!(Record::open(&out, head(), Unfinished::Resume).unwrap().samples(), [measured(8)]);
+    }
+
+    #[test]
     fn samples_of_two_clocks_are_not_mixed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut record = Record::begin(&folder.path().join("gpu-0.json"), head()).unwrap();
+        let mut record = Record::open(&folder.path().join("gpu-0.json"), head(), Unfinished::Keep).unwrap();
         record.add(measured(8)).unwrap();
         let mut other = measured(16);
         other.sample.clock = Clock::Engine;
@@ -402,7 +506,7 @@ mod tests {
     fn another_measurement_is_not_continued() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("gpu-0.json");
-        drop(Record::begin(&out, head()).unwrap());
+        drop(Record::open(&out, head(), Unfinished::Keep).unwrap());
         let other = Head {
             grid: Grid {
                 seed: 2,
@@ -410,9 +514,9 @@ mod tests {
             },
             ..head()
         };
-        let error = Record::resume(&out, other).unwrap_err().to_string();
+        let error = Record::open(&out, other, Unfinished::Resume).unwrap_err().to_string();
         assert!(
-            error.contains("another grid or seed; leave out --resume"),
+            error.contains("another grid or seed; --restart instead of --resume"),
             "{error}"
         );
     }
