@@ -313,11 +313,15 @@ fn write(
 fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
     let count = record.samples().len();
     let (kept, on) = match ended {
-        Ended::Interrupted | Ended::Busy | Ended::Budget => (record.part().to_owned(), "; --resume continues"),
+        Ended::Interrupted | Ended::Busy | Ended::Budget => {
+            (record.part().to_owned(), "; --resume continues")
+        }
         Ended::Precise | Ended::Passes => (record.set_aside(out)?, ""),
     };
     let kept = kept.display();
-    Ok(format!("no calibration was written; the {count} samples are in {kept}{on}"))
+    Ok(format!(
+        "no calibration was written; the {count} samples are in {kept}{on}"
+    ))
 }
 
 /// The samples without their cells.

@@ -460,8 +460,13 @@ mod tests {
         record.add(measured(8)).unwrap();
         let part = record.part().to_owned();
         drop(record);
-        let error = Record::open(&out, head(), Unfinished::Keep).unwrap_err().to_string();
-        assert!(error.contains("holds 1 samples") && error.contains("--resume"), "{error}");
+        let error = Record::open(&out, head(), Unfinished::Keep)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("holds 1 samples") && error.contains("--resume"),
+            "{error}"
+        );
         assert_eq!(read(&part).unwrap().1, [measured(8)]);
         let record = Record::open(&out, head(), Unfinished::Discard).unwrap();
         assert!(record.samples().is_empty() && read(&part).unwrap().1.is_empty());
@@ -479,7 +484,10 @@ mod tests {
         }
         assert_eq!(read(first.part()).unwrap().1, [measured(8)]);
         drop(first);
-        assert_eq!(Record::open(&out, head(), Unfinished::Resume).unwrap().samples(), [measured(8)]);
+        assert_eq!(
+            Record::open(&out, head(), Unfinished::Resume).unwrap().samples(),
+            [measured(8)]
+        );
     }
 
     #[test]
@@ -514,7 +522,9 @@ mod tests {
             },
             ..head()
         };
-        let error = Record::open(&out, other, Unfinished::Resume).unwrap_err().to_string();
+        let error = Record::open(&out, other, Unfinished::Resume)
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("another grid or seed; --restart instead of --resume"),
             "{error}"

@@ -36,12 +36,21 @@ fn samples(part: &Path) -> usize {
 async fn interrupted(mut child: Child, part: &Path, count: usize) -> Output {
     let until = Instant::now() + Duration::from_secs(60);
     while samples(part) < count {
-        assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "{} samples", samples(part));
+        assert!(
+            Instant::now() < until && child.try_wait().unwrap().is_none(),
+            "{} samples",
+            samples(part)
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(killed.success());
-    tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || child.wait_with_output().unwrap())
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,13 +72,20 @@ async fn what_was_measured_until_then_is_kept_and_fitted_beside_an_older_whole_f
     let done = interrupted(endless(&engine.url(), &out, &[]), &part, ENOUGH).await;
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("not complete") && said.contains("--resume continues"), "{said}");
+    assert!(
+        said.contains("not complete") && said.contains("--resume continues"),
+        "{said}"
+    );
     assert_eq!(fs::read_to_string(&out).unwrap(), "an older one");
     let first = record::read(&part).unwrap().1.len();
     assert!(first >= ENOUGH);
     let partial = Calibration::read(&folder.path().join("engine.partial.json")).unwrap();
     assert_eq!((partial.ended, partial.fit.samples), (Ended::Interrupted, first));
-    assert!((partial.fit.cost.alpha_ms_per_token / 0.08 - 1.0).abs() < 0.05, "{:?}", partial.fit.cost);
+    assert!(
+        (partial.fit.cost.alpha_ms_per_token / 0.08 - 1.0).abs() < 0.05,
+        "{:?}",
+        partial.fit.cost
+    );
 
     // The same command again would lose them; with --resume it goes on.
     let again = endless(&engine.url(), &out, &[]).wait_with_output().unwrap();

@@ -192,11 +192,18 @@ async fn a_worker_whose_time_does_not_depend_on_the_prompt_is_refused() {
     let (folder, done) = measured(&engine, small).await;
     let error = format!("{:#}", done.unwrap_err());
     assert!(
-        error.contains("no calibration was written; the 18 samples are in") && error.contains("samples.refused.jsonl"),
+        error.contains("no calibration was written; the 18 samples are in")
+            && error.contains("samples.refused.jsonl"),
         "{error}"
     );
-    let left = record::read(&folder.path().join("engine.samples.refused.jsonl")).unwrap().1;
-    assert_eq!(left.len(), 18, "to look at; a new attempt does not trip over them");
+    let left = record::read(&folder.path().join("engine.samples.refused.jsonl"))
+        .unwrap()
+        .1;
+    assert_eq!(
+        left.len(),
+        18,
+        "to look at; a new attempt does not trip over them"
+    );
     assert!(!folder.path().join("engine.json").exists());
     engine.shutdown().await;
 }

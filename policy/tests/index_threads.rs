@@ -35,6 +35,10 @@ fn what_never_changes_is_read_right_through_every_change_around_it() {
                 let mut reach = Reach::new();
                 while !done.load(Ordering::Relaxed) {
                     reader.lookup(&steady, &mut reach);
+                    // A writer that the system has set aside in the middle of a change is not waited for for ever.
+                    if !reach.is_complete() {
+                        continue;
+                    }
                     assert_eq!((reach.of(WorkerId(0)), reach.of(WorkerId(1))), (300, 100));
                     assert_eq!(reach.deepest(), 300);
                     reads.fetch_add(1, Ordering::Relaxed);
@@ -83,6 +87,9 @@ fn a_growing_conversation_never_seems_to_shrink() {
             let (mut reach, mut seen) = (Reach::new(), 0);
             while !done.load(Ordering::Relaxed) {
                 reader.lookup(&whole, &mut reach);
+                if !reach.is_complete() {
+                    continue;
+                }
                 let now = reach.of(WorkerId(5));
                 assert!(now >= seen, "{now} after {seen}");
                 seen = now;

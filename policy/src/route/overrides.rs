@@ -198,6 +198,7 @@ mod tests {
                 id: WorkerId(id),
                 ready: ready || id == 0,
                 cost: PrefillCost::linear(0.1, 20.0),
+                overhead: Millis::ZERO,
                 wait: Millis(wait),
                 utilisation,
                 mean_work: Millis(50.0),
