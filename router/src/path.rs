@@ -213,9 +213,8 @@ async fn turn(
     let asked = Asked::of(app, &head.extensions)?;
     let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
     turn.asked = asked;
-    drop(parsing);
+    let waiting = parsing.then(Stage::Wait);
     trail.turn(&turn);
-    let waiting = trail.begin(Stage::Wait);
     wait::turn(app, &turn, caller, &mut place).await?;
     drop(waiting);
     let body = tenant::edited(app, &turn, body);

@@ -17,7 +17,7 @@ mod spans;
 pub mod trail;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
@@ -105,10 +105,11 @@ impl Traces {
         self.keeper.is_drawn(trace)
     }
 
-    /// A request begins.
+    /// A request has begun then, a moment ago.
     #[must_use]
-    pub fn begin(self: &Arc<Self>, context: Context, request_id: &http::HeaderValue) -> Trail {
-        Trail::new(Recording::new(Arc::clone(self), Story::new(context, request_id)))
+    pub fn begin(self: &Arc<Self>, context: Context, request_id: &http::HeaderValue, at: Instant) -> Trail {
+        let story = Story::new(context, request_id, at);
+        Trail::new(Recording::new(Arc::clone(self), story))
     }
 
     /// All of a request is over.

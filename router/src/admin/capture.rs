@@ -131,7 +131,9 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
         Some(running) => {
             let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();
             let place = place.map_err(|_| Problem::busy("somebody is reading the turns"))?;
-            let turns = Bytes::from(running.memory.newest(usize::MAX));
+            let memory = running.memory.clone();
+            let turns = written(move || memory.newest(usize::MAX)).await?;
+            let turns = Bytes::from(turns);
             let parts = stream::unfold((turns, place), |(mut turns, place)| async move {
                 let part = turns.split_to(PART_BYTES.min(turns.len()));
                 (!part.is_empty()).then_some((Ok::<_, Infallible>(part), (turns, place)))
@@ -140,6 +142,12 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
         }
         None => Err(none_captured()),
     }
+}
+
+/// Turns as text, written where no request waits for it.
+pub(super) async fn written(write: impl FnOnce() -> Vec<u8> + Send + 'static) -> Result<Vec<u8>, Problem> {
+    let written = tokio::task::spawn_blocking(write).await;
+    written.map_err(|error| Problem::internal(format!("the turns were not written: {error}")))
 }
 
 pub(super) fn none_captured() -> Problem {

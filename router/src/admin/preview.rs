@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::call::{Call, Reply};
-use super::capture::none_captured;
+use super::capture::{none_captured, written};
 use super::operation::Operation;
 use super::policy::settings;
 use super::problem::Problem;
@@ -131,7 +131,8 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
         replay::Fleet::live(app).ok_or_else(|| Problem::conflict("no worker is ready to be played"))?;
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
     let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
-    let trace = running.memory.newest(turns);
+    let memory = running.memory.clone();
+    let trace = written(move || memory.newest(turns)).await?;
     let settings = [app.policy.load().settings.clone(), proposed];
     let (answer, played) = oneshot::channel();
     // Far from the threads that serve requests, and behind them where there are few processors. It ends by itself: turns,

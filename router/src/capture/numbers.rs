@@ -13,11 +13,12 @@
 //! back is a new one; its blocks have new numbers.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use lru::LruCache;
 use policy::ids::PrefixHash;
 use policy::recent::Recent;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Record;
 
@@ -36,7 +37,7 @@ const MODEL_BYTES: usize = 64;
 const ROOT: u64 = u64::MAX;
 
 /// A line of a capture.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// Arrival, in seconds since the router started.
     pub ts: f64,
@@ -58,10 +59,11 @@ pub struct Line {
     /// What it was to meet.
     pub objective_ms: f64,
     /// The model that it asked for.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub model: String,
+    #[serde(skip_serializing_if = "is_empty", serialize_with = "as_text")]
+    pub model: Arc<str>,
     /// The worker that answered.
-    pub worker: String,
+    #[serde(serialize_with = "as_text")]
+    pub worker: Arc<str>,
     /// Time to first token.
     pub ttft_ms: f64,
     /// From its arrival to the answer's end.
@@ -80,6 +82,27 @@ pub struct Line {
     pub outcome: &'static str,
 }
 
+fn is_empty(text: &Arc<str>) -> bool {
+    text.is_empty()
+}
+
+fn as_text<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+impl Line {
+    /// Adds it to a trace, as it is written there.
+    pub(super) fn write(&self, trace: &mut Vec<u8>) {
+        let start = trace.len();
+        // Numbers and text are always JSON.
+        if serde_json::to_writer(&mut *trace, self).is_err() {
+            trace.truncate(start);
+            return;
+        }
+        trace.push(b'\n');
+    }
+}
+
 #[derive(Debug)]
 struct Conversation {
     number: u64,
@@ -95,7 +118,7 @@ pub struct Numbers {
     ends: Recent<PrefixHash, u64>,
     /// A block's number, by that of the block before it and the key that covers it.
     blocks: Recent<(u64, PrefixHash), u64>,
-    models: Vec<String>,
+    models: Vec<Arc<str>>,
     next_conversation: u64,
     next_block: u64,
 }
@@ -138,7 +161,7 @@ impl Numbers {
             class: record.class.clone(),
             objective_ms: round(record.objective.0, 1e3),
             model: self.model(&record.model),
-            worker: record.worker.to_string(),
+            worker: Arc::clone(&record.worker),
             ttft_ms: round(record.ttft.0, 1e3),
             took_ms: round(record.took.0, 1e3),
             predicted_ttft_ms: round(record.predicted_ttft.0, 1e3),
@@ -223,15 +246,16 @@ impl Numbers {
     }
 
     /// The model, unless there are too many: names come from clients.
-    fn model(&mut self, name: &str) -> String {
-        if name.is_empty() || self.models.iter().any(|known| known == name) {
-            return name.to_owned();
+    fn model(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.models.iter().find(|known| ***known == *name) {
+            return Arc::clone(known);
         }
         if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
-            return "other".to_owned();
+            return Arc::from("other");
         }
-        self.models.push(name.to_owned());
-        name.to_owned()
+        let name: Arc<str> = Arc::from(name);
+        self.models.push(Arc::clone(&name));
+        name
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::file::Ring;
 use super::memory::Memory;
-use super::numbers::Numbers;
+use super::numbers::{Line, Numbers};
 use super::{Message, Open, Place, Record};
 use crate::metrics::{Counter, Labelled};
 
@@ -24,8 +24,10 @@ const TOLERANCE_US: u64 = 5_000_000;
 /// From one look at the queue to the next. Who hands in a turn wakes the thread only where nothing has come for so long: to
 /// be woken for each turn costs more than the turn, and takes the processor from those who serve others.
 const REST: Duration = Duration::from_millis(20);
-/// Bytes that are written at once, or a little more.
-const WRITE_BYTES: usize = 256 << 10;
+/// Turns that are written at once.
+const AT_ONCE: usize = 512;
+/// Bytes of a line, as long as its prompt is not cut into many runs of blocks.
+const USUAL_BYTES: usize = 512;
 
 /// Where lines go.
 #[derive(Debug)]
@@ -35,11 +37,18 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    fn write(&mut self, lines: &[u8]) -> std::io::Result<()> {
+    /// Takes all of `lines`.
+    fn write(&mut self, lines: &mut Vec<Line>) -> std::io::Result<()> {
         match self {
-            Self::File(ring) => ring.write(lines),
+            Self::File(ring) => {
+                let mut text = Vec::with_capacity(lines.len() * USUAL_BYTES);
+                for line in lines.drain(..) {
+                    line.write(&mut text);
+                }
+                ring.write(&text)
+            }
             Self::Memory(memory) => {
-                memory.write(lines);
+                memory.write(lines.drain(..));
                 Ok(())
             }
         }
@@ -118,7 +127,6 @@ impl Writer {
     /// Writes what no turn under way came before, and more if too much is held.
     fn release(&mut self, oldest: Option<Place>) {
         let mut lines = Vec::new();
-        let mut count = 0;
         while let Some((place, record)) = self.held.pop_first() {
             let free = oldest.is_none_or(|oldest| place < oldest);
             if !free && self.held_keys <= HELD_KEYS && self.held.len() < HELD_RECORDS {
@@ -126,50 +134,42 @@ impl Writer {
                 break;
             }
             self.held_keys -= record.prompt.len();
-            count += u64::from(self.line(place, &record, &mut lines));
-            if lines.len() >= WRITE_BYTES {
-                self.write(&mut lines, &mut count);
+            lines.extend(self.line(place, &record));
+            if lines.len() >= AT_ONCE {
+                self.write(&mut lines);
             }
         }
-        self.write(&mut lines, &mut count);
+        self.write(&mut lines);
     }
 
-    /// Writes and clears `count` lines.
-    fn write(&mut self, lines: &mut Vec<u8>, count: &mut u64) {
-        if *count == 0 {
+    /// Writes the lines; none are left.
+    fn write(&mut self, lines: &mut Vec<Line>) {
+        if lines.is_empty() {
             return;
         }
+        let count = lines.len() as u64;
         match self.sink.write(lines) {
             Ok(()) => {
-                self.turns.with_label_values(&["written"]).inc_by(*count);
+                self.turns.with_label_values(&["written"]).inc_by(count);
                 self.failing = false;
             }
             Err(error) => {
-                self.turns.with_label_values(&["failed"]).inc_by(*count);
+                self.turns.with_label_values(&["failed"]).inc_by(count);
                 if !std::mem::replace(&mut self.failing, true) {
                     warn!(%error, "the capture cannot be written; turns are left out of it until it can");
                 }
             }
         }
-        lines.clear();
-        *count = 0;
     }
 
-    /// Adds the turn's line, unless it is too late for it.
-    fn line(&mut self, (arrived_us, _): Place, record: &Record, lines: &mut Vec<u8>) -> bool {
+    /// The turn's line, unless it is too late for it.
+    fn line(&mut self, (arrived_us, _): Place, record: &Record) -> Option<Line> {
         if arrived_us + TOLERANCE_US < self.last_us {
             self.turns.with_label_values(&["late"]).inc();
-            return false;
+            return None;
         }
         self.last_us = self.last_us.max(arrived_us);
-        let line = self.numbers.line(self.last_us as f64 / 1e6, record);
-        let start = lines.len();
-        if serde_json::to_writer(&mut *lines, &line).is_err() {
-            lines.truncate(start);
-            return false;
-        }
-        lines.push(b'\n');
-        true
+        Some(self.numbers.line(self.last_us as f64 / 1e6, record))
     }
 }
 

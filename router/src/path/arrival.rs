@@ -60,12 +60,15 @@ impl Arrival {
         let mut trail = Trail::default();
         if let Some(traces) = &app.traces {
             context.sampled |= context.parent.is_none() && traces.is_drawn(context.trace);
-            headers.insert(trace::PARENT, context.parent_of(context.span));
-            trail = traces.begin(context, &id);
+            // A trace that begins here has its `traceparent` already, unless workers are told that it is recorded.
+            if context.parent.is_some() || context.sampled {
+                headers.insert(trace::PARENT, context.parent_of(context.span));
+            }
+            trail = traces.begin(context, &id, at);
             request.extensions_mut().insert(trail.clone());
         }
-        let trace_id = TraceId::of(request.headers());
-        let trace_id = trace_id.as_ref().map_or("", TraceId::as_str);
+        let trace_id = TraceId::of_number(context.trace);
+        let trace_id = trace_id.as_str();
         let request_id = id.to_str().unwrap_or_default();
         let span = tracing::error_span!("request", trace_id, request_id);
         Self { id, at, trail, span }

@@ -145,12 +145,12 @@ impl Drop for Recording {
 }
 
 impl Story {
-    pub(super) fn new(context: Context, request_id: &HeaderValue) -> Self {
+    pub(super) fn new(context: Context, request_id: &HeaderValue, at: Instant) -> Self {
         Self {
             context,
             request_id: request_id.clone(),
             began: SystemTime::now(),
-            at: Instant::now(),
+            at,
             ended: None,
             method: http::Method::GET,
             endpoint: "none",
@@ -224,6 +224,20 @@ pub struct Going {
     trail: Trail,
     stage: Stage,
     since: Option<Instant>,
+}
+
+impl Going {
+    /// It is over, and another one begins at the same moment.
+    #[must_use]
+    pub fn then(mut self, stage: Stage) -> Self {
+        let trail = std::mem::take(&mut self.trail);
+        let since = self.since.take().map(|since| {
+            let until = Instant::now();
+            trail.passed(self.stage, since, until);
+            until
+        });
+        Self { trail, stage, since }
+    }
 }
 
 impl Drop for Going {

@@ -32,6 +32,12 @@ impl TraceId {
         digits.iter().all(u8::is_ascii_hexdigit).then_some(Self(digits))
     }
 
+    /// Of a trace.
+    #[must_use]
+    pub fn of_number(trace: u128) -> Self {
+        Self(hex(trace))
+    }
+
     /// The digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -134,9 +140,7 @@ impl Made {
     /// In 32 hexadecimal digits.
     #[must_use]
     pub fn hex(self) -> HeaderValue {
-        let mut text = [0; 32];
-        digits(&mut text, self.trace);
-        value(&text)
+        value(&hex(self.trace))
     }
 
     fn parent(self) -> HeaderValue {
@@ -147,18 +151,35 @@ impl Made {
 /// A `traceparent`. Two are written for each request that is traced.
 fn parent(trace: u128, span: u64, is_sampled: bool) -> HeaderValue {
     let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
-    digits(&mut text[3..35], trace);
-    digits(&mut text[36..52], span.into());
+    text[3..35].copy_from_slice(&hex(trace));
+    text[36..52].copy_from_slice(&hex_of_half(span));
     text[54] += u8::from(is_sampled);
     value(&text)
 }
 
-/// The last hexadecimal digits of a number, as many as there is room for.
-fn digits(text: &mut [u8], mut number: u128) {
-    for digit in text.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number & 15) as usize];
-        number >>= 4;
+/// A number's 32 hexadecimal digits.
+fn hex(number: u128) -> [u8; 32] {
+    let mut text = [0; 32];
+    let (high, low) = text.split_at_mut(16);
+    high.copy_from_slice(&hex_of_half((number >> 64) as u64));
+    low.copy_from_slice(&hex_of_half(number as u64));
+    text
+}
+
+/// A number's 16 hexadecimal digits, all of them at once: each half byte is moved to a byte of its own, and made a digit there.
+fn hex_of_half(number: u64) -> [u8; 16] {
+    const EACH: u128 = u128::MAX / 0xff;
+    let mut halves = u128::from(number);
+    for (shift, mask) in [
+        (32, u128::MAX / 0xffff_ffff_ffff_ffff * 0xffff_ffff),
+        (16, u128::MAX / 0xffff_ffff * 0xffff),
+        (8, u128::MAX / 0xffff * 0xff),
+        (4, EACH * 0xf),
+    ] {
+        halves = (halves | halves << shift) & mask;
     }
+    let is_letter = ((halves + EACH * 6) >> 4) & EACH;
+    (halves + EACH * u128::from(b'0') + is_letter * u128::from(b'a' - b'9' - 1)).to_be_bytes()
 }
 
 fn value(text: &[u8]) -> HeaderValue {
@@ -287,6 +308,16 @@ mod tests {
             (begun.trace, begun.parent, begun.asked),
             (made.trace, None, false)
         );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn digits_are_those_of_the_standard_library(number: u128) {
+            let expected = format!("{number:032x}");
+            proptest::prop_assert_eq!(hex(number), expected.as_bytes());
+            let id = TraceId::of_number(number);
+            proptest::prop_assert_eq!(id.as_str(), expected);
+        }
     }
 
     #[test]
