@@ -131,6 +131,7 @@ pub struct Flight {
     last: bool,
     /// What the worker was like when it was chosen.
     cost: PrefillCost,
+    overhead: Millis,
     wait: Millis,
     utilisation: f64,
     predicted_ttft: Millis,
@@ -212,6 +213,7 @@ impl Flight {
             expected: turn.expected,
             last: turn.last,
             cost: choice.view.cost,
+            overhead: choice.view.overhead,
             wait: choice.view.wait,
             utilisation: choice.view.utilisation,
             predicted_ttft: terms.predicted_ttft(),
@@ -406,11 +408,12 @@ impl Flight {
 
     /// A worker that has become slow shows it by its first tokens, long before an answer of it is complete. So one that
     /// took twice as long as the whole prompt would, had nothing of it been cached, is not kept until then: that it is
-    /// late does not depend on what the worker will say of its cache.
+    /// late does not depend on what the worker will say of its cache. What it takes beside its prefill is no part of that.
     fn teach_late(&mut self) {
         const LATE: f64 = 2.0;
         let all = self.cost.prefill(self.estimated, Tokens::ZERO);
-        let Some(took) = self.alone.filter(|took| took.0 > LATE * all.0) else {
+        let prefill = self.alone.map(|took| took.saturating_sub(self.overhead));
+        let Some(took) = prefill.filter(|took| took.0 > LATE * (all + self.overhead).0) else {
             return;
         };
         self.taught = true;
