@@ -190,14 +190,16 @@ impl<T: Object> Following<'_, T> {
         ];
         let lines = server.lines(&T::path(&server.namespace), &ask).await;
         let mut lines = lines.map_err(|error| refused(WATCH, error))?;
-        self.pause.reset();
         self.app.discovery.heard(Source::Kubernetes);
         let silence = Duration::from_secs(WATCH_S) + PATIENCE;
         // One that is silent for longer is dead, whatever the connection says: another one goes on where it ended.
         while let Ok(line) = timeout(silence, lines.next()).await {
             match line.map_err(|error| refused(WATCH, error))? {
                 Some(line) if line.is_empty() => {}
-                Some(line) => self.take(&line)?,
+                Some(line) => {
+                    self.take(&line)?;
+                    self.pause.reset();
+                }
                 None => break,
             }
         }

@@ -24,6 +24,9 @@ const BATCH: usize = 256;
 /// Share by which an objective must differ from the one that the worker was told.
 const NEWS: f64 = 0.05;
 
+/// How far ahead of this clock another replica's number may be: an hour.
+const MOST_AHEAD_US: u64 = 3_600_000_000;
+
 /// What is hinted. Each is idempotent, and says how much of the conversation's beginning it leaves alone or protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -130,17 +133,24 @@ impl State {
     /// Grows with each statement, and from router to router: a worker outlives the routers that speak to it, and of two
     /// that speak at once the one that spoke last counts. Microseconds since 1970, or one more than the last.
     fn next_epoch(&mut self) -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        self.epoch = (self.epoch + 1).max(now.map_or(0, |since| since.as_micros() as u64));
+        self.epoch = self.epoch.saturating_add(1).max(unix_us());
         self.epoch
     }
 }
 
+fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
 impl HintQueue {
-    /// Another replica has told the worker something under this number: what it is told from here comes after.
+    /// Another replica has told the worker something under this number: what it is told from here comes after. No clock is
+    /// believed that is further ahead than [`MOST_AHEAD_US`]: a worker that was once told such a number would hear nobody again.
     pub fn told_elsewhere(&self, epoch: u64) {
-        let mut state = self.state.lock();
-        state.epoch = state.epoch.max(epoch);
+        if epoch <= unix_us().saturating_add(MOST_AHEAD_US) {
+            let mut state = self.state.lock();
+            state.epoch = state.epoch.max(epoch);
+        }
     }
 
     /// Queues a hint, replacing one about the same conversation.
@@ -231,6 +241,20 @@ mod tests {
         assert_eq!(batch[1].kind, Kind::Moved { keep: ALL });
         assert!(batch[1].epoch > batch[0].epoch);
         assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn what_another_replica_has_told_comes_before_but_no_clock_that_is_far_ahead_is_believed() {
+        let queue = HintQueue::default();
+        let ahead = unix_us() + 1_000_000;
+        queue.told_elsewhere(ahead);
+        queue.push("a".into(), Kind::Ended { keep: ALL });
+        assert_eq!(queue.take()[0].epoch, ahead + 1);
+        for absurd in [u64::MAX, unix_us() + 2 * MOST_AHEAD_US] {
+            queue.told_elsewhere(absurd);
+        }
+        queue.push("b".into(), Kind::Ended { keep: ALL });
+        assert_eq!(queue.take()[0].epoch, ahead + 2);
     }
 
     #[test]
