@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use config::Overrides;
 use policy::fingerprint::{Chain, ChainBuilder};
@@ -258,9 +259,13 @@ async fn nobody_hears_itself_rubbish_or_a_worker_that_it_does_not_know() {
 #[tokio::test]
 async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
-    let ahead = u64::MAX / 2;
-    one.bus().hinted(&one.worker(0), ahead);
-    other.hears(&one.says().await);
+    let now_us = UNIX_EPOCH.elapsed().expect("a clock after 1970").as_micros() as u64;
+    let ahead = now_us + 60_000_000;
+    // No clock is two hours wrong: such a number would silence everybody else.
+    for number in [ahead, now_us + 7_200_000_000, u64::MAX] {
+        one.bus().hinted(&one.worker(0), number);
+        other.hears(&one.says().await);
+    }
     let hints = &other.worker(0).hints;
     hints.push(
         "a".into(),
