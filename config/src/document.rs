@@ -116,14 +116,7 @@ impl PolicyDocument {
         key: &str,
         classes: &[checked::Class],
     ) -> Result<policy::route::Settings, Problems> {
-        let settings = policy::route::Settings {
-            policy: self.policy,
-            weights: checked::weights(self.weights),
-            kappa_max: self.kappa_max,
-            cache_aware: checked::cache_aware(self.cache_aware),
-            classes: checked::overrides(&self.classes),
-            named: checked::overrides(&self.named),
-        };
+        let settings = self.settings_for_any_classes();
         let mut problems = Problems::default();
         for (path, what, hint) in checked::misnamed(&settings.classes, &settings.named, classes) {
             problems.push(Problem {
@@ -137,6 +130,19 @@ impl PolicyDocument {
             Ok(settings)
         } else {
             Err(problems)
+        }
+    }
+
+    /// As the choice takes it. An override for a class that there is not rests until there is.
+    #[must_use]
+    pub fn settings_for_any_classes(&self) -> policy::route::Settings {
+        policy::route::Settings {
+            policy: self.policy,
+            weights: checked::weights(self.weights),
+            kappa_max: self.kappa_max,
+            cache_aware: checked::cache_aware(self.cache_aware),
+            classes: checked::overrides(&self.classes),
+            named: checked::overrides(&self.named),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The running router: everything that requests share. What runs beside them is in `upkeep`.
 
+mod live_policy;
 mod members;
 
 use std::sync::Arc;
@@ -39,7 +40,7 @@ use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
-use crate::operator::revisions::{Change, Made, Revision, Revisions, Stale};
+use crate::operator::revisions::{Revision, Revisions};
 use crate::operator::{AuditError, Operator, tokens};
 use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
@@ -261,10 +262,7 @@ impl App {
     pub fn reconfigure(&self, config: &Config) -> Result<Reconfigured, ReloadError> {
         reload::stays_closed(self, config)?;
         self.tls.reload(config)?;
-        let policy = self.policy.configure(self.clock.now(), config.routing.settings());
-        if let Some((_, after)) = &policy {
-            self.policy_changed(after);
-        }
+        let policy = self.configure_policy(config.routing.settings());
         self.operator
             .tokens
             .store(Arc::new(tokens::Tokens::new(&config.admin)));
@@ -279,29 +277,6 @@ impl App {
             needs_restart: reload::needs_restart(&self.config, config),
             policy,
         })
-    }
-
-    /// Puts another policy in force, if `expected` is the revision that it changes or none is expected.
-    ///
-    /// # Errors
-    /// If another revision is in force.
-    pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
-        let made = self.policy.apply(self.clock.now(), change, expected)?;
-        self.policy_changed(&made.after);
-        Ok(made)
-    }
-
-    /// Puts an earlier policy in force again, if that is due. Returns what was in force and what is.
-    pub fn revert_policy(&self) -> Option<(Arc<Revision>, Arc<Revision>)> {
-        let changed = self.policy.revert(self.clock.now())?;
-        self.policy_changed(&changed.1);
-        Some(changed)
-    }
-
-    fn policy_changed(&self, now: &Revision) {
-        self.metrics.policy_changed(now.source.as_str());
-        let now = serde_json::to_value(now).unwrap_or_default();
-        self.operator.events.tell(Kind::Policy, "policy", now);
     }
 
     /// A worker may be given work by now, or may not any more.

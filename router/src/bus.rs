@@ -12,6 +12,8 @@
 //! | [`wire`] | the messages: binary, no text of anybody's |
 //! | [`peers`] | what is heard, held in the books |
 //! | [`link`] | the connection to NATS |
+//! | [`bucket`] | what all replicas have in common, in JetStream |
+//! | [`live_policy`] | the live policy, which stands there |
 //!
 //! # What may be lost
 //! NATS delivers at most once, and queues here are bounded. So every message has a number, and each second a replica says
@@ -21,7 +23,9 @@
 //! # Whose clock
 //! Nobody's: a message says how long ago things happened when it went out.
 
+pub mod bucket;
 pub mod link;
+pub mod live_policy;
 pub mod peers;
 mod speak;
 #[cfg(test)]
@@ -29,8 +33,8 @@ mod tests;
 pub mod turns;
 pub mod wire;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use policy::units::Millis;
@@ -39,6 +43,8 @@ use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::bucket::Bucket;
+use self::live_policy::{LivePolicy, LivePolicyState};
 use self::peers::{PeerState, Peers};
 use self::turns::Said;
 use crate::metrics::BusCounters;
@@ -65,6 +71,9 @@ pub struct Bus {
     next_turn: AtomicU64,
     /// Somebody should hear soon what is under way.
     roll_wanted: Notify,
+    /// What all replicas have in common, once there is a way to NATS.
+    bucket: OnceLock<Bucket>,
+    live_policy: LivePolicy,
     is_up: AtomicBool,
     link: Mutex<Link>,
 }
@@ -91,6 +100,8 @@ pub struct BusState {
     /// Why it is not there, as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The live policy.
+    pub policy: LivePolicyState,
     /// The other replicas that were heard of within seconds.
     pub peers: Vec<PeerState>,
 }
@@ -110,6 +121,8 @@ impl Bus {
             waiting: Mutex::new(Some(waiting)),
             next_turn: AtomicU64::new(0),
             roll_wanted: Notify::new(),
+            bucket: OnceLock::new(),
+            live_policy: LivePolicy::default(),
             is_up: AtomicBool::new(false),
             link: Mutex::new(Link::default()),
         }
@@ -158,6 +171,7 @@ impl Bus {
             connected: self.is_up(),
             since_s: (now - link.since.unwrap_or_default()).0 / 1e3,
             error: link.error,
+            policy: self.live_policy_state(),
             peers: self.peers.state(now),
         }
     }

@@ -15,6 +15,8 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::Reason;
 use crate::app::App;
+use crate::bus::bucket::BucketError;
+use crate::bus::live_policy::ChangeError;
 use crate::operator::revisions::{Change, Pending, Revision, Source, Stale};
 use crate::path::objective::OF_HEADER;
 
@@ -106,7 +108,7 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .body::<Put>()
         .carries("etag", TAG)
-        .fails(&[412, 428]),
+        .fails(&[412, 428, 503]),
         Operation::new::<History, _, _>(
             "policy.history",
             (Method::GET, "/admin/v1/policy/history"),
@@ -129,7 +131,7 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .body::<Rollback>()
         .carries("etag", TAG)
-        .fails(&[409, 412]),
+        .fails(&[409, 412, 503]),
     ]
 }
 
@@ -162,7 +164,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
         source: Source::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
     };
-    change_policy(app, change, expected)
+    change_policy(app, change, expected).await
 }
 
 /// A document as the choice takes it, where it fits the classes that there are.
@@ -196,15 +198,32 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
         source: Source::Rollback,
         revert_after: None,
     };
-    change_policy(app, change, Some(expected))
+    change_policy(app, change, Some(expected)).await
 }
 
-fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
-    let made = app.change_policy(change, expected).map_err(|Stale(revision)| {
+async fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
+    let stale = |revision| {
         Problem::precondition_failed(format!(
             "revision {revision} is in force by now: GET it, and look whether the change is still wanted"
         ))
-    })?;
+    };
+    let made = match &app.bus {
+        None => app
+            .change_policy(change, expected)
+            .map_err(|Stale(revision)| stale(revision))?,
+        Some(bus) => {
+            let made = bus.change_policy(app, &change, expected).await;
+            made.map_err(|error| match error {
+                ChangeError::Stale(revision) => stale(revision),
+                ChangeError::Unwritten(why @ BucketError::Long(_)) => {
+                    Problem::invalid_field("settings", why.to_string())
+                }
+                ChangeError::Gone(_) | ChangeError::Unread(_) | ChangeError::Unwritten(_) => {
+                    Problem::unavailable(error.to_string())
+                }
+            })?
+        }
+    };
     // As this change made it, whatever others have made of it since.
     Ok(shown(app, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
 }
@@ -221,14 +240,15 @@ fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Probl
             if tag == "*" {
                 return Ok(Some(None));
             }
-            if tag == app.policy.tag(now.revision) {
-                named = Some(Some(now.revision));
+            // One that another replica has made may not have been heard of here yet. 0 is never in force.
+            let number = app.policy.number(tag).filter(|number| *number >= now.revision);
+            let number = number.unwrap_or(0);
+            if number == now.revision || named != Some(now.revision) {
+                named = named.filter(|_| number != now.revision).max(Some(number));
             }
         }
-        // Tags that name another revision, or none at all: 0 is never in force.
-        named = named.or(Some(Some(0)));
     }
-    Ok(named)
+    Ok(named.map(Some))
 }
 
 async fn history(call: Call) -> Result<Reply, Problem> {

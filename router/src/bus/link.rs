@@ -13,6 +13,8 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use super::Bus;
+use super::bucket::Bucket;
+use super::live_policy;
 use super::speak::{Out, speak};
 use crate::app::App;
 use crate::tls;
@@ -80,7 +82,10 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
             }
         }
     };
+    // Nobody else sets it.
+    let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
     let mut tasks = JoinSet::new();
+    tasks.spawn(live_policy::follow(Arc::clone(&app), Arc::clone(&bus)));
     tasks.spawn(watch(Arc::clone(&app), Arc::clone(&bus), events));
     tasks.spawn(hear(Arc::clone(&app), Arc::clone(&bus), client.clone()));
     tasks.spawn(tidy(Arc::clone(&app), Arc::clone(&bus)));
@@ -146,6 +151,7 @@ async fn watch(app: Arc<App>, bus: Arc<Bus>, mut events: mpsc::Receiver<Event>) 
                     app.bus_changed(&bus);
                 }
                 bus.roll_wanted.notify_one();
+                bus.live_policy.wanted.notify_one();
             }
             Event::Disconnected | Event::Closed => {
                 if bus.set_up(now, false) {

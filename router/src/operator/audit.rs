@@ -41,7 +41,8 @@ pub struct Entry {
     pub at_unix_ms: u64,
     /// Who.
     pub who: Who,
-    /// What was asked for: the operation's name in the OpenAPI document, `config.reload` or `policy.revert`.
+    /// What was asked for: the operation's name in the OpenAPI document, `config.reload`, `policy.revert`, or `policy.adopt` for
+    /// a change of the policy that another replica has made.
     pub action: String,
     /// What of: a worker's name, or `policy`.
     pub target: String,

@@ -12,16 +12,23 @@
 //! Revisions are not kept over a restart, which begins with the configuration. So does a change of `[routing]` in the
 //! configuration: it is a revision like another, the latest. A reload that leaves `[routing]` as it was read last leaves
 //! the policy alone, whatever was changed live.
+//!
+//! Where replicas share their policy, its revisions are those of a bucket ([`shared`]).
+
+pub mod shared;
+
+pub use self::shared::Adopted;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use policy::route::Settings;
 use policy::units::Millis;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 /// Revisions that are remembered.
@@ -39,7 +46,7 @@ pub struct InForce {
 /// One policy that was or is in force.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Revision {
-    /// Its number since the start of the router; the first is 1.
+    /// Its number since the start of the router, or of the bucket that replicas have it in; the first is 1.
     pub revision: u64,
     /// The policy and all of its weights.
     #[schemars(with = "config::PolicyDocument")]
@@ -52,10 +59,13 @@ pub struct Revision {
     pub reason: Option<String>,
     /// How.
     pub source: Source,
+    /// By which replica, where several have their policy in common.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
 }
 
 /// How a revision came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The configuration that the router was started with.
@@ -99,6 +109,33 @@ pub struct Change {
     pub revert_after: Option<Millis>,
 }
 
+impl Change {
+    /// `[routing]` is another one.
+    fn configured(settings: Settings) -> Self {
+        Self {
+            settings,
+            by: "router".to_owned(),
+            reason: Some("[routing] of the configuration has changed".to_owned()),
+            source: Source::Reload,
+            revert_after: None,
+        }
+    }
+
+    /// The end of a change that was for a time.
+    fn back_to(earlier: &Revision) -> Self {
+        Self {
+            settings: earlier.settings.clone(),
+            by: "router".to_owned(),
+            reason: Some(format!(
+                "the change was for a time; back to revision {}",
+                earlier.revision
+            )),
+            source: Source::Revert,
+            revert_after: None,
+        }
+    }
+}
+
 /// A return that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pending {
@@ -130,8 +167,11 @@ pub struct Revisions {
     in_force: ArcSwap<InForce>,
     state: Mutex<State>,
     changed: Notify,
-    /// Tells the revisions of one process from those of another.
-    process: u32,
+    /// Tells the revisions of one process, or of one bucket, from those of another.
+    lineage: AtomicU32,
+    /// Whether they are those of a bucket.
+    is_shared: AtomicBool,
+    reconfigured: Notify,
 }
 
 #[derive(Debug)]
@@ -141,6 +181,8 @@ struct State {
     pending: Option<Pending>,
     /// `[routing]` as it was read last.
     configured: Settings,
+    /// Whether that is to be put in force where all replicas have it.
+    is_to_configure: bool,
 }
 
 impl State {
@@ -165,12 +207,14 @@ impl Revisions {
             by: "router".to_owned(),
             reason: None,
             source: Source::Start,
+            replica: None,
         };
         let seed = (since_unix_ms, std::process::id());
         let state = State {
             history: VecDeque::from([Arc::new(first)]),
             pending: None,
             configured: settings.clone(),
+            is_to_configure: false,
         };
         Self {
             in_force: ArcSwap::from_pointee(InForce {
@@ -179,7 +223,9 @@ impl Revisions {
             }),
             state: Mutex::new(state),
             changed: Notify::new(),
-            process: xxhash_rust::xxh3::xxh3_64(format!("{seed:?}").as_bytes()) as u32,
+            lineage: AtomicU32::new(xxhash_rust::xxh3::xxh3_64(format!("{seed:?}").as_bytes()) as u32),
+            is_shared: AtomicBool::new(false),
+            reconfigured: Notify::new(),
         }
     }
 
@@ -202,10 +248,25 @@ impl Revisions {
         self.state.lock().configured.clone()
     }
 
-    /// A revision's entity tag: no two revisions have the same, not even of two processes.
+    /// A revision's entity tag: no two revisions have the same, not even of two processes. Those of a bucket have the same on
+    /// each replica.
     #[must_use]
     pub fn tag(&self, revision: u64) -> String {
-        format!("\"{:08x}-{revision}\"", self.process)
+        format!("\"{:08x}-{revision}\"", self.lineage())
+    }
+
+    /// The number of the revision that an entity tag names, whether it is remembered or not yet heard of.
+    #[must_use]
+    pub fn number(&self, tag: &str) -> Option<u64> {
+        let (lineage, number) = tag.strip_prefix('"')?.strip_suffix('"')?.split_once('-')?;
+        let number = number.parse().ok()?;
+        (u32::from_str_radix(lineage, 16) == Ok(self.lineage()) && self.tag(number) == tag).then_some(number)
+    }
+
+    /// What tells these revisions from those of another process, or of another bucket.
+    #[must_use]
+    pub fn lineage(&self) -> u32 {
+        self.lineage.load(Ordering::Acquire)
     }
 
     /// Those that are remembered, newest first.
@@ -248,14 +309,7 @@ impl Revisions {
             return None;
         }
         state.configured = settings.clone();
-        let change = Change {
-            settings,
-            by: "router".to_owned(),
-            reason: Some("[routing] of the configuration has changed".to_owned()),
-            source: Source::Reload,
-            revert_after: None,
-        };
-        Some(self.push(&mut state, now, change))
+        Some(self.push(&mut state, now, Change::configured(settings)))
     }
 
     /// Goes back if that is due. Returns what was and is in force.
@@ -265,17 +319,7 @@ impl Revisions {
             Some(pending) if pending.due <= now => Arc::clone(&pending.to),
             _ => return None,
         };
-        let change = Change {
-            settings: to.settings.clone(),
-            by: "router".to_owned(),
-            reason: Some(format!(
-                "the change was for a time; back to revision {}",
-                to.revision
-            )),
-            source: Source::Revert,
-            revert_after: None,
-        };
-        Some(self.push(&mut state, now, change))
+        Some(self.push(&mut state, now, Change::back_to(&to)))
     }
 
     fn push(&self, state: &mut State, now: Millis, change: Change) -> (Arc<Revision>, Arc<Revision>) {
@@ -295,7 +339,13 @@ impl Revisions {
             by: change.by,
             reason: change.reason,
             source: change.source,
+            replica: None,
         });
+        self.enact(state, Arc::clone(&after));
+        (before, after)
+    }
+
+    fn enact(&self, state: &mut State, after: Arc<Revision>) {
         state.history.push_back(Arc::clone(&after));
         while state.history.len() > HISTORY {
             state.history.pop_front();
@@ -306,7 +356,6 @@ impl Revisions {
             settings: after.settings.clone(),
         }));
         self.changed.notify_one();
-        (before, after)
     }
 
     /// Waits until a return is due. Whatever changes meanwhile is taken into account.

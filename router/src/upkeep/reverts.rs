@@ -14,7 +14,11 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) async fn policy(app: Arc<App>) {
     loop {
         app.policy.revert_due(app.clock).await;
-        let Some((before, after)) = app.revert_policy() else {
+        let reverted = match &app.bus {
+            None => app.revert_policy(),
+            Some(bus) => bus.revert_policy(&app).await,
+        };
+        let Some((before, after)) = reverted else {
             continue;
         };
         let happened = Happened::by_router("policy.revert", &before, &after);

@@ -47,11 +47,18 @@ pub(super) fn policy(answer: &Value) -> String {
         text(answer, "by"),
         text(answer, "source"),
     );
+    let shared = answer["replica"].as_str();
+    if let Some(replica) = shared {
+        let _ = write!(out, ", replica {replica}, for all replicas");
+    }
     if let Some(reason) = answer["reason"].as_str() {
         let _ = write!(out, ": {reason}");
     }
     if answer["as_configured"] == false {
-        out.push_str("\nnot what the configuration says: a restart would undo it");
+        out.push_str(match shared {
+            None => "\nnot what the configuration says: a restart would undo it",
+            Some(_) => "\nnot what this replica's configuration says: a restart takes what all replicas have",
+        });
     }
     if let Some(seconds) = answer["reverts"]["in_s"].as_f64() {
         let to = &answer["reverts"]["to_revision"];

@@ -16,6 +16,7 @@ const STARTED_WITHIN: Duration = Duration::from_secs(20);
 pub(crate) struct Nats {
     pub(crate) address: SocketAddr,
     folder: TempDir,
+    has_jetstream: bool,
     process: Option<Child>,
 }
 
@@ -34,10 +35,16 @@ fn program() -> PathBuf {
 impl Nats {
     /// Starts a server with nothing in it.
     pub(crate) async fn start() -> Self {
+        Self::start_with(true).await
+    }
+
+    /// Starts a server with nothing in it, and with JetStream or without.
+    pub(crate) async fn start_with(has_jetstream: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut nats = Self {
             address: listener.local_addr().unwrap(),
             folder: tempfile::tempdir().unwrap(),
+            has_jetstream,
             process: None,
         };
         drop(listener);
@@ -49,7 +56,7 @@ impl Nats {
     pub(crate) async fn revive(&mut self) {
         let process = Command::new(program())
             .args(["--addr", "127.0.0.1", "--port", &self.address.port().to_string()])
-            .arg("--jetstream")
+            .args(self.has_jetstream.then_some("--jetstream"))
             .arg("--store_dir")
             .arg(self.folder.path())
             .stdin(Stdio::null())

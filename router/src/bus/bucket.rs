@@ -1,0 +1,218 @@
+//! The fleet's key-value bucket in JetStream: what all replicas have in common, written by compare-and-set.
+//!
+//! It is called as the fleet is, keeps the last revisions of each key on the server's disk, and is made by whoever comes
+//! first. Nothing of it is held here: each look asks the server, so that a bucket that was lost, or made anew, is noticed.
+//! It is read from whoever leads its stream and not from a copy, which may be behind: what was read is then the truth.
+
+use std::time::Duration;
+
+use async_nats::jetstream::context::{PublishErrorKind, RequestError, RequestErrorKind};
+use async_nats::jetstream::kv::Operation;
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{self, LastRawMessageError, LastRawMessageErrorKind};
+use async_nats::jetstream::{self, Context, ErrorCode};
+use async_nats::{Client, HeaderMap, HeaderValue, header};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+/// Revisions of each key that the bucket keeps: the most that a bucket can.
+pub const HISTORY: usize = 64;
+/// Longest value that is written.
+pub const LONGEST_BYTES: usize = 64 << 10;
+/// Most that all values together take on the server's disk.
+const MOST_BYTES: i64 = 64 << 20;
+/// For the bucket to answer.
+pub(super) const LIMIT: Duration = Duration::from_secs(2);
+/// What a value that was taken away is marked with.
+const OPERATION: &str = "KV-Operation";
+
+/// The bucket, wherever it is.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    client: Client,
+    name: String,
+}
+
+/// Why the bucket is of no use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BucketError {
+    /// The server is no JetStream server.
+    #[error("the NATS server has no JetStream (start it with --jetstream)")]
+    NoJetStream,
+    /// It does not answer as it should.
+    #[error("JetStream's bucket {0}: {1}")]
+    Trouble(String, String),
+    /// What should be written is longer than any value.
+    #[error("{0} bytes, and the bucket takes at most {LONGEST_BYTES}")]
+    Long(usize),
+}
+
+/// What stands under a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Its place in the bucket's order: what compare-and-set compares. 0: nothing ever stood there.
+    pub(super) sequence: u64,
+    /// The value, unless it was taken away.
+    pub(super) value: Option<Bytes>,
+}
+
+impl Bucket {
+    pub(super) fn new(client: Client, name: &str) -> Self {
+        Self {
+            client,
+            name: name.to_owned(),
+        }
+    }
+
+    /// Hears whenever somebody writes under a key: what is heard may be no news, or have been refused.
+    pub(super) async fn changes(&self, key: &str) -> Result<async_nats::Subscriber, BucketError> {
+        let heard = self.client.subscribe(self.subject(key)).await;
+        heard.map_err(|error| self.trouble(error))
+    }
+
+    /// What stands under a key now. The bucket is made if it is not there.
+    pub(super) async fn get(&self, key: &str) -> Result<Standing, BucketError> {
+        let context = self.context();
+        let stream = context.get_stream_no_info(self.stream()).await;
+        let stream = stream.map_err(|error| self.trouble(error))?;
+        let error = match stream.get_last_raw_message_by_subject(&self.subject(key)).await {
+            Ok(message) => return Ok(standing(message)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            LastRawMessageErrorKind::NoMessageFound => Ok(Standing::default()),
+            LastRawMessageErrorKind::JetStream(why) if why.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                self.make(&context).await?;
+                Ok(Standing::default())
+            }
+            _ if is_no_jetstream(&error) => Err(BucketError::NoJetStream),
+            _ => Err(self.trouble(error)),
+        }
+    }
+
+    /// All values that are remembered of a key, oldest first.
+    pub(super) async fn history(&self, key: &str) -> Result<Vec<Bytes>, BucketError> {
+        let all = async {
+            let store = self.context().get_key_value(&self.name).await;
+            let store = store.map_err(|error| self.trouble(error))?;
+            let entries = store.history(key).await;
+            let mut entries = entries.map_err(|error| self.trouble(error))?.take(HISTORY);
+            let mut values = Vec::new();
+            while let Some(entry) = entries.next().await {
+                let entry = entry.map_err(|error| self.trouble(error))?;
+                if entry.operation == Operation::Put {
+                    values.push(entry.value);
+                }
+            }
+            Ok(values)
+        };
+        let in_time = tokio::time::timeout(LIMIT, all).await;
+        in_time.unwrap_or_else(|_| Err(self.trouble("its history does not come")))
+    }
+
+    /// Writes under a key, over what stands there since `over`. Returns the value's place, or `None` where something else
+    /// stands by now.
+    pub(super) async fn put(&self, key: &str, value: Vec<u8>, over: u64) -> Result<Option<u64>, BucketError> {
+        if value.len() > LONGEST_BYTES {
+            return Err(BucketError::Long(value.len()));
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
+            HeaderValue::from(over),
+        );
+        let context = self.context();
+        let taken = async {
+            let sent = context.publish_with_headers(self.subject(key), headers, value.into());
+            sent.await?.await
+        };
+        match taken.await {
+            Ok(taken) => Ok(Some(taken.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(None),
+            Err(error) => Err(self.trouble(error)),
+        }
+    }
+
+    /// Makes the bucket, as the stream that it is: the library's own call asks for what servers before 2.10 do not know.
+    async fn make(&self, context: &Context) -> Result<(), BucketError> {
+        let made = context.create_stream(stream::Config {
+            name: self.stream(),
+            description: Some("what the replicas of a fleet of tailroute have in common".to_owned()),
+            subjects: vec![self.subject(">")],
+            max_messages_per_subject: HISTORY as i64,
+            // With its headers.
+            max_message_size: 2 * LONGEST_BYTES as i32,
+            max_bytes: MOST_BYTES,
+            discard: stream::DiscardPolicy::New,
+            allow_rollup: true,
+            deny_delete: true,
+            allow_direct: true,
+            num_replicas: 1,
+            ..stream::Config::default()
+        });
+        made.await.map_err(|error| self.trouble(error))?;
+        Ok(())
+    }
+
+    fn context(&self) -> Context {
+        let mut context = jetstream::new(self.client.clone());
+        context.set_timeout(LIMIT);
+        context
+    }
+
+    fn stream(&self) -> String {
+        format!("KV_{}", self.name)
+    }
+
+    fn subject(&self, key: &str) -> String {
+        format!("$KV.{}.{key}", self.name)
+    }
+
+    /// A value that is no such value.
+    pub(super) fn unreadable(&self, key: &str, why: &str) -> BucketError {
+        self.trouble(format!(
+            "what stands under {key} cannot be used ({why}); are all replicas of one version and one configuration? \
+             `nats kv del {} {key}` takes it away",
+            self.name
+        ))
+    }
+
+    /// It has not answered.
+    pub(super) fn is_late(&self) -> BucketError {
+        self.trouble("no answer in time")
+    }
+
+    /// There was one, and the server has no JetStream any more.
+    pub(super) fn is_lost(&self) -> BucketError {
+        self.trouble(BucketError::NoJetStream)
+    }
+
+    fn trouble(&self, error: impl std::fmt::Display) -> BucketError {
+        BucketError::Trouble(self.name.clone(), error.to_string())
+    }
+}
+
+fn standing(message: StreamMessage) -> Standing {
+    // Only what was taken away is marked by the tools; a value may be marked as one.
+    let is_gone = message
+        .headers
+        .get(OPERATION)
+        .is_some_and(|marked| marked.as_str() != "PUT");
+    Standing {
+        sequence: message.sequence,
+        value: (!is_gone).then_some(message.payload),
+    }
+}
+
+fn is_no_jetstream(error: &LastRawMessageError) -> bool {
+    if let LastRawMessageErrorKind::JetStream(why) = error.kind() {
+        let none = [
+            ErrorCode::JETSTREAM_NOT_ENABLED,
+            ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT,
+        ];
+        return none.contains(&why.error_code());
+    }
+    // Nobody at all hears what is asked of JetStream.
+    let request = std::error::Error::source(error).and_then(|why| why.downcast_ref::<RequestError>());
+    request.is_some_and(|why| why.kind() == RequestErrorKind::NoResponders)
+}

@@ -1,0 +1,146 @@
+//! A revision of the policy as it stands in the bucket: JSON, which people can read with NATS' own tools.
+
+use std::sync::Arc;
+
+use ::policy::route::Settings;
+use ::policy::units::Millis;
+use config::PolicyDocument;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::bus::Bus;
+use crate::bus::bucket::LONGEST_BYTES;
+use crate::operator::revisions::{Adopted, Change, Pending, Revision, Source};
+use crate::operator::unix_ms;
+
+/// A revision.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Document {
+    /// Of the bucket: no two have the same.
+    lineage: u32,
+    revision: u64,
+    settings: Value,
+    since_unix_ms: u64,
+    by: String,
+    replica: String,
+    reason: Option<String>,
+    source: Source,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revert: Option<Revert>,
+}
+
+/// The end of a change that is for a time.
+#[derive(Debug, Serialize, Deserialize)]
+struct Revert {
+    due_unix_ms: u64,
+    to_revision: u64,
+    to: Value,
+}
+
+impl Document {
+    /// What is in force here, for a bucket with nothing in it.
+    pub(super) fn first(app: &App, bus: &Bus) -> Self {
+        let (now, pending) = app.policy.now();
+        let change = Change {
+            settings: now.settings.clone(),
+            by: now.by.clone(),
+            reason: now.reason.clone(),
+            source: now.source,
+            revert_after: (pending.as_ref()).map(|pending| pending.due - app.clock.now()),
+        };
+        let mut document = Self::next(app, bus, &change, (&now, pending.as_ref()));
+        document.revision = now.revision;
+        if app.policy.is_shared() {
+            // The bucket was lost: what comes is another one's.
+            document.lineage = document.lineage.wrapping_add(1);
+        }
+        document
+    }
+
+    /// A change of what is in force.
+    pub(super) fn next(
+        app: &App,
+        bus: &Bus,
+        change: &Change,
+        (before, pending): (&Arc<Revision>, Option<&Pending>),
+    ) -> Self {
+        let now = unix_ms();
+        let lasting = pending.map_or(before, |pending| &pending.to);
+        Self {
+            lineage: app.policy.lineage(),
+            revision: before.revision + 1,
+            settings: value(&change.settings),
+            since_unix_ms: now,
+            by: change.by.clone(),
+            replica: bus.name.clone(),
+            reason: change.reason.clone(),
+            source: change.source,
+            revert: change.revert_after.map(|after| Revert {
+                due_unix_ms: now + after.0.max(0.0) as u64,
+                to_revision: lasting.revision,
+                to: value(&lasting.settings),
+            }),
+        }
+    }
+
+    /// As it goes over the wire.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What another replica wrote.
+    ///
+    /// # Errors
+    /// If it is no such document.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.len() > LONGEST_BYTES {
+            return Err(format!("{} bytes long", bytes.len()));
+        }
+        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    }
+
+    /// As it is put in force here.
+    ///
+    /// # Errors
+    /// If its settings are none.
+    pub(super) fn adopted(&self, app: &App) -> Result<Adopted, String> {
+        let revision = Revision {
+            revision: self.revision,
+            settings: settings(&self.settings)?,
+            since_unix_ms: self.since_unix_ms,
+            by: self.by.clone(),
+            reason: self.reason.clone(),
+            source: self.source,
+            replica: Some(self.replica.clone()),
+        };
+        let pending = self.revert.as_ref().map(|revert| {
+            let left_ms = revert.due_unix_ms as f64 - unix_ms() as f64;
+            let to = Revision {
+                revision: revert.to_revision,
+                settings: settings(&revert.to)?,
+                ..revision.clone()
+            };
+            Ok::<_, String>(Pending {
+                due: app.clock.now() + Millis(left_ms),
+                to: Arc::new(to),
+            })
+        });
+        Ok(Adopted {
+            lineage: self.lineage,
+            earlier: Vec::new(),
+            pending: pending.transpose()?,
+            revision,
+        })
+    }
+}
+
+fn value(settings: &Settings) -> Value {
+    serde_json::to_value(settings).unwrap_or_default()
+}
+
+/// Another replica's policy. Its classes were checked there; one that is not here rests until it is.
+fn settings(document: &Value) -> Result<Settings, String> {
+    let document: PolicyDocument = config::read_document(document).map_err(|error| error.to_string())?;
+    Ok(document.settings_for_any_classes())
+}

@@ -1,0 +1,210 @@
+//! Revisions that all replicas have in common: they are made in a bucket, and taken from there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use policy::route::Settings;
+use policy::units::Millis;
+
+use super::{Change, Pending, Revision, Revisions};
+
+/// What was found in a bucket.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    /// What tells that bucket's revisions from another's.
+    pub lineage: u32,
+    /// Those before it that the bucket remembers, oldest first: wanted of a bucket that is new here.
+    pub earlier: Vec<Revision>,
+    /// The one in force.
+    pub revision: Revision,
+    /// What it will be followed by.
+    pub pending: Option<Pending>,
+}
+
+impl Revisions {
+    /// Whether they are those of a bucket.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Acquire)
+    }
+
+    /// Whether they are those of this bucket.
+    #[must_use]
+    pub fn are_of(&self, lineage: u32) -> bool {
+        self.is_shared() && self.lineage() == lineage
+    }
+
+    /// A revision of a bucket is in force, if it is another one than is. Returns what was and is in force.
+    pub fn adopt(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
+        let mut state = self.state.lock();
+        let before = state.newest();
+        let number = adopted.revision.revision;
+        if !self.are_of(adopted.lineage) {
+            state.history = adopted.earlier.into_iter().map(Arc::new).collect();
+            self.lineage.store(adopted.lineage, Ordering::Release);
+            self.is_shared.store(true, Ordering::Release);
+        } else if number == before.revision {
+            return None;
+        }
+        // The bucket may have been brought back from an earlier day.
+        state.history.retain(|known| known.revision < number);
+        state.pending = adopted.pending;
+        let after = Arc::new(adopted.revision);
+        self.enact(&mut state, Arc::clone(&after));
+        Some((before, after))
+    }
+
+    /// The return that is due, as a change.
+    #[must_use]
+    pub fn due(&self, now: Millis) -> Option<Change> {
+        let state = self.state.lock();
+        let pending = state.pending.as_ref().filter(|pending| pending.due <= now)?;
+        Some(Change::back_to(&pending.to))
+    }
+
+    /// `[routing]` was read again: if it is not what was read last, all replicas are to have it.
+    pub fn configure_all(&self, settings: Settings) {
+        let mut state = self.state.lock();
+        if settings != state.configured {
+            state.configured = settings;
+            state.is_to_configure = true;
+            drop(state);
+            self.reconfigured.notify_one();
+        }
+    }
+
+    /// Waits until all replicas are to have what is configured here.
+    pub async fn is_reconfigured(&self) {
+        self.reconfigured.notified().await;
+    }
+
+    /// What is configured here, if all replicas are to have it and do not.
+    #[must_use]
+    pub fn to_configure(&self) -> Option<Change> {
+        let state = self.state.lock();
+        state
+            .is_to_configure
+            .then(|| Change::configured(state.configured.clone()))
+    }
+
+    /// All replicas have it.
+    pub fn configured_is_in_force(&self, settings: &Settings) {
+        let mut state = self.state.lock();
+        if state.configured == *settings {
+            state.is_to_configure = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Source;
+    use super::*;
+
+    const NOW: Millis = Millis(1000.0);
+
+    fn revision(number: u64, locality: f64) -> Revision {
+        let mut settings = Settings::default();
+        settings.weights.locality = locality;
+        Revision {
+            revision: number,
+            settings,
+            since_unix_ms: 0,
+            by: "a".to_owned(),
+            reason: None,
+            source: Source::Put,
+            replica: None,
+        }
+    }
+
+    fn adopted(lineage: u32, number: u64, locality: f64) -> Adopted {
+        Adopted {
+            lineage,
+            earlier: Vec::new(),
+            revision: revision(number, locality),
+            pending: None,
+        }
+    }
+
+    fn numbers(revisions: &Revisions) -> Vec<u64> {
+        let history = revisions.history();
+        history.iter().map(|revision| revision.revision).collect()
+    }
+
+    #[test]
+    fn a_buckets_revisions_take_the_place_of_this_processs_with_their_history() {
+        let revisions = Revisions::new(Settings::default());
+        let own = revisions.tag(1);
+        let first = Adopted {
+            earlier: vec![revision(1, 1.0), revision(2, 2.0)],
+            ..adopted(7, 3, 3.0)
+        };
+        let (_, after) = revisions.adopt(first).unwrap();
+        assert_eq!((after.revision, numbers(&revisions)), (3, vec![3, 2, 1]));
+        assert_eq!(revisions.load().settings.weights.locality, 3.0);
+        assert!(revisions.adopt(adopted(7, 3, 9.0)).is_none(), "no news");
+        assert_ne!(revisions.tag(1), own, "another lineage");
+        let (before, after) = revisions.adopt(adopted(7, 4, 4.0)).unwrap();
+        assert_eq!((before.revision, after.revision), (3, 4));
+    }
+
+    #[test]
+    fn a_tag_names_a_revision_that_was_not_heard_of_yet_but_none_of_another_bucket() {
+        let revisions = Revisions::new(Settings::default());
+        let own = revisions.tag(1);
+        revisions.adopt(adopted(7, 3, 3.0)).unwrap();
+        assert_eq!(revisions.number(&revisions.tag(4)), Some(4));
+        assert_eq!(revisions.number(&own), None);
+        for wrong in ["", "\"", "\"\"", "\"7-4\"", "00000007-4", "\"00000007-+4\""] {
+            assert_eq!(revisions.number(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn another_bucket_and_one_of_an_earlier_day_begin_anew() {
+        let revisions = Revisions::new(Settings::default());
+        revisions.adopt(adopted(7, 50, 5.0)).unwrap();
+        revisions.adopt(adopted(8, 2, 1.0)).unwrap();
+        assert_eq!(numbers(&revisions), [2]);
+        revisions.adopt(adopted(8, 3, 3.0)).unwrap();
+        revisions.adopt(adopted(8, 2, 2.0)).unwrap();
+        assert_eq!(numbers(&revisions), [2]);
+        assert_eq!(revisions.load().settings.weights.locality, 2.0);
+    }
+
+    #[test]
+    fn a_return_is_due_on_every_replica_that_knows_of_it() {
+        let revisions = Revisions::new(Settings::default());
+        let pending = Pending {
+            due: NOW + Millis(10.0),
+            to: Arc::new(revision(1, 1.0)),
+        };
+        let for_a_time = Adopted {
+            pending: Some(pending),
+            ..adopted(7, 2, 2.0)
+        };
+        revisions.adopt(for_a_time).unwrap();
+        assert!(revisions.due(NOW).is_none());
+        let due = revisions.due(NOW + Millis(10.0)).unwrap();
+        assert_eq!((due.settings.weights.locality, due.source), (1.0, Source::Revert));
+        revisions.adopt(adopted(7, 3, 1.0)).unwrap();
+        assert!(revisions.due(NOW + Millis(1e9)).is_none());
+    }
+
+    #[test]
+    fn a_changed_configuration_waits_until_all_have_it() {
+        let revisions = Revisions::new(Settings::default());
+        revisions.configure_all(Settings::default());
+        assert!(revisions.to_configure().is_none());
+        let other = revision(0, 4.0).settings;
+        revisions.configure_all(other.clone());
+        assert_eq!(revisions.to_configure().unwrap().settings, other);
+        revisions.configured_is_in_force(&Settings::default());
+        assert!(
+            revisions.to_configure().is_some(),
+            "it has changed again meanwhile"
+        );
+        revisions.configured_is_in_force(&other);
+        assert!(revisions.to_configure().is_none());
+    }
+}
