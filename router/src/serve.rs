@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use config::Config;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::handover::Predecessor;
@@ -27,9 +27,6 @@ use crate::app::App;
 
 /// How often a drain looks whether everything has ended.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
-
-/// For clients to use a connection once more, and learn that it ends.
-const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// For a worker to be ready before the process before this one is told to go.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -45,10 +42,8 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 enum Phase {
     /// Not at all.
     Serving,
-    /// No new connections; those that are used get to know from their next answer that they end.
+    /// No new connections; those that are open say that they end, and do when they are not used any more.
     Draining,
-    /// Those that are open end with what they have begun.
-    Closing,
     /// Every connection says so, where it can, and ends where it is.
     Cut,
 }
@@ -66,6 +61,7 @@ pub struct Server {
     admin: JoinHandle<()>,
     tasks: JoinSet<()>,
     replaced: Arc<Notify>,
+    is_replaced: AtomicBool,
 }
 
 impl Server {
@@ -106,12 +102,14 @@ impl Server {
             admin,
             tasks,
             replaced,
+            is_replaced: AtomicBool::new(false),
         })
     }
 
     /// Waits until another process has taken over the ports and serves. Never, if none can.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
+        self.is_replaced.store(true, Ordering::Release);
         // From here on the other process answers for both.
         self.admin.abort();
     }
@@ -133,10 +131,11 @@ impl Server {
         self.app.fleet.any_ready()
     }
 
-    /// Takes no new connections, lets requests in flight end, and cuts what is left at the drain limit. Returns how
-    /// many requests were cut.
+    /// Turns unready, waits for the drain delay, takes no new connections from then on, lets requests in flight end, and
+    /// cuts what is left at the drain limit. Returns how many requests were cut.
     pub async fn drain(self) -> usize {
         self.app.start_draining();
+        self.be_forgotten().await;
         let limit = self.app.live().limits.drain_timeout;
         info!(
             in_flight = self.app.in_flight(),
@@ -147,8 +146,6 @@ impl Server {
         let ended = async {
             // From then on nobody holds a receiver of the phase but connections.
             let _ = self.data.await;
-            idle_out(&self.phase).await;
-            self.phase.send_replace(Phase::Closing);
             self.phase.closed().await;
             // A connection may be gone before the last of what it held is.
             nothing_in_flight(&self.app).await;
@@ -175,19 +172,25 @@ impl Server {
         info!(cut, "stopped");
         cut
     }
+
+    /// Goes on serving while whoever sends clients here does not know yet that it should not: an address that a balancer
+    /// still has must not refuse. Every answer says already that its connection ends. Nothing to wait for where another
+    /// process has the port.
+    async fn be_forgotten(&self) {
+        let delay = self.app.live().limits.drain_delay;
+        if delay.is_zero() || self.is_replaced.load(Ordering::Acquire) {
+            return;
+        }
+        info!(
+            delay_s = delay.as_secs_f64(),
+            "not ready any more; connections are still taken"
+        );
+        tokio::time::sleep(delay).await;
+    }
 }
 
 async fn nothing_in_flight(app: &App) {
     while app.in_flight() > 0 {
-        tokio::time::sleep(DRAIN_STEP).await;
-    }
-}
-
-/// A connection that is closed while its client sends the next request loses that request. So those that are used get
-/// to know from an answer that they end, and only those that are not are closed.
-async fn idle_out(connections: &watch::Sender<Phase>) {
-    let until = Instant::now() + IDLE_GRACE;
-    while connections.receiver_count() > 0 && Instant::now() < until {
         tokio::time::sleep(DRAIN_STEP).await;
     }
 }

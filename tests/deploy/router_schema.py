@@ -16,7 +16,7 @@ CHARTS_OWN = {
     "Admin": ["listen", "tokens_file", "open_metrics"],
     "Admission": ["keys_file"],
     "Index": ["snapshot_path"],
-    "Limits": ["drain_timeout_s"],
+    "Limits": ["drain_delay_s", "drain_timeout_s"],
 }
 
 

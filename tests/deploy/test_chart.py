@@ -88,15 +88,17 @@ def test_the_charts_version_is_the_routers():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_stop_has_time_for_all_of_it(shape):
-    """The kubelet counts preStop, in a native sidecar the app's own end as well, and then sends SIGKILL."""
-    values = {"drain": {"preStopSeconds": 7, "timeoutSeconds": 400}}
+    """The kubelet counts from the pod's deletion, in a native sidecar the app's own end as well, and then sends SIGKILL."""
+    values = {"drain": {"delaySeconds": 7, "timeoutSeconds": 400}}
     if shape in SIDECARS:
         values["app"] = {"terminationSeconds": 60}
     documents = chart(shape, **values)
-    assert router(documents)["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+    # The router waits itself, and says meanwhile that connections end: a preStop would keep the signal from it.
+    assert "lifecycle" not in router(documents)
     before = 60 if shape == "native-sidecar" else 0
     assert pod(documents)["terminationGracePeriodSeconds"] == 7 + 400 + 15 + before
-    assert "drain_timeout_s = 400" in only(documents, "ConfigMap", "tailroute")["data"]["tailroute.toml"]
+    text = only(documents, "ConfigMap", "tailroute")["data"]["tailroute.toml"]
+    assert "drain_delay_s = 7\ndrain_timeout_s = 400\n" in text
 
 
 def test_a_plain_sidecar_does_not_shorten_the_apps_own_time():
@@ -282,6 +284,7 @@ REFUSED = [
     ("standalone", {"config": {"server": {"listen": "0.0.0.0:80"}}}, "'server' not allowed"),
     ("standalone", {"config": {"admin": {"tokens_file": "/t"}}}, "'/config/admin': additional properties 'tokens_file'"),
     ("standalone", {"config": {"limits": {"drain_timeout_s": 9}}}, "'/config/limits': additional properties 'drain_timeout_s'"),
+    ("standalone", {"config": {"limits": {"drain_delay_s": 9}}}, "'/config/limits': additional properties 'drain_delay_s'"),
     ("standalone", {"config": {"index": {"snapshot_path": "/s"}}}, "'/config/index': additional properties 'snapshot_path'"),
     ("standalone", {"ports": {"data": 80}}, "/ports/data"),
     ("standalone", {"ports": {"admin": 8080}}, "ports.admin: 8080 is the data port"),
@@ -296,7 +299,7 @@ REFUSED = [
     ("standalone", {"mounts": {"tls": {}}}, "/mounts/tls"),
     ("standalone", {"mounts": {"../etc": {"secret": "a"}}}, "'../etc'"),
     ("standalone", {"drain": {"timeout": 130}}, "'/drain': additional properties 'timeout'"),
-    ("standalone", {"drain": {"preStopSeconds": -1}}, "/drain/preStopSeconds"),
+    ("standalone", {"drain": {"delaySeconds": -1}}, "/drain/delaySeconds"),
     ("standalone", {"replicas": 2, "snapshot": {"existingClaim": "c"}}, "snapshot.existingClaim: one claim for several replicas"),
     ("standalone", {"stateSizeLimit": "1 GB"}, "/stateSizeLimit"),
     ("standalone", {"app": {"containers": [{"name": "a", "image": "b"}]}}, "app: only where shape is native-sidecar or plain-sidecar"),

@@ -29,6 +29,8 @@ pub struct Limits {
     pub max_connections: NonZeroUsize,
     /// Requests in flight.
     pub max_in_flight: NonZeroUsize,
+    /// For whoever sends clients here to learn that the router was told to stop, before its port closes; may be zero.
+    pub drain_delay: Duration,
     /// For requests in flight to end after the router was told to stop; may be zero.
     pub drain_timeout: Duration,
     /// Other workers to be tried.
@@ -49,6 +51,7 @@ pub(super) fn limits(written: &written::Limits, checker: &mut Checker<'_>) -> Li
         idle_timeout: checker.seconds("limits.idle_timeout_s", written.idle_timeout_s),
         max_connections: checker.bytes("limits.max_connections", written.max_connections.into()),
         max_in_flight: checker.bytes("limits.max_in_flight", written.max_in_flight.into()),
+        drain_delay: checker.seconds("limits.drain_delay_s", written.drain_delay_s),
         drain_timeout: checker.seconds("limits.drain_timeout_s", written.drain_timeout_s),
         retries: written.retries,
     }

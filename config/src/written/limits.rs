@@ -38,7 +38,11 @@ pub struct Limits {
     /// Requests in flight; beyond it new ones are answered 503.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_in_flight: u32,
-    /// Seconds that requests in flight are given to end when the router is told to stop.
+    /// Seconds that a router which was told to stop goes on taking connections, so that whoever sends clients here learns
+    /// that it is not ready any more before its port closes. 0: the port closes at once.
+    #[schemars(range(min = 0, max = 3_600))]
+    pub drain_delay_s: f64,
+    /// Seconds that requests in flight are given to end when the router is told to stop, `drain_delay_s` not counted.
     #[schemars(range(min = 0, max = 86_400))]
     pub drain_timeout_s: f64,
     /// Other workers that are tried when one fails before it can have started on the request.
@@ -59,6 +63,7 @@ impl Default for Limits {
             idle_timeout_s: 120.0,
             max_connections: 10_000,
             max_in_flight: 4_096,
+            drain_delay_s: 0.0,
             drain_timeout_s: 130.0,
             retries: 2,
         }

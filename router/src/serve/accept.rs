@@ -35,6 +35,8 @@ use crate::path::arrival::{self, Peer};
 
 /// Room above the configured header limit within which the answer to headers that are too large is the router's own.
 const HEADER_SLACK: usize = 256 * 1024;
+/// For a client to use a connection once more after an answer that did not say yet that it ends, at least.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time for a connection that is cut to say so.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 /// Rest after an accept that failed for want of file descriptors.
@@ -140,7 +142,7 @@ async fn serve(
         let (app, progress) = (Arc::clone(&app), Arc::clone(&progress));
         let answers = Arc::clone(&answers);
         service_fn(move |request: hyper::Request<Incoming>| {
-            progress.request_began();
+            progress.request_began(request.version());
             let (app, peer) = (Arc::clone(&app), Arc::clone(&peer));
             let (progress, answers) = (Arc::clone(&progress), Arc::clone(&answers));
             async move {
@@ -158,7 +160,13 @@ async fn serve(
         patience,
     );
     let io = TokioIo::new(Checked::new(socket, Arc::clone(&progress), max_head(&app)));
-    let events = Events::new(app.config.limits.header_timeout, phase, answers);
+    let events = Events::new(
+        app.config.limits.header_timeout,
+        // Whoever has so long to hear of the end by others has as long to hear of it here.
+        IDLE_GRACE.max(app.live().limits.drain_delay),
+        phase,
+        (answers, Arc::clone(&progress)),
+    );
     // Ends with the block, so that nothing of it is left when the socket is closed: a drain waits for connections, not
     // for clients that take their time to close.
     let ended = {
@@ -207,54 +215,116 @@ struct Events {
     phase: watch::Receiver<Phase>,
     seen: Phase,
     answers: Arc<Answers>,
+    progress: Arc<Progress>,
+    /// For how long the connection must not have been used before it may end.
+    unused_for: Duration,
+    /// While the router drains, and the connection does not know yet that it ends.
+    leaving: Option<Leaving>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// The time for the head of a first request is over.
     FirstIsDue,
-    /// The router is on its way out, and this far.
-    Phase(Phase),
+    /// The router drains, and the connection can end without losing a request.
+    MayEnd,
+    /// The router has to go.
+    Cut,
+}
+
+/// A connection of HTTP/1 that is closed while its client sends the next request loses that request. One that is used gets to
+/// know from an answer that it ends, but a stream that began before the drain has not said so, and its client may ask on
+/// as soon as it is over. So it is closed when neither a request nor an answer was on it for a while.
+#[derive(Debug)]
+struct Leaving {
+    /// When it is looked at next.
+    look: Pin<Box<Sleep>>,
+    was_sending: bool,
+}
+
+impl Leaving {
+    fn new(unused_for: Duration, was_sending: bool) -> Self {
+        Self {
+            look: Box::pin(tokio::time::sleep(unused_for)),
+            was_sending,
+        }
+    }
 }
 
 impl Events {
-    fn new(first_within: Duration, phase: watch::Receiver<Phase>, answers: Arc<Answers>) -> Self {
+    fn new(
+        first_within: Duration,
+        unused_for: Duration,
+        phase: watch::Receiver<Phase>,
+        (answers, progress): (Arc<Answers>, Arc<Progress>),
+    ) -> Self {
         Self {
             first: Some(Box::pin(tokio::time::sleep(first_within))),
             phase,
-            // As long as it goes on, a connection has nothing to do.
-            seen: Phase::Draining,
+            seen: Phase::Serving,
             answers,
+            progress,
+            unused_for,
+            leaving: None,
         }
     }
 
     /// The next one. Answers that are stuck are given up meanwhile.
     async fn next(&mut self) -> Event {
-        let Self {
-            first,
-            phase,
-            seen,
-            answers,
-        } = self;
-        let first_is_due = async {
-            match first.as_mut() {
-                Some(timer) => timer.await,
-                None => std::future::pending().await,
+        loop {
+            let first_is_due = when(self.first.as_mut());
+            let look = when(self.leaving.as_mut().map(|leaving| &mut leaving.look));
+            let seen = self.seen;
+            tokio::select! {
+                biased;
+                now = self.phase.wait_for(|phase| *phase > seen) => {
+                    // A server that is gone without a word takes its connections along.
+                    self.seen = now.map_or(Phase::Cut, |now| *now);
+                    if self.seen == Phase::Cut {
+                        return Event::Cut;
+                    }
+                    self.progress.was_used();
+                    self.leaving = Some(Leaving::new(self.unused_for, self.answers.are_any()));
+                }
+                () = first_is_due => {
+                    self.first = None;
+                    return Event::FirstIsDue;
+                }
+                () = look => {}
+                never = self.answers.watch() => match never {},
             }
-        };
-        tokio::select! {
-            biased;
-            now = phase.wait_for(|phase| *phase > *seen) => {
-                // A server that is gone without a word takes its connections along.
-                *seen = now.map_or(Phase::Cut, |now| *now);
-                Event::Phase(*seen)
+            if self.may_end() {
+                self.leaving = None;
+                return Event::MayEnd;
             }
-            () = first_is_due => {
-                *first = None;
-                Event::FirstIsDue
-            }
-            never = answers.watch() => match never {},
         }
+    }
+
+    /// Whether a connection that is leaving may end; looked at again if not. HTTP/2 has a word for it that loses nothing.
+    fn may_end(&mut self) -> bool {
+        let Some(leaving) = &mut self.leaving else {
+            return false;
+        };
+        if self.progress.is_http2() {
+            return true;
+        }
+        if !leaving.look.is_elapsed() {
+            return false;
+        }
+        let is_sending = self.answers.are_any();
+        if !self.progress.was_used() && !is_sending && !leaving.was_sending {
+            return true;
+        }
+        *leaving = Leaving::new(self.unused_for, is_sending);
+        false
+    }
+}
+
+/// Ends with this timer; never without one.
+async fn when(timer: Option<&mut Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -272,13 +342,13 @@ where
             event = rarely(events.next()) => match event {
                 Event::FirstIsDue if progress.any_request() => {}
                 Event::FirstIsDue => return Ended::TimedOut,
-                Event::Phase(Phase::Cut) => {
+                Event::Cut => {
                     // Streams end with an event that says why, and then break off; a client that does not read does not
                     // learn. Whatever is still answered after that is dropped here, and its request to the worker with it.
                     let _ = tokio::time::timeout(LAST_WORDS, connection).await;
                     return Ended::Cut;
                 }
-                Event::Phase(_) => connection.as_mut().graceful_shutdown(),
+                Event::MayEnd => connection.as_mut().graceful_shutdown(),
             },
         }
     }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -35,18 +36,34 @@ const WASTE_BYTES: usize = 16 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     requests: AtomicBool,
+    used: AtomicBool,
+    http2: AtomicBool,
     unanswered: AtomicBool,
     upgraded: AtomicBool,
 }
 
 impl Progress {
-    pub(super) fn request_began(&self) {
+    pub(super) fn request_began(&self, version: Version) {
         self.requests.store(true, Ordering::Relaxed);
+        self.used.store(true, Ordering::Relaxed);
+        if version == Version::HTTP_2 {
+            self.http2.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether any request was read to the end of its head.
     pub(super) fn any_request(&self) -> bool {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request began since this was asked last.
+    pub(super) fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether it is known to speak HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
     }
 
     /// The connection speaks another protocol from here on.

@@ -104,6 +104,12 @@ impl Answers {
         })
     }
 
+    /// Whether any is being sent.
+    pub(super) fn are_any(&self) -> bool {
+        let sending = self.sending.lock();
+        sending.answers.iter().any(|answer| answer.strong_count() > 0)
+    }
+
     /// Gives up those that are stuck, for ever. An answer that flows is looked at once in the time that it may be stuck, and
     /// not oftener: there are many of them.
     pub(super) async fn watch(&self) -> Infallible {

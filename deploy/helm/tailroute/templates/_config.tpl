@@ -9,6 +9,7 @@
 {{- $_ := set $all.admin "listen" (printf "%s:%d" .Values.bindAddress (int .Values.ports.admin)) }}
 {{- $_ := set $all.admin "tokens_file" "/etc/tailroute/tokens/tokens.toml" }}
 {{- $_ := set $all.admin "open_metrics" .Values.admin.openMetrics }}
+{{- $_ := set $all.limits "drain_delay_s" .Values.drain.delaySeconds }}
 {{- $_ := set $all.limits "drain_timeout_s" .Values.drain.timeoutSeconds }}
 {{- if .Values.apiKeys.existingSecret }}
 {{- $_ := set $all.admission "keys_file" "/etc/tailroute/keys/keys.toml" }}

@@ -106,13 +106,7 @@ seccompProfile:
     periodSeconds: {{ .Values.probes.readinessPeriodSeconds }}
     timeoutSeconds: 5
     failureThreshold: 2
-  {{- if .Values.drain.preStopSeconds }}
-  # The port closes with the signal, so that comes when nobody is sent here any more.
-  lifecycle:
-    preStop:
-      sleep:
-        seconds: {{ .Values.drain.preStopSeconds }}
-  {{- end }}
+  # No preStop: the router itself goes on taking connections for limits.drain_delay_s, and tells those it has that they end.
   resources:
     {{- toYaml .Values.resources | nindent 4 }}
   securityContext:
@@ -128,7 +122,7 @@ Long enough for all of a stop: being forgotten, draining, and 15 s for what foll
 snapshot). A native sidecar is told to stop when the app is gone, so the app's time comes on top; a plain one at the same time.
 */}}
 {{- define "tailroute.graceSeconds" -}}
-{{- $own := add .Values.drain.preStopSeconds (ceil .Values.drain.timeoutSeconds) 15 }}
+{{- $own := add .Values.drain.delaySeconds (ceil .Values.drain.timeoutSeconds) 15 }}
 {{- if eq .Values.shape "native-sidecar" }}
 {{- add $own .Values.app.terminationSeconds }}
 {{- else if eq .Values.shape "plain-sidecar" }}

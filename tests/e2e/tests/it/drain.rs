@@ -55,6 +55,30 @@ async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
 }
 
 #[tokio::test]
+async fn whoever_still_sends_clients_to_a_router_that_is_told_to_stop_has_the_delay_to_learn_it() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.limits.drain_delay = Duration::from_secs(3);
+    })
+    .await;
+    let (address, admin) = (fleet.address(), fleet.router.admin_address);
+    let body = ask("hello", json!({})).to_string();
+    let lasting = client::H2::connect(address).await;
+    let draining = tokio::spawn(fleet.router.drain());
+    within(async {
+        while client::call(admin, "GET", "/readyz", &[], "").await.status != 503 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let answer = client::call(address, "POST", CHAT, &[], body.clone()).await;
+    assert_eq!(answer.status, 200, "a new connection is taken");
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(lasting.post(CHAT, body).await.status(), 200);
+    refuses(address).await;
+    assert_eq!(within(draining).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn idle_connections_do_not_hold_a_drain_up() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.drain_timeout = Duration::from_secs(3600);
@@ -95,6 +119,37 @@ async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last
         answer.headers.get("connection").map(String::as_str),
         Some("close")
     );
+    assert!(wire.closes().await);
+    assert_eq!(within(draining).await.unwrap(), 0);
+}
+
+/// Its head went out before there was anything to tell, and its client may ask on in the moment when it ends.
+#[tokio::test]
+async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_request_which_is_the_last() {
+    let mut upstream = Upstream::start().await;
+    let router = route(&[upstream.address], |_| {}).await;
+    let address = router.address;
+    let ask = |extra| {
+        let body = ask("hello", extra).to_string();
+        let length = format!("content-length: {}", body.len());
+        request(&format!("POST {CHAT}"), &[&length], &body)
+    };
+    let mut wire = Wire::connect(address).await;
+    wire.write(&ask(json!({ "stream": true }))).await;
+    let mut stream = upstream.next().await;
+    stream.begin_events().await;
+    wire.read_past(b"\r\n\r\n").await;
+    let draining = tokio::spawn(router.drain());
+    refuses(address).await;
+    // Longer than a connection that is not used is left open.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    stream.chunk(b"data: [DONE]\n\n").await;
+    stream.end().await;
+    wire.read_past(b"0\r\n\r\n").await;
+    wire.write(&ask(json!({}))).await;
+    upstream.next().await.answer("200 OK", "{}").await;
+    let answer = wire.answer().await.expect("it was taken");
+    assert_eq!(answer.headers["connection"], "close");
     assert!(wire.closes().await);
     assert_eq!(within(draining).await.unwrap(), 0);
 }

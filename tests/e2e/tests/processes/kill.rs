@@ -14,8 +14,8 @@ use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::talk::{ask, words};
 use tokio::task::JoinSet;
 
-use super::child::{Child, free_address, metrics};
 use super::{is_strict, quantile, setting};
+use tailroute_e2e::child::{Child, free_address, metrics};
 
 const WORKERS: usize = 4;
 const CLIENTS: usize = 24;

@@ -1,6 +1,6 @@
 //! The router and its workers as processes of their own: what only shows when one of them is killed, or runs for long.
 //!
-//! Each process is this test's own program, started again to play one part ([`child`]): so there is nothing to be built
+//! Each process is this test's own program, started again to play one part ([`tailroute_e2e::child`]): so there is nothing to be built
 //! first, and the router is the `tailroute` command line itself.
 //!
 //! | scenario | at length |
@@ -16,7 +16,6 @@
     reason = "tests and their helpers, whose reports go to standard output"
 )]
 
-mod child;
 mod kill;
 mod soak;
 
@@ -49,5 +48,5 @@ fn quantile(times: &mut [f64], p: f64) -> f64 {
 #[test]
 #[ignore = "a part that the other tests start as a process of its own"]
 fn part() {
-    child::play();
+    tailroute_e2e::child::play();
 }

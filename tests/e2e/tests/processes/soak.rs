@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::replies::{body, reference, timeless};
 use tokio::task::JoinSet;
 
-use super::child::{Child, Usage, free_address, metrics};
 use super::setting;
+use tailroute_e2e::child::{Child, Usage, free_address, metrics};
 
 const ENGINES: usize = 4;
 /// Milliseconds between tokens.
@@ -43,34 +43,6 @@ struct Soak {
     references: BTreeMap<(u64, u64), String>,
     tally: Tally,
     stop: AtomicBool,
-}
-
-fn body(reply: u64, question: u64) -> String {
-    ask(
-        &words(question, question as usize),
-        json!({ "stream": true, "max_tokens": reply }),
-    )
-    .to_string()
-}
-
-/// A reply without its name and the time when it was made.
-fn timeless(reply: &[u8], id: &str) -> String {
-    let text = String::from_utf8_lossy(reply).replace(&format!("chatcmpl-{id}"), "ID");
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text.as_str();
-    while let Some(at) = rest.find("\"created\":") {
-        let (head, tail) = rest.split_at(at + "\"created\":".len());
-        out.push_str(head);
-        rest = tail.trim_start_matches(|char: char| char.is_ascii_digit());
-    }
-    out + rest
-}
-
-async fn reference(engine: SocketAddr, reply: u64, question: u64) -> String {
-    let id = [("x-request-id", "reference")];
-    let answer = client::call(engine, "POST", CHAT, &id, body(reply, question)).await;
-    assert!(answer.clean && answer.status == 200);
-    timeless(&answer.body, "reference")
 }
 
 /// One stream: read to its end, or left on the way.

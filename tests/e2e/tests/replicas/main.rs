@@ -6,11 +6,15 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "tests and their helpers"
+    clippy::print_stdout,
+    reason = "tests and their helpers, whose reports go to standard output"
 )]
 
 mod live_policy;
 mod nats;
+mod rolling;
+mod service;
+mod streams;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -256,4 +260,11 @@ async fn a_router_that_is_gone_counts_no_longer_within_seconds() {
     })
     .await;
     assert!(gone.elapsed() < CONVERGED_WITHIN, "{:?}", gone.elapsed());
+}
+
+/// The processes' part; of no use by itself.
+#[test]
+#[ignore = "a part that the rolling restart starts as a process of its own"]
+fn part() {
+    tailroute_e2e::child::play();
 }

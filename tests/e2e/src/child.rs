@@ -1,4 +1,6 @@
 //! Processes: this program, started again to play an engine or a router.
+//!
+//! A test's program that starts them has an ignored test called `part`, which does nothing but [`play`].
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener};
@@ -6,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sim_engine::{Engine, EngineConfig};
-use tailroute_e2e::client;
-use tailroute_e2e::metrics::Page;
+
+use crate::client;
+use crate::metrics::Page;
 
 /// Names the part that a process plays.
 const PART: &str = "TAILROUTE_TEST_PART";
@@ -18,10 +21,10 @@ const STARTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A process. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Child {
+pub struct Child {
     process: std::process::Child,
     /// Where it listens.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Drop for Child {
@@ -45,7 +48,10 @@ impl Child {
     }
 
     /// An engine in fast mode, or one that computes, with this many milliseconds a token.
-    pub(crate) async fn engine(address: SocketAddr, fast: bool, token_ms: f64) -> Self {
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn engine(address: SocketAddr, fast: bool, token_ms: f64) -> Self {
         let arguments = [address.to_string(), fast.to_string(), token_ms.to_string()];
         let child = Self::start("engine", address, &arguments);
         child.answers("/health").await;
@@ -58,7 +64,10 @@ impl Child {
     }
 
     /// `tailroute serve` with this configuration file.
-    pub(crate) async fn router(address: SocketAddr, admin: SocketAddr, config: &std::path::Path) -> Self {
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn router(address: SocketAddr, admin: SocketAddr, config: &std::path::Path) -> Self {
         let arguments = [
             "serve".to_owned(),
             "--config".to_owned(),
@@ -72,6 +81,30 @@ impl Child {
         let admin = Self::answers_at(admin, "/readyz").await;
         assert!(admin, "the router is not ready");
         child
+    }
+
+    /// Sends it a signal, such as `TERM`.
+    ///
+    /// # Panics
+    /// If it cannot be sent.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([format!("-{name}"), self.process.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success(), "{self:?} is gone");
+    }
+
+    /// Waits until it has ended by itself, and returns whether it says that all is well.
+    ///
+    /// # Panics
+    /// If the kernel does not tell.
+    pub async fn ends(&mut self) -> bool {
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.success();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     async fn answers(&self, path: &str) {
@@ -93,19 +126,22 @@ impl Child {
     }
 
     /// Kills it as `kill -9` does, and waits until it is gone.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
     /// Its number.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.process.id()
     }
 
     /// What the kernel says of it.
-    pub(crate) fn usage(&self) -> Usage {
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn usage(&self) -> Usage {
         let of = |what: &str| format!("/proc/{}/{what}", self.process.id());
         let status = std::fs::read_to_string(of("status")).unwrap();
         let field = |name: &str| {
@@ -122,29 +158,41 @@ impl Child {
 
 /// What a process holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Usage {
-    pub(crate) rss_kib: u64,
-    pub(crate) threads: u64,
-    pub(crate) fds: usize,
+pub struct Usage {
+    /// Resident memory.
+    pub rss_kib: u64,
+    /// Threads.
+    pub threads: u64,
+    /// Open files and sockets.
+    pub fds: usize,
 }
 
 /// A port that is free now. Somebody else may take it before it is used; nobody does on purpose.
-pub(crate) fn free_address() -> SocketAddr {
+///
+/// # Panics
+/// If there is none.
+pub fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
 /// A router's metrics page.
-pub(crate) async fn metrics(admin: SocketAddr) -> Page {
+///
+/// # Panics
+/// If there is none.
+pub async fn metrics(admin: SocketAddr) -> Page {
     Page::read(client::admin(admin, "GET", "/metrics", &[], None).await.text())
 }
 
 /// Plays the part that this process was started for, if any.
+///
+/// # Panics
+/// If it does not end well.
 #[expect(
     clippy::disallowed_methods,
     reason = "a part whose test is gone has nothing left to drain"
 )]
-pub(crate) fn play() {
+pub fn play() {
     let Ok(part) = std::env::var(PART) else { return };
     let arguments = std::env::var(ARGUMENTS).unwrap();
     let arguments: Vec<String> = arguments.lines().map(str::to_owned).collect();
@@ -157,7 +205,8 @@ pub(crate) fn play() {
         "engine" => play_engine(&arguments),
         "router" => {
             let arguments = std::iter::once("tailroute".to_owned()).chain(arguments);
-            tailroute::cli::run(arguments.map(Into::into));
+            let ended = tailroute::cli::run(arguments.map(Into::into));
+            assert_eq!(ended, std::process::ExitCode::SUCCESS);
         }
         other => panic!("no part is called {other}"),
     }
