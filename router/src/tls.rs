@@ -62,6 +62,11 @@ pub enum TlsError {
     /// There are none for the collector.
     #[error("this machine has no root certificates for an https collector; set traces.ca_file")]
     NoRootsForTraces,
+    /// There are none for the API server.
+    #[error(
+        "this machine has no root certificates for an https API server; set discovery.kubernetes.ca_file"
+    )]
+    NoRootsForKubernetes,
     /// There are none for NATS.
     #[error("this machine has no root certificates for a NATS server with TLS; set fleet.ca_file")]
     NoRootsForNats,
@@ -237,12 +242,12 @@ pub fn towards_collector(
     })
 }
 
-/// Connects to a server of this url: where it is `https`, its certificate has to lead to a root of this file, or to the
+/// Connects to an API server of this url: where it is `https`, its certificate has to lead to a root of this file, or to the
 /// machine's.
 ///
 /// # Errors
 /// If the roots cannot be read, or the machine has none.
-pub fn towards(
+pub fn towards_kubernetes(
     mut http: HttpConnector,
     url: &Uri,
     ca: Option<&Path>,
@@ -252,7 +257,7 @@ pub fn towards(
     let is_encrypted = url.scheme_str() == Some("https");
     let roots = match ca.filter(|_| is_encrypted) {
         Some(path) => roots(path)?,
-        None if is_encrypted => machine_roots()?,
+        None if is_encrypted => machine_roots().map_err(|_| TlsError::NoRootsForKubernetes)?,
         None => RootCertStore::empty(),
     };
     Ok(Connector {

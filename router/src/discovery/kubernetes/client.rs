@@ -98,7 +98,7 @@ impl Server {
         };
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
-        let connector = tls::towards(http, &url, ca.as_deref(), CONNECT);
+        let connector = tls::towards_kubernetes(http, &url, ca.as_deref(), CONNECT);
         let connector = connector.map_err(|error| reload::chain(&error))?;
         Ok(Self {
             client: Client::builder(TokioExecutor::new()).build(connector),

@@ -16,11 +16,14 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use rustls::ServerConfig;
 use serde_json::{Value, json};
 use tailroute_e2e::wait::until;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,7 @@ struct State {
     forbidden: BTreeSet<&'static str>,
     asked: Vec<Asked>,
     page: usize,
+    token: Option<String>,
 }
 
 struct Shared {
@@ -73,6 +77,15 @@ impl Api {
     }
 
     pub(crate) async fn at(address: SocketAddr) -> Self {
+        Self::with(address, None).await
+    }
+
+    /// One that speaks TLS as this says.
+    pub(crate) async fn encrypted(address: SocketAddr, tls: ServerConfig) -> Self {
+        Self::with(address, Some(TlsAcceptor::from(Arc::new(tls)))).await
+    }
+
+    async fn with(address: SocketAddr, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
@@ -84,12 +97,24 @@ impl Api {
             changed: watch::Sender::new(()),
             cuts: watch::Sender::new(0),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        let accepting = tokio::spawn(accept(listener, tls, Arc::clone(&shared)));
         Self {
             address,
             shared,
             accepting,
         }
+    }
+
+    /// From now on, who does not show this token is answered 401.
+    pub(crate) fn ask_for(&self, token: &str) {
+        self.shared.state.lock().token = Some(format!("Bearer {token}"));
+    }
+
+    /// Closes the port and every connection. Another one may have the address then.
+    pub(crate) async fn leave(mut self) -> SocketAddr {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
+        self.address
     }
 
     /// The configuration of a router that watches this server.
@@ -190,19 +215,30 @@ impl Api {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept().await {
-        let shared = Arc::clone(&shared);
+        let (shared, tls) = (Arc::clone(&shared), tls.clone());
         tokio::spawn(async move {
-            let service = service_fn(|request| {
-                let answer = answer(&shared, &request);
-                async move { Ok::<_, Infallible>(answer) }
-            });
-            let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            match tls {
+                None => serve(stream, shared).await,
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        serve(stream, shared).await;
+                    }
+                }
+            }
         });
     }
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: Arc<Shared>) {
+    let service = service_fn(|request| {
+        let answer = answer(&shared, &request);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let _ = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 type Body = BoxBody<Bytes, io::Error>;
@@ -219,6 +255,11 @@ fn answer(shared: &Arc<Shared>, request: &Request<Incoming>) -> Response<Body> {
         version: of("resourceVersion"),
         goes_on: !of("continue").is_empty(),
     });
+    let shown = request.headers().get(http::header::AUTHORIZATION);
+    let shown = shown.map(|token| token.to_str().unwrap());
+    if state.token.is_some() && state.token.as_deref() != shown {
+        return status(401, "Unauthorized", "Unauthorized");
+    }
     if state.forbidden.contains(verb) {
         let message = format!("User \"system:serviceaccount:inference:tailroute\" cannot {verb} resource");
         return status(403, "Forbidden", &message);

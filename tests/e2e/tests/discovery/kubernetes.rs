@@ -14,10 +14,10 @@ use super::{Finding, engine, slow};
 
 /// Within this, an endpoint that is not ready gets nothing new.
 const LIMIT: Duration = Duration::from_millis(200);
-const SERVICES: &str = "services = [\"vllm\"]";
+pub(crate) const SERVICES: &str = "services = [\"vllm\"]";
 
 /// A slice with one endpoint: the engine that listens there, as a pod of this name.
-fn slice(pod: &str, at: SocketAddr, conditions: Value) -> Value {
+pub(crate) fn slice(pod: &str, at: SocketAddr, conditions: Value) -> Value {
     json!({
         "metadata": { "name": format!("slice-{pod}"), "labels": { "kubernetes.io/service-name": "vllm" } },
         "addressType": "IPv4",
@@ -26,7 +26,7 @@ fn slice(pod: &str, at: SocketAddr, conditions: Value) -> Value {
     })
 }
 
-fn ready() -> Value {
+pub(crate) fn ready() -> Value {
     json!({ "ready": true, "serving": true, "terminating": false })
 }
 

@@ -10,6 +10,7 @@
 mod api;
 mod dns;
 mod file;
+mod identity;
 mod kubernetes;
 
 use std::collections::BTreeMap;

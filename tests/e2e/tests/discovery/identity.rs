@@ -1,0 +1,191 @@
+//! Who an API server is, by its certificate, and who the router is there, by its token. Both are files that a kubelet
+//! renews while the router runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use sim_engine::Engine;
+use tailroute_e2e::fleet::quick;
+use tailroute_e2e::wait::within;
+use tempfile::TempDir;
+
+use super::api::Api;
+use super::kubernetes::{SERVICES, ready, slice};
+use super::{Finding, engine};
+
+/// A cluster's own authority.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(params, key);
+        Self { pem, issuer }
+    }
+
+    /// What a server of this name or address speaks TLS with.
+    fn certify(&self, name: &str) -> ServerConfig {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .unwrap()
+    }
+}
+
+/// A cluster: an API server, an engine that it names, and what a pod of it is given.
+struct Cluster {
+    authority: Authority,
+    api: Api,
+    engine: Engine,
+    folder: TempDir,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let (authority, engine) = (Authority::new(), engine(quick()).await);
+        let api = Api::encrypted("127.0.0.1:0".parse().unwrap(), authority.certify("127.0.0.1")).await;
+        api.put(slice("a", engine.addr(), ready()));
+        api.ask_for("first");
+        let cluster = Self {
+            authority,
+            api,
+            engine,
+            folder: tempfile::tempdir().unwrap(),
+        };
+        cluster.give("ca.crt", &cluster.authority.pem);
+        cluster.give("token", "first\n");
+        cluster
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// A file of the pod, whole at once, as a kubelet writes it.
+    fn give(&self, file: &str, text: &str) {
+        let new = self.path("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.path(file)).unwrap();
+    }
+
+    /// The router in that pod.
+    async fn router(&self) -> Finding {
+        let config = self.api.config(SERVICES).replace("http://", "https://");
+        let path = |file: &str| self.path(file).display().to_string();
+        Finding::start(&format!(
+            "{config}token_file = {:?}\nca_file = {:?}\n",
+            path("token"),
+            path("ca.crt")
+        ))
+        .await
+    }
+}
+
+/// Waits until the source fails for a reason that has this in it.
+async fn until_failing_for(finding: &Finding, why: &str) {
+    within(async { while !finding.until_failing().await.contains(why) {} }).await;
+}
+
+/// What was known is still there, and answers.
+async fn knows_a(finding: &Finding) {
+    assert_eq!(finding.names(), ["a"]);
+    assert_eq!(finding.chat().await.status, 200);
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_leads_to_the_pods_root_is_listened_to() {
+    let cluster = Cluster::start().await;
+    let finding = cluster.router().await;
+    finding.until_ready(&["a"]).await;
+    knows_a(&finding).await;
+    assert!(finding.source().await["failure"].is_null());
+}
+
+#[tokio::test]
+async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_away() {
+    let mut cluster = Cluster::start().await;
+    let finding = cluster.router().await;
+    finding.until_ready(&["a"]).await;
+    let stranger = Authority::new();
+    let address = cluster.api.leave().await;
+    cluster.api = Api::encrypted(address, stranger.certify("127.0.0.1")).await;
+    cluster.api.ask_for("first");
+    until_failing_for(&finding, "invalid peer certificate").await;
+    assert_eq!(cluster.api.asked(), [], "it was shown no token");
+    knows_a(&finding).await;
+    // The cluster has a new authority, and the pod is given its root.
+    let late = engine(quick()).await;
+    cluster.api.put(slice("a", cluster.engine.addr(), ready()));
+    cluster.api.put(slice("late", late.addr(), ready()));
+    cluster.api.forget();
+    cluster.give("ca.crt", &stranger.pem);
+    finding.until_heard_again().await;
+    finding.until_ready(&["a", "late"]).await;
+}
+
+#[tokio::test]
+async fn a_server_of_another_name_is_a_stranger_whoever_signed_for_it() {
+    let mut cluster = Cluster::start().await;
+    let other = cluster.authority.certify("kubernetes.default.svc");
+    let address = cluster.api.leave().await;
+    cluster.api = Api::encrypted(address, other).await;
+    let finding = cluster.router().await;
+    until_failing_for(&finding, "certificate not valid for name").await;
+    assert_eq!(cluster.api.asked(), []);
+}
+
+#[tokio::test]
+async fn a_token_that_is_renewed_is_shown_from_then_on() {
+    let cluster = Cluster::start().await;
+    let finding = cluster.router().await;
+    finding.until_ready(&["a"]).await;
+    cluster.api.until_more("watch", 0).await;
+    cluster.give("token", "second\n");
+    cluster.api.ask_for("second");
+    cluster.api.cut();
+    cluster.api.until_more("watch", 1).await;
+    let late = engine(quick()).await;
+    cluster.api.put(slice("late", late.addr(), ready()));
+    finding.until_ready(&["late"]).await;
+    let failures = finding
+        .metrics()
+        .await
+        .sum("tailroute_discovery_failures_total", &[]);
+    assert_eq!(failures, 0.0, "the old one was not shown again");
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_taken_is_named_and_takes_no_worker_away() {
+    let cluster = Cluster::start().await;
+    let finding = cluster.router().await;
+    finding.until_ready(&["a"]).await;
+    cluster.api.until_more("watch", 0).await;
+    cluster.api.ask_for("second");
+    cluster.api.cut();
+    until_failing_for(&finding, "the API server does not take the router's token").await;
+    knows_a(&finding).await;
+    cluster.give("token", "\n");
+    until_failing_for(&finding, "token holds no token").await;
+    std::fs::remove_file(cluster.path("token")).unwrap();
+    until_failing_for(&finding, "token cannot be read").await;
+    knows_a(&finding).await;
+    cluster.give("token", "second");
+    finding.until_heard_again().await;
+    knows_a(&finding).await;
+}
