@@ -38,11 +38,13 @@ metadata:
   name: gateway
 spec:
   selector:
-    matchLabels: {app: gateway}
+    matchLabels: {app.kubernetes.io/name: gateway, app.kubernetes.io/instance: {{ .Release.Name }}}
   template:
     metadata:
       labels:
-        app: gateway
+        app.kubernetes.io/name: gateway
+        app.kubernetes.io/instance: {{ .Release.Name }}
+        app.kubernetes.io/component: gateway
         {{- include "tailroute.podLabels" .Subcharts.tailroute | nindent 8 }}
       annotations:
         {{- include "tailroute.podAnnotations" .Subcharts.tailroute | nindent 8 }}
@@ -58,27 +60,75 @@ spec:
 """
 
 
-def test_the_routers_parts_go_into_the_pod_of_another_chart(tmp_path):
+APPS_LABELS = {"app.kubernetes.io/name": "gateway", "app.kubernetes.io/instance": "tailroute", "app.kubernetes.io/component": "gateway"}
+
+
+@pytest.fixture
+def apps_chart(tmp_path):
+    """What a chart renders that has this one as a dependency, with `values` for it."""
     (tmp_path / "templates").mkdir()
     (tmp_path / "charts").mkdir()
     (tmp_path / "charts" / "tailroute").symlink_to(CHART)
     (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: gateway\nversion: 1.0.0\n")
     (tmp_path / "templates" / "deployment.yaml").write_text(APPS_OWN)
-    values = yaml.safe_load(values_of("native-sidecar").read_text()) | {"app": {"existing": True}}
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"tailroute": values}))
-    documents = objects(helm("template", "tailroute", tmp_path, "--namespace", NAMESPACE))
 
-    alone = chart("native-sidecar")
+    def rendered(**values):
+        own = yaml.safe_load(values_of("native-sidecar").read_text()) | {"app": {"existing": True}} | values
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump({"tailroute": own}))
+        return objects(helm("template", "tailroute", tmp_path, "--namespace", NAMESPACE))
+
+    return rendered
+
+
+def test_the_routers_parts_go_into_the_pod_of_another_chart(apps_chart):
+    documents, alone = apps_chart(), chart("native-sidecar")
     assert router(documents) == router(alone)
     assert pod(documents)["volumes"] == pod(alone)["volumes"]
     assert pod(documents)["terminationGracePeriodSeconds"] == pod(alone)["terminationGracePeriodSeconds"]
     template, of_alone = (only(some, "Deployment")["spec"]["template"]["metadata"] for some in (documents, alone))
-    assert of_alone["labels"].items() <= template["labels"].items()
     assert template["annotations"].items() <= of_alone["annotations"].items()
     kinds = [one["kind"] for one in documents]
-    # Two budgets for one pod would keep it from ever being evicted.
-    assert "PodDisruptionBudget" not in kinds
-    assert {"ConfigMap", "Secret", "Service", "ServiceAccount"} <= set(kinds)
+    # Two budgets for one pod would keep it from ever being evicted, and the service account is the app's.
+    assert not {"PodDisruptionBudget", "ServiceAccount"} & set(kinds)
+    assert {"ConfigMap", "Secret", "Service"} <= set(kinds)
+
+
+def test_the_pod_of_another_chart_keeps_its_own_labels_and_is_found_by_one_of_the_routers(apps_chart):
+    documents = apps_chart(monitoring={"kind": "PodMonitor"})
+    labels = only(documents, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert labels == APPS_LABELS | {"tailroute.io/router": "tailroute"}
+    monitor = only(documents, "PodMonitor")["spec"]
+    assert only(documents, "Service", "tailroute-admin")["spec"]["selector"] == {"tailroute.io/router": "tailroute"}
+    assert monitor["selector"]["matchLabels"] == {"tailroute.io/router": "tailroute"}
+    # The alert that a router is gone goes by the job's name.
+    assert "tailroute" in labels[monitor["jobLabel"]]
+
+
+def test_the_role_is_bound_to_the_service_account_of_the_other_charts_pod(apps_chart):
+    watching = yaml.safe_load(values_of("native-sidecar").read_text())["config"] | {"discovery": {"kubernetes": {"services": ["vllm"]}}}
+    documents = apps_chart(config=watching, serviceAccount={"name": "gateway"})
+    binding = only(documents, "RoleBinding")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gateway", "namespace": NAMESPACE}]
+    assert only(documents, "Role")["rules"][0]["resources"] == ["endpointslices"]
+    assert "ServiceAccount" not in {one["kind"] for one in documents}
+    with pytest.raises(Refused) as refused:
+        apps_chart(config=watching)
+    assert "serviceAccount.name: missing; with app.existing" in str(refused.value)
+    assert "Role" not in {one["kind"] for one in apps_chart(config=watching, rbac={"create": False})}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_who_writes_to_a_claim_is_in_a_group_that_may(shape):
+    """A claim is root's, and the router is nobody."""
+    claim = {"snapshot": {"existingClaim": "state"}}
+    documents = chart(shape, **claim)
+    volume = next(one for one in pod(documents)["volumes"] if one["name"] == "tailroute-state")
+    assert volume["persistentVolumeClaim"] == {"claimName": "state"}
+    assert pod(documents)["securityContext"]["fsGroup"] == 65532
+    if shape in SIDECARS:
+        assert "securityContext" not in pod(chart(shape)), "the rest of it is the app's"
+        apps = chart(shape, **claim, app={"podSecurityContext": {"fsGroup": 2000, "runAsNonRoot": True}})
+        assert pod(apps)["securityContext"] == {"fsGroup": 2000, "runAsNonRoot": True}
 
 
 def test_the_charts_version_is_the_routers():

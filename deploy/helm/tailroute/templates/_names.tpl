@@ -19,10 +19,17 @@ app.kubernetes.io/name: {{ include "tailroute.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* What a pod with the router in it is found by: of an app's own Deployment as well (app.existing). */}}
+{{/*
+What a pod with the router in it is found by. The pod of another chart (app.existing) goes by labels of its own, so there it
+is one that nobody else has.
+*/}}
 {{- define "tailroute.podLabels" -}}
+{{- if .Values.app.existing -}}
+tailroute.io/router: {{ include "tailroute.fullname" . }}
+{{- else -}}
 {{ include "tailroute.selector" . }}
 app.kubernetes.io/component: router
+{{- end }}
 {{- end }}
 
 {{- define "tailroute.labels" -}}
@@ -32,8 +39,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{/* Whose service account the pod has: another chart's pod (app.existing) has that chart's. */}}
+{{- define "tailroute.createsServiceAccount" -}}
+{{- if and .Values.serviceAccount.create (not .Values.app.existing) }}yes{{ end }}
+{{- end }}
+
 {{- define "tailroute.serviceAccount" -}}
-{{- if .Values.serviceAccount.create }}
+{{- if include "tailroute.createsServiceAccount" . }}
 {{- default (include "tailroute.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
 {{- default "default" .Values.serviceAccount.name }}
@@ -67,6 +79,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.app.existing }}
 {{- if .Values.app.containers }}
 {{- fail "app.containers: with app.existing the Deployment is another chart's, and so are its containers" }}
+{{- end }}
+{{- if and .Values.rbac.create (include "tailroute.watched" .) (not .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.name: missing; with app.existing the pod has another chart's service account, which config.discovery.kubernetes needs a Role for: name it, or set rbac.create to false" }}
 {{- end }}
 {{- else if not .Values.app.containers }}
 {{- fail (printf "app.containers: missing; shape %s puts the router beside your app, so give its containers" .Values.shape) }}

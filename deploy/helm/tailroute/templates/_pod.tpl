@@ -10,6 +10,15 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{/*
+The pod's, in a sidecar: the app's own. A claim is root's, and the router is nobody, so it needs a group that may write there;
+any will do, since every container of the pod is in it. A folder of the node's (emptyDir) may be written by everybody.
+*/}}
+{{- define "tailroute.sidecarSecurityContext" -}}
+{{- $group := ternary (dict "fsGroup" 65532) dict (and .Values.snapshot.enabled (ne .Values.snapshot.existingClaim "")) }}
+{{- mergeOverwrite $group (deepCopy .Values.app.podSecurityContext) | toJson }}
+{{- end }}
+
 {{/* Folders, never single files: a file that is mounted by itself does not follow its ConfigMap or Secret. */}}
 {{- define "tailroute.configMounts" -}}
 - name: tailroute-config
