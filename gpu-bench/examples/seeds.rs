@@ -22,6 +22,7 @@ const TRUTH: PrefillCost = PrefillCost {
     alpha_ms_per_token: 0.08,
     beta_ms: 15.0,
     gamma_ms_per_token2: 8e-6,
+    floor_ms: 0.0,
 };
 const SPEED: f64 = 200.0;
 const GRID: &str =

@@ -50,6 +50,9 @@ pub fn text(calibration: &Calibration) -> String {
         toml_number(cost.beta_ms),
         toml_number(cost.gamma_ms_per_token2),
     );
+    if let Some(floor) = fit.floor {
+        let _ = write!(out, "\n  floor_ms = {}", toml_number(floor.ms));
+    }
     if let Some(line) = roofline(calibration) {
         let _ = write!(out, "\n\n  {line}");
     }

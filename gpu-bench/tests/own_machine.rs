@@ -78,6 +78,7 @@ fn what_was_measured_here_becomes_a_calibration_like_any() {
         alpha_ms_per_token: 0.02,
         beta_ms: 5.0,
         gamma_ms_per_token2: 4e-6,
+        floor_ms: 0.0,
     };
     let cost = written.fit.cost;
     let near = |is: f64, should: f64| (is / should - 1.0).abs() < 0.01;

@@ -17,6 +17,7 @@ const TRUTH: PrefillCost = PrefillCost {
     alpha_ms_per_token: 0.08,
     beta_ms: 15.0,
     gamma_ms_per_token2: 8e-6,
+    floor_ms: 0.0,
 };
 
 #[derive(clap::Parser)]
@@ -107,6 +108,7 @@ async fn by_its_own_clock_the_cost_of_a_simulated_worker_is_found() {
         alpha_ms_per_token: 0.03,
         beta_ms: 6.0,
         gamma_ms_per_token2: 4e-6,
+        floor_ms: 0.0,
     };
     let engine = engine(truth, |_| ()).await;
     // On a machine that does other things a measurement may be off: one of several has to be right.

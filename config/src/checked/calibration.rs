@@ -23,6 +23,13 @@ struct Calibration {
 #[derive(Deserialize)]
 struct Fit {
     cost: PrefillCost,
+    /// What short prompts all take, where there is such a time.
+    floor: Option<Floor>,
+}
+
+#[derive(Deserialize)]
+struct Floor {
+    ms: f64,
 }
 
 /// Why a calibration is of no use.
@@ -41,11 +48,11 @@ pub(super) enum CalibrationError {
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version { path: PathBuf, found: u32 },
     /// What it says cannot be.
-    #[error("{} has no usable cost: alpha must be above 0, beta and gamma at least 0", path.display())]
+    #[error("{} has no usable cost: alpha must be above 0, beta, gamma and the floor at least 0", path.display())]
     Unphysical { path: PathBuf },
 }
 
-/// Reads α, β, γ.
+/// Reads α, β, γ and the floor.
 pub(super) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
     let unreadable = |source| CalibrationError::Unreadable {
         path: path.to_owned(),
@@ -67,10 +74,13 @@ pub(super) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
             found: version,
         });
     }
-    let cost = fit.cost;
+    let cost = PrefillCost {
+        floor_ms: fit.floor.map_or(0.0, |floor| floor.ms),
+        ..fit.cost
+    };
     let sane = |value: f64| value.is_finite() && value >= 0.0;
     let physical = sane(cost.alpha_ms_per_token) && cost.alpha_ms_per_token > 0.0;
-    if !(physical && sane(cost.beta_ms) && sane(cost.gamma_ms_per_token2)) {
+    if !(physical && sane(cost.beta_ms) && sane(cost.gamma_ms_per_token2) && sane(cost.floor_ms)) {
         return Err(CalibrationError::Unphysical {
             path: path.to_owned(),
         });

@@ -201,25 +201,27 @@ pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Optio
     None
 }
 
-/// α, β, γ, and whether anybody said what they are.
+/// α, β, γ and the floor, and whether anybody said what they are.
 fn cost(
     written: &written::Worker,
     path: &impl Fn(&str) -> String,
     checker: &mut Checker<'_>,
 ) -> (PrefillCost, bool) {
-    let keys = ["alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2"];
+    let keys = ["alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2", "floor_ms"];
     let in_words = keys.map(path).iter().any(|key| checker.is_written(key));
     let cost = PrefillCost {
         alpha_ms_per_token: written.alpha_ms_per_token,
         beta_ms: written.beta_ms,
         gamma_ms_per_token2: written.gamma_ms_per_token2,
+        floor_ms: written.floor_ms,
     };
     if written.calibration.is_empty() {
         return (cost, in_words);
     }
     if in_words {
         let what =
-            "stands beside alpha_ms_per_token, beta_ms or gamma_ms_per_token2, which it replaces".to_owned();
+            "stands beside alpha_ms_per_token, beta_ms, gamma_ms_per_token2 or floor_ms, which it replaces"
+                .to_owned();
         checker.report(
             &path("calibration"),
             what,

@@ -83,7 +83,7 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             "[discovery.worker]\nurl = \"http://a\"\n[discovery.dns]\nsrv = [\"a\"]\n",
             &[
-                "t.toml:2:1: discovery.worker.url: unknown key; known here: alpha_ms_per_token, api_key_file, beta_ms, block_size_tokens, cache_policy, calibration, capacity_tokens, dialect, gamma_ms_per_token2, kv_events, models, priority, ranks",
+                "t.toml:2:1: discovery.worker.url: unknown key; known here: alpha_ms_per_token, api_key_file, beta_ms, block_size_tokens, cache_policy, calibration, capacity_tokens, dialect, floor_ms, gamma_ms_per_token2, kv_events, models, priority, ranks",
             ],
         ),
         (

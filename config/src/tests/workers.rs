@@ -25,7 +25,7 @@ fn a_calibration_file_is_where_a_worker_begins() {
         r#"{"alpha_ms_per_token":0.0,"beta_ms":7.5,"gamma_ms_per_token2":0.0}"#,
     ));
     assert!(
-        told[0].ends_with("alpha must be above 0, beta and gamma at least 0"),
+        told[0].ends_with("alpha must be above 0, beta, gamma and the floor at least 0"),
         "{told:?}"
     );
     let told = complaints(with(r#"{"alpha_ms_per_token":0.1}"#));

@@ -24,7 +24,10 @@ pub struct Worker {
     /// γ: milliseconds per uncached token and token of context: the attention's share, which grows with history.
     #[schemars(range(min = 0, max = 1e6))]
     pub gamma_ms_per_token2: f64,
-    /// File that `gpu-bench worker URL` wrote: α, β and γ as measured, in place of the three above. Relative to where the
+    /// Milliseconds that a prompt takes at the least, however short: on a GPU, reading the weights once. 0: none.
+    #[schemars(range(min = 0, max = 1e9))]
+    pub floor_ms: f64,
+    /// File that `gpu-bench worker URL` wrote: α, β, γ and the floor as measured, in place of the four above. Relative to where the
     /// router is started. Empty: none.
     pub calibration: String,
     /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size.
@@ -63,6 +66,7 @@ impl Default for Worker {
             alpha_ms_per_token: 0.1,
             beta_ms: 20.0,
             gamma_ms_per_token2: 0.0,
+            floor_ms: 0.0,
             calibration: String::new(),
             capacity_tokens: 500_000,
             block_size_tokens: 16,

@@ -92,6 +92,7 @@ pub async fn push(router: &str, to: &ToArgs, calibration: &Calibration) -> anyho
         "alpha_ms_per_token": cost.alpha_ms_per_token,
         "beta_ms": cost.beta_ms,
         "gamma_ms_per_token2": cost.gamma_ms_per_token2,
+        "floor_ms": fit.floor.map_or(0.0, |floor| floor.ms),
         "model": calibration.model,
         "measured_at_unix_s": calibration.measured_at_unix_s,
         "r_squared": fit.r_squared.clamp(0.0, 1.0),

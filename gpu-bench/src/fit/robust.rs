@@ -40,6 +40,7 @@ impl Robust {
             alpha_ms_per_token,
             beta_ms,
             gamma_ms_per_token2,
+            floor_ms: 0.0,
         }
     }
 

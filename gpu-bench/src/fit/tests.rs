@@ -12,6 +12,7 @@ const COST: PrefillCost = PrefillCost {
     alpha_ms_per_token: 0.08,
     beta_ms: 15.0,
     gamma_ms_per_token2: 4e-6,
+    floor_ms: 0.0,
 };
 const CACHED: [u64; 4] = [0, 1024, 4096, 16_384];
 const UNCACHED: [u64; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
@@ -160,6 +161,7 @@ fn a_floor_is_found_and_the_line_is_that_of_longer_prompts() {
         alpha_ms_per_token: 0.11,
         beta_ms: 1.0,
         gamma_ms_per_token2: 1e-7,
+        floor_ms: 0.0,
     };
     // As measured on an accelerator: 22 ms below 192 tokens.
     let samples = measured(4, |h, u| noise.around(of(cost)(h, u).max(22.0)));

@@ -13,6 +13,9 @@
 //! - *Physics*: α, β and γ are not negative. Where one comes out so, the others are what they would be given that it is
 //!   zero: `θ − P·eᵢ·θᵢ/Pᵢᵢ`, the conditional mean. (Merely reporting it as zero misses the answers by what it was.) Where
 //!   α is not positive yet the prior's is used.
+//! - *The floor* is where it was measured or written, and follows what answers on it take: a prompt whose line lies below it says
+//!   nothing of the line. (On a GPU most turns of a warm conversation are such; learned from, they would lie the line flat.) One
+//!   that takes far longer than the floor is taken for a change of the line.
 //! - *Fading*: a worker believed slow is sent nothing, so nothing shows that it has recovered. What was learned and is
 //!   not renewed goes back towards where it began ([`LearnedCost::fade`]), so that it is tried again.
 //!
@@ -32,6 +35,10 @@ const CHANGE: i32 = 8;
 const WOUND: f64 = 1.0;
 /// Covariance of a prior that somebody measured, and after a change.
 const MEASURED: f64 = 10.0;
+/// Times the floor that an answer on it takes at the most.
+const ON_FLOOR: f64 = 1.5;
+/// Answers that the floor remembers.
+const FLOOR_MEMORY: f64 = 50.0;
 /// Of a guess, which the first answers may well overturn.
 const GUESSED: f64 = 100.0;
 /// Scales: thousand tokens, and ten million token pairs.
@@ -80,6 +87,8 @@ pub struct LearnedCost {
     theta: [f64; 3],
     covariance: [[f64; 3]; 3],
     prior: [f64; 3],
+    /// What short prompts all take, now and at the beginning; 0 where no floor is known.
+    floor: [f64; 2],
     spread: f64,
     one_sided: i32,
     seen: u64,
@@ -110,6 +119,7 @@ impl LearnedCost {
             theta,
             covariance: diagonal(covariance),
             prior: theta,
+            floor: [prior.floor_ms; 2],
             spread: 0.0,
             one_sided: 0,
             seen: 0,
@@ -131,6 +141,12 @@ impl LearnedCost {
             return;
         }
         let predicted: f64 = (0..3).map(|i| self.theta[i] * x[i]).sum();
+        if predicted < self.floor[0] && prefill.0 <= ON_FLOOR * self.floor[0] {
+            self.floor[0] += self.clip(prefill.0 - self.floor[0]) / FLOOR_MEMORY;
+            self.seen += 1;
+            self.since += 1;
+            return;
+        }
         let residual = self.clip(prefill.0 - predicted);
         let px: [f64; 3] = std::array::from_fn(|i| (0..3).map(|j| self.covariance[i][j] * x[j]).sum());
         let gain = FORGETTING + (0..3).map(|i| x[i] * px[i]).sum::<f64>();
@@ -183,6 +199,7 @@ impl LearnedCost {
             beta_ms: theta[0],
             alpha_ms_per_token: alpha / TOKENS,
             gamma_ms_per_token2: theta[2] / PAIRS,
+            floor_ms: self.floor[0],
         }
     }
 
@@ -230,6 +247,7 @@ impl LearnedCost {
         for (theta, prior) in self.theta.iter_mut().zip(self.prior) {
             *theta += (prior - *theta) * share;
         }
+        self.floor[0] += (self.floor[1] - self.floor[0]) * share;
         self.covariance = diagonal(MEASURED);
     }
 
@@ -269,6 +287,7 @@ pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
         alpha_ms_per_token: median(|cost| cost.alpha_ms_per_token)?,
         beta_ms: median(|cost| cost.beta_ms)?,
         gamma_ms_per_token2: median(|cost| cost.gamma_ms_per_token2)?,
+        floor_ms: median(|cost| cost.floor_ms)?,
     })
 }
 
@@ -280,6 +299,7 @@ mod tests {
         alpha_ms_per_token: 0.08,
         beta_ms: 25.0,
         gamma_ms_per_token2: 2e-6,
+        floor_ms: 0.0,
     };
 
     /// The `i`-th answer: sizes that vary, noise of ±2 ms, every 20th ten times too late if `outliers`.
@@ -303,6 +323,58 @@ mod tests {
         feed(&mut learned, TRUE, 0, 400, false);
         assert!(off(&learned, TRUE) < 0.02, "{:?}", learned.cost());
         assert!(learned.error().0 < 10.0);
+    }
+
+    /// Turns of a warm conversation on a GPU: of twenty, nineteen are on the floor.
+    fn feed_warm(learned: &mut LearnedCost, cost: PrefillCost) {
+        for i in 0..400u64 {
+            let long = if i % 20 == 0 { 4000 } else { 0 };
+            let (u, h) = (Tokens(i * 7919 % 300 + 20 + long), Tokens(i * 104_729 % 20_000));
+            let noise = (i * 31 % 41) as f64 / 20.0 - 1.0;
+            learned.observe(u, h, Millis(cost.prefill(u, h).0 + noise));
+        }
+    }
+
+    #[test]
+    fn answers_on_the_floor_teach_the_floor_and_not_the_line() {
+        let true_cost = PrefillCost {
+            floor_ms: 20.0,
+            ..PrefillCost::linear(0.02, 6.0)
+        };
+        let learn_from = |floor_ms| {
+            let mut learned = LearnedCost::new(PrefillCost {
+                floor_ms,
+                ..PrefillCost::linear(0.02, 6.0)
+            });
+            feed_warm(&mut learned, true_cost);
+            learned.cost()
+        };
+        for floor_ms in [20.0, 18.0, 24.0] {
+            let cost = learn_from(floor_ms);
+            assert!(
+                (cost.floor_ms - 20.0).abs() < 1.0 && (cost.beta_ms - 6.0).abs() < 2.0,
+                "{cost:?}"
+            );
+        }
+        let blind = learn_from(0.0);
+        assert!(blind.beta_ms > 12.0, "the line is bent without it: {blind:?}");
+    }
+
+    #[test]
+    fn a_worker_that_is_slower_than_its_floor_has_become_slower() {
+        let floor_ms = 20.0;
+        let mut learned = LearnedCost::new(PrefillCost {
+            floor_ms,
+            ..PrefillCost::linear(0.02, 6.0)
+        });
+        let slow = PrefillCost {
+            floor_ms: 3.0 * floor_ms,
+            ..PrefillCost::linear(0.06, 18.0)
+        };
+        feed_warm(&mut learned, slow);
+        let (u, h) = (Tokens(150), Tokens(5000));
+        let off = learned.cost().prefill(u, h).0 / slow.prefill(u, h).0 - 1.0;
+        assert!(off.abs() < 0.1, "{off} {:?}", learned.cost());
     }
 
     #[test]

@@ -8,9 +8,9 @@ use super::text::CHUNK_BYTES;
 use crate::ids::PrefixHash;
 
 /// A key is at most this share of what comes before it, so that is the most that a match within a message can lose.
-const FINENESS: u64 = 32;
-/// Most canonical bytes of a key, about 1,000 tokens.
-const MOST_BYTES: u64 = 4096;
+const FINENESS: u64 = 16;
+/// Most canonical bytes of a key, about 2,000 tokens.
+const MOST_BYTES: u64 = 8192;
 
 /// Canonical bytes of a key that begins after `start` bytes of the prompt, unless its message ends before: powers of two,
 /// and a piece at the least.

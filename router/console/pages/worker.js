@@ -59,6 +59,7 @@ function facts(worker) {
     ['α', [number(plain(cost.alpha_ms_per_token, 4)), ' ms per uncached token', worker.alpha_set ? setNote(worker.alpha_set) : null]],
     ['β', number(time(cost.beta_ms))],
     ['γ', [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
+    ['floor', [number(plain(cost.floor_ms, 3)), ' ms']],
     ['Overhead', [number(time(cost.overhead_ms)), ' beside queue and prefill']],
     ['Off by, in the mean', number(time(cost.error_ms))],
     ['Measured', worker.calibrated ? measuredNote(worker.calibrated) : 'not since the router began'],

@@ -25,6 +25,10 @@ struct Calibrate {
     /// γ: milliseconds per (uncached token × context token).
     #[schemars(range(min = 0, max = 1e3))]
     gamma_ms_per_token2: f64,
+    /// Milliseconds that a prompt takes at the least; 0 where no floor was found.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1e9))]
+    floor_ms: f64,
     /// The model that was measured: the worker has to serve it, if it is known what it serves.
     #[serde(default)]
     #[schemars(length(max = 500))]
@@ -74,6 +78,7 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
         alpha_ms_per_token: asked.alpha_ms_per_token,
         beta_ms: asked.beta_ms,
         gamma_ms_per_token2: asked.gamma_ms_per_token2,
+        floor_ms: asked.floor_ms,
     };
     call.app.calibrate(
         &worker,

@@ -125,7 +125,7 @@ pub(super) struct Shown {
     models: Vec<String>,
 }
 
-/// What a first token costs: `wait + overhead + β + α·u + γ·u·(h + u/2)`, u uncached and h cached tokens.
+/// What a first token costs: `wait + overhead + max(floor, β + α·u + γ·u·(h + u/2))`, u uncached and h cached tokens.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 struct Cost {
     /// α.
@@ -134,6 +134,8 @@ struct Cost {
     beta_ms: f64,
     /// γ.
     gamma_ms_per_token2: f64,
+    /// What a prefill takes at the least; 0 where no floor is known.
+    floor_ms: f64,
     /// What first tokens take beside queue and prefill, where the engine tells those; else it is in β.
     overhead_ms: f64,
     /// Mean absolute error of predicting a prefill with it.
@@ -158,6 +160,8 @@ struct Calibrated {
     beta_ms: f64,
     /// γ.
     gamma_ms_per_token2: f64,
+    /// What a prefill takes at the least; 0 where no floor was found.
+    floor_ms: f64,
     /// When, in seconds since 1970.
     measured_at_unix_s: u64,
     /// Share of the variance that these numbers explain.
@@ -319,6 +323,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
             alpha_ms_per_token: gauges.cost.alpha_ms_per_token,
             beta_ms: gauges.cost.beta_ms,
             gamma_ms_per_token2: gauges.cost.gamma_ms_per_token2,
+            floor_ms: gauges.cost.floor_ms,
             overhead_ms: gauges.overhead.0,
             error_ms: gauges.cost_error.0,
         },
@@ -327,6 +332,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
             alpha_ms_per_token: measured.cost.alpha_ms_per_token,
             beta_ms: measured.cost.beta_ms,
             gamma_ms_per_token2: measured.cost.gamma_ms_per_token2,
+            floor_ms: measured.cost.floor_ms,
             measured_at_unix_s: measured.at_unix_s,
             r_squared: measured.r_squared,
         }),

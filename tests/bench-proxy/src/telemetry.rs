@@ -5,7 +5,8 @@
 //! Counting itself cannot be switched off, and is in both.
 //!
 //! What is compared is the cost of the same load within a round, which follows what else the machine does; a new process has
-//! its memory elsewhere, so the routers are started anew after some rounds. The medians of all rounds' ratios are told, and
+//! its memory elsewhere, so the routers are started anew after some rounds, and serve for a while before they are measured:
+//! what they keep of the last turns has to be full, or a page that is touched for the first time counts as a turn's. The medians of all rounds' ratios are told, and
 //! that of a second router with all of it off: what is in that is chance.
 
 mod collector;
@@ -36,8 +37,10 @@ const CELLS: [Cell; 4] = [
 ];
 /// Every second the metrics are read and what is left of a batch of traces is sent, so a measurement is as long.
 const MEASURE: Duration = Duration::from_secs(1);
+/// Tiny requests for so long after a start: some tens of thousands.
+const WARM_UP: Duration = Duration::from_secs(5);
 /// Rounds from one start of the routers to the next.
-const ROUNDS_OF_A_START: u32 = 3;
+const ROUNDS_OF_A_START: u32 = 4;
 /// Most that all of it may cost, of what is without.
 const BOUND: f64 = 1.08;
 
@@ -143,7 +146,9 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
         if round % ROUNDS_OF_A_START == 0 {
             routers.clear();
             for &variant in &variants {
-                routers.push(start(bench, variant, collector.address()).await?);
+                let router = start(bench, variant, collector.address()).await?;
+                warm_up(bench, &router).await?;
+                routers.push(router);
             }
         }
         // Nobody is always the first after another figure's load.
@@ -188,6 +193,16 @@ async fn start(bench: &mut Bench, variant: Variant, collector: SocketAddr) -> an
         process,
         _reader: variant.read.then(|| Reader::start(admin)),
     })
+}
+
+async fn warm_up(bench: &mut Bench, router: &Router) -> anyhow::Result<()> {
+    let cell = Cell::Request(0);
+    pace(&bench.engines, cell.gap()).await?;
+    bench.seed += 1 << 20;
+    cell.measure(router.address, None, WARM_UP, bench.seed)
+        .await
+        .with_context(|| format!("the warm-up with telemetry {}", router.variant.name))?;
+    Ok(())
 }
 
 async fn measure(

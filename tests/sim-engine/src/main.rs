@@ -166,6 +166,7 @@ impl Args {
                 alpha_ms_per_token: self.alpha_ms,
                 beta_ms: self.beta_ms,
                 gamma_ms_per_token2: self.gamma_ms,
+                floor_ms: 0.0,
             },
             jitter: Jitter {
                 share: self.jitter,

@@ -9,6 +9,7 @@ const TRUE: PrefillCost = PrefillCost {
     alpha_ms_per_token: 0.08,
     beta_ms: 25.0,
     gamma_ms_per_token2: 2e-6,
+    floor_ms: 0.0,
 };
 
 /// An engine that counts, and a router that has sent it prompts.

@@ -16,6 +16,7 @@ fn config() -> EngineConfig {
             alpha_ms_per_token: 0.5,
             beta_ms: 10.0,
             gamma_ms_per_token2: 0.001,
+            floor_ms: 0.0,
         },
         tpot_ms: 8.0,
         tpot_batch_ms: 1.0,

@@ -27,6 +27,7 @@ pub(crate) fn quick() -> EngineConfig {
             alpha_ms_per_token: 0.5,
             beta_ms: 10.0,
             gamma_ms_per_token2: 0.001,
+            floor_ms: 0.0,
         },
         per_request_metrics: true,
         multibyte: true,
