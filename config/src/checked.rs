@@ -18,6 +18,7 @@ mod calibration;
 mod checker;
 mod convert;
 mod discovery;
+mod endpoint_picker;
 mod failure;
 mod fleet;
 mod health;
@@ -36,6 +37,7 @@ pub(crate) use checker::Checker;
 pub(crate) use convert::check;
 pub use convert::level_problem;
 pub use discovery::{Api, Discovery, Dns, Kubernetes, Port, Template, Watched, read_workers};
+pub use endpoint_picker::EndpointPicker;
 pub use failure::Failure;
 pub use fleet::Fleet;
 pub use health::Health;
@@ -57,6 +59,8 @@ pub struct Config {
     pub server: Server,
     /// The admin port; not the data port.
     pub admin: Admin,
+    /// The port where gateways ask for workers, if there is to be one.
+    pub endpoint_picker: Option<EndpointPicker>,
     /// The workers, in the order in which they were written. Not empty unless they are discovered.
     pub workers: Vec<Worker>,
     /// Where others are found.

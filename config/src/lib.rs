@@ -31,10 +31,10 @@ pub mod written;
 
 pub use checked::Fleet;
 pub use checked::{
-    Admin, Admission, Api, Audit, Capture, Class, Config, Discovery, Dns, Explain, Failure, Health, Hints,
-    Http, Identity, IndexConfig, Key, KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, Network,
-    Objective, Port, Rate, Requests, Routing, Secret, Server, ServerTls, Snapshot, Template, Tls, Token,
-    Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
+    Admin, Admission, Api, Audit, Capture, Class, Config, Discovery, Dns, EndpointPicker, Explain, Failure,
+    Health, Hints, Http, Identity, IndexConfig, Key, KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log,
+    Network, Objective, Port, Rate, Requests, Routing, Secret, Server, ServerTls, Snapshot, Template, Tls,
+    Token, Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
 };
 pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
 pub use load::{LoadError, Sources, load, load_file, load_routing};

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 mod admin;
 mod admission;
 mod discovery;
+mod endpoint_picker;
 mod failure;
 mod fleet;
 mod health;
@@ -27,6 +28,7 @@ mod worker;
 pub use admin::{Admin, Role, Token, TokensFile};
 pub use admission::Admission;
 pub use discovery::{Discovery, Dns, Kubernetes, Scheme, WatchedFile, WorkersFile};
+pub use endpoint_picker::EndpointPicker;
 pub use failure::Failure;
 pub use fleet::Fleet;
 pub use health::Health;
@@ -50,6 +52,8 @@ pub struct File {
     pub server: Server,
     /// The admin port: metrics, health of the router itself, administration. Keep it off public networks.
     pub admin: Admin,
+    /// A port where Envoy-based gateways ask which worker a request should go to (`ext_proc`, docs/endpoint-picker.md).
+    pub endpoint_picker: EndpointPicker,
     /// The inference workers, one section each. At least one, here or in the environment or on the command line, unless
     /// `[discovery]` finds them.
     pub workers: Vec<Worker>,

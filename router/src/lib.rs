@@ -24,6 +24,7 @@ pub mod logs;
 pub mod metrics;
 pub mod operator;
 pub mod path;
+pub mod picker;
 pub mod reload;
 pub mod serve;
 pub mod snapshot;

@@ -9,6 +9,7 @@
 //! | [`caches`] | predictions held against reports, and cache events |
 //! | [`discovery`] | what finds workers |
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
+//! | [`picker`] | what gateways ask |
 //! | [`bus`] | other replicas |
 //! | [`page`] | gauges, set when the page is asked for |
 //!
@@ -26,6 +27,7 @@ mod failures;
 mod gen_ai;
 mod labelled;
 mod page;
+mod picker;
 mod registrar;
 mod requests;
 pub mod table;
@@ -52,6 +54,8 @@ use self::labelled::Workers;
 pub use self::labelled::{Counter, Labelled, Made};
 use self::page::Page;
 pub use self::page::{Gauges, WorkerGauges};
+pub use self::picker::Open;
+use self::picker::Picker;
 pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
@@ -70,6 +74,7 @@ pub struct Metrics {
     discovery: Discovery,
     failures: Failures,
     page: Page,
+    picker: Picker,
     traces: TraceCounters,
     replicas: Replicas,
 }
@@ -88,6 +93,7 @@ impl Metrics {
         let traces = TraceCounters::new(&metrics)?;
         let discovery = Discovery::new(&metrics)?;
         let replicas = Replicas::new(&metrics)?;
+        let picker = Picker::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
         // The other way round, it would not have been made.
         let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
@@ -105,6 +111,7 @@ impl Metrics {
             discovery,
             failures,
             page,
+            picker,
             traces,
             replicas,
         })

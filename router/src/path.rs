@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod admit;
+pub mod among;
 pub mod arrival;
 pub mod ask;
 pub mod choose;
@@ -18,6 +19,7 @@ pub mod mend;
 pub mod models;
 pub mod multipart;
 pub mod objective;
+pub mod observe;
 pub mod parse;
 pub mod reply;
 pub mod routes;
@@ -39,9 +41,12 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use policy::ids::WorkerId;
+use policy::units::Millis;
 use tokio::time::Instant;
 
 use self::admit::{Endpoint, Route};
+use self::among::Among;
 use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
 use self::choose::Turn;
@@ -90,17 +95,7 @@ async fn respond(app: Arc<App>, request: Request<Incoming>) -> Response<Body> {
             response
         }
         Err(error) => {
-            if let Some(outcome) = error.admission() {
-                app.metrics
-                    .admission(caller.as_ref().map_or("", Caller::name), outcome);
-            }
-            let outcome = if error.status().is_client_error() {
-                "client_error"
-            } else {
-                "router_error"
-            };
-            app.metrics
-                .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+            refused(&app, &caller, (endpoint, started), &error);
             error.response_for(family)
         }
     };
@@ -110,25 +105,33 @@ async fn respond(app: Arc<App>, request: Request<Incoming>) -> Response<Body> {
     response
 }
 
+/// Counts a request that the router answers itself.
+pub(crate) fn refused(
+    app: &App,
+    caller: &Result<Caller, ApiError>,
+    (endpoint, started): (&'static str, Millis),
+    error: &ApiError,
+) {
+    if let Some(outcome) = error.admission() {
+        app.metrics
+            .admission(caller.as_ref().map_or("", Caller::name), outcome);
+    }
+    let outcome = if error.status().is_client_error() {
+        "client_error"
+    } else {
+        "router_error"
+    };
+    app.metrics
+        .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+}
+
 async fn answer(
     app: &Arc<App>,
     mut request: Request<Incoming>,
     caller: &Result<Caller, ApiError>,
     deadline: Deadline,
 ) -> Result<Response<Body>, ApiError> {
-    let Ok(caller) = caller else {
-        return Err(ApiError::Unauthorized);
-    };
-    let route = admit::route(app, &request)?;
-    caller.count_request(app.clock.now())?;
-    if let Some(tenant) = caller.tenant() {
-        tenant::permit(app, &route)?;
-        tenant::settle(tenant, request.headers_mut());
-    }
-    // A place is taken when the body is here: who sends it slowly holds none. Without one, it is not even read.
-    if !app.has_place() {
-        return Err(ApiError::Overloaded);
-    }
+    let (caller, route) = enter(app, &mut request, caller)?;
     match route {
         Route::Models => Ok(models::list(app)),
         Route::Model(name) => models::one(app, &name),
@@ -148,7 +151,32 @@ async fn answer(
     }
 }
 
-fn place(app: &Arc<App>) -> Result<Place, ApiError> {
+/// Whether a request may come in, by its head, and what it asks for.
+///
+/// # Errors
+/// If not.
+pub(crate) fn enter<'a, B>(
+    app: &Arc<App>,
+    request: &mut Request<B>,
+    caller: &'a Result<Caller, ApiError>,
+) -> Result<(&'a Caller, Route), ApiError> {
+    let Ok(caller) = caller else {
+        return Err(ApiError::Unauthorized);
+    };
+    let route = admit::route(app, request)?;
+    caller.count_request(app.clock.now())?;
+    if let Some(tenant) = caller.tenant() {
+        tenant::permit(app, &route)?;
+        tenant::settle(tenant, request.headers_mut());
+    }
+    // A place is taken when the body is here: who sends it slowly holds none. Without one, it is not even read.
+    if !app.has_place() {
+        return Err(ApiError::Overloaded);
+    }
+    Ok((caller, route))
+}
+
+pub(crate) fn place(app: &Arc<App>) -> Result<Place, ApiError> {
     app.place().ok_or(ApiError::Overloaded)
 }
 
@@ -170,13 +198,7 @@ async fn relay(
         ..Wanted::default()
     };
     match route {
-        Route::Kept(id) => {
-            let kept = app.stored.find(caller.seed(), id);
-            if kept.is_none() && caller.tenant().is_some() {
-                return Err(ApiError::UnknownResponse);
-            }
-            wanted.home = kept.map(|kept| kept.worker);
-        }
+        Route::Kept(id) => wanted.home = keeper(app, id, caller)?,
         Route::Upload(_) => {
             let kind = request.headers().get(CONTENT_TYPE).cloned();
             let kind = kind.as_ref().and_then(|kind| kind.to_str().ok());
@@ -190,6 +212,18 @@ async fn relay(
     forward::pass(app, request, &wanted, deadline).await
 }
 
+/// The worker that keeps a response, as far as that is known.
+///
+/// # Errors
+/// 404 if it may be another tenant's.
+pub(crate) fn keeper(app: &App, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
+    let kept = app.stored.find(caller.seed(), id);
+    if kept.is_none() && caller.tenant().is_some() {
+        return Err(ApiError::UnknownResponse);
+    }
+    Ok(kept.map(|kept| kept.worker))
+}
+
 /// What the server as a whole can do.
 fn server_options() -> Response<Body> {
     let mut response = Response::new(crate::body::full(Bytes::new()));
@@ -197,6 +231,32 @@ fn server_options() -> Response<Body> {
     let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     response.headers_mut().insert(ALLOW, allow);
     response
+}
+
+/// A turn of a conversation, read and let in, and its body as engines get it. `among`: the only workers that it may go to.
+///
+/// # Errors
+/// If it cannot be read, or is turned away.
+pub(crate) async fn admitted(
+    app: &Arc<App>,
+    (endpoint, among): (Endpoint, Option<Among>),
+    head: &http::request::Parts,
+    body: Bytes,
+    (caller, place): (&Caller, &mut Place),
+) -> Result<(Turn, Bytes), ApiError> {
+    let arrived = app.clock.now();
+    let trail = Trail::of(&head.extensions);
+    let parsing = trail.begin(Stage::Parse);
+    let asked = Asked::of(app, &head.extensions)?;
+    let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
+    turn.asked = asked;
+    turn.among = among;
+    let waiting = parsing.then(Stage::Wait);
+    trail.turn(&turn);
+    wait::turn(app, &turn, caller, place).await?;
+    drop(waiting);
+    let body = tenant::edited(app, &turn, body);
+    Ok((turn, body))
 }
 
 /// A turn of a conversation.
@@ -207,17 +267,7 @@ async fn turn(
     body: Bytes,
     (caller, mut place, deadline): (&Caller, Place, Deadline),
 ) -> Result<Response<Body>, ApiError> {
-    let arrived = app.clock.now();
-    let trail = Trail::of(&head.extensions);
-    let parsing = trail.begin(Stage::Parse);
-    let asked = Asked::of(app, &head.extensions)?;
-    let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
-    turn.asked = asked;
-    let waiting = parsing.then(Stage::Wait);
-    trail.turn(&turn);
-    wait::turn(app, &turn, caller, &mut place).await?;
-    drop(waiting);
-    let body = tenant::edited(app, &turn, body);
+    let (turn, body) = admitted(app, (endpoint, None), head, body, (caller, &mut place)).await?;
     let errand = Errand {
         app,
         head,

@@ -327,6 +327,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = [
         ("server", old.server != new.server),
         ("admin", port(old) != port(new)),
+        ("endpoint_picker", old.endpoint_picker != new.endpoint_picker),
         ("http", old.http != new.http),
         ("workers", old.workers != new.workers),
         ("discovery", old.discovery != new.discovery),

@@ -9,6 +9,7 @@ mod listen;
 pub(crate) mod socket;
 mod stalled;
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use config::Config;
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tracing::{info, warn};
@@ -39,7 +41,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// How far the server is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+pub(crate) enum Phase {
     /// Not at all.
     Serving,
     /// No new connections; those that are open say that they end, and do when they are not used any more.
@@ -55,10 +57,13 @@ pub struct Server {
     pub address: SocketAddr,
     /// Address of the admin port.
     pub admin_address: SocketAddr,
+    /// Address of the endpoint picker's port, if there is one.
+    pub picker_address: Option<SocketAddr>,
     app: Arc<App>,
     phase: watch::Sender<Phase>,
     data: JoinHandle<()>,
     admin: JoinHandle<()>,
+    picker: Option<JoinHandle<()>>,
     tasks: JoinSet<()>,
     replaced: Arc<Notify>,
     is_replaced: AtomicBool,
@@ -73,33 +78,51 @@ impl Server {
         let Listeners {
             data: listener,
             admin: admin_listener,
+            picker: picker_listener,
             predecessor,
         } = listen::open(&config).await?;
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
-        let shared = [listener.as_fd(), admin_listener.as_fd()].map(|socket| socket.try_clone_to_owned());
+        let picker_address = picker_listener
+            .as_ref()
+            .map(TcpListener::local_addr)
+            .transpose()?;
+        let own = [Some(&listener), Some(&admin_listener), picker_listener.as_ref()];
+        let shared = own
+            .into_iter()
+            .flatten()
+            .map(|socket| socket.as_fd().try_clone_to_owned());
+        let shared: io::Result<Vec<OwnedFd>> = shared.collect();
         let handover = config.server.handover.clone();
         let app = App::new(config)?;
         let mut tasks = crate::upkeep::spawn(&app);
         let (phase, phases) = watch::channel(Phase::Serving);
+        let picking = picker_listener.zip(app.config.endpoint_picker.clone());
+        let picker = picking.map(|(listener, settings)| {
+            let run = crate::picker::serve::run(Arc::clone(&app), settings, listener, phases.clone());
+            tokio::spawn(run)
+        });
         let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
         let admin = tokio::spawn(crate::admin::serve::run(Arc::clone(&app), admin_listener));
         let replaced = Arc::new(Notify::new());
-        if let (Some(path), [Ok(data_socket), Ok(admin_socket)]) = (handover, shared) {
+        if let (Some(path), Ok(sockets)) = (handover, shared) {
             tasks.spawn(succeed(
                 Arc::clone(&app),
                 predecessor,
-                (path, [data_socket, admin_socket]),
+                (path, sockets),
                 Arc::clone(&replaced),
             ));
         }
-        info!(%address, %admin_address, workers = app.fleet.workers().len(), "serving");
+        let picks_at = picker_address.map(tracing::field::display);
+        info!(%address, %admin_address, picker_address = picks_at, workers = app.fleet.workers().len(), "serving");
         Ok(Self {
             address,
             admin_address,
+            picker_address,
             app,
             phase,
             data,
             admin,
+            picker,
             tasks,
             replaced,
             is_replaced: AtomicBool::new(false),
@@ -146,6 +169,9 @@ impl Server {
         let ended = async {
             // From then on nobody holds a receiver of the phase but connections.
             let _ = self.data.await;
+            if let Some(picker) = self.picker {
+                let _ = picker.await;
+            }
             self.phase.closed().await;
             // A connection may be gone before the last of what it held is.
             nothing_in_flight(&self.app).await;
@@ -199,7 +225,7 @@ async fn nothing_in_flight(app: &App) {
 async fn succeed(
     app: Arc<App>,
     predecessor: Option<Predecessor>,
-    (path, sockets): (PathBuf, [OwnedFd; 2]),
+    (path, sockets): (PathBuf, Vec<OwnedFd>),
     replaced: Arc<Notify>,
 ) {
     if let Some(predecessor) = predecessor {

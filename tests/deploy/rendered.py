@@ -17,7 +17,7 @@ TOOLS = pathlib.Path(os.environ["TAILROUTE_DEPLOY_TOOLS"])
 ROUTER = pathlib.Path(os.environ["TAILROUTE_BIN"]).resolve()
 
 SHAPES = ["standalone", "native-sidecar", "plain-sidecar"]
-CASES = [*SHAPES, "everything"]
+CASES = [*SHAPES, "everything", "gateway"]
 NAMESPACE = "tailroute"
 
 

@@ -5,6 +5,7 @@
 
 import copy
 import json
+import re
 
 from rendered import CHART, ROUTER, run
 
@@ -14,10 +15,16 @@ FILE = CHART / "values.schema.json"
 CHARTS_OWN = {
     "Server": None,
     "Admin": ["listen", "tokens_file", "open_metrics"],
+    "EndpointPicker": ["listen"],
     "Admission": ["keys_file"],
     "Index": ["snapshot_path"],
     "Limits": ["drain_delay_s", "drain_timeout_s"],
 }
+
+
+def section(name):
+    """The section that the schema calls by this name: `EndpointPicker` is `[endpoint_picker]`."""
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
 def definitions():
@@ -32,7 +39,7 @@ def definitions():
     for name, keys in CHARTS_OWN.items():
         if keys is None:
             del defs[name]
-            del config["properties"][name.lower()]
+            del config["properties"][section(name)]
             continue
         for key in keys:
             del defs[name]["properties"][key]

@@ -310,6 +310,23 @@ def test_ports_are_named_by_who_may_reach_them():
     assert only(chart("standalone", networkPolicy={"enabled": True}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
 
 
+@pytest.mark.parametrize("tls, protocol", [(False, "kubernetes.io/h2c"), (True, "grpc")])
+def test_gateways_ask_at_a_port_of_their_own(tls, protocol):
+    documents = chart("gateway", config={"endpoint_picker": {"tls": tls}})
+    assert {"name": "picker", "containerPort": 9002, "protocol": "TCP"} in router(documents)["ports"]
+    _, port = only(documents, "Service", "tailroute")["spec"]["ports"]
+    assert (port["port"], port["targetPort"], port["appProtocol"]) == (9002, "picker", protocol)
+    text = contents(only(documents, "ConfigMap", "tailroute"))["tailroute.toml"]
+    assert 'listen = "0.0.0.0:9002"' in text and "fallbacks = 1" in text
+    asking = only(documents, "NetworkPolicy")["spec"]["ingress"][2]
+    assert asking["ports"] == [{"port": "picker", "protocol": "TCP"}]
+    assert asking["from"][0]["namespaceSelector"]["matchLabels"] == {"team": "gateways"}
+    # A sidecar's is for the gateway in its own pod.
+    beside = chart("native-sidecar", ports={"picker": 9002})
+    assert 'listen = "127.0.0.1:9002"' in contents(only(beside, "ConfigMap", "tailroute"))["tailroute.toml"]
+    assert "picker" not in {port["name"] for port in router(beside)["ports"]}
+
+
 WORKER = {"url": "http://a:8000"}
 DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -338,6 +355,10 @@ REFUSED = [
     ("standalone", {"config": {"index": {"snapshot_path": "/s"}}}, "'/config/index': additional properties 'snapshot_path'"),
     ("standalone", {"ports": {"data": 80}}, "/ports/data"),
     ("standalone", {"ports": {"admin": 8080}}, "ports.admin: 8080 is the data port"),
+    ("standalone", {"ports": {"picker": 80}}, "/ports/picker"),
+    ("standalone", {"ports": {"picker": 9090}}, "ports.picker: 9090 is the data port or the admin port"),
+    ("standalone", {"config": {"endpoint_picker": {"fallbacks": 1}}}, "ports.picker: missing"),
+    ("gateway", {"config": {"endpoint_picker": {"listen": "0.0.0.0:9002"}}}, "additional properties 'listen'"),
     ("standalone", {"bindAddress": "127.0.0.1"}, "/bindAddress"),
     ("standalone", {"service": {"type": "ExternalName"}}, "/service/type"),
     ("standalone", {"admin": {"tokens": [{"name": "a", "role": "root", "sha256": DIGEST}]}}, "/admin/tokens/0/role"),

@@ -1,5 +1,7 @@
 //! The grammar of a worker's url.
 
+use std::net::{IpAddr, SocketAddr};
+
 use http::Uri;
 
 /// What is wrong, and the remedy.
@@ -44,4 +46,20 @@ pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
         );
     }
     Ok(url)
+}
+
+/// The address that a base url names, if it names one and nothing else: no host that has to be looked up, no path.
+pub(super) fn address_of(url: &Uri) -> Option<SocketAddr> {
+    let host = url.host()?;
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    let usual = if url.scheme_str() == Some("https") {
+        443
+    } else {
+        80
+    };
+    let address = SocketAddr::new(host.parse::<IpAddr>().ok()?, url.port_u16().unwrap_or(usual));
+    (url.path().trim_end_matches('/').is_empty()).then_some(address)
 }

@@ -13,6 +13,7 @@ use super::admin::admin;
 use super::admission::admission;
 use super::checker::Checker;
 use super::discovery::discovery;
+use super::endpoint_picker::endpoint_picker;
 use super::failure::failure;
 use super::fleet::fleet;
 use super::health::health;
@@ -57,10 +58,19 @@ pub(crate) fn check(
             Some(hint),
         );
     }
+    let urls: Vec<_> = file.workers.iter().map(|worker| worker.url.clone()).collect();
     let workers = worker::check_all(file.workers, &mut checker);
     let (routing, objective) = (routing(file.routing), objective(file.objective, &mut checker));
     check_overrides(&routing, &objective.classes, &mut checker);
+    let tls = tls(file.tls, &mut checker);
     Config {
+        endpoint_picker: endpoint_picker(
+            &file.endpoint_picker,
+            (&server, &admin),
+            &tls,
+            &urls,
+            &mut checker,
+        ),
         server,
         admin,
         workers,
@@ -88,7 +98,7 @@ pub(crate) fn check(
         limits: limits(&file.limits, &mut checker),
         keys: keys(file.keys, &file.admission.keys_file, &mut checker),
         admission: admission(file.admission, &mut checker),
-        tls: tls(file.tls, &mut checker),
+        tls,
         capture: capture(file.capture, &mut checker),
         explain: Explain {
             max_bytes: usize::try_from(file.explain.max_bytes).unwrap_or(usize::MAX),

@@ -1,13 +1,14 @@
 //! Workers: urls with a grammar of their own, and names and urls that must be unique.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use http::Uri;
 use policy::cost::PrefillCost;
 use policy::units::Tokens;
 
-use super::base_url::base_url;
+use super::base_url::{address_of, base_url};
 use super::calibration;
 use super::checker::Checker;
 use crate::written::{self, CachePolicy, Dialect, Priority};
@@ -46,6 +47,14 @@ pub struct Worker {
     pub models: Vec<String>,
     /// Where its cache's events are.
     pub kv_events: KvEvents,
+}
+
+impl Worker {
+    /// The address that its url names, if it names one and nothing else: no host that has to be looked up, no path.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        address_of(&self.url)
+    }
 }
 
 /// What must not be seen in a log.

@@ -142,3 +142,60 @@ fn replicas_meet_at_servers_of_one_kind_with_files_that_can_be_read() {
         assert!(told.contains(what), "{text}: {told}");
     }
 }
+
+#[test]
+fn a_gateway_is_told_addresses_at_a_port_of_its_own() {
+    let picker = |text: &str| load_text(&format!("{ONE_WORKER}[endpoint_picker]\n{text}"));
+    assert_eq!(picker("").unwrap().endpoint_picker, None);
+    let known = picker("listen = \"127.0.0.1:9002\"\nfallbacks = 0\n").unwrap();
+    let known = known.endpoint_picker.unwrap();
+    assert_eq!((known.listen.port(), known.fallbacks), (9002, 0));
+    for (text, what) in [
+        (
+            "listen = \"9002\"\n",
+            "endpoint_picker.listen: expected an address and a port",
+        ),
+        (
+            "listen = \"127.0.0.1:8080\"\n",
+            "endpoint_picker.listen: 127.0.0.1:8080 is the data port as well",
+        ),
+        (
+            "listen = \"127.0.0.1:9090\"\n",
+            "endpoint_picker.listen: 127.0.0.1:9090 is the admin port as well",
+        ),
+        (
+            "listen = \"127.0.0.1:9002\"\ntls = true\n",
+            "endpoint_picker.tls: there is no certificate",
+        ),
+        ("fallbacks = 16\n", "endpoint_picker.fallbacks"),
+        ("max_streams = 0\n", "endpoint_picker.max_streams"),
+    ] {
+        let told = complaints(picker(text)).join("\n");
+        assert!(told.contains(what), "{text}: {told}");
+    }
+    for url in ["http://vllm-0.vllm:8000", "http://10.0.0.2:8000/base"] {
+        let text = format!(
+            "{ONE_WORKER}[[workers]]\nurl = {url:?}\n[endpoint_picker]\nlisten = \"127.0.0.1:9002\"\n"
+        );
+        let told = complaints(load_text(&text)).join("\n");
+        assert!(
+            told.contains("workers[1].url: gateways are told addresses"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn the_address_of_a_worker_is_that_of_its_url() {
+    for (url, address) in [
+        ("http://10.0.0.1:8000", Some("10.0.0.1:8000")),
+        ("http://10.0.0.1/", Some("10.0.0.1:80")),
+        ("https://[fd00::1]", Some("[fd00::1]:443")),
+        ("http://vllm:8000", None),
+        ("http://10.0.0.1:8000/engine", None),
+    ] {
+        let config = load_text(&format!("[[workers]]\nurl = {url:?}\n")).unwrap();
+        let found = config.workers[0].endpoint().map(|address| address.to_string());
+        assert_eq!(found.as_deref(), address, "{url}");
+    }
+}

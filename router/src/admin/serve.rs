@@ -24,6 +24,7 @@ use super::problem::Problem;
 use super::status;
 use crate::app::App;
 use crate::serve::client_io::ClientIo;
+use crate::serve::socket::Socket;
 
 /// Rest after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -127,7 +128,11 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head)
         .serve_connection(
-            TokioIo::new(ClientIo::of_other_port(stream, place, bounds.patience)),
+            TokioIo::new(ClientIo::of_other_port(
+                Socket::Plain(stream),
+                place,
+                bounds.patience,
+            )),
             service,
         )
         .await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use policy::evidence::WorkerEvidence;
 use serde_json::json;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::App;
 use crate::fleet::hold::{Hold, Measured};
@@ -43,6 +43,13 @@ impl App {
             Worker::new(slot, spec, &self.config, now).named_by(source, offered)
         })?;
         info!(worker = name, url = %worker.spec.url, source = source.as_str(), "joins the fleet");
+        if self.config.endpoint_picker.is_some() && worker.endpoint.is_none() {
+            warn!(
+                worker = name,
+                url = %worker.spec.url,
+                "gateways cannot be told of it: its url is not http://IP:PORT without a path"
+            );
+        }
         self.operator
             .events
             .tell(Kind::Worker, &name, json!({ "joined": true }));

@@ -1,5 +1,6 @@
 //! One worker.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,6 +36,8 @@ pub struct Worker {
     pub hints: HintQueue,
     /// How far off its predicted times to first token were of late.
     pub errors: Mutex<Errors>,
+    /// Its address, if its url names one and nothing else.
+    pub endpoint: Option<SocketAddr>,
     /// When it joined: whatever is older under its slot was another's.
     pub joined: Millis,
     /// Who named it.
@@ -128,6 +131,7 @@ impl Worker {
         };
         Self {
             id,
+            endpoint: spec.endpoint(),
             hints: HintQueue::default(),
             errors: Mutex::default(),
             joined,

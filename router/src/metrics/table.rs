@@ -10,6 +10,7 @@ mod caches;
 mod discovery;
 mod failures;
 mod gen_ai;
+mod picker;
 mod requests;
 mod tail;
 mod traces;
@@ -129,6 +130,7 @@ pub const TABLE: &[(&str, &[Spec])] = &[
     ("Generative AI, by its semantic conventions", gen_ai::TABLE),
     ("Admission and configuration", admission::TABLE),
     ("Administration", admin::TABLE),
+    ("Endpoint picker", picker::TABLE),
     ("Workers", workers::TABLE),
     ("Discovery of workers", discovery::TABLE),
     ("Caches and their events", caches::TABLE),

@@ -54,6 +54,19 @@ impl Arrival {
         headers::strip_for_worker(headers);
         peer.tell(app.config.http.forwarded, host, headers);
         headers.append(VIA, via);
+        Self::named(app, request, at)
+    }
+
+    /// Makes ready what a gateway tells of a client's request, and carries on itself: it is the proxy, and says so.
+    pub fn at_gateway<B>(app: &App, request: &mut Request<B>) -> Self {
+        tunnel::note(request);
+        ask::take(request);
+        headers::strip_for_worker(request.headers_mut());
+        Self::named(app, request, Instant::now())
+    }
+
+    fn named<B>(app: &App, request: &mut Request<B>, at: Instant) -> Self {
+        let headers = request.headers_mut();
         let made = app.ids.next();
         let mut context = trace::settle(headers, made);
         let id = name(headers, made);
@@ -78,6 +91,12 @@ impl Arrival {
     #[must_use]
     pub fn id(&self) -> &HeaderValue {
         &self.id
+    }
+
+    /// What the log says of it stands within this, and what is written down of it goes there.
+    #[must_use]
+    pub fn told(self) -> (tracing::Span, Trail) {
+        (self.span, self.trail)
     }
 
     /// Runs what answers the request, and completes the head of the answer.

@@ -13,6 +13,7 @@ use policy::units::{Millis, Tokens};
 use tracing::debug;
 
 use super::admit::Endpoint;
+use super::among::Among;
 use super::arrival::REQUEST_ID;
 use super::arrival::trace::TraceId;
 use super::ask::Asked;
@@ -70,6 +71,8 @@ pub struct Turn {
     pub explain: bool,
     /// The policy or weights that its client asks for, and may.
     pub asked: Option<Box<Asked>>,
+    /// The workers that it may go to; `None`: all.
+    pub among: Option<Among>,
 }
 
 /// A worker chosen for a turn.
@@ -209,7 +212,13 @@ impl Turn {
             explain: says_yes(headers, &headers::EXPLAIN)
                 && (app.config.explain.in_answers || caller.may_ask_why()),
             asked: None,
+            among: None,
         })
+    }
+
+    /// Whether it may go to this worker at all.
+    fn may_go_to(&self, worker: &Worker) -> bool {
+        self.among.as_ref().is_none_or(|among| among.has(worker))
     }
 
     /// Tokens of its prompt, as far as they can be told without looking for it. Where no prompt was understood (several
@@ -267,7 +276,9 @@ pub fn least_prefill(app: &App, turn: &Turn) -> Option<Millis> {
         let workers = app.fleet.workers();
         app.knowledge
             .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
-        let ready = workers.iter().filter(|worker| worker.is_ready());
+        let ready = workers
+            .iter()
+            .filter(|worker| worker.is_ready() && turn.may_go_to(worker));
         let prefill = ready.map(|worker| {
             let cached = found.resident.get(worker.id.index()).copied().unwrap_or_default();
             let cached = cached.min(found.prompt);
@@ -303,7 +314,9 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     views.clear();
     views.extend(workers.iter().map(|worker| {
         let indexed = found.indexed.get(worker.id.index()).copied();
-        worker.view(now, model, indexed.unwrap_or_default())
+        let mut view = worker.view(now, model, indexed.unwrap_or_default());
+        view.ready &= turn.may_go_to(worker);
+        view
     }));
     ready.clear();
     ready.extend(views.iter().map(|view| view.ready));
@@ -311,6 +324,7 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     if let Some(home) = turn.home
         && let Some(worker) = workers.get(home.index())
         && worker.may_answer_its_own()
+        && turn.may_go_to(worker)
         && model.is_none_or(|model| worker.serves(model) != Some(false))
     {
         ready[home.index()] = true;

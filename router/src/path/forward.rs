@@ -16,23 +16,24 @@ mod attempt;
 pub mod begun;
 mod deadline;
 mod hedge;
-pub(super) mod pass;
+pub(crate) mod pass;
 mod request;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, Version};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use policy::ids::WorkerId;
 use tracing::warn;
 
 use self::attempt::{Answer, Sent, Verdict};
 pub use self::deadline::Deadline;
 pub use self::pass::{Wanted, pass};
+pub(crate) use self::request::turn_request;
 use super::choose::{self, Choice, Turn};
 use super::headers;
-use super::learn::{Charged, Outcome};
+use super::learn::{Charged, Flight, Outcome};
 use super::tap::Tap;
 use super::watch::Watch;
 use super::watchdog::Watchdog;
@@ -91,7 +92,7 @@ pub async fn deliver(errand: Errand<'_>, place: &mut Option<Place>) -> Result<Re
     app.retries.lock().request(app.clock.now());
     let mut ledger = Ledger::default();
     loop {
-        let (choice, pass) = choose_admitted(&errand, &mut ledger)?;
+        let (choice, pass) = choose_admitted(app, errand.turn, &mut ledger.tried)?;
         let (has_alternative, may_go_elsewhere) = (choice.has_alternative(), choice.may_go_elsewhere);
         let sent = Sent::start(&errand, &choice, pass, &ledger.charged)?;
         if let Some(place) = place {
@@ -123,28 +124,48 @@ pub async fn deliver(errand: Errand<'_>, place: &mut Option<Place>) -> Result<Re
     }
 }
 
-/// Chooses a worker, and gets past its breaker.
-fn choose_admitted(errand: &Errand<'_>, ledger: &mut Ledger) -> Result<(Choice, Pass), ApiError> {
-    let attempts = ledger.tried.len();
+/// Chooses a worker that was not tried, and gets past its breaker.
+///
+/// # Errors
+/// If no worker is ready.
+pub(crate) fn choose_admitted(
+    app: &App,
+    turn: &Turn,
+    tried: &mut Vec<WorkerId>,
+) -> Result<(Choice, Pass), ApiError> {
+    let attempts = tried.len();
     let mut turned_away: Option<Choice> = None;
     loop {
-        let choice = match choose::choose(errand.app, errand.turn, &ledger.tried) {
+        let choice = match choose::choose(app, turn, tried) {
             Ok(choice) => choice,
             Err(error) => {
                 // Nobody is left but those that another request tries just now: one of them is more than none.
-                ledger.tried.truncate(attempts);
+                tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
-                let pass = choice.worker.admit(errand.app.clock.now(), true);
+                let pass = choice.worker.admit(app.clock.now(), true);
                 return pass.map(|pass| (choice, pass)).ok_or(ApiError::NoWorkerReady);
             }
         };
-        if let Some(pass) = choice.worker.admit(errand.app.clock.now(), choice.regardless) {
+        if let Some(pass) = choice.worker.admit(app.clock.now(), choice.regardless) {
             return Ok((choice, pass));
         }
         // Another request has just begun to try this worker.
-        ledger.tried.push(choice.worker.id);
+        tried.push(choice.worker.id);
         turned_away.get_or_insert(choice);
     }
+}
+
+/// What an answer's status means for its turn, and for the worker whose it is.
+pub(crate) fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
+    let outcome = match status.as_u16() {
+        500.. => Outcome::WorkerError,
+        400.. => Outcome::ClientError,
+        _ => Outcome::Ok,
+    };
+    if outcome == Outcome::WorkerError && !begun::is_failure(status) {
+        flight.spare();
+    }
+    outcome
 }
 
 /// The answer as the client gets it.
@@ -158,15 +179,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         leg,
     } = answer;
     flight.keep(place);
-    let status = response.status();
-    let outcome = match status.as_u16() {
-        500.. => Outcome::WorkerError,
-        400.. => Outcome::ClientError,
-        _ => Outcome::Ok,
-    };
-    if outcome == Outcome::WorkerError && !begun::is_failure(status) {
-        flight.spare();
-    }
+    let outcome = outcome(response.status(), &mut flight);
     let (mut parts, incoming) = response.into_parts();
     let content_type = parts
         .headers
@@ -189,7 +202,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
 }
 
 /// Says on an answer where it came from.
-pub(super) fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
+pub(crate) fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     if let Ok(name) = HeaderValue::from_str(worker.name()) {
         answer.insert(headers::WORKER, name);

@@ -166,6 +166,8 @@ pub struct Flight {
     account: Account,
     trace: Option<TraceId>,
     streamed: bool,
+    /// It went out before anybody here knew: how long its prefill takes is not known.
+    is_unclocked: bool,
 }
 
 impl Flight {
@@ -243,12 +245,18 @@ impl Flight {
             account: Account::open(app, turn, choice),
             trace: turn.trace,
             streamed: false,
+            is_unclocked: false,
         })
     }
 
     /// What is found out of it is noted there as well.
     pub fn traced(&mut self, note: Note) {
         self.account.note = note;
+    }
+
+    /// It went out before anybody here knew, so its times teach nothing of the worker.
+    pub fn is_unclocked(&mut self) {
+        self.is_unclocked = true;
     }
 
     /// The worker it is on.
@@ -269,7 +277,10 @@ impl Flight {
             return;
         }
         self.answered();
-        self.alone = self.in_flight.first_token().filter(|_| streamed);
+        self.alone = self
+            .in_flight
+            .first_token()
+            .filter(|_| streamed && !self.is_unclocked);
         if let Some(told) = &self.told {
             told.begun();
         }
@@ -279,8 +290,12 @@ impl Flight {
         }
         self.teach_late();
         self.ttft = self.app.clock.now() - self.arrived;
-        let error = self.account.first_token(&self.app, self.ttft, streamed);
-        self.worker().errors.lock().push(error);
+        let mut error = self.account.first_token(&self.app, self.ttft, streamed);
+        if self.is_unclocked {
+            error = Millis::ZERO;
+        } else {
+            self.worker().errors.lock().push(error);
+        }
         let live = self.app.live();
         let class = self.goal.origin.name(&live.objective);
         self.app.metrics.first_token(
@@ -454,7 +469,10 @@ impl Flight {
             cached: told.unwrap_or_else(|| self.cached_of(prompt)),
             cached_is_told: told.is_some(),
             prefill,
-            beside: seen.engine().and_then(|engine| self.account.beside(engine)),
+            beside: seen
+                .engine()
+                .filter(|_| !self.is_unclocked)
+                .and_then(|engine| self.account.beside(engine)),
             cost: self.cost,
             wait: self.wait,
             objective: self.goal.ttft,

@@ -9,32 +9,27 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tracing::{Span, warn};
+use tracing::warn;
 
 use super::learn::{Flight, Outcome};
 use super::mend;
+use super::observe::Observer;
 use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
 use crate::body::BodyError;
 use crate::error::ApiError;
-use crate::telemetry::Stage;
 use crate::telemetry::trail::Leg;
 use crate::upstream::Answer;
 
 /// A worker's answer on its way to the client.
 pub struct Tap {
+    /// Before the answer itself: dropped first, so that what was in flight is given back before the worker is hung up on.
+    observer: Observer,
     /// What was read of it already.
     first: Option<Frame<Bytes>>,
     inner: Answer,
-    watch: Watch,
-    flight: Option<Box<Flight>>,
-    /// The outcome if all of it passes.
-    outcome: Outcome,
     watchdog: Watchdog,
     failing: Failing,
-    leg: Leg,
-    /// What the log says of the answer stands within this.
-    span: Span,
 }
 
 /// The end of a stream that broke off.
@@ -53,87 +48,33 @@ impl Tap {
     pub fn new(
         (first, inner): (Option<Frame<Bytes>>, Answer),
         watch: Watch,
-        (flight, leg): (Box<Flight>, Leg),
+        attempt: (Box<Flight>, Leg),
         outcome: Outcome,
         watchdog: Watchdog,
     ) -> Self {
         let mut tap = Self {
             first,
             inner,
-            watch,
-            flight: Some(flight),
-            outcome,
+            observer: Observer::new(watch, attempt, outcome),
             watchdog,
             failing: Failing::No,
-            leg,
-            span: Span::current(),
         };
         if tap.is_end_stream() {
-            tap.ended();
+            tap.observer.ended();
         }
         tap
-    }
-
-    fn passed(&mut self, data: &Bytes) {
-        let Some(flight) = &mut self.flight else { return };
-        flight.worker().saw_bytes(data.len());
-        self.watch.push(data, |piece| flight.reply(piece));
-        flight.passed(self.watch.passed);
-        if let Some(key) = self.watch.answer.take() {
-            flight.is_kept(key);
-        }
-        if self.watch.first_token && self.outcome == Outcome::Ok {
-            flight.first_token(self.watch.is_stream());
-            self.leg.first_token();
-        }
-    }
-
-    fn ended(&mut self) {
-        let Some(mut flight) = self.flight.take() else {
-            return;
-        };
-        self.watch.end(|piece| flight.reply(piece));
-        flight.passed(self.watch.passed);
-        if let Some(key) = self.watch.answer.take() {
-            flight.is_kept(key);
-        }
-        let complete = self.watch.complete || self.watch.finished || self.outcome != Outcome::Ok;
-        let outcome = if complete { self.outcome } else { Outcome::Broken };
-        self.settle(flight, outcome, complete);
-    }
-
-    /// What happened is applied, and written down.
-    fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
-        let _within = self.span.enter();
-        let seen = self.watch.seen();
-        self.leg.end(outcome.as_str(), Some(seen));
-        let learning = self.leg.trail().begin(Stage::Learn);
-        flight.end(outcome, Some(seen), complete);
-        drop(learning);
     }
 
     /// A frame leaves.
     fn hand_on(&mut self, frame: Frame<Bytes>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(data) = frame.data_ref() {
-            self.passed(data);
+            self.observer.passed(data);
         }
         self.watchdog.saw();
-        if self.inner.is_end_stream() && !self.stops_short() {
-            self.ended();
+        if self.inner.is_end_stream() && !self.observer.stops_short() {
+            self.observer.ended();
         }
         Poll::Ready(Some(Ok(frame)))
-    }
-
-    /// Whether a stream has ended as HTTP ends one, but not as the API does: an engine whose generator failed. A client that
-    /// does not wait for `[DONE]` would take what came for the whole reply.
-    fn stops_short(&self) -> bool {
-        self.outcome == Outcome::Ok
-            && self.watch.is_stream()
-            && !(self.watch.complete || self.watch.finished)
-            && self
-                .flight
-                .as_ref()
-                .is_some_and(|flight| flight.is_ended_by_done())
     }
 
     /// Its time is up.
@@ -158,13 +99,11 @@ impl Tap {
         error: BodyError,
         told: &ApiError,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(flight) = self.flight.take() {
-            self.span
-                .in_scope(|| warn!(worker = flight.worker().name(), %error, "the answer broke off"));
-            self.settle(flight, outcome, false);
-        }
-        let family = self.watch.family();
-        let Some(standing) = self.watch.standing() else {
+        self.observer.broke(outcome, |flight| {
+            warn!(worker = flight.worker().name(), %error, "the answer broke off");
+        });
+        let family = self.observer.family();
+        let Some(standing) = self.observer.standing() else {
             // The answer's head may have come just before: it is flushed first, so that there is something that breaks off.
             self.failing = Failing::Cut(error);
             cx.waker().wake_by_ref();
@@ -176,18 +115,6 @@ impl Tap {
             &told.json_for(family),
             family,
         )))))
-    }
-}
-
-impl Drop for Tap {
-    /// The client left: what is still in flight is given back, and the log says of which request it was.
-    fn drop(&mut self) {
-        let Some(flight) = self.flight.take() else { return };
-        let _within = self.span.enter();
-        self.leg.end(Outcome::Aborted.as_str(), None);
-        let learning = self.leg.trail().begin(Stage::Learn);
-        drop(flight);
-        drop(learning);
     }
 }
 
@@ -216,12 +143,12 @@ impl HttpBody for Tap {
         match Pin::new(&mut tap.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => tap.hand_on(frame),
             Poll::Ready(Some(Err(error))) => tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
-            Poll::Ready(None) if tap.stops_short() => {
+            Poll::Ready(None) if tap.observer.stops_short() => {
                 let error = "the stream ended without saying that it is complete".into();
                 tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed)
             }
             Poll::Ready(None) => {
-                tap.ended();
+                tap.observer.ended();
                 Poll::Ready(None)
             }
             Poll::Pending => match tap.watchdog.poll(cx) {
@@ -235,7 +162,7 @@ impl HttpBody for Tap {
         matches!(self.failing, Failing::No)
             && self.first.is_none()
             && self.inner.is_end_stream()
-            && !self.stops_short()
+            && !self.observer.stops_short()
     }
 
     fn size_hint(&self) -> SizeHint {

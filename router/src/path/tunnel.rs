@@ -102,7 +102,7 @@ pub async fn open(
     let wanted = Wanted {
         endpoint: "realtime",
         model,
-        home: None,
+        ..Wanted::default()
     };
     let mut in_flight =
         pass::some_worker(app, &head.headers, &[], &wanted).ok_or_else(|| app.nobody_ready())?;

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
@@ -123,11 +122,10 @@ impl ClientIo {
     }
 
     /// A connection of another port, whose answers go out as they are.
-    pub(crate) fn of_other_port(stream: TcpStream, place: OwnedSemaphorePermit, patience: Duration) -> Self {
-        let stream = Arc::new(Socket::Plain(stream));
+    pub(crate) fn of_other_port(socket: Socket, place: OwnedSemaphorePermit, patience: Duration) -> Self {
         Self {
             completes: false,
-            ..Self::new(stream, Arc::default(), Arc::new(place), patience)
+            ..Self::new(Arc::new(socket), Arc::default(), Arc::new(place), patience)
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! new ── connects to server.handover ──▶ old
-//! new ◀── its two listening sockets ──── old          both accept from here on
+//! new ◀── its listening sockets ──────── old          both accept from here on
 //! new serves; some worker is ready (or READY_LIMIT has passed)
 //! new ── 'R' ──────────────────────────▶ old          which accepts no more, drains, and ends
 //! new listens on server.handover itself, under the same name
@@ -27,8 +27,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{info, warn};
 
-/// Sockets that are handed over.
-const SOCKETS: usize = 2;
+/// Sockets that are handed over: of the data port, the admin port, and the endpoint picker's where there is one.
+const FEWEST: usize = 2;
+const MOST: usize = 3;
 /// For the old process to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// What comes with the sockets, and what says that the new process serves.
@@ -71,7 +72,7 @@ pub(super) async fn ask(path: &Path) -> io::Result<Option<(Vec<TcpListener>, Pre
 }
 
 /// Waits until another process has taken over these sockets. Does not end before.
-pub(super) async fn offer(path: PathBuf, sockets: [OwnedFd; SOCKETS]) {
+pub(super) async fn offer(path: PathBuf, sockets: Vec<OwnedFd>) {
     let listener = match listen(&path) {
         Ok(listener) => listener,
         Err(error) => {
@@ -108,7 +109,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn give(mut stream: UnixStream, sockets: &[OwnedFd; SOCKETS]) -> io::Result<()> {
+async fn give(mut stream: UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if peer != rustix::process::geteuid().as_raw() {
         return Err(io::Error::new(
@@ -129,10 +130,9 @@ async fn give(mut stream: UnixStream, sockets: &[OwnedFd; SOCKETS]) -> io::Resul
     }
 }
 
-fn send(stream: BorrowedFd<'_>, sockets: &[OwnedFd; SOCKETS]) -> io::Result<()> {
-    let [data, admin] = sockets.each_ref().map(AsFd::as_fd);
-    let borrowed = [data, admin];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+fn send(stream: BorrowedFd<'_>, sockets: &[OwnedFd]) -> io::Result<()> {
+    let borrowed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&borrowed));
     sendmsg(
@@ -146,7 +146,7 @@ fn send(stream: BorrowedFd<'_>, sockets: &[OwnedFd; SOCKETS]) -> io::Result<()> 
 
 fn receive(stream: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
     let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(
         stream,
@@ -160,7 +160,7 @@ fn receive(stream: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
             sockets.extend(descriptors);
         }
     }
-    if received.bytes != 1 || byte != [HERE] || sockets.len() != SOCKETS {
+    if received.bytes != 1 || byte != [HERE] || !(FEWEST..=MOST).contains(&sockets.len()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(sockets)

@@ -7,7 +7,7 @@
 //! | from | how |
 //! |---|---|
 //! | the process before | `server.handover` names a local socket; see [`super::handover`] |
-//! | the service manager | systemd's `LISTEN_FDS`: the data port first, then the admin port |
+//! | the service manager | systemd's `LISTEN_FDS`: the data port first, then the admin port, then the endpoint picker's |
 //! | this process | bound as configured |
 
 use std::net::SocketAddr;
@@ -24,6 +24,8 @@ use super::handover::{self, Predecessor};
 pub(super) struct Listeners {
     pub(super) data: TcpListener,
     pub(super) admin: TcpListener,
+    /// Of the endpoint picker, if there is to be one.
+    pub(super) picker: Option<TcpListener>,
     /// Who had them before, and serves until it is told that this process does.
     pub(super) predecessor: Option<Predecessor>,
 }
@@ -50,14 +52,25 @@ pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
         }
     }
     let (server, admin) = (config.server.listen, config.admin.listen);
+    let data = given.take_or_bind(server, "server.listen", 0).await?;
+    let admin = given.take_or_bind(admin, "admin.listen", 0).await?;
+    let picker = match &config.endpoint_picker {
+        Some(picker) => Some(
+            given
+                .take_or_bind(picker.listen, "endpoint_picker.listen", 0)
+                .await?,
+        ),
+        None => None,
+    };
     Ok(Listeners {
-        data: given.take_or_bind(server, "server.listen", 0).await?,
-        admin: given.take_or_bind(admin, "admin.listen", 0).await?,
+        data,
+        admin,
+        picker,
         predecessor,
     })
 }
 
-/// Sockets that somebody else has opened, in the order data, admin.
+/// Sockets that somebody else has opened, in the order data, admin, endpoint picker.
 #[derive(Debug, Default)]
 struct Given(Vec<std::net::TcpListener>);
 

@@ -24,7 +24,7 @@ pub(crate) enum Socket {
 
 impl Socket {
     /// Within TLS.
-    pub(super) fn encrypted(stream: TlsStream<TcpStream>) -> Self {
+    pub(crate) fn encrypted(stream: TlsStream<TcpStream>) -> Self {
         Self::Encrypted(Box::new(Mutex::new(stream)))
     }
 

@@ -7,6 +7,9 @@
 {{- $own := ternary .Values.bindAddress "127.0.0.1" (eq .Values.shape "standalone") }}
 {{- $_ := set $all.server "listen" (printf "%s:%d" $own (int .Values.ports.data)) }}
 {{- $_ := set $all.admin "listen" (printf "%s:%d" .Values.bindAddress (int .Values.ports.admin)) }}
+{{- with int .Values.ports.picker }}
+{{- $_ := set $all "endpoint_picker" (merge (dict "listen" (printf "%s:%d" $own .)) (default dict $all.endpoint_picker)) }}
+{{- end }}
 {{- $_ := set $all.admin "tokens_file" "/etc/tailroute/tokens/tokens.toml" }}
 {{- $_ := set $all.admin "open_metrics" .Values.admin.openMetrics }}
 {{- $_ := set $all.limits "drain_delay_s" .Values.drain.delaySeconds }}

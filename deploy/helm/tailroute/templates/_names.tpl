@@ -93,6 +93,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if eq (int .Values.ports.data) (int .Values.ports.admin) }}
 {{- fail (printf "ports.admin: %d is the data port; the admin port is another one" (int .Values.ports.admin)) }}
 {{- end }}
+{{- if .Values.ports.picker }}
+{{- if has (int .Values.ports.picker) (list (int .Values.ports.data) (int .Values.ports.admin)) }}
+{{- fail (printf "ports.picker: %d is the data port or the admin port; gateways ask at another one" (int .Values.ports.picker)) }}
+{{- end }}
+{{- else if .Values.config.endpoint_picker }}
+{{- fail "ports.picker: missing; config.endpoint_picker has no port to be about" }}
+{{- end }}
 {{- range $name := list "config" "tokens" "keys" }}
 {{- if hasKey $.Values.mounts $name }}
 {{- fail (printf "mounts.%s: the chart mounts a folder of that name itself; take another one" $name) }}

@@ -93,6 +93,11 @@ any will do, since every container of the pod is in it. A folder of the node's (
     - name: admin
       containerPort: {{ .Values.ports.admin }}
       protocol: TCP
+    {{- if and .Values.ports.picker (include "tailroute.standalone" .) }}
+    - name: picker
+      containerPort: {{ .Values.ports.picker }}
+      protocol: TCP
+    {{- end }}
   # Alive, not ready: an app must start, and a router live on, while no worker is well.
   startupProbe:
     httpGet:

@@ -68,7 +68,7 @@ pub(super) async fn race(
 /// Sends the turn to another worker, if there is one and it may be paid for.
 fn second(errand: &Errand<'_>, ledger: &mut Ledger) -> Option<Sent> {
     let app = errand.app;
-    let (choice, pass) = choose_admitted(errand, ledger).ok()?;
+    let (choice, pass) = choose_admitted(app, errand.turn, &mut ledger.tried).ok()?;
     // Paid for once there is somebody to pay for. A breaker's pass that is not used goes back.
     if !app.retries.lock().take(app.clock.now()) {
         app.metrics.hedge("refused");

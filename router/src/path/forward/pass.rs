@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
@@ -17,6 +17,7 @@ use policy::units::{Millis, Tokens};
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
+use super::super::among::Among;
 use super::super::client_body::ClientBody;
 use super::super::watchdog::Watchdog;
 use super::super::{admit, choose, headers};
@@ -42,6 +43,14 @@ pub struct Wanted {
     pub model: Option<String>,
     /// The worker that keeps what it is about.
     pub home: Option<WorkerId>,
+    /// The workers that it may go to; `None`: all.
+    pub among: Option<Among>,
+}
+
+impl Wanted {
+    fn may_go_to(&self, worker: &Worker) -> bool {
+        self.among.as_ref().is_none_or(|among| among.has(worker))
+    }
 }
 
 /// Passes a request on as it is.
@@ -140,18 +149,7 @@ pub(in crate::path) fn answered(
     deadline: Deadline,
     (started, endpoint, trail): (Millis, &'static str, Trail),
 ) -> Response<Body> {
-    let outcome = match response.status().as_u16() {
-        500.. => "worker_error",
-        400.. => "client_error",
-        _ => {
-            if in_flight.answered() {
-                app.breaker_closed(in_flight.worker());
-            }
-            "ok"
-        }
-    };
-    app.metrics
-        .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+    settled(app, response.status(), &mut in_flight, (started, endpoint));
     let (mut parts, incoming) = response.into_parts();
     mark(&mut parts.headers, in_flight.worker(), None);
     parts.version = Version::HTTP_11;
@@ -165,10 +163,40 @@ pub(in crate::path) fn answered(
     Response::from_parts(parts, body::streaming(passing))
 }
 
+/// A worker has answered: its breaker is told, and the request is counted.
+pub(crate) fn settled(
+    app: &App,
+    status: StatusCode,
+    in_flight: &mut InFlight,
+    (started, endpoint): (Millis, &'static str),
+) {
+    let outcome = match status.as_u16() {
+        500.. => "worker_error",
+        400.. => "client_error",
+        _ => {
+            if in_flight.answered() {
+                app.breaker_closed(in_flight.worker());
+            }
+            "ok"
+        }
+    };
+    app.metrics
+        .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+}
+
 /// How an attempt ended.
 enum Ended {
     Answer(Response<Incoming>),
     Lost(Lost, ApiError),
+}
+
+/// A request's headers as this worker gets them.
+pub(crate) fn addressed(app: &App, headers: &HeaderMap, worker: &Worker) -> HeaderMap {
+    let mut headers = headers.clone();
+    headers::credentials(&mut headers, app.admission.has_keys());
+    headers::present(&mut headers, &worker.spec);
+    headers::pin(&mut headers, worker.spec.rank);
+    headers
 }
 
 async fn pass_once(
@@ -178,10 +206,7 @@ async fn pass_once(
     worker: &Arc<Worker>,
     deadline: Deadline,
 ) -> Ended {
-    let mut headers = head.headers.clone();
-    headers::credentials(&mut headers, app.admission.has_keys());
-    headers::present(&mut headers, &worker.spec);
-    headers::pin(&mut headers, worker.spec.rank);
+    let headers = addressed(app, &head.headers, worker);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
@@ -210,7 +235,7 @@ async fn pass_once(
 }
 
 /// Some worker that the request has not been tried on, let past its breaker.
-pub(in crate::path) fn some_worker(
+pub(crate) fn some_worker(
     app: &App,
     headers: &HeaderMap,
     tried: &[Arc<Worker>],
@@ -220,13 +245,18 @@ pub(in crate::path) fn some_worker(
     let model = wanted.model.as_deref();
     let mut views: Vec<_> = workers
         .iter()
-        .map(|worker| worker.view(now, model, Tokens::ZERO))
+        .map(|worker| {
+            let mut view = worker.view(now, model, Tokens::ZERO);
+            view.ready &= wanted.may_go_to(worker);
+            view
+        })
         .collect();
     let mut conditions = Vec::new();
     choose::narrow(app, &workers, now, &mut views, &mut conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
         && worker.may_answer_its_own()
+        && wanted.may_go_to(worker)
     {
         // No other worker can answer it.
         views[home.index()].ready = true;

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::fleet::dialect::{Carried, TurnHint};
 
 /// The client's request, addressed to the worker, with what the router adds in headers.
-pub(super) fn turn_request(
+pub(crate) fn turn_request(
     app: &App,
     head: &http::request::Parts,
     body: Bytes,

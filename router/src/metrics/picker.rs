@@ -1,0 +1,59 @@
+//! What gateways ask, and what they are told.
+
+use super::Metrics;
+use super::labelled::{Counter, IntGauge, Labelled};
+use super::registrar::{MetricError, Registrar};
+
+/// Requests at the endpoint picker's port.
+#[derive(Debug)]
+pub(super) struct Picker {
+    streams: IntGauge,
+    picks: Labelled<Counter>,
+    served: Labelled<Counter>,
+}
+
+impl Picker {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let picker = Self {
+            streams: metrics.count("tailroute_picker_streams")?,
+            picks: metrics.counter("tailroute_picker_picks_total")?,
+            served: metrics.counter("tailroute_picker_served_total")?,
+        };
+        for outcome in ["picked", "refused", "shed", "unavailable", "gone", "protocol"] {
+            picker.picks.with_label_values(&[outcome]);
+        }
+        for by in ["picked", "fallback", "unknown"] {
+            picker.served.with_label_values(&[by]);
+        }
+        Ok(picker)
+    }
+}
+
+/// A request that a gateway has open; it is counted until this is dropped.
+#[derive(Debug)]
+pub struct Open(IntGauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Metrics {
+    /// A gateway has opened a request.
+    #[must_use]
+    pub fn picker_opened(&self) -> Open {
+        self.picker.streams.inc();
+        Open(self.picker.streams.clone())
+    }
+
+    /// What it was told.
+    pub fn picked(&self, outcome: &str) {
+        self.picker.picks.with_label_values(&[outcome]).inc();
+    }
+
+    /// Who served it.
+    pub fn served(&self, by: &str) {
+        self.picker.served.with_label_values(&[by]).inc();
+    }
+}

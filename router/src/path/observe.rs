@@ -1,0 +1,137 @@
+//! A turn's answer as it is seen to pass, and who is told: whoever carries it, this router or a gateway.
+
+use bytes::Bytes;
+use tracing::Span;
+
+use super::learn::{Flight, Outcome};
+use super::routes::Family;
+use super::watch::Watch;
+use crate::telemetry::Stage;
+use crate::telemetry::trail::Leg;
+
+/// Looks at an answer that passes. Dropping it before the end counts as the client having left.
+#[derive(Debug)]
+pub struct Observer {
+    watch: Watch,
+    flight: Option<Box<Flight>>,
+    /// The outcome if all of it passes.
+    outcome: Outcome,
+    leg: Leg,
+    /// What the log says of the answer stands within this.
+    pub span: Span,
+}
+
+impl Observer {
+    /// Looks at the answer of this attempt.
+    #[must_use]
+    pub fn new(watch: Watch, (flight, leg): (Box<Flight>, Leg), outcome: Outcome) -> Self {
+        Self {
+            watch,
+            flight: Some(flight),
+            outcome,
+            leg,
+            span: Span::current(),
+        }
+    }
+
+    /// The attempt, as long as it goes on.
+    #[must_use]
+    pub fn flight(&self) -> Option<&Flight> {
+        self.flight.as_deref()
+    }
+
+    /// Whose clients read the answer.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.watch.family()
+    }
+
+    /// Where the event stream stands; `None` if it is none.
+    #[must_use]
+    pub fn standing(&self) -> Option<sse::Standing<'_>> {
+        self.watch.standing()
+    }
+
+    /// Some of it passes.
+    pub fn passed(&mut self, data: &Bytes) {
+        let Some(flight) = &mut self.flight else { return };
+        flight.worker().saw_bytes(data.len());
+        self.watch.push(data, |piece| flight.reply(piece));
+        flight.passed(self.watch.passed);
+        if let Some(key) = self.watch.answer.take() {
+            flight.is_kept(key);
+        }
+        if self.watch.first_token && self.outcome == Outcome::Ok {
+            flight.first_token(self.watch.is_stream());
+            self.leg.first_token();
+        }
+    }
+
+    /// All of it has passed.
+    pub fn ended(&mut self) {
+        let Some(mut flight) = self.flight.take() else {
+            return;
+        };
+        self.watch.end(|piece| flight.reply(piece));
+        flight.passed(self.watch.passed);
+        if let Some(key) = self.watch.answer.take() {
+            flight.is_kept(key);
+        }
+        let complete = self.watch.complete || self.watch.finished || self.outcome != Outcome::Ok;
+        let outcome = if complete { self.outcome } else { Outcome::Broken };
+        self.settle(flight, outcome, complete);
+    }
+
+    /// All of it has passed, and nothing of it was seen but its head.
+    pub fn ended_unseen(&mut self) {
+        let Some(mut flight) = self.flight.take() else {
+            return;
+        };
+        if self.outcome == Outcome::Ok {
+            flight.first_token(false);
+        }
+        self.settle(flight, self.outcome, false);
+    }
+
+    /// It broke off. `say` is told of the attempt first.
+    pub fn broke(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
+        let Some(flight) = self.flight.take() else { return };
+        self.span.in_scope(|| say(&flight));
+        self.settle(flight, outcome, false);
+    }
+
+    /// Whether a stream has ended as HTTP ends one, but not as the API does: an engine whose generator failed. A client that
+    /// does not wait for `[DONE]` would take what came for the whole reply.
+    #[must_use]
+    pub fn stops_short(&self) -> bool {
+        self.outcome == Outcome::Ok
+            && self.watch.is_stream()
+            && !(self.watch.complete || self.watch.finished)
+            && self
+                .flight
+                .as_ref()
+                .is_some_and(|flight| flight.is_ended_by_done())
+    }
+
+    /// What happened is applied, and written down.
+    fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
+        let _within = self.span.enter();
+        let seen = self.watch.seen();
+        self.leg.end(outcome.as_str(), Some(seen));
+        let learning = self.leg.trail().begin(Stage::Learn);
+        flight.end(outcome, Some(seen), complete);
+        drop(learning);
+    }
+}
+
+impl Drop for Observer {
+    /// The client left: what is still in flight is given back, and the log says of which request it was.
+    fn drop(&mut self) {
+        let Some(flight) = self.flight.take() else { return };
+        let _within = self.span.enter();
+        self.leg.end(Outcome::Aborted.as_str(), None);
+        let learning = self.leg.trail().begin(Stage::Learn);
+        drop(flight);
+        drop(learning);
+    }
+}

@@ -1,0 +1,257 @@
+//! A request's head as a gateway tells it, and whom the request may go to.
+
+use std::net::SocketAddr;
+
+use http::header::HOST;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+
+use super::wire::{self, Kind, Metadata, ProcessingRequest};
+use crate::error::ApiError;
+use crate::path::among::Among;
+
+/// Names the endpoints, in a header of the request and in metadata.
+pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
+/// The metadata that it is in, and what tells who served.
+pub(super) const NAMESPACE: &str = "envoy.lb";
+const SERVED: &str = "x-gateway-destination-endpoint-served";
+const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
+const SUBSET: &str = "x-gateway-destination-endpoint-subset";
+/// The attribute by which a gateway that is a plain Envoy tells who served, if its configuration says so.
+const UPSTREAM: &str = "upstream.address";
+
+/// The head of a request.
+///
+/// # Errors
+/// If it is none.
+pub(super) fn request(said: &wire::HttpHeaders) -> Result<Request<()>, ApiError> {
+    let mut request = Request::new(());
+    let mut is_whole = [false; 2];
+    for header in said.headers.iter().flat_map(|headers| &headers.headers) {
+        let value = header.bytes();
+        match &*header.key {
+            ":method" => {
+                *request.method_mut() = Method::from_bytes(value).map_err(|_| ApiError::MalformedHttp)?;
+                is_whole[0] = true;
+            }
+            ":path" => {
+                let target = PathAndQuery::try_from(value).map_err(|_| ApiError::MalformedHttp)?;
+                *request.uri_mut() = Uri::from(target);
+                is_whole[1] = true;
+            }
+            ":authority" => add(request.headers_mut(), HOST, value)?,
+            pseudo if pseudo.starts_with(':') => {}
+            name => {
+                let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| ApiError::MalformedHttp)?;
+                add(request.headers_mut(), name, value)?;
+            }
+        }
+    }
+    if is_whole == [true; 2] {
+        Ok(request)
+    } else {
+        Err(ApiError::MalformedHttp)
+    }
+}
+
+fn add(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) -> Result<(), ApiError> {
+    let value = HeaderValue::from_bytes(value).map_err(|_| ApiError::MalformedHttp)?;
+    let added = headers.try_append(name, value);
+    added.map(drop).map_err(|_| ApiError::HeadersTooLarge)
+}
+
+/// The head of an answer: its status, and the headers that say what its body is.
+pub(super) fn response(said: &wire::HttpHeaders) -> (StatusCode, HeaderMap) {
+    let (mut status, mut headers) = (StatusCode::BAD_GATEWAY, HeaderMap::new());
+    for header in said.headers.iter().flat_map(|headers| &headers.headers) {
+        match &*header.key {
+            ":status" => status = StatusCode::from_bytes(header.bytes()).unwrap_or(status),
+            "content-type" | "content-encoding" => {
+                if let Ok(name) = HeaderName::from_bytes(header.key.as_bytes()) {
+                    // One that makes no sense says nothing.
+                    let _ = add(&mut headers, name, header.bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+    (status, headers)
+}
+
+/// The workers that a request may go to: those that the gateway lists, if it lists any. What it lists that is no address is
+/// nobody's.
+pub(super) fn among(said: &ProcessingRequest) -> Among {
+    let listed = said.metadata_context.as_ref();
+    let Some(listed) = listed.and_then(|metadata| field(metadata, SUBSET_NAMESPACE, SUBSET)) else {
+        return Among::Anybody;
+    };
+    let mut addresses: Vec<SocketAddr> = match listed {
+        Kind::List(list) => list.values.iter().filter_map(address).collect(),
+        Kind::Text(text) => text
+            .split(',')
+            .filter_map(|one| one.trim().parse().ok())
+            .collect(),
+        Kind::Struct(_) => Vec::new(),
+    };
+    addresses.sort_unstable();
+    addresses.dedup();
+    Among::Listed(addresses)
+}
+
+/// Who served, if the gateway says so.
+pub(super) fn served(said: &ProcessingRequest) -> Option<SocketAddr> {
+    let metadata = said.metadata_context.as_ref();
+    let told = metadata.and_then(|metadata| field(metadata, NAMESPACE, SERVED));
+    let attribute = || {
+        let mut all = said.attributes.values();
+        all.find_map(|attributes| attributes.fields.get(UPSTREAM)?.kind.as_ref())
+    };
+    match told.or_else(attribute)? {
+        Kind::Text(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+fn field<'a>(metadata: &'a Metadata, namespace: &str, name: &str) -> Option<&'a Kind> {
+    let fields = &metadata.filter_metadata.get(namespace)?.fields;
+    // One that is there and says nothing of use is an empty list, not none.
+    const EMPTY: &Kind = &Kind::Text(String::new());
+    fields.get(name).map(|value| value.kind.as_ref().unwrap_or(EMPTY))
+}
+
+fn address(value: &wire::Value) -> Option<SocketAddr> {
+    match value.kind.as_ref()? {
+        Kind::Text(text) => text.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> wire::HttpHeaders {
+        let header = |(key, value): &(&str, &str)| wire::HeaderValue {
+            key: (*key).to_owned(),
+            raw_value: value.to_string().into(),
+            ..wire::HeaderValue::default()
+        };
+        wire::HttpHeaders {
+            headers: Some(wire::HeaderMap {
+                headers: pairs.iter().map(header).collect(),
+            }),
+            end_of_stream: false,
+        }
+    }
+
+    fn with(namespace: &str, name: &str, kind: Option<Kind>) -> ProcessingRequest {
+        let fields = HashMap::from([(name.to_owned(), wire::Value { kind })]);
+        let noted = wire::Struct { fields };
+        ProcessingRequest {
+            metadata_context: Some(Metadata {
+                filter_metadata: HashMap::from([(namespace.to_owned(), noted)]),
+            }),
+            ..ProcessingRequest::default()
+        }
+    }
+
+    fn text(text: &str) -> Kind {
+        Kind::Text(text.to_owned())
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_sent() {
+        let said = headers(&[
+            (":method", "POST"),
+            (":path", "/v1/chat/completions?a=b"),
+            (":authority", "models.example"),
+            (":scheme", "https"),
+            ("x-a", "1"),
+            ("x-a", "2"),
+        ]);
+        let read = request(&said).unwrap();
+        assert_eq!(
+            (read.method(), read.uri().to_string().as_str()),
+            (&Method::POST, "/v1/chat/completions?a=b")
+        );
+        assert_eq!(read.headers()["host"], "models.example");
+        assert_eq!(read.headers().get_all("x-a").iter().count(), 2);
+    }
+
+    #[test]
+    fn a_head_that_is_none_is_refused() {
+        let line = [(":method", "GET"), (":path", "/")];
+        for said in [&line[..1], &line[1..], &[], &[line[0], line[1], ("a b", "")]] {
+            assert!(
+                matches!(request(&headers(said)), Err(ApiError::MalformedHttp)),
+                "{said:?}"
+            );
+        }
+        let names: Vec<String> = (0..40_000).map(|at| format!("x-{at}")).collect();
+        let many: Vec<_> = names.iter().map(|name| (&**name, "")).collect();
+        let refused = request(&headers(&[&line[..], &many].concat()));
+        assert!(matches!(refused, Err(ApiError::HeadersTooLarge)));
+    }
+
+    #[test]
+    fn a_list_of_endpoints_bounds_the_choice_even_if_it_is_empty() {
+        let hint = |kind| among(&with(SUBSET_NAMESPACE, SUBSET, kind));
+        let list = |texts: &[&str]| {
+            let values = texts.iter().map(|one| wire::Value {
+                kind: Some(text(one)),
+            });
+            Some(Kind::List(wire::ListValue {
+                values: values.collect(),
+            }))
+        };
+        let both = ["10.0.0.1:80", "[fd00::1]:80"].map(|address| address.parse().unwrap());
+        assert_eq!(
+            hint(list(&["[fd00::1]:80", "10.0.0.1:80", "vllm:80", "10.0.0.1:80"])),
+            Among::Listed(both.to_vec())
+        );
+        assert_eq!(
+            hint(Some(text("10.0.0.1:80, [fd00::1]:80"))),
+            Among::Listed(both.to_vec())
+        );
+        for nobody in [list(&[]), Some(text("")), None] {
+            assert_eq!(hint(nobody), Among::Listed(Vec::new()));
+        }
+        assert_eq!(among(&ProcessingRequest::default()), Among::Anybody);
+        assert_eq!(among(&with(NAMESPACE, SUBSET, list(&[]))), Among::Anybody);
+    }
+
+    #[test]
+    fn who_served_is_in_metadata_or_an_attribute() {
+        let address = "10.0.0.1:80".parse().ok();
+        assert_eq!(
+            served(&with(NAMESPACE, SERVED, Some(text("10.0.0.1:80")))),
+            address
+        );
+        let fields = HashMap::from([(
+            UPSTREAM.to_owned(),
+            wire::Value {
+                kind: Some(text("10.0.0.1:80")),
+            },
+        )]);
+        let said = ProcessingRequest {
+            attributes: HashMap::from([("envoy.filters.http.ext_proc".to_owned(), wire::Struct { fields })]),
+            ..ProcessingRequest::default()
+        };
+        assert_eq!(served(&said), address);
+        assert_eq!(served(&ProcessingRequest::default()), None);
+        assert_eq!(served(&with(NAMESPACE, SERVED, Some(text("a pod")))), None);
+    }
+
+    #[test]
+    fn the_head_of_an_answer_tells_its_status_and_what_its_body_is() {
+        let (status, read) = response(&headers(&[
+            (":status", "200"),
+            ("content-type", "text/event-stream"),
+            ("x", "y"),
+        ]));
+        assert_eq!((status, read.len()), (StatusCode::OK, 1));
+        assert_eq!(response(&headers(&[])).0, StatusCode::BAD_GATEWAY);
+    }
+}

@@ -1,0 +1,113 @@
+//! What a gateway says of one request, message by message; its body as one that can be read like any other.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream as _;
+use http_body::{Body as HttpBody, Frame};
+use tonic::{Status, Streaming};
+
+use super::wire::{ProcessingRequest, Said};
+use crate::body::BodyError;
+
+/// What comes in.
+pub(super) struct Inbox {
+    incoming: Streaming<ProcessingRequest>,
+    /// What came while nobody wanted to know more than whether the gateway is still there.
+    kept: Option<ProcessingRequest>,
+}
+
+impl Inbox {
+    pub(super) fn new(incoming: Streaming<ProcessingRequest>) -> Self {
+        Self { incoming, kept: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ProcessingRequest>, Status>> {
+        if let Some(kept) = self.kept.take() {
+            return Poll::Ready(Ok(Some(kept)));
+        }
+        Pin::new(&mut self.incoming).poll_next(cx).map(Option::transpose)
+    }
+
+    /// The next message; `None` if the gateway is done with the request.
+    ///
+    /// # Errors
+    /// If it was reset, or cannot be understood.
+    pub(super) async fn next(&mut self) -> Result<Option<ProcessingRequest>, Status> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// Ends when the gateway is done with the request, or has reset it. A message that comes instead is kept, and then it
+    /// does not end: nobody looks further ahead than that.
+    pub(super) async fn hung_up(&mut self) {
+        std::future::poll_fn(|cx| {
+            if self.kept.is_some() {
+                return Poll::Pending;
+            }
+            match self.poll(cx) {
+                Poll::Ready(Ok(Some(message))) => {
+                    self.kept = Some(message);
+                    Poll::Pending
+                }
+                Poll::Ready(Ok(None) | Err(_)) => Poll::Ready(()),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    /// The request's body, which comes next.
+    pub(super) fn body(&mut self, is_one_piece: bool) -> RequestBody<'_> {
+        RequestBody {
+            inbox: self,
+            is_one_piece,
+            is_over: false,
+            ended_by_trailers: false,
+        }
+    }
+}
+
+/// The body of a request.
+pub(super) struct RequestBody<'a> {
+    inbox: &'a mut Inbox,
+    /// The first message has all of it, whatever it says of its end: trailers may come after it.
+    is_one_piece: bool,
+    is_over: bool,
+    /// What ended it were trailers, which wait to be answered.
+    pub(super) ended_by_trailers: bool,
+}
+
+impl HttpBody for RequestBody<'_> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let body = self.get_mut();
+        if body.is_over {
+            return Poll::Ready(None);
+        }
+        let message = match body.inbox.poll(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(Ok(message)) => message,
+        };
+        match message.and_then(|message| message.request) {
+            Some(Said::RequestBody(piece)) => {
+                body.is_over = piece.end_of_stream || body.is_one_piece;
+                Poll::Ready(Some(Ok(Frame::data(piece.body))))
+            }
+            Some(Said::RequestTrailers(_)) => {
+                body.is_over = true;
+                body.ended_by_trailers = true;
+                Poll::Ready(None)
+            }
+            _ => Poll::Ready(Some(Err(
+                "the gateway went on without the rest of the body".into()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The worker for a request, by the stages of the request's way: admit, parse, wait, choose.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use policy::route::Terms;
+use tracing::warn;
+
+use super::served::{Carried, Relayed, Served};
+use crate::admission::keys::Caller;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fleet::Worker;
+use crate::path::among::Among;
+use crate::path::choose::Choice;
+use crate::path::forward::{self, Wanted, pass, turn_request};
+use crate::path::learn::{Charged, Flight};
+use crate::path::multipart::{self, Model};
+use crate::path::routes::{Endpoint, Route};
+use crate::path::{self, models};
+use crate::telemetry::Trail;
+
+/// Where a request goes.
+pub(super) struct Pick {
+    /// The best endpoint, and those that are as good as it can be had after it.
+    pub(super) endpoints: Vec<SocketAddr>,
+    /// The request's headers as the worker gets them.
+    pub(super) headers: HeaderMap,
+    /// Its body as the worker gets it.
+    pub(super) body: Bytes,
+    /// What is still to come.
+    pub(super) served: Served,
+}
+
+/// Whether the request's body has to be known before a worker can be picked.
+pub(super) fn needs_body(route: &Route) -> bool {
+    matches!(route, Route::Turn(_) | Route::Upload(_))
+}
+
+/// Picks a worker for a request, of which all is here that [is needed](needs_body).
+///
+/// # Errors
+/// If it is turned away, or there is no worker.
+pub(super) async fn pick(
+    app: &Arc<App>,
+    route: &Route,
+    head: &Parts,
+    body: Bytes,
+    (caller, among): (&Caller, Among),
+) -> Result<Pick, ApiError> {
+    match route {
+        Route::Turn(endpoint) => turn(app, *endpoint, head, body, (caller, among)).await,
+        _ => other(app, route, head, body, (caller, among)),
+    }
+}
+
+/// A turn of a conversation.
+async fn turn(
+    app: &Arc<App>,
+    endpoint: Endpoint,
+    head: &Parts,
+    body: Bytes,
+    (caller, among): (&Caller, Among),
+) -> Result<Pick, ApiError> {
+    let mut place = path::place(app)?;
+    let (turn, body) = path::admitted(app, (endpoint, Some(among)), head, body, (caller, &mut place)).await?;
+    let (choice, pass) = forward::choose_admitted(app, &turn, &mut Vec::new())?;
+    let charged = Charged::default();
+    // First of all: from here on the breaker's pass is held by a guard.
+    let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
+    let request = match turn_request(app, head, body, &turn, &choice) {
+        Ok(request) => request,
+        Err(error) => {
+            warn!(worker = choice.worker.name(), %error, "no request could be made for it");
+            flight.not_reached();
+            return Err(ApiError::WorkerFailed);
+        }
+    };
+    let (mut parts, body) = request.into_parts();
+    let leg = Trail::of(&head.extensions).attempt(&choice, &mut parts.headers);
+    flight.traced(leg.note());
+    place.sent();
+    let endpoints = endpoints(app, &choice);
+    let carried = Carried::new(app, turn, &choice, ((flight, leg), charged), place);
+    Ok(Pick {
+        endpoints,
+        headers: parts.headers,
+        body,
+        served: Served::Turn(Box::new(carried)),
+    })
+}
+
+/// The chosen worker's endpoint, and then those of workers that can take the very same request, the least score first.
+fn endpoints(app: &App, choice: &Choice) -> Vec<SocketAddr> {
+    let most = 1 + app
+        .config
+        .endpoint_picker
+        .as_ref()
+        .map_or(0, |picker| picker.fallbacks);
+    let mut endpoints: Vec<SocketAddr> = choice.worker.endpoint.into_iter().collect();
+    if most <= endpoints.len() {
+        return endpoints;
+    }
+    let workers = app.fleet.workers();
+    let mut others: Vec<&Terms> = choice.decision.terms.iter().collect();
+    others.retain(|terms| terms.ready && terms.worker != choice.worker.id);
+    others.sort_by(|a, b| {
+        let by_time = || a.predicted_ttft().0.total_cmp(&b.predicted_ttft().0);
+        a.score.total_cmp(&b.score).then_with(by_time)
+    });
+    for terms in others {
+        let Some(worker) = workers.get(terms.worker.index()) else {
+            continue;
+        };
+        let Some(endpoint) = worker.endpoint.filter(|_| stands_in(worker, &choice.worker)) else {
+            continue;
+        };
+        if endpoints.len() < most && !endpoints.contains(&endpoint) {
+            endpoints.push(endpoint);
+        }
+    }
+    endpoints
+}
+
+/// Whether a request that was made ready for `picked` is one for this worker as well: the gateway sends the same to both.
+fn stands_in(worker: &Worker, picked: &Worker) -> bool {
+    let (spec, other) = (&worker.spec, &picked.spec);
+    spec.rank == other.rank
+        && spec.api_key == other.api_key
+        && spec.priority == other.priority
+        && worker.dialect().name() == picked.dialect().name()
+}
+
+/// A request that is not looked into.
+fn other(
+    app: &Arc<App>,
+    route: &Route,
+    head: &Parts,
+    body: Bytes,
+    (caller, among): (&Caller, Among),
+) -> Result<Pick, ApiError> {
+    let started = app.clock.now();
+    let mut wanted = Wanted {
+        endpoint: route.endpoint(),
+        among: Some(among),
+        ..Wanted::default()
+    };
+    match route {
+        Route::Kept(id) => wanted.home = path::keeper(app, id, caller)?,
+        Route::Model(name) => wanted.model = Some(name.clone()),
+        Route::Upload(_) => wanted.model = form_model(head, &body),
+        _ => {}
+    }
+    if let Some(model) = &wanted.model {
+        models::check(app, model)?;
+    }
+    let place = path::place(app)?;
+    let in_flight = pass::some_worker(app, &head.headers, &[], &wanted).ok_or_else(|| app.nobody_ready())?;
+    let worker = in_flight.worker();
+    Ok(Pick {
+        endpoints: worker.endpoint.into_iter().collect(),
+        headers: pass::addressed(app, &head.headers, worker),
+        body,
+        served: Served::Other(Relayed::new(app, in_flight, place, (started, wanted.endpoint))),
+    })
+}
+
+/// The model that a form asks for.
+fn form_model(head: &Parts, body: &[u8]) -> Option<String> {
+    let kind = head.headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    match multipart::model(multipart::boundary(kind)?, body, true) {
+        Model::Named(model) => Some(model),
+        Model::More | Model::Unnamed => None,
+    }
+}

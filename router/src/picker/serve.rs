@@ -1,0 +1,238 @@
+//! The endpoint picker's port: HTTP/2 connections of gateways, one stream of messages for each request.
+//!
+//! Bounded are the connections, the streams on each, a message's size and what waits to be sent on a stream. A stream is not a
+//! task: it is polled by its connection, and dropped with it.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use config::EndpointPicker;
+use futures_util::{FutureExt as _, Stream};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+use tracing::{debug, warn};
+
+use super::inbox::Inbox;
+use super::talk::talk;
+use super::wire::{PATH, ProcessingRequest, ProcessingResponse};
+use crate::app::App;
+use crate::metrics::Open;
+use crate::serve::Phase;
+use crate::serve::client_io::ClientIo;
+use crate::serve::socket::Socket;
+
+/// Rest after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Between looks whether a gateway is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Messages that wait to be taken by a gateway, of one request.
+const WAITING: usize = 4;
+/// What a message may have beside a whole body.
+const MESSAGE_SLACK: usize = 1 << 20;
+/// Longest head of a stream.
+const MAX_HEAD_BYTES: u32 = 64 * 1024;
+
+/// Accepts connections until told to stop. Each of them holds a receiver of the phase for as long as it is served.
+pub(crate) async fn run(
+    app: Arc<App>,
+    settings: EndpointPicker,
+    listener: TcpListener,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let phases = phase.clone();
+    let begin = |stream: TcpStream, place| {
+        tokio::spawn(connection(
+            Arc::clone(&app),
+            settings.clone(),
+            (stream, place),
+            phases.clone(),
+        ));
+    };
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
+            accepted = accepted => accepted,
+        };
+        match (accepted, place) {
+            (Ok((stream, _)), Ok(place)) => begin(stream, place),
+            (Err(error), _) => {
+                warn!(%error, "the endpoint picker's port cannot accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            (_, Err(_)) => return,
+        }
+    }
+    // Who waits has connected already, and would be reset with the port.
+    while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            return;
+        };
+        begin(stream, place);
+    }
+}
+
+async fn connection(
+    app: Arc<App>,
+    settings: EndpointPicker,
+    (stream, place): (TcpStream, OwnedSemaphorePermit),
+    mut phase: watch::Receiver<Phase>,
+) {
+    // A gateway waits for each of many small messages.
+    let _ = stream.set_nodelay(true);
+    let Some(socket) = open(&app, &settings, stream).await else {
+        return;
+    };
+    let patience = app.live().limits.idle_timeout;
+    let io = TokioIo::new(ClientIo::of_other_port(socket, place, patience));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let app = Arc::clone(&app);
+        async move { Ok::<_, Infallible>(answer(app, request).await) }
+    });
+    let server = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(settings.max_streams)
+        .max_header_list_size(MAX_HEAD_BYTES)
+        .keep_alive_interval(KEEP_ALIVE)
+        .serve_connection(io, service);
+    let mut server = pin!(server);
+    let mut seen = Phase::Serving;
+    loop {
+        tokio::select! {
+            biased;
+            ended = server.as_mut() => {
+                if let Err(error) = ended {
+                    debug!(%error, "a gateway's connection broke");
+                }
+                return;
+            }
+            now = phase.wait_for(|phase| *phase > seen) => {
+                seen = now.map_or(Phase::Cut, |now| *now);
+                if seen == Phase::Cut {
+                    return;
+                }
+                server.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Shakes hands, if the port is encrypted, and waits for the first byte: who connects and says nothing holds no place.
+async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
+    let limit = app.config.limits.header_timeout;
+    let opening = async {
+        match app.tls.acceptor().filter(|_| settings.tls) {
+            None => stream.peek(&mut [0]).await.map(|_| Socket::Plain(stream)),
+            Some(acceptor) => acceptor.accept(stream).await.map(Socket::encrypted),
+        }
+    };
+    match tokio::time::timeout(limit, opening).await {
+        Ok(Ok(socket)) => return Some(socket),
+        Ok(Err(error)) => debug!(%error, "a gateway did not get as far as to ask"),
+        Err(_) => debug!("a gateway connected and said nothing"),
+    }
+    if settings.tls {
+        app.metrics.no_tls();
+    }
+    None
+}
+
+async fn answer(app: Arc<App>, request: Request<Incoming>) -> http::Response<tonic::body::Body> {
+    if request.uri().path() != PATH {
+        return Status::unimplemented("only the external processor is served here").into_http();
+    }
+    let most = app
+        .live()
+        .limits
+        .max_body_bytes
+        .get()
+        .saturating_add(MESSAGE_SLACK);
+    tonic::server::Grpc::new(ProstCodec::default())
+        .max_decoding_message_size(most)
+        .streaming(Processor(app), request)
+        .await
+}
+
+/// `ExternalProcessor`
+struct Processor(Arc<App>);
+
+impl tower_service::Service<tonic::Request<Streaming<ProcessingRequest>>> for Processor {
+    type Response = tonic::Response<Conversation>;
+    type Error = Status;
+    type Future = std::future::Ready<Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
+        let conversation = Conversation::new(&self.0, request.into_inner());
+        std::future::ready(Ok(tonic::Response::new(conversation)))
+    }
+}
+
+/// A talk that goes on.
+type Talking = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
+/// What is said about one request. It goes on as long as somebody asks for the next message, and is over when it is
+/// dropped.
+struct Conversation {
+    talking: Option<Talking>,
+    told: mpsc::Receiver<ProcessingResponse>,
+    failed: Option<Status>,
+    _open: Open,
+}
+
+impl Conversation {
+    fn new(app: &Arc<App>, incoming: Streaming<ProcessingRequest>) -> Self {
+        let (out, told) = mpsc::channel(WAITING);
+        Self {
+            talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(incoming), out))),
+            told,
+            failed: None,
+            _open: app.metrics.picker_opened(),
+        }
+    }
+}
+
+impl Stream for Conversation {
+    type Item = Result<ProcessingResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            // What was said leaves before anything else is done.
+            if let Poll::Ready(Some(told)) = this.told.poll_recv(cx) {
+                return Poll::Ready(Some(Ok(told)));
+            }
+            let Some(talking) = &mut this.talking else {
+                return Poll::Ready(this.failed.take().map(Err));
+            };
+            match talking.as_mut().poll(cx) {
+                Poll::Ready(ended) => {
+                    this.talking = None;
+                    this.failed = ended.err();
+                }
+                Poll::Pending => match this.told.poll_recv(cx) {
+                    Poll::Ready(Some(told)) => return Poll::Ready(Some(Ok(told))),
+                    _ => return Poll::Pending,
+                },
+            }
+        }
+    }
+}
