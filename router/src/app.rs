@@ -381,6 +381,13 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Whether the router has just started, and waits for what other replicas know.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let bus = self.bus.as_ref();
+        bus.is_some_and(|bus| bus.is_joining(self.clock.now()))
+    }
+
     /// The drain limit is reached: what is still answered ends now.
     pub fn cut_off(&self) {
         self.cut.send_replace(true);

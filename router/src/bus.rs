@@ -14,6 +14,9 @@
 //! | [`link`] | the connection to NATS |
 //! | [`bucket`] | what all replicas have in common, in JetStream |
 //! | [`live_policy`] | the live policy, which stands there |
+//! | [`calibrations`] | what was measured of workers, which stands there too |
+//! | [`leader`] | who of all does what only one should |
+//! | [`join`] | what a replica that starts takes from another |
 //!
 //! # What may be lost
 //! NATS delivers at most once, and queues here are bounded. So every message has a number, and each second a replica says
@@ -24,6 +27,9 @@
 //! Nobody's: a message says how long ago things happened when it went out.
 
 pub mod bucket;
+pub mod calibrations;
+pub mod join;
+pub mod leader;
 pub mod link;
 pub mod live_policy;
 pub mod peers;
@@ -44,6 +50,9 @@ use tokio::sync::{Notify, mpsc};
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::bucket::Bucket;
+use self::calibrations::Calibrations;
+use self::join::Joined;
+use self::leader::Lease;
 use self::live_policy::{LivePolicy, LivePolicyState};
 use self::peers::{PeerState, Peers};
 use self::turns::Said;
@@ -74,6 +83,11 @@ pub struct Bus {
     /// What all replicas have in common, once there is a way to NATS.
     bucket: OnceLock<Bucket>,
     live_policy: LivePolicy,
+    calibrations: Calibrations,
+    lease: Lease,
+    /// Whether it has asked the others what they know.
+    has_joined: AtomicBool,
+    joined: Mutex<Option<Joined>>,
     is_up: AtomicBool,
     link: Mutex<Link>,
 }
@@ -102,6 +116,12 @@ pub struct BusState {
     pub error: Option<String>,
     /// The live policy.
     pub policy: LivePolicyState,
+    /// Which replica does what only one should, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// What this replica took from another one when it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joined: Option<Joined>,
     /// The other replicas that were heard of within seconds.
     pub peers: Vec<PeerState>,
 }
@@ -123,6 +143,10 @@ impl Bus {
             roll_wanted: Notify::new(),
             bucket: OnceLock::new(),
             live_policy: LivePolicy::default(),
+            calibrations: Calibrations::default(),
+            lease: Lease::default(),
+            has_joined: AtomicBool::new(false),
+            joined: Mutex::new(None),
             is_up: AtomicBool::new(false),
             link: Mutex::new(Link::default()),
         }
@@ -172,6 +196,8 @@ impl Bus {
             since_s: (now - link.since.unwrap_or_default()).0 / 1e3,
             error: link.error,
             policy: self.live_policy_state(),
+            leader: self.leader(),
+            joined: self.joined.lock().clone(),
             peers: self.peers.state(now),
         }
     }

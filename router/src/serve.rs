@@ -230,7 +230,7 @@ async fn succeed(
 ) {
     if let Some(predecessor) = predecessor {
         let some_ready = async {
-            while !app.fleet.any_ready() {
+            while !app.fleet.any_ready() || app.is_joining() {
                 tokio::time::sleep(DRAIN_STEP).await;
             }
         };

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Snapshot;
-use format::{FormatError, decode, encode};
+use format::{Contents, FormatError, decode, encode};
 use tracing::{debug, info, warn};
 
 use crate::app::App;
@@ -93,11 +93,46 @@ pub async fn save(app: &Arc<App>, settings: &Snapshot) {
     }
 }
 
-fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
+/// What is known here, in at most so many bytes: what would be too much of workers' caches is left out.
+pub fn take(app: &App, most: usize) -> Vec<u8> {
+    let mut contents = contents(app);
+    let mut bytes = encode(&contents);
+    while bytes.len() > most
+        && let Some((_, entries)) = contents
+            .workers
+            .iter_mut()
+            .rfind(|(_, entries)| !entries.is_empty())
+    {
+        entries.clear();
+        bytes = encode(&contents);
+    }
+    bytes
+}
+
+/// Takes up what another router has taken. Returns how many entries were brought back.
+///
+/// # Errors
+/// If it is no snapshot.
+pub fn restore(app: &App, bytes: &[u8]) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
+    Ok(restore_contents(app, &decode(bytes)?))
+}
+
+fn contents(app: &App) -> Contents {
     let workers = app.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    let bytes = encode(&app.knowledge.contents(&names, now_ms()));
+    app.knowledge.contents(&names, now_ms())
+}
+
+fn restore_contents(app: &App, contents: &Contents) -> usize {
+    let workers = app.fleet.workers();
+    let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
+    app.knowledge.restore(contents, &names)
+}
+
+fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
+    let _alone = app.snapshot.lock();
+    let bytes = encode(&contents(app));
     fits(bytes.len())?;
     // Beside the file, so that the renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
@@ -128,9 +163,7 @@ fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
     if age > settings.max_age.as_secs() {
         return Err(SnapshotError::Old(age));
     }
-    let workers = app.fleet.workers();
-    let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    Ok(app.knowledge.restore(&contents, &names))
+    Ok(restore_contents(app, &contents))
 }
 
 /// A worker's name, by which it is found again; of one that has left it is none.

@@ -10,6 +10,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::workers::{NAME, Shown, named, shown};
+use crate::bus::calibrations::Calibration;
 use crate::fleet::hold::Measured;
 
 /// What was measured.
@@ -40,10 +41,6 @@ struct Calibrate {
     r_squared: f64,
     /// For the audit log.
     #[schemars(length(min = 1, max = 500))]
-    #[allow(
-        dead_code,
-        reason = "the audit log reads it from the body, whatever else is wrong with that"
-    )]
     reason: String,
 }
 
@@ -54,7 +51,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.calibrate",
             (Method::PUT, "/admin/v1/workers/{name}/calibration"),
             Role::Operate,
-            "Begin to learn a worker's cost anew from what was measured; kept until the router ends: the file is not changed",
+            "Begin to learn a worker's cost anew from what was measured, on all replicas; kept until the router ends, or by the fleet's bucket: the file is not changed",
             calibrate,
         )
         .parameter("name", NAME)
@@ -88,5 +85,18 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
             r_squared: asked.r_squared,
         },
     );
+    if let Some(bus) = &call.app.bus {
+        let told = Calibration {
+            alpha_ms_per_token: asked.alpha_ms_per_token,
+            beta_ms: asked.beta_ms,
+            gamma_ms_per_token2: asked.gamma_ms_per_token2,
+            floor_ms: asked.floor_ms,
+            measured_at_unix_s: asked.measured_at_unix_s,
+            r_squared: asked.r_squared,
+            by: call.who.name.to_string(),
+            reason: asked.reason,
+        };
+        bus.calibrated(worker.name(), told);
+    }
     Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &cost))
 }

@@ -105,10 +105,15 @@ fn may_scrape(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Ready while some worker is, and not draining. A router that drains lives on but is not ready.
+/// Ready while some worker is, and not draining, and once it knows what the other replicas know. A router that drains lives on but is not ready.
 async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, String) {
     if app.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned())
+    } else if app.is_joining() {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "joining: it asks the other replicas what they know\n".to_owned(),
+        )
     } else if app.fleet.any_ready() {
         (StatusCode::OK, "ready\n".to_owned())
     } else {

@@ -14,8 +14,8 @@ use tracing::{debug, info, warn};
 
 use super::Bus;
 use super::bucket::Bucket;
-use super::live_policy;
 use super::speak::{Out, speak};
+use super::{calibrations, join, leader, live_policy};
 use crate::app::App;
 use crate::tls;
 
@@ -86,6 +86,10 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
     let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
     let mut tasks = JoinSet::new();
     tasks.spawn(live_policy::follow(Arc::clone(&app), Arc::clone(&bus)));
+    tasks.spawn(leader::lead(Arc::clone(&app), Arc::clone(&bus)));
+    tasks.spawn(calibrations::follow(Arc::clone(&app), Arc::clone(&bus)));
+    tasks.spawn(join::join(Arc::clone(&app), Arc::clone(&bus), client.clone()));
+    tasks.spawn(join::give(Arc::clone(&app), Arc::clone(&bus), client.clone()));
     tasks.spawn(watch(Arc::clone(&app), Arc::clone(&bus), events));
     tasks.spawn(hear(Arc::clone(&app), Arc::clone(&bus), client.clone()));
     tasks.spawn(tidy(Arc::clone(&app), Arc::clone(&bus)));

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
+use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -36,6 +37,8 @@ const KEY: &str = "policy";
 const LOOK: Duration = Duration::from_secs(2);
 /// Between two attempts, if it does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
+/// Who does not lead ends a change that was for a time only when it is so long overdue.
+const OVERDUE: Millis = Millis(6_000.0);
 /// For a change to be made.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Attempts of a change that names no revision, if others come in between.
@@ -181,7 +184,11 @@ impl Bus {
             return app.revert_policy();
         }
         let (now, _) = app.policy.now();
-        let change = app.policy.due(app.clock.now())?;
+        let patience = if self.leads() { Millis::ZERO } else { OVERDUE };
+        let Some(change) = app.policy.due(app.clock.now().saturating_sub(patience)) else {
+            tokio::time::sleep(AGAIN).await;
+            return None;
+        };
         match self.change_policy(app, &change, Some(now.revision)).await {
             Ok(made) => Some((made.before, made.after)),
             Err(ChangeError::Stale(_)) => None,

@@ -18,6 +18,7 @@ pub struct BusCounters {
 #[derive(Clone, Copy, Debug)]
 pub struct BusGauges {
     connected: bool,
+    leads: bool,
     peers: usize,
     in_flight: usize,
 }
@@ -27,6 +28,7 @@ pub struct BusGauges {
 pub(super) struct Replicas {
     counters: BusCounters,
     connected: IntGauge,
+    leads: IntGauge,
     peers: IntGauge,
     in_flight: IntGauge,
 }
@@ -38,6 +40,7 @@ impl BusGauges {
         let (peers, in_flight) = bus.peers.count();
         Self {
             connected: bus.is_up(),
+            leads: bus.leads(),
             peers,
             in_flight,
         }
@@ -71,6 +74,7 @@ impl Replicas {
         Ok(Self {
             counters,
             connected: metrics.count("tailroute_bus_connected")?,
+            leads: metrics.count("tailroute_bus_leader")?,
             peers: metrics.count("tailroute_bus_replicas")?,
             in_flight: metrics.count("tailroute_bus_in_flight")?,
         })
@@ -79,6 +83,7 @@ impl Replicas {
     pub(super) fn set(&self, gauges: Option<&BusGauges>) {
         let Some(gauges) = gauges else { return };
         self.connected.set(gauges.connected.into());
+        self.leads.set(gauges.leads.into());
         self.peers.set(clamp(gauges.peers as u64));
         self.in_flight.set(clamp(gauges.in_flight as u64));
     }

@@ -14,6 +14,14 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
+        name: "tailroute_bus_leader",
+        kind: Kind::Gauge,
+        unit: "0 or 1",
+        labels: &[],
+        help: "Whether this replica is the one that does what only one should; of a fleet, one is.",
+        gen_ai: None,
+    },
+    Spec {
         name: "tailroute_bus_replicas",
         kind: Kind::Gauge,
         unit: "replicas",

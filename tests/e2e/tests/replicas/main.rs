@@ -10,8 +10,12 @@
     reason = "tests and their helpers, whose reports go to standard output"
 )]
 
+mod calibrating;
+mod joining;
+mod leading;
 mod live_policy;
 mod nats;
+mod outage;
 mod rolling;
 mod service;
 mod streams;
@@ -138,9 +142,14 @@ impl Replicas {
 
     /// The conversation's next turn by this router: tokens of the prompt that were found cached.
     async fn turn(&self, router: usize, talk: &mut Conversation, text: &str) -> u64 {
+        self.turn_of("conversation-7", router, talk, text).await
+    }
+
+    /// The same of a conversation that is called so.
+    async fn turn_of(&self, name: &str, router: usize, talk: &mut Conversation, text: &str) -> u64 {
         talk.user(text);
         let (address, body) = (self.routers[router].address, talk.body(json!({})).to_string());
-        let headers = [("x-session-id", "conversation-7")];
+        let headers = [("x-session-id", name)];
         let answer = client::open(address, "POST", CHAT, &headers, body).await.unwrap();
         let answer = answer.whole().await.json();
         talk.assistant(answer["choices"][0]["message"]["content"].as_str().unwrap());
@@ -207,7 +216,8 @@ async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
     for router in 0..2 {
         let bus = replicas.routers[router].app().bus.as_ref().unwrap();
         until("it knows that NATS is gone", || !bus.is_up()).await;
-        assert_eq!(replicas.admin(router, "/readyz").await.status, 200);
+        let ready = replicas.admin(router, "/readyz").await;
+        assert_eq!(ready.status, 200, "{}", ready.text());
         let told = replicas.says_of_the_others(router).await;
         assert_eq!(told["connected"], false);
         let page = replicas.metrics(router).await;

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -32,6 +33,21 @@ fn program() -> PathBuf {
     found.expect("nats-server is not installed: `scripts/replicas env` installs it, or NATS_SERVER names it")
 }
 
+/// A port that no outgoing connection has while the server is gone: below those that the system gives out.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id() as u16;
+    loop {
+        let number = first
+            .wrapping_mul(61)
+            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 15_000 + number % 15_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 impl Nats {
     /// Starts a server with nothing in it.
     pub(crate) async fn start() -> Self {
@@ -40,14 +56,12 @@ impl Nats {
 
     /// Starts a server with nothing in it, and with JetStream or without.
     pub(crate) async fn start_with(has_jetstream: bool) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut nats = Self {
-            address: listener.local_addr().unwrap(),
+            address: SocketAddr::from(([127, 0, 0, 1], free_port())),
             folder: tempfile::tempdir().unwrap(),
             has_jetstream,
             process: None,
         };
-        drop(listener);
         nats.revive().await;
         nats
     }

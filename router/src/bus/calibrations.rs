@@ -1,0 +1,322 @@
+//! What `gpu-bench --push` has told any replica of its workers' costs, for all of them: one key in the fleet's bucket.
+//!
+//! A push counts at once on the replica that it came to, which then writes it into the bucket, as soon as NATS is there; the
+//! others take what is newer there than what they have taken. Which is newer the bucket's order says and nobody's clock: a
+//! calibration's number is one more than that of any before it. So a replica that starts begins with what was measured last.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use parking_lot::Mutex;
+use policy::cost::PrefillCost;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use super::Bus;
+use super::bucket::{Bucket, BucketError, LONGEST_BYTES};
+use crate::app::App;
+use crate::fleet::hold::Measured;
+use crate::operator::audit::{Happened, Who};
+
+/// Where they stand in the bucket.
+const KEY: &str = "calibrations";
+/// Between two looks at the bucket.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What was measured of a worker, as the bucket has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// α, β, γ, as the admin port takes them.
+    pub alpha_ms_per_token: f64,
+    /// β.
+    pub beta_ms: f64,
+    /// γ.
+    pub gamma_ms_per_token2: f64,
+    /// What a prompt takes at the least; 0 without a floor.
+    #[serde(default)]
+    pub floor_ms: f64,
+    /// When it was measured.
+    pub measured_at_unix_s: u64,
+    /// Share of the variance that it explains.
+    pub r_squared: f64,
+    /// Whose token it came with.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One of a worker, and where it came from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Told {
+    /// More than that of any before it.
+    number: u64,
+    replica: String,
+    #[serde(flatten)]
+    what: Calibration,
+}
+
+/// By worker's name.
+type All = BTreeMap<String, Told>;
+
+/// What was told here, and what the bucket has.
+#[derive(Debug, Default)]
+pub(super) struct Calibrations {
+    state: Mutex<State>,
+    wanted: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Told here, and not in the bucket yet.
+    new: BTreeMap<String, Calibration>,
+    /// The newest that counts here, by worker.
+    taken: BTreeMap<String, u64>,
+    /// What the bucket had when it was looked at last.
+    known: All,
+}
+
+impl Calibration {
+    fn measured(&self) -> Option<Measured> {
+        let cost = PrefillCost {
+            alpha_ms_per_token: self.alpha_ms_per_token,
+            beta_ms: self.beta_ms,
+            gamma_ms_per_token2: self.gamma_ms_per_token2,
+            floor_ms: self.floor_ms,
+        };
+        let numbers = [
+            self.beta_ms,
+            self.gamma_ms_per_token2,
+            self.floor_ms,
+            self.r_squared,
+        ];
+        // As the admin port has checked it, whoever wrote it.
+        let is_cost = cost.alpha_ms_per_token > 0.0 && numbers.iter().all(|number| *number >= 0.0);
+        let is_finite = cost.alpha_ms_per_token <= 1e6
+            && cost.beta_ms <= 1e9
+            && cost.gamma_ms_per_token2 <= 1e3
+            && cost.floor_ms <= 1e9;
+        (is_cost && is_finite).then_some(Measured {
+            cost,
+            at_unix_s: self.measured_at_unix_s,
+            r_squared: self.r_squared,
+        })
+    }
+}
+
+impl Bus {
+    /// A worker was measured, and this replica was told; all the others are to know.
+    pub fn calibrated(&self, worker: &str, what: Calibration) {
+        let mut state = self.calibrations.state.lock();
+        state.new.insert(worker.to_owned(), what);
+        drop(state);
+        self.calibrations.wanted.notify_one();
+    }
+
+    /// Writes what was told here, and takes what was told elsewhere.
+    async fn exchange_calibrations(&self, app: &App, bucket: &Bucket) -> Result<(), BucketError> {
+        loop {
+            let standing = bucket.get(KEY).await?;
+            let mut all: All = match &standing.value {
+                Some(bytes) if bytes.len() <= LONGEST_BYTES => serde_json::from_slice(bytes)
+                    .map_err(|error| bucket.unreadable(KEY, &error.to_string()))?,
+                Some(bytes) => return Err(bucket.unreadable(KEY, &format!("{} bytes", bytes.len()))),
+                // It has none yet, or was lost; or somebody has taken them away.
+                None if standing.sequence == 0 => self.calibrations.state.lock().known.clone(),
+                None => All::new(),
+            };
+            let new = self.calibrations.state.lock().new.clone();
+            let is_lost = standing.value.is_none() && !all.is_empty();
+            if new.is_empty() && !is_lost {
+                self.take_calibrations(app, all).await;
+                return Ok(());
+            }
+            let numbers = number(&mut all, &new, &self.name);
+            let bytes = fitting(&mut all);
+            if bucket.put(KEY, bytes, standing.sequence).await?.is_some() {
+                {
+                    let mut state = self.calibrations.state.lock();
+                    // What was told here meanwhile is newer.
+                    state.new.retain(|worker, what| new.get(worker) != Some(what));
+                    state.taken.extend(numbers);
+                }
+                self.take_calibrations(app, all).await;
+                return Ok(());
+            }
+        }
+    }
+
+    async fn take_calibrations(&self, app: &App, all: All) {
+        for (name, told) in &all {
+            let Some(worker) = app
+                .fleet
+                .present()
+                .into_iter()
+                .find(|worker| worker.name() == name)
+            else {
+                continue;
+            };
+            let is_news = {
+                let mut state = self.calibrations.state.lock();
+                // One that was told here, and is on its way to the bucket, is newer.
+                let is_new = state.taken.get(name) != Some(&told.number) && !state.new.contains_key(name);
+                if is_new {
+                    state.taken.insert(name.clone(), told.number);
+                }
+                is_new
+            };
+            let Some(measured) = told.what.measured().filter(|_| is_news) else {
+                continue;
+            };
+            let before = worker.cost();
+            app.calibrate(&worker, measured);
+            let happened = Happened {
+                who: Who {
+                    name: told.what.by.clone(),
+                    ..Who::router()
+                },
+                action: "workers.calibrate_adopt".to_owned(),
+                target: name.clone(),
+                why: Some(told.what.reason.clone()),
+                outcome: Ok((
+                    serde_json::to_value(before).ok(),
+                    Some(json!({ "cost": measured.cost, "replica": told.replica })),
+                )),
+            };
+            app.operator.audit.record(happened).await;
+        }
+        let mut state = self.calibrations.state.lock();
+        state.taken.retain(|name, _| all.contains_key(name));
+        state.known = all;
+    }
+}
+
+/// Puts what was told here above all that was told before. Returns the numbers.
+fn number(all: &mut All, new: &BTreeMap<String, Calibration>, replica: &str) -> Vec<(String, u64)> {
+    let mut last = all.values().map(|told| told.number).max().unwrap_or(0);
+    let mut numbers = Vec::new();
+    for (worker, what) in new {
+        last += 1;
+        numbers.push((worker.clone(), last));
+        let told = Told {
+            number: last,
+            replica: replica.to_owned(),
+            what: what.clone(),
+        };
+        all.insert(worker.clone(), told);
+    }
+    numbers
+}
+
+/// As many as the bucket takes, the newest.
+fn fitting(all: &mut All) -> Vec<u8> {
+    loop {
+        let bytes = serde_json::to_vec(all).unwrap_or_default();
+        let oldest = all.iter().min_by_key(|(_, told)| told.number);
+        let Some(oldest) = oldest
+            .map(|(name, _)| name.clone())
+            .filter(|_| bytes.len() > LONGEST_BYTES)
+        else {
+            return bytes;
+        };
+        all.remove(&oldest);
+    }
+}
+
+/// Exchanges them for as long as the task lives.
+pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
+    let Some(bucket) = bus.bucket.get() else { return };
+    let mut trouble = None;
+    loop {
+        if let Ok(mut told) = bucket.changes(KEY).await {
+            loop {
+                if bus.is_up() {
+                    let error = bus.exchange_calibrations(&app, bucket).await.err();
+                    if error != trouble {
+                        say(error.as_ref());
+                    }
+                    trouble = error;
+                }
+                let may_hear = tokio::select! {
+                    heard = told.next() => {
+                        // One look is enough for all that was written meanwhile.
+                        while let Some(Some(_)) = told.next().now_or_never() {}
+                        heard.is_some()
+                    }
+                    () = bus.calibrations.wanted.notified() => true,
+                    () = tokio::time::sleep(LOOK) => true,
+                };
+                if !may_hear {
+                    break;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn say(error: Option<&BucketError>) {
+    match error {
+        // It is said of the policy.
+        None | Some(BucketError::NoJetStream) => debug!("calibrations: {error:?}"),
+        Some(error) => warn!(%error, "what is measured of workers does not reach other replicas"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(alpha_ms_per_token: f64) -> Calibration {
+        Calibration {
+            alpha_ms_per_token,
+            beta_ms: 1.0,
+            gamma_ms_per_token2: 0.0,
+            floor_ms: 0.0,
+            measured_at_unix_s: 0,
+            r_squared: 0.9,
+            by: "a".to_owned(),
+            reason: "measured".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_told_last_has_the_highest_number_and_outlives_what_there_is_no_room_for() {
+        let mut all = All::new();
+        number(
+            &mut all,
+            &BTreeMap::from([("first".to_owned(), measured(1.0))]),
+            "r",
+        );
+        for worker in 0..1_000 {
+            let new = BTreeMap::from([(format!("worker-{worker}"), measured(2.0))]);
+            number(&mut all, &new, "r");
+        }
+        let numbers = number(
+            &mut all,
+            &BTreeMap::from([("last".to_owned(), measured(3.0))]),
+            "r",
+        );
+        assert_eq!(numbers, [("last".to_owned(), 1_002)]);
+        let bytes = fitting(&mut all);
+        assert!(bytes.len() <= LONGEST_BYTES && bytes.len() > LONGEST_BYTES - 500);
+        assert!(!all.contains_key("first") && all.contains_key("last"));
+        assert_eq!(serde_json::from_slice::<All>(&bytes).unwrap(), all);
+    }
+
+    #[test]
+    fn numbers_that_are_no_cost_are_not_taken() {
+        assert!(measured(0.1).measured().is_some());
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e7] {
+            assert!(measured(wrong).measured().is_none(), "{wrong}");
+        }
+        let negative = Calibration {
+            beta_ms: -1.0,
+            ..measured(0.1)
+        };
+        assert!(negative.measured().is_none());
+    }
+}

@@ -1,0 +1,133 @@
+//! What a replica gives to those that join.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{Client, Message, Subscriber};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::wire::{Ask, Chunk, Offer, Want};
+use super::{CHUNK_BYTES, MOST_BYTES};
+use crate::app::App;
+use crate::bus::{Bus, random_id};
+use crate::snapshot;
+
+/// A snapshot that is this old is taken anew for who begins.
+const FRESH: Duration = Duration::from_secs(1);
+/// One that nobody has asked for so long is dropped.
+const IDLE: Duration = Duration::from_secs(5);
+/// Between two attempts to listen.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A snapshot that is being given.
+struct Held {
+    number: u64,
+    taken: Instant,
+    used: Instant,
+    bytes: Bytes,
+}
+
+/// Gives to whoever asks, for as long as the task lives.
+pub(in crate::bus) async fn give(app: Arc<App>, bus: Arc<Bus>, client: Client) {
+    let joins = bus.subject_of_joins();
+    let own = format!("{joins}.{:016x}", bus.id);
+    loop {
+        match (
+            client.subscribe(joins.clone()).await,
+            client.subscribe(own.clone()).await,
+        ) {
+            (Ok(asked), Ok(wanted)) => listen(&app, &bus, &client, asked, wanted).await,
+            (Err(error), _) | (_, Err(error)) => {
+                warn!(%error, "replicas that join cannot be heard");
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn listen(app: &Arc<App>, bus: &Bus, client: &Client, mut asked: Subscriber, mut wanted: Subscriber) {
+    let mut held: Option<Held> = None;
+    loop {
+        tokio::select! {
+            message = asked.next() => {
+                let Some(message) = message else { return };
+                offer(app, bus, client, message).await;
+            }
+            message = wanted.next() => {
+                let Some(message) = message else { return };
+                held = hand_out(app, client, held, message).await;
+            }
+            () = tokio::time::sleep(IDLE), if held.is_some() => {}
+        }
+        held = held.filter(|held| held.used.elapsed() < IDLE);
+    }
+}
+
+async fn offer(app: &App, bus: &Bus, client: &Client, message: Message) {
+    let (Some(ask), Some(reply)) = (Ask::read(message.payload), message.reply) else {
+        return;
+    };
+    if ask.id == bus.id {
+        return;
+    }
+    // Who is about to go, or has just come itself, has nothing to give; but nobody need wait for it.
+    let gives = bus.knows_things() && !app.is_draining();
+    let offer = Offer {
+        id: bus.id,
+        up_ms: if gives { app.clock.now().0 as u64 } else { 0 },
+        name: bus.name.clone(),
+    };
+    // Who asked hears nothing then, and begins by itself.
+    let _ = client.publish(reply, offer.bytes()).await;
+}
+
+async fn hand_out(app: &Arc<App>, client: &Client, held: Option<Held>, message: Message) -> Option<Held> {
+    let (Some(want), Some(reply)) = (Want::read(message.payload), message.reply) else {
+        return held;
+    };
+    let is_enough = |held: &Held| match want.number {
+        0 => held.taken.elapsed() < FRESH,
+        _ => held.number == want.snapshot,
+    };
+    let held = match held {
+        Some(held) if is_enough(&held) => held,
+        _ if want.number == 0 => take(app).await?,
+        // It was dropped: whoever asks for the rest of it begins anew, or does without.
+        other => return other,
+    };
+    let of = held.bytes.len().div_ceil(CHUNK_BYTES).max(1);
+    let from = (want.number as usize).saturating_mul(CHUNK_BYTES);
+    if from < held.bytes.len() {
+        let to = (from + CHUNK_BYTES).min(held.bytes.len());
+        let chunk = Chunk {
+            snapshot: held.number,
+            number: want.number,
+            of: of as u32,
+            bytes: held.bytes.slice(from..to),
+        };
+        let _ = client.publish(reply, chunk.bytes()).await;
+    }
+    Some(Held {
+        used: Instant::now(),
+        ..held
+    })
+}
+
+async fn take(app: &Arc<App>) -> Option<Held> {
+    let of = Arc::clone(app);
+    let taken = tokio::task::spawn_blocking(move || snapshot::take(&of, MOST_BYTES)).await;
+    let bytes = taken.ok()?;
+    debug!(
+        bytes = bytes.len(),
+        "a replica that joins is given what is known here"
+    );
+    Some(Held {
+        number: random_id(),
+        taken: Instant::now(),
+        used: Instant::now(),
+        bytes: bytes.into(),
+    })
+}

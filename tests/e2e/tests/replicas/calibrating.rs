@@ -1,0 +1,78 @@
+//! What is measured of a worker and told to one router counts on all.
+
+use serde_json::{Value, json};
+use tailroute_e2e::client::{self, Whole};
+use tailroute_e2e::fleet::quick;
+use tailroute_e2e::wait::until;
+
+use super::{Replicas, join};
+
+impl Replicas {
+    async fn push(&self, router: usize, alpha: f64) -> Whole {
+        let name = self.engines[0].addr().to_string();
+        let path = format!("/admin/v1/workers/{name}/calibration");
+        let body = json!({
+            "alpha_ms_per_token": alpha, "beta_ms": 7.0, "gamma_ms_per_token2": 0.0,
+            "measured_at_unix_s": 1_800_000_000, "r_squared": 0.99, "reason": "measured at noon",
+        });
+        let address = self.routers[router].admin_address;
+        client::admin(address, "PUT", &path, &[], Some(&body)).await
+    }
+
+    fn measured(&self, router: usize) -> Option<f64> {
+        let worker = &self.routers[router].app().fleet.workers()[0];
+        worker
+            .calibration()
+            .map(|measured| measured.cost.alpha_ms_per_token)
+    }
+
+    async fn all_take(&self, alpha: f64) {
+        for router in 0..self.routers.len() {
+            until("what was measured counts", || {
+                self.measured(router) == Some(alpha)
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_calibration_that_is_pushed_to_one_router_counts_on_all_and_on_those_that_join() {
+    let mut replicas = Replicas::start(2, vec![quick(); 2]).await;
+    let told = replicas.push(0, 0.25).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(replicas.measured(0), Some(0.25), "at once");
+    replicas.all_take(0.25).await;
+    let told = replicas.push(1, 0.5).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    replicas.all_take(0.5).await;
+
+    replicas.nats.kill();
+    for router in 0..2 {
+        let bus = replicas.routers[router].app().bus.as_ref().unwrap();
+        until("it knows that NATS is gone", || !bus.is_up()).await;
+    }
+    assert_eq!(
+        replicas.push(1, 0.75).await.status,
+        200,
+        "it counts where it was told"
+    );
+    assert_eq!(
+        (replicas.measured(0), replicas.measured(1)),
+        (Some(0.5), Some(0.75))
+    );
+    replicas.nats.revive().await;
+    let late = join(&replicas.engines, &replicas.nats.url(), "late").await;
+    replicas.routers.push(late);
+    replicas.all_take(0.75).await;
+
+    let audit = replicas.admin(0, "/admin/v1/audit").await.json();
+    let adopted = audit["entries"].as_array().unwrap().iter();
+    let adopted: Vec<&Value> = adopted
+        .filter(|entry| entry["action"] == "workers.calibrate_adopt")
+        .collect();
+    assert_eq!(adopted.len(), 2, "{audit}");
+    assert_eq!(adopted[0]["why"], "measured at noon", "{audit}");
+    assert_eq!(adopted[0]["after"]["replica"], "router-1", "{audit}");
+}

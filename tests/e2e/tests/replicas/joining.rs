@@ -1,0 +1,59 @@
+//! A router that starts takes what another one knows.
+
+use std::time::{Duration, Instant};
+
+use tailroute_e2e::fleet::{metrics, quick};
+use tailroute_e2e::talk::{Conversation, words};
+use tailroute_e2e::wait::until;
+
+use super::{Replicas, join};
+
+/// For a router that has joined to know what the others know.
+const WARM_WITHIN: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_router_that_joins_finds_the_cache_of_a_conversation_that_it_never_saw() {
+    let mut replicas = Replicas::start(2, vec![quick(); 4]).await;
+    let mut talks: Vec<Conversation> = (0..8).map(|talk| Conversation::new(&words(talk, 200))).collect();
+    for (number, talk) in talks.iter_mut().enumerate() {
+        replicas
+            .turn(number % 2, talk, &words(100 + number as u64, 300))
+            .await;
+    }
+    let begun = Instant::now();
+    let late = join(&replicas.engines, &replicas.nats.url(), "late").await;
+    replicas.routers.push(late);
+    while replicas.admin(2, "/readyz").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(begun.elapsed() < WARM_WITHIN, "{:?}", begun.elapsed());
+    let told = replicas.says_of_the_others(2).await;
+    assert!(told["joined"]["entries"].as_u64().unwrap() > 0, "{told}");
+    assert_eq!(told["joined"]["from"], "router-0", "the longest-lived");
+    for (number, talk) in talks.iter_mut().enumerate() {
+        let before = replicas.received();
+        let name = format!("conversation-{number}");
+        let cached = replicas
+            .turn_of(&name, 2, talk, &words(200 + number as u64, 20))
+            .await;
+        assert!(
+            cached > 300,
+            "conversation {number}: {cached} cached tokens, {before:?}"
+        );
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs nats-server: make test-replicas"]
+async fn a_router_that_is_alone_or_without_nats_does_not_wait_for_others() {
+    let mut replicas = Replicas::start(1, vec![quick()]).await;
+    until("it does not wait", || !replicas.routers[0].app().is_joining()).await;
+    assert!(replicas.says_of_the_others(0).await["joined"].is_null());
+    replicas.nats.kill();
+    let begun = Instant::now();
+    let late = join(&replicas.engines, &replicas.nats.url(), "late").await;
+    until("it does not wait either", || !late.app().is_joining()).await;
+    assert!(begun.elapsed() < WARM_WITHIN, "{:?}", begun.elapsed());
+    assert_eq!(metrics(&late).await.sum("tailroute_bus_connected", &[]), 0.0);
+}
