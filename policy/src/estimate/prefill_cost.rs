@@ -132,8 +132,8 @@ impl LearnedCost {
         self.observe_size(PrefillSize::of(uncached, cached), prefill);
     }
 
-    /// An answer, or the mean of several: the cost is linear in what it depends on, so means lie on it as well. Nonsense
-    /// is ignored.
+    /// An answer, or, where there is no floor, the mean of several: then the cost is linear in what it depends on, so means lie
+    /// on it as well. Nonsense is ignored.
     pub fn observe_size(&mut self, size: PrefillSize, prefill: Millis) {
         let x = size.features();
         let is_sound = |value: f64| value.is_finite() && value >= 0.0;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_slower_than_its_floor_has_become_slower() {
+    fn a_worker_that_is_slower_than_its_floor_has_become_slower_and_is_believed_when_it_recovers() {
         let floor_ms = 20.0;
         let mut learned = LearnedCost::new(PrefillCost {
             floor_ms,
@@ -375,6 +375,16 @@ mod tests {
         let (u, h) = (Tokens(150), Tokens(5000));
         let off = learned.cost().prefill(u, h).0 / slow.prefill(u, h).0 - 1.0;
         assert!(off.abs() < 0.1, "{off} {:?}", learned.cost());
+        let well = PrefillCost {
+            floor_ms,
+            ..PrefillCost::linear(0.02, 6.0)
+        };
+        feed_warm(&mut learned, well);
+        for (u, h) in [(150, 5000), (4000, 5000)] {
+            let (u, h) = (Tokens(u), Tokens(h));
+            let off = learned.cost().prefill(u, h).0 / well.prefill(u, h).0 - 1.0;
+            assert!(off.abs() < 0.1, "{u} tokens: {off} {:?}", learned.cost());
+        }
     }
 
     #[test]

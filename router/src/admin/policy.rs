@@ -181,7 +181,9 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
     let (now, _) = app.policy.now();
     // What was read is what is changed, even if nobody asked for that.
     let expected = expected.flatten().unwrap_or(now.revision);
-    let number = asked.to_revision.unwrap_or(now.revision.saturating_sub(1));
+    // One that another replica has made may not have been heard of here yet. 0 is never in force.
+    let changed = if expected == 0 { now.revision } else { expected };
+    let number = asked.to_revision.unwrap_or(changed.saturating_sub(1));
     let Some(to) = app.policy.find(number) else {
         return Err(match asked.to_revision {
             None => Problem::conflict("there is no revision before this one"),

@@ -218,13 +218,22 @@ impl Bus {
                 .adopted(app)
                 .map_err(|why| bucket.unreadable(KEY, &why))?;
             let is_known = app.policy.are_of(adopted.lineage);
-            if !is_known {
+            let (now, _) = app.policy.now();
+            if !is_known || adopted.revision.revision > now.revision + 1 {
                 adopted.earlier = self.earlier(app, bucket, &adopted).await?;
             }
+            let newest = adopted.revision.revision;
+            let is_missed = |known: &&Revision| known.revision > now.revision && known.revision < newest;
+            let missed: Vec<Revision> = adopted.earlier.iter().filter(is_missed).cloned().collect();
             if let Some((before, after)) = app.adopt_policy(adopted)
                 && (is_known || before.settings != after.settings)
             {
-                app.policy_changed_elsewhere(&before, &after).await;
+                let missed = missed.into_iter().filter(|_| is_known).map(Arc::new);
+                let mut before = before;
+                for after in missed.chain([after]) {
+                    app.policy_changed_elsewhere(&before, &after).await;
+                    before = after;
+                }
             }
             return Ok(sequence);
         }
@@ -312,7 +321,7 @@ async fn put_configured(app: &App, bus: &Bus) {
     let Some(change) = app.policy.to_configure() else {
         return;
     };
-    if app.policy.now().0.settings == change.settings {
+    if app.policy.now().0.settings == change.settings || app.policy.was_configured(&change.settings) {
         app.policy.configured_is_in_force(&change.settings);
         return;
     }

@@ -192,7 +192,11 @@ impl Costs {
         let Some(one) = self.workers.get_mut(worker.index()) else {
             return;
         };
-        one.learned.observe_size(size, sample.took());
+        // The mean of prompts on a floor and above it lies on neither.
+        let is_mixed = matches!(sample, Sample::Counters(_)) && one.learned.cost().floor_ms > 0.0;
+        if !is_mixed {
+            one.learned.observe_size(size, sample.took());
+        }
         one.renewed = now;
         one.heard(sample);
         let (u, h, count) = &mut self.typical;

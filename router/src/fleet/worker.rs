@@ -226,7 +226,7 @@ impl Worker {
         figure.mean_work = if mean > Millis::ZERO {
             mean
         } else {
-            Millis(load.cost.beta_ms)
+            Millis(load.cost.beta_ms.max(load.cost.floor_ms))
         };
         let found = load.pending.reconcile(now, &figure);
         load.figure = Some((figure, found));

@@ -204,6 +204,7 @@ impl Page {
         set(&self.worker_cost, "alpha_ms_per_token", cost.alpha_ms_per_token);
         set(&self.worker_cost, "beta_ms", cost.beta_ms);
         set(&self.worker_cost, "gamma_ms_per_token2", cost.gamma_ms_per_token2);
+        set(&self.worker_cost, "floor_ms", cost.floor_ms);
         set(&self.worker_cost, "overhead_ms", worker.overhead.0);
         self.worker_cost_error
             .with_label_values(name)

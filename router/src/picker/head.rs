@@ -20,11 +20,22 @@ const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 /// The attribute by which a gateway that is a plain Envoy tells who served, if its configuration says so.
 const UPSTREAM: &str = "upstream.address";
 
+/// Fields of a head: the data port's hundred, and those that HTTP/2 has instead of a first line.
+const MOST_FIELDS: usize = 104;
+
 /// The head of a request.
 ///
 /// # Errors
-/// If it is none.
-pub(super) fn request(said: &wire::HttpHeaders) -> Result<Request<()>, ApiError> {
+/// If it is none, has more fields than the data port takes, or more bytes.
+pub(super) fn request(said: &wire::HttpHeaders, max_bytes: usize) -> Result<Request<()>, ApiError> {
+    let all = said.headers.iter().flat_map(|headers| &headers.headers);
+    let (mut fields, mut bytes) = (0, 0);
+    for header in all {
+        (fields, bytes) = (fields + 1, bytes + header.key.len() + header.bytes().len());
+    }
+    if fields > MOST_FIELDS || bytes > max_bytes {
+        return Err(ApiError::HeadersTooLarge);
+    }
     let mut request = Request::new(());
     let mut is_whole = [false; 2];
     for header in said.headers.iter().flat_map(|headers| &headers.headers) {
@@ -132,6 +143,8 @@ mod tests {
 
     use super::*;
 
+    const MOST_BYTES: usize = 64 << 10;
+
     fn headers(pairs: &[(&str, &str)]) -> wire::HttpHeaders {
         let header = |(key, value): &(&str, &str)| wire::HeaderValue {
             key: (*key).to_owned(),
@@ -171,7 +184,7 @@ mod tests {
             ("x-a", "1"),
             ("x-a", "2"),
         ]);
-        let read = request(&said).unwrap();
+        let read = request(&said, MOST_BYTES).unwrap();
         assert_eq!(
             (read.method(), read.uri().to_string().as_str()),
             (&Method::POST, "/v1/chat/completions?a=b")
@@ -185,14 +198,18 @@ mod tests {
         let line = [(":method", "GET"), (":path", "/")];
         for said in [&line[..1], &line[1..], &[], &[line[0], line[1], ("a b", "")]] {
             assert!(
-                matches!(request(&headers(said)), Err(ApiError::MalformedHttp)),
+                matches!(request(&headers(said), MOST_BYTES), Err(ApiError::MalformedHttp)),
                 "{said:?}"
             );
         }
-        let names: Vec<String> = (0..40_000).map(|at| format!("x-{at}")).collect();
+        let names: Vec<String> = (line.len()..=MOST_FIELDS).map(|at| format!("x-{at}")).collect();
         let many: Vec<_> = names.iter().map(|name| (&**name, "")).collect();
-        let refused = request(&headers(&[&line[..], &many].concat()));
-        assert!(matches!(refused, Err(ApiError::HeadersTooLarge)));
+        let many = [&line[..], &many].concat();
+        let is_refused =
+            |said, max_bytes| matches!(request(&headers(said), max_bytes), Err(ApiError::HeadersTooLarge));
+        assert!(is_refused(&many, MOST_BYTES));
+        assert!(!is_refused(&many[1..], MOST_BYTES));
+        assert!(is_refused(&line, 10));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The endpoint picker's port: HTTP/2 connections of gateways, one stream of messages for each request.
 //!
-//! Bounded are the connections, the streams on each, a message's size and what waits to be sent on a stream. A stream is not a
-//! task: it is polled by its connection, and dropped with it.
+//! Bounded are the connections, the streams on each, a message's size and what waits to be sent on a stream. A stream is a task of
+//! hyper's, and ends with it.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};

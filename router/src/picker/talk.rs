@@ -87,7 +87,14 @@ impl Modes {
 /// # Errors
 /// If the gateway does not keep to the protocol, or is not set up for it.
 pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
-    let Some(mut first) = inbox.next().await? else {
+    let limits = app.live().limits.clone();
+    let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
+        app.metrics.picked("protocol");
+        return Err(Status::deadline_exceeded(
+            "no request headers came in limits.header_timeout_s",
+        ));
+    };
+    let Some(mut first) = first? else {
         return Ok(());
     };
     let head = match first.request.take() {
@@ -104,7 +111,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         modes: Modes::of(&first),
         out: &out,
     };
-    let mut request = match head::request(&head) {
+    let mut request = match head::request(&head, limits.max_header_bytes.get()) {
         Ok(request) => request,
         Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
     };

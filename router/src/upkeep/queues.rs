@@ -80,7 +80,9 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
             waiting: counts.waiting,
             running: counts.running,
             waiting_work: counts.waiting_tokens.map(|tokens| {
-                Millis(cost.alpha_ms_per_token * tokens.as_f64() + cost.beta_ms * f64::from(counts.waiting))
+                let waiting = f64::from(counts.waiting);
+                let line = cost.alpha_ms_per_token * tokens.as_f64() + cost.beta_ms * waiting;
+                Millis(line.max(cost.floor_ms * waiting))
             }),
             in_flight: in_flight + others,
             mean_work: Millis::ZERO,

@@ -139,8 +139,45 @@ fn value(settings: &Settings) -> Value {
     serde_json::to_value(settings).unwrap_or_default()
 }
 
-/// Another replica's policy. Its classes were checked there; one that is not here rests until it is.
+/// Another replica's policy. Its classes were checked there; one that is not here rests until it is. The bucket outlives releases, so
+/// what a document does not have is what it is by default, and what is not known here is left out.
 fn settings(document: &Value) -> Result<Settings, String> {
-    let document: PolicyDocument = config::read_document(document).map_err(|error| error.to_string())?;
+    let document = completed(document, &value(&Settings::default()));
+    let document: PolicyDocument = config::read_document(&document).map_err(|error| error.to_string())?;
     Ok(document.settings_for_any_classes())
+}
+
+/// A document with the fields of another one. An empty table there is one whose keys people choose.
+fn completed(document: &Value, fields: &Value) -> Value {
+    match (document, fields) {
+        (Value::Object(document), Value::Object(fields)) if !fields.is_empty() => {
+            let field = |(key, other): (&String, &Value)| {
+                let own = document.get(key).map(|own| completed(own, other));
+                (key.clone(), own.unwrap_or_else(|| other.clone()))
+            };
+            Value::Object(fields.iter().map(field).collect())
+        }
+        _ => document.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_or_newer_replica_wrote_can_be_read() {
+        let mut written = Settings::default();
+        written.weights.locality = 0.25;
+        let mut document = value(&written);
+        assert_eq!(settings(&document).unwrap(), written);
+        let fields = document.as_object_mut().unwrap();
+        fields.insert("of_tomorrow".to_owned(), Value::from(1));
+        fields.remove("named").unwrap();
+        let weights = fields.get_mut("weights").and_then(Value::as_object_mut).unwrap();
+        weights.remove("load").unwrap();
+        weights.insert("of_tomorrow".to_owned(), Value::from(1));
+        assert_eq!(settings(&document).unwrap(), written);
+        assert!(settings(&Value::Null).is_err());
+    }
 }

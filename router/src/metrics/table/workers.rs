@@ -80,6 +80,7 @@ pub(super) const TABLE: &[Spec] = &[
                     "alpha_ms_per_token",
                     "beta_ms",
                     "gamma_ms_per_token2",
+                    "floor_ms",
                     "overhead_ms",
                 ],
             ),

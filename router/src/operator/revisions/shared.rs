@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use policy::route::Settings;
 use policy::units::Millis;
 
-use super::{Change, Pending, Revision, Revisions};
+use super::{Change, Pending, Revision, Revisions, Source};
 
 /// What was found in a bucket.
 #[derive(Clone, Debug)]
 pub struct Adopted {
     /// What tells that bucket's revisions from another's.
     pub lineage: u32,
-    /// Those before it that the bucket remembers, oldest first: wanted of a bucket that is new here.
+    /// Those before it that the bucket remembers, oldest first: wanted of a bucket that is new here, and where some were missed.
     pub earlier: Vec<Revision>,
     /// The one in force.
     pub revision: Revision,
@@ -45,6 +45,12 @@ impl Revisions {
             self.is_shared.store(true, Ordering::Release);
         } else if number == before.revision {
             return None;
+        } else {
+            let missed = adopted
+                .earlier
+                .into_iter()
+                .filter(|known| known.revision > before.revision);
+            state.history.extend(missed.map(Arc::new));
         }
         // The bucket may have been brought back from an earlier day.
         state.history.retain(|known| known.revision < number);
@@ -87,6 +93,16 @@ impl Revisions {
             .then(|| Change::configured(state.configured.clone()))
     }
 
+    /// Whether it is what a configuration said last of all that were put in force: another replica has read the same file, and
+    /// what has come since is not to be undone by whoever reads it late.
+    #[must_use]
+    pub fn was_configured(&self, settings: &Settings) -> bool {
+        let state = self.state.lock();
+        let mut newest_first = state.history.iter().rev();
+        let last = newest_first.find(|known| known.source == Source::Reload);
+        last.is_some_and(|last| last.settings == *settings)
+    }
+
     /// All replicas have it.
     pub fn configured_is_in_force(&self, settings: &Settings) {
         let mut state = self.state.lock();
@@ -98,7 +114,6 @@ impl Revisions {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
     use super::*;
 
     const NOW: Millis = Millis(1000.0);
@@ -146,6 +161,48 @@ mod tests {
         assert_ne!(revisions.tag(1), own, "another lineage");
         let (before, after) = revisions.adopt(adopted(7, 4, 4.0)).unwrap();
         assert_eq!((before.revision, after.revision), (3, 4));
+    }
+
+    #[test]
+    fn revisions_that_were_missed_are_history() {
+        let revisions = Revisions::new(Settings::default());
+        revisions.adopt(adopted(7, 5, 5.0)).unwrap();
+        let newest = Adopted {
+            earlier: vec![
+                revision(4, 4.0),
+                revision(5, 5.0),
+                revision(6, 6.0),
+                revision(7, 7.0),
+            ],
+            ..adopted(7, 7, 7.0)
+        };
+        revisions.adopt(newest).unwrap();
+        assert_eq!(numbers(&revisions), [7, 6, 5]);
+    }
+
+    #[test]
+    fn a_file_that_another_replica_has_read_is_not_put_in_force_over_what_came_since() {
+        let revisions = Revisions::new(Settings::default());
+        let file = |number, locality| Revision {
+            source: Source::Reload,
+            ..revision(number, locality)
+        };
+        let found = |revision| Adopted {
+            revision,
+            ..adopted(7, 0, 0.0)
+        };
+        revisions.adopt(found(file(7, 2.0))).unwrap();
+        revisions.adopt(found(revision(8, 1.0))).unwrap();
+        assert!(revisions.was_configured(&revision(0, 2.0).settings));
+        assert!(
+            !revisions.was_configured(&revision(0, 1.0).settings),
+            "nobody's file"
+        );
+        revisions.adopt(found(file(9, 3.0))).unwrap();
+        assert!(
+            !revisions.was_configured(&revision(0, 2.0).settings),
+            "an older file"
+        );
     }
 
     #[test]
