@@ -192,11 +192,11 @@ impl Costs {
         let Some(one) = self.workers.get_mut(worker.index()) else {
             return;
         };
-        // The mean of prompts on a floor and above it lies on neither.
-        let is_mixed = matches!(sample, Sample::Counters(_)) && one.learned.cost().floor_ms > 0.0;
-        if !is_mixed {
-            one.learned.observe_size(size, sample.took());
+        // The mean of prompts on a floor and above it lies on neither: it teaches nothing.
+        if matches!(sample, Sample::Counters(_)) && one.learned.cost().floor_ms > 0.0 {
+            return;
         }
+        one.learned.observe_size(size, sample.took());
         one.renewed = now;
         one.heard(sample);
         let (u, h, count) = &mut self.typical;
@@ -327,6 +327,23 @@ mod tests {
             worker.cost = PrefillCost::linear(alpha.unwrap_or(9.0), 5.0);
         }
         Costs::new(&config.workers)
+    }
+
+    #[test]
+    fn counters_teach_nothing_of_a_worker_with_a_floor() {
+        let mut costs = costs(&[Some(0.02), Some(0.02)]);
+        let with_floor = PrefillCost {
+            floor_ms: 20.0,
+            ..PrefillCost::linear(0.02, 6.0)
+        };
+        costs.calibrate(WorkerId(0), with_floor);
+        let size = PrefillSize::of(Tokens(1090), Tokens::ZERO);
+        for slot in [0, 1] {
+            costs.observe(Millis::ZERO, WorkerId(slot), size, Sample::Counters(Millis(38.6)));
+        }
+        let [floored, plain] = [0, 1].map(|slot| costs.state(WorkerId(slot)).unwrap());
+        assert_eq!((floored.cost, floored.answers), (with_floor, 0));
+        assert_eq!(plain.answers, 1);
     }
 
     fn alpha(costs: &Costs, slot: u32) -> f64 {

@@ -254,7 +254,7 @@ impl Flight {
         self.account.note = note;
     }
 
-    /// It went out before anybody here knew, so its times teach nothing of the worker.
+    /// It went out before anybody here knew, or its first token cannot be seen: its times teach nothing of the worker.
     pub fn is_unclocked(&mut self) {
         self.is_unclocked = true;
     }

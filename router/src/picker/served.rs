@@ -34,10 +34,16 @@ pub(super) enum Served {
 }
 
 impl Served {
-    /// The head of the answer passes, as `by` gave it. Returns what is added to it.
-    pub(super) fn head(&mut self, status: StatusCode, head: &HeaderMap, by: Option<SocketAddr>) -> HeaderMap {
+    /// The head of the answer passes, as `by` gave it; if its body `comes_whole`, its first token cannot be timed. Returns what
+    /// is added to it.
+    pub(super) fn head(
+        &mut self,
+        (status, head): (StatusCode, &HeaderMap),
+        by: Option<SocketAddr>,
+        comes_whole: bool,
+    ) -> HeaderMap {
         match self {
-            Self::Turn(turn) => turn.head(status, head, by),
+            Self::Turn(turn) => turn.head((status, head), by, comes_whole),
             Self::Other(other) => other.head(status, by),
         }
     }
@@ -126,7 +132,12 @@ impl Carried {
         }
     }
 
-    fn head(&mut self, status: StatusCode, head: &HeaderMap, by: Option<SocketAddr>) -> HeaderMap {
+    fn head(
+        &mut self,
+        (status, head): (StatusCode, &HeaderMap),
+        by: Option<SocketAddr>,
+        comes_whole: bool,
+    ) -> HeaderMap {
         let mut marks = HeaderMap::new();
         // A second head of one answer is none.
         let Some(attempt) = self.attempt.take() else {
@@ -140,6 +151,9 @@ impl Carried {
             return marks;
         };
         flight.keep(self.place.take());
+        if comes_whole {
+            flight.is_unclocked();
+        }
         let outcome = outcome(status, &mut flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING));

@@ -342,7 +342,11 @@ impl Talk<'_> {
             Some(Said::ResponseHeaders(head)) => {
                 let (status, kinds) = head::response(&head);
                 let mut marks = asked.limits(self.app);
-                marks.extend(served.head(status, &kinds, by));
+                let comes_whole = matches!(
+                    self.modes.response,
+                    BodyMode::Buffered | BodyMode::BufferedPartial
+                );
+                marks.extend(served.head((status, &kinds), by, comes_whole));
                 asked.trail.answered(status, None);
                 if head.end_of_stream {
                     served.ended(false);
