@@ -20,7 +20,7 @@
 //! last turn instead of shifting it. Clients name the model after the messages, so the parser fills [`Pieces`], which
 //! become a chain at the end of the request; the reply, and who knows the model, uses a [`ChainBuilder`].
 //!
-//! A message ends with a key. Within one a key spans as many chunks as make at most a 16th of the prompt before it (one to
+//! A message ends with a key. Within one a key spans as many chunks as make at most an eighth of the prompt before it (one to
 //! 32 of them): each key costs an entry in a worker's mirror, in the index and in what is remembered of places in tokens,
 //! for each request that is not known yet, and what a finer one would tell of a long prompt is less than is known of its
 //! tokens. Where two prompts part between messages nothing is lost. A plain prompt's chunks are all keys.

@@ -16,11 +16,15 @@
 //!
 //! # Off the path
 //! A request hands its record to a bounded queue and never waits: where the queue is full the record is dropped and
-//! counted. A thread looks at the queue some fifty times a second, and numbers, sorts and writes. The disk that a capture takes is bounded by its settings ([`file`]).
+//! counted. A thread looks at the queue some fifty times a second, and numbers, sorts and writes. The disk that a capture takes
+//! is bounded by its settings ([`file`]).
+//!
+//! A capture in [`memory`] needs none of that: a turn is appended as it is, and what is read is sorted and numbered then.
 
 pub mod file;
 pub mod memory;
 pub mod numbers;
+mod record;
 mod writer;
 
 #[cfg(test)]
@@ -28,20 +32,18 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use policy::fingerprint::Chain;
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 use tokio::sync::{mpsc, oneshot};
 
 use self::file::Ring;
-use self::memory::Memory;
 use self::numbers::Numbers;
-use self::writer::Sink;
+pub use self::record::Record;
+use self::record::{Place, micros};
 use crate::metrics::{Counter, Labelled};
 
 /// Records that wait for the writer.
@@ -58,50 +60,10 @@ pub struct CaptureError {
     pub source: io::Error,
 }
 
-/// A turn that was answered, as far as its answer came.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// The conversation's key; a turn without one is a conversation of its own.
-    pub conversation: Option<u64>,
-    /// The class of the objective that it was held to; empty for the configured one.
-    pub class: String,
-    /// The model that it asked for.
-    pub model: String,
-    /// Time to first token that it was to meet.
-    pub objective: Millis,
-    /// The prompt's keys.
-    pub prompt: Chain,
-    /// What the keys' ends count, all in all: bytes or tokens of the prompt.
-    pub units: u64,
-    /// The reply's keys, where the next turn can repeat it.
-    pub reply: Option<Chain>,
-    /// Tokens of the prompt and of the answer.
-    pub tokens: [u64; 2],
-    /// Whether the worker counted these tokens; else they are estimated.
-    pub counted: bool,
-    /// The worker that answered.
-    pub worker: Arc<str>,
-    /// From the turn's last byte in to its first token out.
-    pub ttft: Millis,
-    /// From the same moment to the end of the answer.
-    pub took: Millis,
-    /// What was predicted for the time to first token.
-    pub predicted_ttft: Millis,
-    /// Cached tokens, as predicted.
-    pub predicted_cached: Tokens,
-    /// Cached tokens, as the worker reported.
-    pub reported_cached: Option<u64>,
-    /// How the answer ended.
-    pub outcome: &'static str,
-}
-
-/// When a turn arrived, in microseconds of the router's clock, and a number that tells turns of one microsecond apart.
-type Place = (u64, u64);
-
 /// What the writer is told.
 #[derive(Debug)]
 enum Message {
-    Turn(Place, Box<Record>),
+    Turn(Place, Box<Record<'static>>),
     /// Write everything, and say so.
     End(oneshot::Sender<()>),
 }
@@ -133,32 +95,14 @@ impl Capture {
             source,
         };
         let ring = Ring::open(&settings.path, settings.max_bytes.get() as u64).map_err(failed)?;
-        Self::spawn(Sink::File(ring), Numbers::default(), turns).map_err(failed)
-    }
-
-    /// Writes to memory, and remembers at most so many conversations, and so many keys, to number turns.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
-    pub fn to_memory(
-        memory: &Memory,
-        turns: Labelled<Counter>,
-        (conversations, keys): (NonZeroUsize, NonZeroUsize),
-    ) -> Result<Self, CaptureError> {
-        let numbers = Numbers::remembering(conversations, keys);
-        Self::spawn(Sink::Memory(memory.clone()), numbers, turns).map_err(|source| CaptureError {
-            path: "memory".into(),
-            source,
-        })
-    }
-
-    fn spawn(sink: Sink, numbers: Numbers, turns: Labelled<Counter>) -> io::Result<Self> {
+        let numbers = Numbers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
         let open = Arc::new(Open::default());
-        let writer = writer::Writer::new((sink, numbers), Arc::clone(&open), turns.clone());
+        let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), turns.clone());
         std::thread::Builder::new()
             .name("capture".to_owned())
-            .spawn(move || writer.run(messages))?;
+            .spawn(move || writer.run(messages))
+            .map_err(failed)?;
         let sequence = AtomicU64::new(0);
         Ok(Self(Arc::new(Shared {
             queue,
@@ -172,7 +116,7 @@ impl Capture {
     #[must_use]
     pub fn begin(&self, arrived: Millis) -> Slip {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
-        let place = ((arrived.0.max(0.0) * 1e3) as u64, sequence);
+        let place = (micros(arrived), sequence);
         self.0.open.lock().insert(place);
         Slip {
             shared: Arc::clone(&self.0),
@@ -198,7 +142,7 @@ pub struct Slip {
 
 impl Slip {
     /// The turn is over.
-    pub fn hand_in(self, record: Record) {
+    pub fn hand_in(self, record: Record<'static>) {
         // Before the place is given up: the writer relies on finding the record of every place that is not open.
         let message = Message::Turn(self.place, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {

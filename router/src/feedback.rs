@@ -86,7 +86,7 @@ pub struct Lesson {
     /// Tokens at the end of the conversation that the worker may drop first.
     pub evict_first: Tokens,
     /// Its prompt's keys.
-    pub chain: Chain,
+    pub chain: Arc<Chain>,
     /// Tokens per unit of the chain's ends, of this prompt.
     pub tokens_per_unit: f64,
 }

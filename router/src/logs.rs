@@ -2,6 +2,8 @@
 //!
 //! There is one for all of the process, as the `tracing` crate has it; who embeds the router brings a log of its own.
 
+pub mod request;
+
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 
@@ -10,6 +12,7 @@ use config::LogFormat;
 use parking_lot::Mutex;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{self, DefaultFields, JsonFields};
 
 /// Puts another filter in force.
 type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
@@ -69,11 +72,16 @@ pub fn start(log: &config::Log) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
     let (done, swap): (_, Swap) = match log.format {
         LogFormat::Json => {
-            let builder = builder.json().with_env_filter(filter).with_filter_reloading();
+            let lines = format::format().json().with_current_span(false);
+            let builder = builder
+                .fmt_fields(JsonFields::new())
+                .event_format(request::Json(lines));
+            let builder = builder.with_env_filter(filter).with_filter_reloading();
             let handle = builder.reload_handle();
             (builder.try_init(), Box::new(move |filter| handle.reload(filter)))
         }
         LogFormat::Text => {
+            let builder = builder.fmt_fields(request::Text(DefaultFields::new()));
             let builder = builder.with_env_filter(filter).with_filter_reloading();
             let handle = builder.reload_handle();
             (builder.try_init(), Box::new(move |filter| handle.reload(filter)))

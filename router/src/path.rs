@@ -66,23 +66,24 @@ pub struct Due(pub Instant);
 /// Answers one request of a client.
 pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
     let arrival = Arrival::of(&app, &peer, &mut request);
+    let trail = arrival.trail().clone();
     // By reference: each async function that it is handed to would hold a copy of it.
-    arrival.answer(pin!(respond(app, request))).await
+    arrival.answer(pin!(respond(app, request, trail))).await
 }
 
-async fn respond(app: Arc<App>, request: Request<Incoming>) -> Response<Body> {
+async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Response<Body> {
     let started = app.clock.now();
     let endpoint = match admit::route(&app, &request) {
         Ok(route) => route.endpoint(),
         Err(_) => "none",
     };
-    Trail::of(request.extensions()).asked(request.method(), endpoint);
+    trail.asked(request.method(), endpoint);
     let caller = app.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
     let answered = tokio::select! {
         biased;
-        answered = answer(&app, request, &caller, deadline) => answered,
+        answered = answer(&app, request, &caller, (deadline, &trail)) => answered,
         () = deadline.head_passed() => Err(deadline.exceeded()),
         // Nothing of an answer is there yet, and no time is left to wait for it.
         () = app.when_cut_off() => Err(ApiError::Draining),
@@ -129,7 +130,7 @@ async fn answer(
     app: &Arc<App>,
     mut request: Request<Incoming>,
     caller: &Result<Caller, ApiError>,
-    deadline: Deadline,
+    (deadline, trail): (Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
     let (caller, route) = enter(app, &mut request, caller)?;
     match route {
@@ -137,16 +138,17 @@ async fn answer(
         Route::Model(name) => models::one(app, &name),
         Route::Server => Ok(server_options()),
         // What most requests are not is boxed, so that they do not carry room for it.
-        Route::Tunnel => Box::pin(tunnel::open(app, request, (place(app)?, deadline))).await,
+        Route::Tunnel => Box::pin(tunnel::open(app, request, (place(app)?, deadline, trail))).await,
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
-            let receiving = Trail::of(&head.extensions).begin(Stage::Receive);
+            let receiving = trail.begin(Stage::Receive);
             let body = admit::read_body(app, &head, body).await?;
             drop(receiving);
-            turn(app, endpoint, &head, body, (caller, place(app)?, deadline)).await
+            let place = place(app)?;
+            turn(app, endpoint, (&head, body), (caller, place), (deadline, trail)).await
         }
         Route::Upload(_) | Route::Kept(_) | Route::Other => {
-            Box::pin(relay(app, &route, request, caller, deadline)).await
+            Box::pin(relay(app, &route, request, caller, (deadline, trail))).await
         }
     }
 }
@@ -186,7 +188,7 @@ async fn relay(
     route: &Route,
     request: Request<Incoming>,
     caller: &Caller,
-    deadline: Deadline,
+    (deadline, trail): (Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
     let max = app.live().limits.max_body_bytes.get();
     let mut request = request.map(|body| ClientBody::new(app, body));
@@ -195,6 +197,7 @@ async fn relay(
     }
     let mut wanted = Wanted {
         endpoint: route.endpoint(),
+        trail: trail.clone(),
         ..Wanted::default()
     };
     match route {
@@ -243,9 +246,9 @@ pub(crate) async fn admitted(
     head: &http::request::Parts,
     body: Bytes,
     (caller, place): (&Caller, &mut Place),
+    trail: &Trail,
 ) -> Result<(Turn, Bytes), ApiError> {
     let arrived = app.clock.now();
-    let trail = Trail::of(&head.extensions);
     let parsing = trail.begin(Stage::Parse);
     let asked = Asked::of(app, &head.extensions)?;
     let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
@@ -263,17 +266,18 @@ pub(crate) async fn admitted(
 async fn turn(
     app: &Arc<App>,
     endpoint: Endpoint,
-    head: &http::request::Parts,
-    body: Bytes,
-    (caller, mut place, deadline): (&Caller, Place, Deadline),
+    (head, body): (&http::request::Parts, Bytes),
+    (caller, mut place): (&Caller, Place),
+    (deadline, trail): (Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
-    let (turn, body) = admitted(app, (endpoint, None), head, body, (caller, &mut place)).await?;
+    let (turn, body) = admitted(app, (endpoint, None), head, body, (caller, &mut place), trail).await?;
     let errand = Errand {
         app,
         head,
         body: &body,
         turn: &turn,
         deadline,
+        trail,
     };
     let mut place = Some(place);
     let answer = forward::deliver(errand, &mut place).await;

@@ -115,12 +115,12 @@ impl Traces {
     /// All of a request is over.
     fn ended(&self, story: &mut Story) {
         let Some(why) = self.keeper.judge(story) else {
-            self.metrics.ended("discarded");
+            self.metrics.discarded();
             return;
         };
         let story = story.take();
         match self.queue.try_send(Parcel::Trace(Box::new(Kept { story, why }))) {
-            Ok(()) => self.metrics.ended(why.as_str()),
+            Ok(()) => self.metrics.kept(why.as_str()),
             Err(_) => self.metrics.lost("queue", 1),
         }
     }

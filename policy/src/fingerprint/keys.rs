@@ -8,7 +8,7 @@ use super::text::CHUNK_BYTES;
 use crate::ids::PrefixHash;
 
 /// A key is at most this share of what comes before it, so that is the most that a match within a message can lose.
-const FINENESS: u64 = 16;
+const FINENESS: u64 = 8;
 /// Most canonical bytes of a key, about 2,000 tokens.
 const MOST_BYTES: u64 = 8192;
 

@@ -244,7 +244,7 @@ fn a_key_depends_on_every_bit_of_its_piece_and_of_the_key_before() {
 /// The form written out: piece by piece over a message's canonical bytes, and which of the pieces' ends are keys. What the
 /// builder does incrementally.
 fn naive(messages: &[(String, String)]) -> Vec<(u64, u64)> {
-    let mut link = super::chain::root(b"tailroute text 5", "m", None);
+    let mut link = super::chain::root(b"tailroute text 6", "m", None);
     let (mut keys, mut start, mut end) = (Vec::new(), 0, 0);
     for (role, text) in messages {
         let mut bytes = vec![0xFF, 0x01];
@@ -258,7 +258,7 @@ fn naive(messages: &[(String, String)]) -> Vec<(u64, u64)> {
             link = super::chain::link(link, chunk);
             end += chunk.len() as u64;
             let sizes = [8192, 4096, 2048, 1024, 512];
-            let most = sizes.into_iter().find(|size| size * 16 <= start).unwrap_or(256);
+            let most = sizes.into_iter().find(|size| size * 8 <= start).unwrap_or(256);
             if end - start == most || chunks.peek().is_none() {
                 keys.push((link, end));
                 start = end;
@@ -277,17 +277,17 @@ fn deep(first: usize, more: &[(&str, &str)]) -> Chain {
 }
 
 #[test]
-fn a_key_is_at_most_a_16th_of_what_comes_before_it() {
+fn a_key_is_at_most_an_eighth_of_what_comes_before_it() {
     let chain = deep(1 << 20, &[]);
     let mut start = 0;
     for &end in chain.ends() {
         let length = end - std::mem::replace(&mut start, end);
         assert!(
-            length <= (end - length).max(16 * 256) / 16,
+            length <= (end - length).max(8 * 256) / 8,
             "{length} bytes before {end}"
         );
     }
-    assert_eq!(chain.len(), 209, "of 4,097 pieces");
+    assert_eq!(chain.len(), 169, "of 4,097 pieces");
 }
 
 #[test]

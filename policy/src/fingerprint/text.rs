@@ -17,7 +17,7 @@ const MARK: u8 = 0xFF;
 const MARK_MESSAGE: u8 = 0x01;
 const MARK_PROMPT: u8 = 0x02;
 
-const DOMAIN: &[u8] = b"tailroute text 5";
+const DOMAIN: &[u8] = b"tailroute text 6";
 
 /// What a piece of a message is. The codes are part of the canonical form: two routers that share an index must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

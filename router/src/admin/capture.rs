@@ -34,7 +34,7 @@ struct Status {
     max_bytes: usize,
     /// When it was started, in milliseconds since 1970.
     since_unix_ms: Option<u64>,
-    /// Turns that were left out, because too many came at once or too late.
+    /// Turns that were left out, because they are too long for so few bytes.
     left_out: u64,
 }
 
@@ -68,8 +68,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Capture turns in memory from here on: lengths and numbers, no text; what was held is gone",
             start,
         )
-        .body::<Start>()
-        .fails(&[503]),
+        .body::<Start>(),
         Operation::new::<Status, _, _>(
             "capture.stop",
             (Method::POST, "/admin/v1/capture/stop"),
@@ -100,7 +99,7 @@ fn status(app: &App) -> Status {
         bytes,
         max_bytes: now.as_ref().map_or(DEFAULT_BYTES, |running| running.max_bytes),
         since_unix_ms: now.as_ref().map(|running| running.since_unix_ms),
-        left_out: now.as_ref().map_or(0, |running| running.left_out()),
+        left_out: now.as_ref().map_or(0, |running| running.memory.left_out()),
     }
 }
 
@@ -108,8 +107,10 @@ async fn start(call: Call) -> Result<Reply, Problem> {
     let asked: Start = call.body()?;
     let before = status(&call.app);
     let bytes = asked.max_bytes.map_or(DEFAULT_BYTES, |bytes| bytes as usize);
-    let started = call.app.operator.recent.start(bytes, call.app.metrics.captured());
-    started.map_err(|error| Problem::unavailable(format!("cannot start a thread for it: {error}")))?;
+    call.app
+        .operator
+        .recent
+        .start(bytes, &call.app.metrics.captured());
     let after = status(&call.app);
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
@@ -117,7 +118,6 @@ async fn start(call: Call) -> Result<Reply, Problem> {
 async fn stop(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let before = status(&call.app);
-    call.app.operator.recent.flush().await;
     if !call.app.operator.recent.stop() {
         return Err(Problem::conflict("nothing is captured in memory"));
     }
@@ -126,7 +126,6 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn turns(call: Call) -> Result<Reply, Problem> {
-    call.app.operator.recent.flush().await;
     match call.app.operator.recent.now() {
         Some(running) => {
             let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();

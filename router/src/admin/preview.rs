@@ -119,7 +119,6 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
             "another preview is under way; try again when it is done",
         ));
     };
-    app.operator.recent.flush().await;
     let running = app.operator.recent.now().ok_or_else(none_captured)?;
     let (held, _) = running.memory.size();
     if held < FEWEST_TURNS {

@@ -12,13 +12,13 @@
 //! What is remembered is bounded, and least recently used entries go first. A conversation that was forgotten and comes
 //! back is a new one; its blocks have new numbers.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use lru::LruCache;
 use policy::ids::PrefixHash;
 use policy::recent::Recent;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::Record;
 
@@ -59,11 +59,10 @@ pub struct Line {
     /// What it was to meet.
     pub objective_ms: f64,
     /// The model that it asked for.
-    #[serde(skip_serializing_if = "is_empty", serialize_with = "as_text")]
-    pub model: Arc<str>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub model: String,
     /// The worker that answered.
-    #[serde(serialize_with = "as_text")]
-    pub worker: Arc<str>,
+    pub worker: String,
     /// Time to first token.
     pub ttft_ms: f64,
     /// From its arrival to the answer's end.
@@ -79,15 +78,7 @@ pub struct Line {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// How the answer ended: ok, broken (the worker's), aborted (the client's).
-    pub outcome: &'static str,
-}
-
-fn is_empty(text: &Arc<str>) -> bool {
-    text.is_empty()
-}
-
-fn as_text<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(text)
+    pub outcome: String,
 }
 
 impl Line {
@@ -118,7 +109,7 @@ pub struct Numbers {
     ends: Recent<PrefixHash, u64>,
     /// A block's number, by that of the block before it and the key that covers it.
     blocks: Recent<(u64, PrefixHash), u64>,
-    models: Vec<Arc<str>>,
+    models: BTreeSet<String>,
     next_conversation: u64,
     next_block: u64,
 }
@@ -137,14 +128,14 @@ impl Numbers {
             conversations: LruCache::new(conversations),
             ends: Recent::new(keys.get()),
             blocks: Recent::new(keys.get()),
-            models: Vec::new(),
+            models: BTreeSet::new(),
             next_conversation: 0,
             next_block: 0,
         }
     }
 
     /// The line of a turn that arrived `ts` seconds after the start. Turns come in the order of their arrival.
-    pub fn line(&mut self, ts: f64, record: &Record) -> Line {
+    pub fn line(&mut self, ts: f64, record: &Record<'_>) -> Line {
         let [prompt, response] = record.tokens;
         let (ends, known) = self.places(record, prompt);
         let block_runs = self.blocks(record, &ends, prompt);
@@ -158,23 +149,23 @@ impl Numbers {
             history_tokens: history,
             response_tokens: response,
             block_runs,
-            class: record.class.clone(),
+            class: record.class.clone().into_owned(),
             objective_ms: round(record.objective.0, 1e3),
             model: self.model(&record.model),
-            worker: Arc::clone(&record.worker),
+            worker: record.worker.clone().into_owned(),
             ttft_ms: round(record.ttft.0, 1e3),
             took_ms: round(record.took.0, 1e3),
             predicted_ttft_ms: round(record.predicted_ttft.0, 1e3),
             cached_tokens: record.reported_cached,
             predicted_cached_tokens: record.predicted_cached.0,
             estimated: !record.counted,
-            outcome: record.outcome,
+            outcome: record.outcome.clone().into_owned(),
         }
     }
 
     /// Where the prompt's keys end in tokens, and up to where they were known before. Fixes the places of new ones, the
     /// reply's included: the next turn repeats them.
-    fn places(&mut self, record: &Record, prompt: u64) -> (Vec<u64>, u64) {
+    fn places(&mut self, record: &Record<'_>, prompt: u64) -> (Vec<u64>, u64) {
         let keys = record.prompt.hashes();
         let mut ends: Vec<u64> = Vec::with_capacity(keys.len());
         for key in keys {
@@ -201,7 +192,7 @@ impl Numbers {
         (ends, known)
     }
 
-    fn blocks(&mut self, record: &Record, ends: &[u64], prompt: u64) -> Vec<u64> {
+    fn blocks(&mut self, record: &Record<'_>, ends: &[u64], prompt: u64) -> Vec<u64> {
         let mut runs: Vec<u64> = Vec::new();
         let (mut before, mut covering) = (ROOT, 0);
         for block in 1..=prompt / u64::from(BLOCK_TOKENS) {
@@ -246,16 +237,14 @@ impl Numbers {
     }
 
     /// The model, unless there are too many: names come from clients.
-    fn model(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.models.iter().find(|known| ***known == *name) {
-            return Arc::clone(known);
+    fn model(&mut self, name: &str) -> String {
+        if !self.models.contains(name) {
+            if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
+                return "other".to_owned();
+            }
+            self.models.insert(name.to_owned());
         }
-        if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
-            return Arc::from("other");
-        }
-        let name: Arc<str> = Arc::from(name);
-        self.models.push(Arc::clone(&name));
-        name
+        name.to_owned()
     }
 }
 

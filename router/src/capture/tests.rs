@@ -1,10 +1,13 @@
+use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use policy::fingerprint::ChainBuilder;
+use policy::fingerprint::{Chain, ChainBuilder};
 use policy::trace::{Format, Turn};
+use policy::units::Tokens;
 use proptest::prelude::*;
 
+use super::memory::Memory;
 use super::numbers::{BLOCK_TOKENS, Line, Numbers};
 use super::*;
 use crate::trace_file::TraceFile;
@@ -24,19 +27,19 @@ impl Chat {
         (builder.into_chain(), units)
     }
 
-    fn record(&self, conversation: u64, response: u64) -> Record {
+    fn record(&self, conversation: u64, response: u64) -> Record<'static> {
         let (prompt, units) = self.chain();
         record(Some(conversation), prompt, units, [units / 4, response])
     }
 }
 
-fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]) -> Record {
+fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]) -> Record<'static> {
     Record {
         conversation,
-        class: String::new(),
-        model: String::new(),
+        class: "".into(),
+        model: "".into(),
         objective: Millis(500.0),
-        prompt,
+        prompt: Cow::Owned(prompt),
         units,
         reply: None,
         tokens,
@@ -47,7 +50,7 @@ fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]
         predicted_ttft: Millis(10.0),
         predicted_cached: Tokens(0),
         reported_cached: None,
-        outcome: "ok",
+        outcome: "ok".into(),
     }
 }
 
@@ -118,7 +121,7 @@ fn a_reply_that_was_seen_is_history_of_the_next_turn() {
     reply.end_message();
     let units = builder.bytes();
     let mut first = record(Some(1), builder.into_chain(), units, [1000, 100]);
-    first.reply = Some(reply.chain().clone());
+    first.reply = Some(Cow::Borrowed(reply.chain()));
     numbers.line(0.0, &first);
     let next = Chat(vec![
         ("user", text(1, 4000)),
@@ -156,7 +159,7 @@ fn neither_text_nor_hashes_of_it_are_written() {
     let mut numbers = Numbers::default();
     let chat = Chat(vec![("user", "a secret plan ".repeat(100))]);
     let mut record = chat.record(xxhash_rust::xxh3::xxh3_64(b"alice"), 5);
-    record.model = "llama".to_owned();
+    record.model = "llama".into();
     let line = numbers.line(0.0, &record);
     assert!(ids(&line).iter().all(|id| *id < 100) && line.conv == 0);
     let text = serde_json::to_string(&line).unwrap();
@@ -168,13 +171,13 @@ fn models_that_clients_invent_end_in_one() {
     let mut numbers = Numbers::default();
     let mut model = |name: String| {
         let mut record = Chat(vec![("user", text(1, 40))]).record(1, 1);
-        record.model = name;
+        record.model = name.into();
         numbers.line(0.0, &record).model
     };
     let names: std::collections::BTreeSet<_> = (0..2000).map(|at| model(format!("model-{at}"))).collect();
     assert!(names.len() <= 257 && names.contains("other"));
-    assert_eq!(&*model("x".repeat(65)), "other");
-    assert_eq!(&*model("model-3".to_owned()), "model-3");
+    assert_eq!(model("x".repeat(65)), "other");
+    assert_eq!(model("model-3".to_owned()), "model-3");
 }
 
 #[test]
@@ -265,6 +268,76 @@ fn a_turn_that_is_very_late_is_counted_and_left_out() {
     let times: Vec<f64> = read(&path).iter().map(|turn| turn.ts_s).collect();
     assert_eq!(times, [9.0, 9.0], "a little late is at the same time");
     assert_eq!(turns.with_label_values(&["late"]).get(), 1);
+}
+
+fn turns_of(trace: &[u8]) -> Vec<Turn> {
+    let mut reader = policy::trace::Reader::new(Format::Capture);
+    let lines = str::from_utf8(trace).unwrap().lines();
+    lines.filter_map(|line| reader.line(line).unwrap()).collect()
+}
+
+#[test]
+fn a_memory_is_the_trace_that_a_file_would_be_whenever_its_turns_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture.jsonl");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (file, memory) = (
+        Capture::start(&settings(&path, 1 << 20), counters()).unwrap(),
+        Memory::new(1 << 20),
+    );
+    let times = (0..40u64).map(|at| Millis(at as f64 * 10.0));
+    let slips: Vec<_> = times.map(|arrived| (arrived, file.begin(arrived))).collect();
+    for (at, (arrived, slip)) in (0..40).rev().zip(slips.into_iter().rev()) {
+        let mut chat = Chat(vec![("system", text(9, 2000)), ("user", text(at % 3, 700))]);
+        chat.0.extend((0..at / 7).map(|turn| ("user", text(turn, 900))));
+        let mut record = chat.record(at % 5, 30);
+        (record.class, record.model) = ("batch".into(), "m".into());
+        (record.reported_cached, record.counted) = ((at % 2 == 0).then_some(at), at % 3 == 0);
+        assert!(memory.write(arrived, &record));
+        slip.hand_in(record);
+    }
+    runtime.block_on(file.flush());
+    let written = std::fs::read_to_string(&path).unwrap();
+    let held = String::from_utf8(memory.newest(usize::MAX)).unwrap();
+    let turns = |trace: &str| trace.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(turns(&held), turns(&written));
+    assert_eq!(memory.size().0, 40);
+    let newest = String::from_utf8(memory.newest(7)).unwrap();
+    assert_eq!(
+        turns(&newest),
+        turns(&written)[33..],
+        "numbered as those before them say"
+    );
+}
+
+#[test]
+fn what_a_memory_holds_is_bounded_and_the_oldest_go() {
+    let most = 64 << 10;
+    let memory = Memory::new(most);
+    for at in 0..2000u64 {
+        let record = Chat(vec![("user", text(at, 40 * (at as usize % 90)))]).record(at, 3);
+        assert!(memory.write(Millis(at as f64), &record));
+        assert!(memory.size().1 <= most);
+    }
+    let held = turns_of(&memory.newest(usize::MAX));
+    assert_eq!(held.len(), memory.size().0);
+    let newest: Vec<f64> = (2000 - held.len()..2000).map(|at| at as f64 / 1e3).collect();
+    assert_eq!(held.iter().map(|turn| turn.ts_s).collect::<Vec<_>>(), newest);
+    assert!(memory.size().1 > most * 9 / 10, "and no more than they have to");
+}
+
+#[test]
+fn a_turn_that_would_leave_no_room_for_others_is_left_out() {
+    let memory = Memory::new(64 << 10);
+    let short = Chat(vec![("user", text(1, 100))]).record(1, 3);
+    assert!(memory.write(Millis(1.0), &short));
+    let mut long = short.clone();
+    long.model = "m".repeat(40 << 10).into();
+    assert!(!memory.write(Millis(2.0), &long));
+    assert!(memory.write(Millis(3.0), &short));
+    assert_eq!((memory.size().0, memory.left_out()), (2, 1));
+    let times: Vec<f64> = turns_of(&memory.newest(9)).iter().map(|turn| turn.ts_s).collect();
+    assert_eq!(times, [0.001, 0.003]);
 }
 
 /// What a client may do in its next turn.

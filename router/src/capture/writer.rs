@@ -9,9 +9,9 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tracing::warn;
 
 use super::file::Ring;
-use super::memory::Memory;
 use super::numbers::{Line, Numbers};
-use super::{Message, Open, Place, Record};
+use super::record::{Place, Record};
+use super::{Message, Open};
 use crate::metrics::{Counter, Labelled};
 
 /// Most keys of records that are held back: 32 MiB.
@@ -29,40 +29,14 @@ const AT_ONCE: usize = 512;
 /// Bytes of a line, as long as its prompt is not cut into many runs of blocks.
 const USUAL_BYTES: usize = 512;
 
-/// Where lines go.
-#[derive(Debug)]
-pub(super) enum Sink {
-    File(Ring),
-    Memory(Memory),
-}
-
-impl Sink {
-    /// Takes all of `lines`.
-    fn write(&mut self, lines: &mut Vec<Line>) -> std::io::Result<()> {
-        match self {
-            Self::File(ring) => {
-                let mut text = Vec::with_capacity(lines.len() * USUAL_BYTES);
-                for line in lines.drain(..) {
-                    line.write(&mut text);
-                }
-                ring.write(&text)
-            }
-            Self::Memory(memory) => {
-                memory.write(lines.drain(..));
-                Ok(())
-            }
-        }
-    }
-}
-
 /// Its state.
 #[derive(Debug)]
 pub(super) struct Writer {
-    sink: Sink,
+    ring: Ring,
     numbers: Numbers,
     open: Arc<Open>,
     turns: Labelled<Counter>,
-    held: BTreeMap<Place, Box<Record>>,
+    held: BTreeMap<Place, Box<Record<'static>>>,
     held_keys: usize,
     /// Arrival of the last turn written.
     last_us: u64,
@@ -70,9 +44,9 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new((sink, numbers): (Sink, Numbers), open: Arc<Open>, turns: Labelled<Counter>) -> Self {
+    pub(super) fn new((ring, numbers): (Ring, Numbers), open: Arc<Open>, turns: Labelled<Counter>) -> Self {
         Self {
-            sink,
+            ring,
             numbers,
             open,
             turns,
@@ -119,7 +93,7 @@ impl Writer {
         }
     }
 
-    fn hold(&mut self, place: Place, record: Box<Record>) {
+    fn hold(&mut self, place: Place, record: Box<Record<'static>>) {
         self.held_keys += record.prompt.len();
         self.held.insert(place, record);
     }
@@ -148,7 +122,11 @@ impl Writer {
             return;
         }
         let count = lines.len() as u64;
-        match self.sink.write(lines) {
+        let mut text = Vec::with_capacity(lines.len() * USUAL_BYTES);
+        for line in lines.drain(..) {
+            line.write(&mut text);
+        }
+        match self.ring.write(&text) {
             Ok(()) => {
                 self.turns.with_label_values(&["written"]).inc_by(count);
                 self.failing = false;
@@ -163,7 +141,7 @@ impl Writer {
     }
 
     /// The turn's line, unless it is too late for it.
-    fn line(&mut self, (arrived_us, _): Place, record: &Record) -> Option<Line> {
+    fn line(&mut self, (arrived_us, _): Place, record: &Record<'_>) -> Option<Line> {
         if arrived_us + TOLERANCE_US < self.last_us {
             self.turns.with_label_values(&["late"]).inc();
             return None;

@@ -20,7 +20,7 @@ use policy::units::Millis;
 /// Leading keys of a prompt that are counted: half a megabyte of text.
 const MAX_KEYS: usize = 256;
 /// Keys that are counted of a beginning of which nothing is known: 16 KB of text, as much as most system prompts have.
-const NEW_KEYS: usize = 64;
+const NEW_KEYS: usize = 32;
 /// Keys whose count is remembered; the half of them that was begun with last is for certain.
 const COUNTS: usize = 131_072;
 /// Protected beginnings that are remembered, by worker.
@@ -131,7 +131,7 @@ mod tests {
         let mut prompts = 0;
         while shared.shared(&keys(&common)) < common.len() {
             prompts += 1;
-            assert!(prompts <= 3 + 2, "it doubles: 64, 128, 200");
+            assert!(prompts <= 3 + 3, "it doubles: 32, 64, 128, 200");
             shared.begins(&keys(&format!("{common}{}", "o".repeat(prompts))));
         }
         let own = keys(&"x".repeat(250));

@@ -8,6 +8,8 @@ use super::registrar::{MetricError, Registrar};
 #[derive(Clone, Debug)]
 pub struct TraceCounters {
     ended: Labelled<Counter>,
+    /// Of `ended`, that of nearly all of them.
+    discarded: Counter,
     lost: Labelled<Counter>,
     sent: Counter,
 }
@@ -23,12 +25,22 @@ impl TraceCounters {
             lost.with_label_values(&[why]);
         }
         let sent = metrics.plain_counter("tailroute_traces_sent_total")?;
-        Ok(Self { ended, lost, sent })
+        Ok(Self {
+            discarded: ended.with_label_values(&["discarded"]),
+            ended,
+            lost,
+            sent,
+        })
     }
 
-    /// A request's trace has ended, and this becomes of it.
-    pub fn ended(&self, outcome: &str) {
-        self.ended.with_label_values(&[outcome]).inc();
+    /// A request's trace has ended, and is kept for this reason.
+    pub fn kept(&self, why: &str) {
+        self.ended.with_label_values(&[why]).inc();
+    }
+
+    /// A request's trace has ended, and is not kept.
+    pub fn discarded(&self) {
+        self.discarded.inc();
     }
 
     /// So many were kept and are lost.

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use http::header::{HOST, HeaderName, VIA};
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
-use tracing::Instrument as _;
 
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
@@ -22,6 +21,7 @@ use self::trace::TraceId;
 use super::{ask, headers, tunnel};
 use crate::app::App;
 use crate::error::ERROR_HEADER;
+use crate::logs::request::Whose;
 use crate::telemetry::Trail;
 
 /// Names the request, to the client, in the log and to the worker.
@@ -37,8 +37,8 @@ pub struct Arrival {
     id: HeaderValue,
     at: Instant,
     trail: Trail,
-    /// What the log says of it stands within this.
-    span: tracing::Span,
+    /// As the log names it.
+    whose: Whose,
 }
 
 impl Arrival {
@@ -78,13 +78,9 @@ impl Arrival {
                 headers.insert(trace::PARENT, context.parent_of(context.span));
             }
             trail = traces.begin(context, &id, at);
-            request.extensions_mut().insert(trail.clone());
         }
-        let trace_id = TraceId::of_number(context.trace);
-        let trace_id = trace_id.as_str();
-        let request_id = id.to_str().unwrap_or_default();
-        let span = tracing::error_span!("request", trace_id, request_id);
-        Self { id, at, trail, span }
+        let whose = Whose::new(TraceId::of_number(context.trace), id.clone());
+        Self { id, at, trail, whose }
     }
 
     /// The request's name.
@@ -93,15 +89,21 @@ impl Arrival {
         &self.id
     }
 
-    /// What the log says of it stands within this, and what is written down of it goes there.
+    /// What is written down of it goes there.
     #[must_use]
-    pub fn told(self) -> (tracing::Span, Trail) {
-        (self.span, self.trail)
+    pub fn trail(&self) -> &Trail {
+        &self.trail
+    }
+
+    /// As the log names it, and where what happens is written down.
+    #[must_use]
+    pub fn told(self) -> (Whose, Trail) {
+        (self.whose, self.trail)
     }
 
     /// Runs what answers the request, and completes the head of the answer.
     pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
-        let (mut response, own) = own_time(answering.instrument(self.span)).await;
+        let (mut response, own) = own_time(self.whose.within(answering)).await;
         let error = response.headers().get(ERROR_HEADER);
         self.trail.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());

@@ -46,7 +46,7 @@ pub struct Turn {
     /// Bytes of its body.
     pub body_bytes: usize,
     /// The model it asks for; empty if it names none.
-    pub model: String,
+    pub model: Arc<str>,
     /// Its prompt's keys.
     pub fingerprint: Fingerprint,
     /// What its body says otherwise when a worker gets it, if there are tenants.
@@ -192,7 +192,7 @@ impl Turn {
                 &app.knowledge,
             ),
         };
-        let model = parsed.model.unwrap_or_default().into_owned();
+        let model: Arc<str> = parsed.model.unwrap_or_default().into();
         let expected = expect(app, arrived, session.as_ref(), headers, parsed.has_tools);
         Ok(Self {
             endpoint,
@@ -310,7 +310,7 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     app.knowledge
         .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
     let matched = instant();
-    let model = (!turn.model.is_empty()).then_some(turn.model.as_str());
+    let model = (!turn.model.is_empty()).then_some(&*turn.model);
     views.clear();
     views.extend(workers.iter().map(|worker| {
         let indexed = found.indexed.get(worker.id.index()).copied();

@@ -5,6 +5,7 @@
 //! the JSON was written (white space, escapes, order of members around a message's role) does not reach the chain.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use policy::fingerprint::{Chain, ChainBuilder, Field, Pieces, push_token_blocks, token_root};
 
@@ -23,8 +24,8 @@ const KEPT: usize = 16 << 10;
 /// A fingerprinted prompt.
 #[derive(Debug)]
 pub struct Fingerprint {
-    /// Its keys.
-    pub chain: Chain,
+    /// Its keys. Shared: the attempt, what it teaches and what is captured of it look at them after the turn itself.
+    pub chain: Arc<Chain>,
     /// What the chain's ends count, and how long the whole prompt is in it.
     pub extent: Extent,
     /// Hashes the reply as it passes, where a reply can be found again in the next turn.
@@ -165,13 +166,13 @@ impl Draft {
                     &mut chain,
                 );
                 Fingerprint {
-                    chain,
+                    chain: Arc::new(chain),
                     extent: Extent::Tokens(self.tokens.len() as u64),
                     reply: None,
                 }
             }
             Completion::None => Fingerprint {
-                chain: Chain::new(),
+                chain: Arc::default(),
                 extent: Extent::Bytes(0),
                 reply: None,
             },
@@ -201,7 +202,7 @@ fn text(pieces: &mut Pieces, before: &Pieces, model: &str, salt: Option<&str>) -
         reply.field(Field::Text);
     }
     Fingerprint {
-        chain,
+        chain: Arc::new(chain),
         extent: Extent::Bytes(before.bytes() + pieces.bytes()),
         reply: Some(reply),
     }

@@ -42,6 +42,7 @@ use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
+use crate::telemetry::Trail;
 
 /// A turn to be answered by some worker.
 #[derive(Clone, Copy)]
@@ -56,6 +57,8 @@ pub struct Errand<'a> {
     pub turn: &'a Turn,
     /// When it has to have been answered.
     pub deadline: Deadline,
+    /// Where what happens is written down.
+    pub trail: &'a Trail,
 }
 
 /// What a request has cost so far.

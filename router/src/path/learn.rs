@@ -5,6 +5,7 @@
 //! A [`Flight`] is one attempt on one worker. It holds everything that must be given back, so that however the attempt
 //! ends (answered, failed, timed out, client gone, panic) it is counted once and nothing leaks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -118,7 +119,7 @@ pub struct Flight {
     endpoint: Endpoint,
     tenant: u64,
     arrived: Millis,
-    model: String,
+    model: Arc<str>,
     session: Option<Session>,
     extent: Extent,
     /// Where in tokens the prompt's keys end.
@@ -141,15 +142,14 @@ pub struct Flight {
     /// Leading keys that the worker's mirror held.
     mirrored: usize,
     /// The prompt's keys.
-    prompt: Chain,
+    prompt: Arc<Chain>,
     /// Blocks that the worker had told of when the attempt went out; `None` if it tells of none.
     blocks_told: Option<u64>,
     /// The reply as it passes, and what became of it: its keys, if the next turn can repeat it.
     passing: Option<reply::Reply>,
     reply: Option<ChainBuilder>,
-    /// The turn's place in the capture.
-    /// In the capture's file, and in memory.
-    slips: [Option<Slip>; 2],
+    /// The turn's place in the capture's file.
+    slip: Option<Slip>,
     ttft: Millis,
     started: bool,
     /// What its prefill took, if it had the worker to itself and its first token was seen.
@@ -205,7 +205,7 @@ impl Flight {
             endpoint: turn.endpoint,
             tenant: turn.tenant,
             arrived: turn.arrived,
-            model: turn.model.clone(),
+            model: Arc::clone(&turn.model),
             session: turn.session.clone(),
             extent: turn.fingerprint.extent,
             scale: scale.clone(),
@@ -222,7 +222,7 @@ impl Flight {
             predicted_cached: terms.cached,
             source: choice.matched.source,
             mirrored: choice.matched.mirrored,
-            prompt: chain.clone(),
+            prompt: Arc::clone(chain),
             blocks_told: app.knowledge.stored(worker.id),
             passing: turn
                 .fingerprint
@@ -230,10 +230,7 @@ impl Flight {
                 .clone()
                 .map(|hash| reply::Reply::at(turn.endpoint, hash)),
             reply: None,
-            slips: [
-                app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
-                app.operator.recent.begin(turn.arrived),
-            ],
+            slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
             ttft: Millis::ZERO,
             started: false,
             alone: None,
@@ -592,7 +589,7 @@ impl Flight {
     }
 
     /// The turn as the capture keeps it. Without a count of the worker's, lengths are estimates.
-    fn record(&mut self) -> Record {
+    fn record(&self) -> Record<'_> {
         let (Extent::Bytes(units) | Extent::Tokens(units)) = self.extent;
         let prompt = self.scale.tokens(units);
         let end = self.reply.as_ref().map_or(units, ChainBuilder::bytes);
@@ -603,16 +600,20 @@ impl Flight {
             .map(|usage| [usage.prompt, usage.completion]);
         Record {
             conversation: self.session.as_ref().map(|session| session.key),
-            class: self.goal.origin.named(&self.app.live().objective).to_owned(),
+            class: self
+                .goal
+                .origin
+                .named(&self.app.live().objective)
+                .to_owned()
+                .into(),
             objective: self.goal.ttft,
-            // Not taken: there may be two captures, and what the turn teaches comes after.
-            model: self.model.clone(),
-            prompt: self.prompt.clone(),
+            model: Cow::Borrowed(&self.model),
+            prompt: Cow::Borrowed(&self.prompt),
             units,
-            reply: self.reply.as_ref().map(|reply| reply.chain().clone()),
+            reply: self.reply.as_ref().map(|reply| Cow::Borrowed(reply.chain())),
             tokens: counted.unwrap_or(estimated),
             counted: counted.is_some(),
-            worker: self.worker().name().into(),
+            worker: Cow::Borrowed(self.worker().name()),
             ttft: self.ttft,
             took: self.app.clock.now() - self.arrived,
             predicted_ttft: self.predicted_ttft,
@@ -621,7 +622,7 @@ impl Flight {
                 .seen
                 .and_then(|seen| seen.usage)
                 .and_then(|usage| usage.cached),
-            outcome: self.outcome.as_str(),
+            outcome: Cow::Borrowed(self.outcome.as_str()),
         }
     }
 
@@ -666,12 +667,18 @@ impl Flight {
         );
     }
 
-    /// Hands the turn to the capture, if it was load on its worker.
+    /// Hands the turn to the captures, in memory and of the file, if it was load on its worker.
     fn write_down(&mut self) {
-        let slips = std::mem::take(&mut self.slips);
-        if self.started && self.endpoint.generates() && self.outcome != Outcome::ClientError {
-            for slip in slips.into_iter().flatten() {
-                slip.hand_in(self.record());
+        let slip = self.slip.take();
+        let recent = self.app.operator.recent.open();
+        let was_load = self.started && self.endpoint.generates() && self.outcome != Outcome::ClientError;
+        if was_load && (slip.is_some() || recent.is_some()) {
+            let record = self.record();
+            if let Some(recent) = recent.as_deref().and_then(Option::as_ref) {
+                recent.write(self.arrived, &record);
+            }
+            if let Some(slip) = slip {
+                slip.hand_in(record.into_owned());
             }
         }
     }

@@ -1,11 +1,11 @@
 //! A turn's answer as it is seen to pass, and who is told: whoever carries it, this router or a gateway.
 
 use bytes::Bytes;
-use tracing::Span;
 
 use super::learn::{Flight, Outcome};
 use super::routes::Family;
 use super::watch::Watch;
+use crate::logs::request::Whose;
 use crate::telemetry::Stage;
 use crate::telemetry::trail::Leg;
 
@@ -17,8 +17,8 @@ pub struct Observer {
     /// The outcome if all of it passes.
     outcome: Outcome,
     leg: Leg,
-    /// What the log says of the answer stands within this.
-    pub span: Span,
+    /// As the log names the request.
+    whose: Option<Whose>,
 }
 
 impl Observer {
@@ -30,7 +30,7 @@ impl Observer {
             flight: Some(flight),
             outcome,
             leg,
-            span: Span::current(),
+            whose: Whose::current(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Observer {
     /// It broke off. `say` is told of the attempt first.
     pub fn broke(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
         let Some(flight) = self.flight.take() else { return };
-        self.span.in_scope(|| say(&flight));
+        self.within(|| say(&flight));
         self.settle(flight, outcome, false);
     }
 
@@ -115,12 +115,18 @@ impl Observer {
 
     /// What happened is applied, and written down.
     fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
-        let _within = self.span.enter();
         let seen = self.watch.seen();
         self.leg.end(outcome.as_str(), Some(seen));
-        let learning = self.leg.trail().begin(Stage::Learn);
-        flight.end(outcome, Some(seen), complete);
-        drop(learning);
+        let _learning = self.leg.trail().begin(Stage::Learn);
+        self.within(|| flight.end(outcome, Some(seen), complete));
+    }
+
+    /// What is logged meanwhile is the request's.
+    fn within(&self, work: impl FnOnce()) {
+        match &self.whose {
+            Some(whose) => whose.in_scope(work),
+            None => work(),
+        }
     }
 }
 
@@ -128,10 +134,8 @@ impl Drop for Observer {
     /// The client left: what is still in flight is given back, and the log says of which request it was.
     fn drop(&mut self) {
         let Some(flight) = self.flight.take() else { return };
-        let _within = self.span.enter();
         self.leg.end(Outcome::Aborted.as_str(), None);
-        let learning = self.leg.trail().begin(Stage::Learn);
-        drop(flight);
-        drop(learning);
+        let _learning = self.leg.trail().begin(Stage::Learn);
+        self.within(|| drop(flight));
     }
 }

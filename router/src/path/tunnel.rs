@@ -89,7 +89,7 @@ pub fn note<B>(request: &mut Request<B>) {
 pub async fn open(
     app: &Arc<App>,
     mut request: Request<Incoming>,
-    (place, deadline): (Place, Deadline),
+    (place, deadline, trail): (Place, Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
     let started = app.clock.now();
     let is_h2 = is_extended_connect(&request);
@@ -119,7 +119,7 @@ pub async fn open(
         Err(_) => return Err(ApiError::WorkerTimeout(app.live().limits.first_byte_timeout)),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let how = (started, wanted.endpoint, Trail::of(&head.extensions));
+        let how = (started, wanted.endpoint, trail.clone());
         return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
     }
     if in_flight.answered() {

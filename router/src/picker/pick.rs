@@ -50,10 +50,10 @@ pub(super) async fn pick(
     route: &Route,
     head: &Parts,
     body: Bytes,
-    (caller, among): (&Caller, Among),
+    (caller, among, trail): (&Caller, Among, &Trail),
 ) -> Result<Pick, ApiError> {
     match route {
-        Route::Turn(endpoint) => turn(app, *endpoint, head, body, (caller, among)).await,
+        Route::Turn(endpoint) => turn(app, *endpoint, head, body, (caller, among, trail)).await,
         _ => other(app, route, head, body, (caller, among)),
     }
 }
@@ -64,10 +64,18 @@ async fn turn(
     endpoint: Endpoint,
     head: &Parts,
     body: Bytes,
-    (caller, among): (&Caller, Among),
+    (caller, among, trail): (&Caller, Among, &Trail),
 ) -> Result<Pick, ApiError> {
     let mut place = path::place(app)?;
-    let (turn, body) = path::admitted(app, (endpoint, Some(among)), head, body, (caller, &mut place)).await?;
+    let (turn, body) = path::admitted(
+        app,
+        (endpoint, Some(among)),
+        head,
+        body,
+        (caller, &mut place),
+        trail,
+    )
+    .await?;
     let (choice, pass) = forward::choose_admitted(app, &turn, &mut Vec::new())?;
     let charged = Charged::default();
     // First of all: from here on the breaker's pass is held by a guard.
@@ -81,7 +89,7 @@ async fn turn(
         }
     };
     let (mut parts, body) = request.into_parts();
-    let leg = Trail::of(&head.extensions).attempt(&choice, &mut parts.headers);
+    let leg = trail.attempt(&choice, &mut parts.headers);
     flight.traced(leg.note());
     place.sent();
     let endpoints = endpoints(app, &choice);

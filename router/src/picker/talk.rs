@@ -19,7 +19,7 @@ use policy::units::Millis;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
-use tracing::{Instrument as _, debug, warn};
+use tracing::{debug, warn};
 
 use super::inbox::Inbox;
 use super::pick::{self, Pick};
@@ -116,7 +116,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
     };
     let given = request.headers().clone();
-    let (span, trail) = Arrival::at_gateway(&app, &mut request).told();
+    let (whose, trail) = Arrival::at_gateway(&app, &mut request).told();
     let asked = Asked {
         caller: app.admission.identify(request.headers()),
         family: Family::of(request.uri().path()),
@@ -137,7 +137,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
             Err(no) => talk.no(no, &asked).await,
         }
     };
-    talking.instrument(span).await
+    whose.within(talking).await
 }
 
 /// What is known of a request by its head.
@@ -222,13 +222,13 @@ impl Talk<'_> {
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
             let (body, by_trailers) = if is_read {
-                self.read(inbox, &parts).await?
+                self.read(inbox, &parts, &asked.trail).await?
             } else {
                 (Bytes::new(), false)
             };
             let picked = tokio::select! {
                 biased;
-                picked = pick::pick(app, &route, &parts, body.clone(), (caller, asked.among.clone())) => picked?,
+                picked = pick::pick(app, &route, &parts, body.clone(), (caller, asked.among.clone(), &asked.trail)) => picked?,
                 () = inbox.hung_up() => return Err(No::Gone),
             };
             Ok((picked, body, by_trailers))
@@ -250,7 +250,12 @@ impl Talk<'_> {
     }
 
     /// All of the body, and whether trailers ended it.
-    async fn read(&self, inbox: &mut Inbox, parts: &http::request::Parts) -> Result<(Bytes, bool), No> {
+    async fn read(
+        &self,
+        inbox: &mut Inbox,
+        parts: &http::request::Parts,
+        trail: &Trail,
+    ) -> Result<(Bytes, bool), No> {
         let is_buffered = match self.modes.request {
             BodyMode::FullDuplexStreamed => false,
             BodyMode::Buffered => true,
@@ -264,7 +269,7 @@ impl Talk<'_> {
         if is_buffered {
             self.send(told::go_on(Told::RequestHeaders)).await?;
         }
-        let _receiving = Trail::of(&parts.extensions).begin(Stage::Receive);
+        let _receiving = trail.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
         let read = admit::read_body(self.app, parts, &mut body).await?;
         Ok((read, body.ended_by_trailers))

@@ -82,14 +82,10 @@ enum Way {
 }
 
 impl Way {
-    async fn send(
-        &mut self,
-        batch: &ExportTraceServiceRequest,
-        headers: &HeaderMap,
-    ) -> Result<(), SendError> {
+    async fn send(&mut self, batch: ExportTraceServiceRequest, headers: &HeaderMap) -> Result<(), SendError> {
         match self {
             Self::Grpc(client) => {
-                let mut request = tonic::Request::new(batch.clone());
+                let mut request = tonic::Request::new(batch);
                 *request.metadata_mut() = MetadataMap::from_headers(headers.clone());
                 let sent = client.export(request).await;
                 sent.map(drop).map_err(|status| SendError::Grpc(Box::new(status)))
@@ -211,23 +207,24 @@ impl Exporter {
         if batch.is_empty() {
             return;
         }
-        let message = ExportTraceServiceRequest {
-            resource_spans: vec![spans::message(&self.settings.service_name, batch)],
-        };
         let traces = batch.len() as u64;
-        batch.clear();
         let mut pause = PAUSE;
         let mut tried = 0;
         let error = loop {
             tried += 1;
+            // Made for each try: a copy to keep costs as much as the first one, and hardly any batch needs a second.
+            let message = ExportTraceServiceRequest {
+                resource_spans: vec![spans::message(&self.settings.service_name, batch)],
+            };
             let headers = self.headers.load_full();
-            let sent = tokio::time::timeout(self.settings.timeout, self.way.send(&message, &headers)).await;
+            let sent = tokio::time::timeout(self.settings.timeout, self.way.send(message, &headers)).await;
             match sent.unwrap_or(Err(SendError::Timeout)) {
                 Ok(()) => {
                     if std::mem::take(&mut self.is_out) {
                         info!("the collector takes traces again");
                     }
                     self.metrics.sent(traces);
+                    batch.clear();
                     return;
                 }
                 Err(error) if error.may_pass() && tried < TRIES => {
@@ -237,6 +234,7 @@ impl Exporter {
                 Err(error) => break error,
             }
         };
+        batch.clear();
         self.metrics.lost("export", traces);
         // Once for each outage: it may be long.
         if !std::mem::replace(&mut self.is_out, true) {

@@ -196,7 +196,7 @@ fn of_model(story: &Story, attempt: &Attempt) -> Vec<KeyValue> {
             .map(|cause| text("tailroute.violation.cause", cause)),
     );
     if let Some(turn) = story.turn.as_ref().filter(|turn| !turn.model.is_empty()) {
-        all.push(text("gen_ai.request.model", turn.model.as_str()));
+        all.push(text("gen_ai.request.model", &*turn.model));
     }
     let usage = attempt.seen.and_then(|seen| seen.usage);
     if let Some(usage) = usage {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use http::{Extensions, HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use policy::estimate::Finish;
 use policy::units::{Millis, Tokens};
@@ -86,7 +86,7 @@ pub(super) struct Story {
 /// What is known of a turn when it has been read.
 #[derive(Debug)]
 pub(super) struct TurnFacts {
-    pub(super) model: String,
+    pub(super) model: Arc<str>,
     pub(super) conversation: Option<Arc<str>>,
     pub(super) objective: Millis,
     pub(super) generates: bool,
@@ -253,12 +253,6 @@ impl Trail {
         Self(Some(Arc::new(recording)))
     }
 
-    /// The trail that a request carries.
-    #[must_use]
-    pub fn of(extensions: &Extensions) -> Self {
-        extensions.get::<Self>().cloned().unwrap_or_default()
-    }
-
     /// Whether anything is written down.
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -303,7 +297,7 @@ impl Trail {
     pub fn turn(&self, turn: &Turn) {
         self.write(|story| {
             story.turn = Some(TurnFacts {
-                model: turn.model.clone(),
+                model: Arc::clone(&turn.model),
                 conversation: turn.session.as_ref().map(|session| Arc::clone(&session.name)),
                 objective: turn.goal.ttft,
                 generates: turn.endpoint.generates(),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::body::{Asked, Request};
@@ -14,6 +15,8 @@ use crate::wire::Connection;
 /// What the clients have counted so far. They run on one thread; the atomics are for sharing, not for order.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
+    /// Requests sent.
+    pub asked: AtomicU64,
     /// Answers read to their end.
     pub answers: AtomicU64,
     /// Events read, of answers read to their end and of those that are being read.
@@ -39,6 +42,8 @@ pub(crate) struct Times {
 pub(crate) struct Load {
     /// What they have counted.
     pub counts: Arc<Counts>,
+    /// Whether they may ask.
+    open: watch::Sender<bool>,
     clients: JoinSet<anyhow::Result<Times>>,
 }
 
@@ -63,17 +68,37 @@ impl Load {
     /// Starts clients of `target`.
     pub(crate) fn start(target: SocketAddr, shape: Shape) -> Self {
         let counts = Arc::new(Counts::default());
+        let open = watch::Sender::new(true);
         let mut clients = JoinSet::new();
         for client in 0..shape.clients as u64 {
             let counts = Arc::clone(&counts);
+            let mut gate = open.subscribe();
             let delay = shape.spread.mul_f64(client as f64 / shape.clients as f64);
             clients.spawn(async move {
                 tokio::time::sleep(delay).await;
-                let talk = talk(target, shape, shape.seed + client, &counts).await;
+                let talk = talk(target, shape, shape.seed + client, &counts, &mut gate).await;
                 talk.with_context(|| format!("client {client}"))
             });
         }
-        Self { counts, clients }
+        Self {
+            counts,
+            open,
+            clients,
+        }
+    }
+
+    /// Lets the clients go on.
+    pub(crate) fn resume(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// Has every client wait, and waits until those that have asked have their answers.
+    pub(crate) async fn pause(&mut self, limit: Duration) -> anyhow::Result<()> {
+        self.open.send_replace(false);
+        self.until(limit, |counts| {
+            counts.answers.load(Ordering::Relaxed) == counts.asked.load(Ordering::Relaxed)
+        })
+        .await
     }
 
     /// Waits for so long, or until a client fails.
@@ -95,7 +120,7 @@ impl Load {
         let until = Instant::now() + limit;
         while !enough(&self.counts) {
             anyhow::ensure!(Instant::now() < until, "the clients did not get on");
-            self.run(Duration::from_millis(5)).await?;
+            self.run(Duration::from_millis(1)).await?;
         }
         Ok(())
     }
@@ -103,6 +128,7 @@ impl Load {
     /// Lets every client end with the answer it is reading, and returns what they timed.
     pub(crate) async fn finish(mut self) -> anyhow::Result<Times> {
         self.counts.stop.store(true, Ordering::Relaxed);
+        self.resume();
         self.all().await
     }
 
@@ -119,14 +145,23 @@ impl Load {
     }
 }
 
-async fn talk(target: SocketAddr, shape: Shape, seed: u64, counts: &Counts) -> anyhow::Result<Times> {
+async fn talk(
+    target: SocketAddr,
+    shape: Shape,
+    seed: u64,
+    counts: &Counts,
+    gate: &mut watch::Receiver<bool>,
+) -> anyhow::Result<Times> {
     let mut connection = Connection::open(target).await?;
     let mut request = Request::new(&target.to_string(), shape.asked, seed);
     let mut times = Times::default();
     for number in 0..shape.requests {
+        // Its other end goes with the clients themselves.
+        let _ = gate.wait_for(|open| *open).await;
         if counts.stop.load(Ordering::Relaxed) {
             break;
         }
+        counts.asked.fetch_add(1, Ordering::Relaxed);
         // Numbers of conversations are one client's own, since its text is.
         let bytes = request.turn(number / shape.turns, number);
         let sent = Instant::now();

@@ -75,6 +75,9 @@ struct Args {
     /// With --telemetry: each part of it alone as well.
     #[arg(long, requires = "telemetry")]
     parts: bool,
+    /// Folder of another `tailroute`, to be compared with that in --bin: requests and bursts of both in turns, without peers.
+    #[arg(long, conflicts_with = "telemetry")]
+    against: Option<PathBuf>,
     /// First of the ports to use.
     #[arg(long, default_value_t = 19_000)]
     port: u16,
@@ -132,7 +135,7 @@ fn run(args: Args) -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    if bench.args.telemetry {
+    if bench.args.telemetry || bench.args.against.is_some() {
         let holds = runtime.block_on(telemetry::run(&mut bench));
         let holds = holds.with_context(|| format!("see {}", folder.display()))?;
         std::fs::remove_dir_all(&folder)?;

@@ -25,6 +25,8 @@ const SHORT: u32 = 25;
 /// Conversations after which memory is looked at, and their turns.
 const CONVERSATIONS: u64 = 10_000;
 const TURNS_REMEMBERED: u64 = 2;
+/// Of the load that several have in turns.
+const SLICE: Duration = Duration::from_millis(50);
 /// For a contender to get going.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -162,10 +164,7 @@ async fn timed(target: SocketAddr, shape: Shape, time: Duration) -> anyhow::Resu
 async fn answer(target: SocketAddr, shape: Shape, process: &Process, time: Duration) -> anyhow::Result<f64> {
     let mut load = Load::start(target, shape);
     let clients = shape.clients as u64;
-    let counted = |counts: &Counts| match shape.asked.stream {
-        true => counts.events.load(Ordering::Relaxed),
-        false => counts.answers.load(Ordering::Relaxed),
-    };
+    let counted = |counts: &Counts| done(shape, counts);
     load.run(time / 8).await?;
     // A slow one has nothing done after that, nor after the time that others take.
     load.until(PATIENCE, |counts| counted(counts) >= clients).await?;
@@ -176,6 +175,59 @@ async fn answer(target: SocketAddr, shape: Shape, process: &Process, time: Durat
     let each = per(process.cpu()? - cpu, counted(&load.counts) - before);
     load.finish().await?;
     each
+}
+
+/// Answers, or events of the answers where these are long.
+fn done(shape: Shape, counts: &Counts) -> u64 {
+    match shape.asked.stream {
+        true => counts.events.load(Ordering::Relaxed),
+        false => counts.answers.load(Ordering::Relaxed),
+    }
+}
+
+/// Microseconds per answer, or per event of long ones, of each of several that have the load in turns, a slice of time each:
+/// what the machine's neighbours do for longer than a slice, they do to all alike. Each has its load for about `time`; what it
+/// does between its slices is its cost too, since some of that is owed.
+pub(crate) async fn in_slices(
+    cell: Cell,
+    targets: &[(SocketAddr, &Process)],
+    time: Duration,
+    seed: u64,
+) -> anyhow::Result<Vec<f64>> {
+    let shape = cell.shape(seed);
+    let mut loads = Vec::new();
+    let mut before = Vec::new();
+    for &(target, process) in targets {
+        let mut load = Load::start(target, shape);
+        load.run(SLICE).await?;
+        load.pause(PATIENCE).await?;
+        before.push((process.cpu()?, done(shape, &load.counts)));
+        loads.push(load);
+    }
+    let slices = time.div_duration_f64(SLICE).ceil() as usize;
+    for slice in 0..slices {
+        for turn in 0..loads.len() {
+            // Nobody comes always after the same one.
+            let place = if slice % 2 == 0 {
+                turn
+            } else {
+                loads.len() - 1 - turn
+            };
+            let who = (slice / 2 + place) % loads.len();
+            let load = &mut loads[who];
+            load.resume();
+            load.run(SLICE).await?;
+            load.pause(PATIENCE).await?;
+        }
+    }
+    let mut costs = Vec::new();
+    for ((load, &(_, process)), (cpu, counted)) in loads.iter().zip(targets).zip(before) {
+        costs.push(per(process.cpu()? - cpu, done(shape, &load.counts) - counted)?);
+    }
+    for load in loads {
+        load.finish().await?;
+    }
+    Ok(costs)
 }
 
 /// Microseconds per token of streams that go on for ever.

@@ -24,7 +24,7 @@ use anyhow::Context as _;
 use self::collector::Collector;
 use self::reader::Reader;
 use self::verdict::{Samples, Verdict};
-use crate::measure::Cell;
+use crate::measure::{Cell, in_slices};
 use crate::process::Process;
 use crate::{Bench, pace, ready};
 
@@ -35,8 +35,19 @@ const CELLS: [Cell; 4] = [
     Cell::Paced(256),
     Cell::Burst,
 ];
-/// Every second the metrics are read and what is left of a batch of traces is sent, so a measurement is as long.
+/// What builds are compared by: what can be measured in slices.
+const CELLS_OF_BUILDS: [Cell; 5] = [
+    Cell::Request(0),
+    Cell::Request(8 << 10),
+    Cell::Request(128 << 10),
+    Cell::Request(1 << 20),
+    Cell::Burst,
+];
+/// Every second of a router's load its metrics are read and what is left of a batch of traces is sent, so a measurement is as
+/// long.
 const MEASURE: Duration = Duration::from_secs(1);
+/// Of a router's load, from one reading of its metrics to the next.
+const READ_EVERY: Duration = Duration::from_secs(1);
 /// Tiny requests for so long after a start: some tens of thousands.
 const WARM_UP: Duration = Duration::from_secs(5);
 /// Rounds from one start of the routers to the next.
@@ -74,6 +85,11 @@ impl Variant {
         name: "off_again",
         ..Self::OFF
     };
+    /// Another build, with as little.
+    const NEW: Self = Self {
+        name: "new",
+        ..Self::OFF
+    };
     const ON: Self = Self {
         name: "on",
         traces: true,
@@ -82,7 +98,7 @@ impl Variant {
         capture: true,
         read: true,
     };
-    const PARTS: [Self; 4] = [
+    const PARTS: [Self; 5] = [
         Self {
             name: "traces",
             traces: true,
@@ -96,6 +112,11 @@ impl Variant {
         Self {
             name: "capture",
             capture: true,
+            ..Self::OFF
+        },
+        Self {
+            name: "log",
+            log: true,
             ..Self::OFF
         },
         Self {
@@ -134,10 +155,7 @@ struct Router {
 
 /// Measures, prints, and says whether the promise is kept.
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
-    let mut variants = vec![Variant::OFF, Variant::AGAIN, Variant::ON];
-    if bench.args.parts {
-        variants.extend(Variant::PARTS);
-    }
+    let variants = variants(bench);
     let _engines = bench.start_engines().await?;
     let collector = Collector::start().await?;
     let mut samples = Samples::default();
@@ -146,24 +164,26 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
         if round % ROUNDS_OF_A_START == 0 {
             routers.clear();
             for &variant in &variants {
-                let router = start(bench, variant, collector.address()).await?;
+                let router = start(bench, variant, collector.address(), variants.len()).await?;
                 warm_up(bench, &router).await?;
                 routers.push(router);
             }
         }
         // Nobody is always the first after another figure's load.
         routers.rotate_left(1);
-        for cell in CELLS
-            .into_iter()
-            .filter(|cell| bench.is_wanted(cell.figures()))
-            .collect::<Vec<_>>()
-        {
-            measure(bench, (round, cell), &routers, &mut samples).await?;
+        let cells = match bench.args.against {
+            Some(_) => &CELLS_OF_BUILDS[..],
+            None => &CELLS,
+        };
+        for &cell in cells {
+            if bench.is_wanted(cell.figures()) {
+                measure(bench, (round, cell), &routers, &mut samples).await?;
+            }
         }
     }
     drop(routers);
     anyhow::ensure!(
-        collector.traces() > 0,
+        collector.traces() > 0 || bench.args.against.is_some(),
         "no trace has come: what was measured was not all of it"
     );
     let verdicts = samples.verdicts(BOUND);
@@ -171,11 +191,32 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
     Ok(verdicts.iter().all(Verdict::holds))
 }
 
-async fn start(bench: &mut Bench, variant: Variant, collector: SocketAddr) -> anyhow::Result<Router> {
+/// What is compared: with telemetry and without, or two builds without.
+fn variants(bench: &Bench) -> Vec<Variant> {
+    if bench.args.against.is_some() {
+        return vec![Variant::OFF, Variant::AGAIN, Variant::NEW];
+    }
+    let mut variants = vec![Variant::OFF, Variant::AGAIN, Variant::ON];
+    if bench.args.parts {
+        variants.extend(Variant::PARTS);
+    }
+    variants
+}
+
+async fn start(
+    bench: &mut Bench,
+    variant: Variant,
+    collector: SocketAddr,
+    routers: usize,
+) -> anyhow::Result<Router> {
     let port = bench.port();
     let config = bench.places.folder.join(format!("{}-{port}.toml", variant.name));
     std::fs::write(&config, variant.config(port, &bench.engines, collector))?;
-    let mut command = Command::new(bench.places.bin.join("tailroute"));
+    let bin = match &bench.args.against {
+        Some(against) if variant != Variant::NEW => against,
+        _ => &bench.places.bin,
+    };
+    let mut command = Command::new(bin.join("tailroute"));
     command.args(["serve", "--config"]).arg(&config);
     let log = config.with_extension("log");
     let mut process = Process::start(command, &log, bench.cores.proxy, bench.cores.load)?;
@@ -191,7 +232,10 @@ async fn start(bench: &mut Bench, variant: Variant, collector: SocketAddr) -> an
         variant,
         address,
         process,
-        _reader: variant.read.then(|| Reader::start(admin)),
+        // Each has its load for its share of the time.
+        _reader: variant
+            .read
+            .then(|| Reader::start(admin, READ_EVERY * routers as u32)),
     })
 }
 
@@ -199,7 +243,7 @@ async fn warm_up(bench: &mut Bench, router: &Router) -> anyhow::Result<()> {
     let cell = Cell::Request(0);
     pace(&bench.engines, cell.gap()).await?;
     bench.seed += 1 << 20;
-    cell.measure(router.address, None, WARM_UP, bench.seed)
+    cell.measure(router.address, Some(&router.process), WARM_UP, bench.seed)
         .await
         .with_context(|| format!("the warm-up with telemetry {}", router.variant.name))?;
     Ok(())
@@ -215,13 +259,23 @@ async fn measure(
     bench.seed += 1 << 20;
     let figure = cell.figures()[0];
     let mut costs = BTreeMap::new();
-    for router in routers {
-        // The same conversations for all of them.
-        let measured = cell
-            .measure(router.address, Some(&router.process), MEASURE, bench.seed)
-            .await
-            .with_context(|| format!("{figure} with telemetry {}", router.variant.name))?;
-        costs.insert(router.variant.name, measured[0]);
+    if matches!(cell, Cell::Paced(_)) {
+        for router in routers {
+            // The same conversations for all of them.
+            let measured = cell
+                .measure(router.address, Some(&router.process), MEASURE, bench.seed)
+                .await
+                .with_context(|| format!("{figure} with telemetry {}", router.variant.name))?;
+            costs.insert(router.variant.name, measured[0]);
+        }
+    } else {
+        let targets: Vec<_> = routers
+            .iter()
+            .map(|router| (router.address, &router.process))
+            .collect();
+        let measured = in_slices(cell, &targets, MEASURE, bench.seed).await;
+        let measured = measured.context(figure)?;
+        costs.extend(routers.iter().map(|router| router.variant.name).zip(measured));
     }
     let told = costs.iter().map(|(name, cost)| format!(" {name} {cost:.2}"));
     bench.say(&format!(

@@ -164,7 +164,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[of("outcome", &["written", "dropped", "late", "failed"])],
-        help: "Turns for the capture by what became of them: written, dropped (the queue was full), late (later ones had been \
+        help: "Turns for the capture by what became of them: written, dropped (the queue was full, or memory is too small for it), late (later ones had been \
                written), failed (the disk).",
         gen_ai: None,
     },

@@ -23,7 +23,7 @@ fn of(body: &Value) -> Fingerprint {
 }
 
 fn chain(body: &str) -> Chain {
-    of_text(body).chain
+    Arc::unwrap_or_clone(of_text(body).chain)
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn the_next_turn_begins_with_this_turn_and_its_reply() {
     reply.push_text("dolor ");
     reply.push_text("sit");
     reply.end_message();
-    let mut known = this.chain;
+    let mut known = Arc::unwrap_or_clone(this.chain);
     known.extend_from(reply.chain());
 
     let mut messages = first.as_array().unwrap().clone();
@@ -73,7 +73,7 @@ fn a_streamed_reply_is_found_in_the_next_turn_however_the_stream_is_split() {
         for chunk in stream.as_bytes().chunks(size) {
             watch.push(chunk, |piece| reply.push(piece));
         }
-        let mut known = turn.chain;
+        let mut known = Arc::unwrap_or_clone(turn.chain);
         known.extend_from(reply.finish().unwrap().chain());
         assert_eq!(known.hashes(), &next.hashes()[..2], "chunks of {size}");
         assert_eq!((known.ends(), next.len()), (&next.ends()[..2], 3));
@@ -175,7 +175,7 @@ fn media_are_told_apart_by_their_content_and_unknown_parts_by_their_json() {
     let escaped = chain(
         r#"{"messages":[{"role":"user","content":[{"image_url":{"url":"data\u003aa"},"type":"image_url"}]}]}"#,
     );
-    assert_eq!(image("data:a"), escaped);
+    assert_eq!(*image("data:a"), escaped);
     let part = |kind: &str, data: u32| {
         of(&json!({"messages":[{"role":"user","content":[{"type":kind,"x":data}]}]})).chain
     };

@@ -21,7 +21,6 @@ use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
 use crate::fleet::health::Probe;
-use crate::telemetry::Trail;
 use crate::telemetry::trail::Leg;
 use crate::upstream::{self, Reply};
 
@@ -106,7 +105,7 @@ impl Sent {
                 return Err(ApiError::WorkerFailed);
             }
         };
-        let leg = Trail::of(&head.extensions).attempt(choice, request.headers_mut());
+        let leg = errand.trail.attempt(choice, request.headers_mut());
         flight.traced(leg.note());
         let limit = app.live().limits.first_byte_timeout;
         let until = Instant::now() + limit;

@@ -45,6 +45,8 @@ pub struct Wanted {
     pub home: Option<WorkerId>,
     /// The workers that it may go to; `None`: all.
     pub among: Option<Among>,
+    /// Where what happens is written down.
+    pub trail: Trail,
 }
 
 impl Wanted {
@@ -114,7 +116,7 @@ pub async fn pass(
                 tried.push(worker);
             }
             Ended::Answer(response) => {
-                let how = (started, wanted.endpoint, Trail::of(&head.extensions));
+                let how = (started, wanted.endpoint, wanted.trail.clone());
                 return Ok(answered(app, response, (in_flight, place), deadline, how));
             }
             Ended::Lost(_, error) => return Err(error),

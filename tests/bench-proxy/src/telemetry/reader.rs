@@ -7,17 +7,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-const EVERY: Duration = Duration::from_secs(1);
-
-/// Reads the metrics once a second; ends with this.
+/// Reads the metrics now and then; ends with this.
 #[derive(Debug)]
 pub(super) struct Reader(JoinHandle<()>);
 
 impl Reader {
     /// Reads those of the admin port at `admin`.
-    pub(super) fn start(admin: SocketAddr) -> Self {
+    pub(super) fn start(admin: SocketAddr, every: Duration) -> Self {
         Self(tokio::spawn(async move {
-            let mut tick = tokio::time::interval(EVERY);
+            let mut tick = tokio::time::interval(every);
             loop {
                 tick.tick().await;
                 let accept = "accept: application/openmetrics-text;version=1.0.0\r\n";
