@@ -1,6 +1,7 @@
 //! The log of this process, on standard error, and what of it is shown: by module, and changed while it runs.
 //!
-//! There is one for all of the process, as the `tracing` crate has it; who embeds the router brings a log of its own.
+//! There is one for all of the process, as the `tracing` crate has it; who embeds the router brings a log of its own, whose lines
+//! say of which request they are if it has the fields, or the lines, of [`request`].
 
 pub mod request;
 

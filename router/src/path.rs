@@ -66,9 +66,10 @@ pub struct Due(pub Instant);
 /// Answers one request of a client.
 pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
     let arrival = Arrival::of(&app, &peer, &mut request);
-    let trail = arrival.trail().clone();
+    let responding = respond(app, request, arrival.trail().clone());
+    let responding = arrival.whose().clone().within(responding);
     // By reference: each async function that it is handed to would hold a copy of it.
-    arrival.answer(pin!(respond(app, request, trail))).await
+    arrival.answer(pin!(responding)).await
 }
 
 async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Response<Body> {

@@ -63,8 +63,8 @@ fn body(messages: usize, text: &str) -> String {
     )
 }
 
-/// The chain's keys, their ends, and which of them end messages.
-const KEPT: u64 = 3;
+/// The chain's keys, their ends, which of them end messages, and where all that see the turn share these.
+const KEPT: u64 = 4;
 
 #[test]
 fn reading_a_request_allocates_only_the_keys_that_the_turn_keeps() {

@@ -131,7 +131,8 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
             let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();
             let place = place.map_err(|_| Problem::busy("somebody is reading the turns"))?;
             let memory = running.memory.clone();
-            let turns = written(move || memory.newest(usize::MAX)).await?;
+            // Who hangs up meanwhile does not make room for the next one before it is done.
+            let (turns, place) = written(move || (memory.newest(usize::MAX), place)).await?;
             let turns = Bytes::from(turns);
             let parts = stream::unfold((turns, place), |(mut turns, place)| async move {
                 let part = turns.split_to(PART_BYTES.min(turns.len()));
@@ -144,7 +145,9 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
 }
 
 /// Turns as text, written where no request waits for it.
-pub(super) async fn written(write: impl FnOnce() -> Vec<u8> + Send + 'static) -> Result<Vec<u8>, Problem> {
+pub(super) async fn written<T: Send + 'static>(
+    write: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     let written = tokio::task::spawn_blocking(write).await;
     written.map_err(|error| Problem::internal(format!("the turns were not written: {error}")))
 }

@@ -131,7 +131,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
     let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
     let memory = running.memory.clone();
-    let trace = written(move || memory.newest(turns)).await?;
+    let (trace, turn) = written(move || (memory.newest(turns), turn)).await?;
     let settings = [app.policy.load().settings.clone(), proposed];
     let (answer, played) = oneshot::channel();
     // Far from the threads that serve requests, and behind them where there are few processors. It ends by itself: turns,

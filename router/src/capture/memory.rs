@@ -12,13 +12,17 @@ use parking_lot::Mutex;
 use policy::units::Millis;
 
 use super::file::first_line;
-use super::numbers::{BLOCK_TOKENS, Numbers};
+use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
 use super::record::{Place, Record, micros};
 
 /// Chunks of a memory that is full.
 const CHUNKS: usize = 64;
-/// Least and most bytes of a chunk.
+/// Least and most bytes of a chunk, as far as no turn is longer.
 const CHUNK_BYTES: [usize; 2] = [4 << 10, 256 << 10];
+/// Least bytes of a memory.
+const LEAST_BYTES: usize = 16 << 10;
+/// Most keys, and blocks, that are remembered while turns are numbered: some 200 MB.
+const MOST_KEYS: usize = 2 << 20;
 
 /// The newest turns. Shared by who writes and who reads.
 #[derive(Clone, Debug)]
@@ -53,6 +57,7 @@ impl Memory {
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         let [least, most] = CHUNK_BYTES;
+        let max_bytes = max_bytes.max(LEAST_BYTES);
         Self(Arc::new(Mutex::new(Held {
             full: VecDeque::new(),
             open: Chunk::default(),
@@ -68,24 +73,21 @@ impl Memory {
     /// Adds a turn that arrived then; the oldest go. Returns whether it has room.
     #[must_use]
     pub fn write(&self, arrived: Millis, record: &Record<'_>) -> bool {
+        let size = record.size();
         let held = &mut *self.0.lock();
-        held.sequence += 1;
-        let place = (micros(arrived), held.sequence);
-        if held.open.bytes.len() >= held.chunk_bytes {
-            held.close();
-        }
-        let before = held.open.bytes.len();
-        if before == 0 {
-            held.open.bytes.reserve(held.chunk_bytes);
-        }
-        record.write(place, &mut held.open.bytes);
-        if held.open.bytes.len() - before > held.max_bytes / 2 {
+        if size > held.max_bytes / 2 {
             // It would leave no room for any other.
-            held.open.bytes.truncate(before);
-            held.open.bytes.shrink_to(held.chunk_bytes);
             held.left_out += 1;
             return false;
         }
+        if held.open.bytes.len() + size > held.chunk_bytes {
+            held.close();
+        }
+        if held.open.bytes.capacity() == 0 {
+            held.open.bytes.reserve_exact(held.chunk_bytes.max(size));
+        }
+        held.sequence += 1;
+        record.write((micros(arrived), held.sequence), &mut held.open.bytes);
         held.open.turns += 1;
         held.make_room();
         true
@@ -107,23 +109,20 @@ impl Memory {
     /// The newest turns, as a trace. Takes a moment: not for a thread that serves requests.
     #[must_use]
     pub fn newest(&self, turns: usize) -> Vec<u8> {
-        let (full, open) = {
+        let chunks: Vec<Arc<Chunk>> = {
             let held = self.0.lock();
-            (held.full.clone(), held.open.clone())
+            let open = Arc::new(held.open.clone());
+            held.full.iter().cloned().chain([open]).collect()
         };
-        let mut all: Vec<(Place, Record<'static>)> = Vec::new();
-        for chunk in full.iter().map(|chunk| &**chunk).chain([&open]) {
-            let mut bytes = &chunk.bytes[..];
-            all.extend(std::iter::from_fn(|| Record::read(&mut bytes)));
-        }
-        // They were written when they ended.
-        all.sort_by_key(|(place, _)| *place);
-        let skip = all.len().saturating_sub(turns);
-        let mut numbers = numbers_for(&all);
+        let (order, mut numbers) = in_order(&chunks);
+        let skip = order.len().saturating_sub(turns);
         let mut trace = first_line();
-        for (at, ((arrived_us, _), record)) in all.iter().enumerate() {
+        for (at, &((arrived_us, _), chunk, start)) in order.iter().enumerate() {
+            let Some((_, record)) = Record::read(&mut &chunks[chunk].bytes[start..]) else {
+                continue;
+            };
             // Numbered in any case: what came before says what is history of these.
-            let line = numbers.line(*arrived_us as f64 / 1e6, record);
+            let line = numbers.line(arrived_us as f64 / 1e6, &record);
             if at >= skip {
                 line.write(&mut trace);
             }
@@ -132,17 +131,29 @@ impl Memory {
     }
 }
 
-/// Numbers that forget nothing of these.
-fn numbers_for(turns: &[(Place, Record<'_>)]) -> Numbers {
-    let keys_of = |(_, record): &(Place, Record<'_>)| {
-        let reply = record.reply.as_ref().map_or(0, |reply| reply.len());
-        record.prompt.len() + reply + (record.tokens[0] / u64::from(BLOCK_TOKENS)) as usize
-    };
+/// Where the turns are, in the order in which they came (they were written when they ended): chunk, and byte of it. And
+/// numbers that will forget nothing of them, unless they are very many.
+fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Place, usize, usize)>, Numbers) {
+    let (mut order, mut keys) = (Vec::new(), 0);
+    for (number, chunk) in chunks.iter().enumerate() {
+        let mut rest = &chunk.bytes[..];
+        loop {
+            let start = chunk.bytes.len() - rest.len();
+            let Some((place, record)) = Record::read(&mut rest) else {
+                break;
+            };
+            let reply = record.reply.as_ref().map_or(0, |reply| reply.len());
+            let blocks = (prompt_tokens(&record) / u64::from(BLOCK_TOKENS)) as usize;
+            keys = blocks
+                .saturating_add(keys)
+                .saturating_add(record.prompt.len() + reply);
+            order.push((place, number, start));
+        }
+    }
+    order.sort_unstable();
     let some = |count: usize| NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN);
-    Numbers::remembering(
-        some(turns.len()),
-        some(2 * turns.iter().map(keys_of).sum::<usize>()),
-    )
+    let numbers = Numbers::remembering(some(order.len()), some(keys.saturating_mul(2).min(MOST_KEYS)));
+    (order, numbers)
 }
 
 impl Held {
@@ -150,22 +161,21 @@ impl Held {
         self.bytes + self.open.bytes.len()
     }
 
-    /// The open chunk is full.
+    /// Nothing more is written to the open chunk.
     fn close(&mut self) {
         let full = std::mem::take(&mut self.open);
-        self.turns += full.turns;
-        self.bytes += full.bytes.len();
-        self.full.push_back(Arc::new(full));
+        if full.turns > 0 {
+            self.turns += full.turns;
+            self.bytes += full.bytes.len();
+            self.full.push_back(Arc::new(full));
+        }
     }
 
-    /// The oldest chunks go until what is held is within its bound.
+    /// The oldest chunks go until what is held is within its bound; the open one is less than half of that.
     fn make_room(&mut self) {
-        while self.size() > self.max_bytes {
-            let Some(oldest) = self.full.pop_front() else {
-                // Less than a chunk, and too much: what is open goes with the next turn.
-                self.close();
-                continue;
-            };
+        while self.size() > self.max_bytes
+            && let Some(oldest) = self.full.pop_front()
+        {
             self.turns -= oldest.turns;
             self.bytes -= oldest.bytes.len();
         }

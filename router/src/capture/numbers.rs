@@ -31,10 +31,21 @@ const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
 /// Models that are told apart; any more are `other`.
 const MODELS: usize = 256;
 /// Longest name of a model.
-const MODEL_BYTES: usize = 64;
+pub(super) const MODEL_BYTES: usize = 64;
+/// What those are called that are not told apart.
+pub(super) const OTHER_MODEL: &str = "other";
+
+/// Tokens of a prompt beyond what its text can have: of images and the like.
+const MOST_UNSEEN: u64 = 1 << 20;
 
 /// Stands before the first block.
 const ROOT: u64 = u64::MAX;
+
+/// Tokens of a record's prompt. A worker that counts more than there can be, one for each byte and some of media, is not
+/// believed: each block takes time and room.
+pub(super) fn prompt_tokens(record: &Record<'_>) -> u64 {
+    record.tokens[0].min(record.units.saturating_add(MOST_UNSEEN))
+}
 
 /// A line of a capture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -136,7 +147,7 @@ impl Numbers {
 
     /// The line of a turn that arrived `ts` seconds after the start. Turns come in the order of their arrival.
     pub fn line(&mut self, ts: f64, record: &Record<'_>) -> Line {
-        let [prompt, response] = record.tokens;
+        let (prompt, response) = (prompt_tokens(record), record.tokens[1]);
         let (ends, known) = self.places(record, prompt);
         let block_runs = self.blocks(record, &ends, prompt);
         let (conv, turn, history) =
@@ -240,7 +251,7 @@ impl Numbers {
     fn model(&mut self, name: &str) -> String {
         if !self.models.contains(name) {
             if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
-                return "other".to_owned();
+                return OTHER_MODEL.to_owned();
             }
             self.models.insert(name.to_owned());
         }

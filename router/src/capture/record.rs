@@ -7,6 +7,11 @@ use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
 
+use super::numbers::{MODEL_BYTES, OTHER_MODEL};
+
+/// Numbers of a record.
+const NUMBERS: usize = 12;
+
 /// When a turn arrived, in microseconds of the router's clock, and a number that tells turns of one microsecond apart.
 pub(super) type Place = (u64, u64);
 
@@ -78,10 +83,34 @@ impl Record<'_> {
         }
     }
 
+    /// Bytes that it takes when it is held.
+    pub(super) fn size(&self) -> usize {
+        let chain = |chain: &Chain| size_of::<u32>() + chain.len() * 2 * size_of::<u64>();
+        let text = |text: &str| size_of::<u32>() + text.len();
+        let [class, model, worker, outcome] = self.texts();
+        NUMBERS * size_of::<u64>()
+            + size_of::<u8>()
+            + text(class)
+            + text(model)
+            + text(worker)
+            + text(outcome)
+            + chain(&self.prompt)
+            + self.reply.as_ref().map_or(0, |reply| chain(reply))
+    }
+
+    /// A model whose name is not numbered either is held by none.
+    fn texts(&self) -> [&str; 4] {
+        let model = if self.model.len() > MODEL_BYTES {
+            OTHER_MODEL
+        } else {
+            &self.model
+        };
+        [&self.class, model, &self.worker, &self.outcome]
+    }
+
     /// Adds it to what is held: numbers in little endian, text and keys with their lengths before them.
     pub(super) fn write(&self, (arrived_us, sequence): Place, to: &mut Vec<u8>) {
-        let texts = [&self.class, &self.model, &self.worker, &self.outcome];
-        let numbers = [
+        let numbers: [u64; NUMBERS] = [
             arrived_us,
             sequence,
             self.conversation.unwrap_or_default(),
@@ -105,7 +134,7 @@ impl Record<'_> {
             to.put_u64_le(number);
         }
         to.put_u8((0..).zip(flags).map(|(at, flag)| u8::from(flag) << at).sum());
-        for text in texts {
+        for text in self.texts() {
             to.put_u32_le(text.len() as u32);
             to.put_slice(text.as_bytes());
         }
@@ -117,7 +146,7 @@ impl Record<'_> {
 
     /// Takes the next one of what is held.
     pub(super) fn read(from: &mut &[u8]) -> Option<(Place, Record<'static>)> {
-        let mut numbers = [0; 12];
+        let mut numbers = [0; NUMBERS];
         for number in &mut numbers {
             *number = from.try_get_u64_le().ok()?;
         }

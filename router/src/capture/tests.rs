@@ -291,6 +291,9 @@ fn a_memory_is_the_trace_that_a_file_would_be_whenever_its_turns_end() {
         let mut chat = Chat(vec![("system", text(9, 2000)), ("user", text(at % 3, 700))]);
         chat.0.extend((0..at / 7).map(|turn| ("user", text(turn, 900))));
         let mut record = chat.record(at % 5, 30);
+        let (said, _) = Chat(vec![("assistant", text(at % 3, 600))]).chain();
+        record.reply = (at % 4 == 1).then_some(Cow::Owned(said));
+        record.conversation = record.conversation.filter(|_| at % 9 != 2);
         (record.class, record.model) = ("batch".into(), "m".into());
         (record.reported_cached, record.counted) = ((at % 2 == 0).then_some(at), at % 3 == 0);
         assert!(memory.write(arrived, &record));
@@ -332,12 +335,36 @@ fn a_turn_that_would_leave_no_room_for_others_is_left_out() {
     let short = Chat(vec![("user", text(1, 100))]).record(1, 3);
     assert!(memory.write(Millis(1.0), &short));
     let mut long = short.clone();
-    long.model = "m".repeat(40 << 10).into();
+    long.class = "c".repeat(40 << 10).into();
     assert!(!memory.write(Millis(2.0), &long));
     assert!(memory.write(Millis(3.0), &short));
     assert_eq!((memory.size().0, memory.left_out()), (2, 1));
     let times: Vec<f64> = turns_of(&memory.newest(9)).iter().map(|turn| turn.ts_s).collect();
     assert_eq!(times, [0.001, 0.003]);
+    let mut named = short;
+    named.model = "m".repeat(1 << 20).into();
+    assert!(memory.write(Millis(4.0), &named), "a long name is held by none");
+    assert!(
+        String::from_utf8(memory.newest(1))
+            .unwrap()
+            .contains(r#""model":"other""#)
+    );
+}
+
+#[test]
+fn a_worker_that_counts_more_tokens_than_there_can_be_is_not_believed() {
+    let mut numbers = Numbers::default();
+    let mut record = Chat(vec![("user", text(1, 1000))]).record(1, 1);
+    record.tokens[0] = 1 << 32;
+    let line = numbers.line(0.0, &record);
+    assert_eq!(line.prompt_tokens, record.units + (1 << 20));
+    assert_eq!(
+        ids(&line).len() as u64,
+        line.prompt_tokens / u64::from(BLOCK_TOKENS)
+    );
+    let mut picture = Chat(vec![("user", text(2, 1000))]).record(2, 1);
+    picture.tokens[0] = 70_000;
+    assert_eq!(numbers.line(1.0, &picture).prompt_tokens, 70_000);
 }
 
 /// What a client may do in its next turn.

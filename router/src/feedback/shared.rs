@@ -17,7 +17,7 @@ use policy::ids::{PrefixHash, WorkerId};
 use policy::recent::Recent;
 use policy::units::Millis;
 
-/// Leading keys of a prompt that are counted: half a megabyte of text.
+/// Leading keys of a prompt that are counted: a megabyte of text or more.
 const MAX_KEYS: usize = 256;
 /// Keys that are counted of a beginning of which nothing is known: 16 KB of text, as much as most system prompts have.
 const NEW_KEYS: usize = 32;

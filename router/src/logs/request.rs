@@ -56,9 +56,9 @@ impl Whose {
     }
 }
 
-/// Lines of JSON, with the request's names in their `span`.
+/// Lines of JSON, with the request's names in their `span`. The lines' own format is to have no current span.
 #[derive(Debug)]
-pub(super) struct Json<F>(pub(super) F);
+pub struct Json<F>(pub F);
 
 impl<S, N, F> FormatEvent<S, N> for Json<F>
 where
@@ -91,7 +91,7 @@ where
 
 /// Fields of a line of text, and the request's names after them.
 #[derive(Debug)]
-pub(super) struct Text<F>(pub(super) F);
+pub struct Text<F>(pub F);
 
 impl<'w, F: for<'a> FormatFields<'a>> FormatFields<'w> for Text<F> {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {

@@ -89,6 +89,12 @@ impl Arrival {
         &self.id
     }
 
+    /// As the log names it.
+    #[must_use]
+    pub fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
     /// What is written down of it goes there.
     #[must_use]
     pub fn trail(&self) -> &Trail {
@@ -103,7 +109,7 @@ impl Arrival {
 
     /// Runs what answers the request, and completes the head of the answer.
     pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
-        let (mut response, own) = own_time(self.whose.within(answering)).await;
+        let (mut response, own) = own_time(answering).await;
         let error = response.headers().get(ERROR_HEADER);
         self.trail.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());

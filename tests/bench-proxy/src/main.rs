@@ -1,8 +1,8 @@
 //! What the router costs as a proxy, side by side with other proxies and with other routers.
 //!
 //! One processor is the contender's, the other belongs to the load and the engines. The contenders take turns: every
-//! figure is measured of all of them one after the other, and that several times over, so that what changes on the
-//! machine changes it for all. Medians are told.
+//! figure is measured of all of them one after the other (costs of requests in [slices] of a quarter of a second), and that
+//! several times over, so that what changes on the machine changes it for all. Medians are told.
 //!
 //! Rejected: *requests per second at full load*. On a shared machine it says as much of the neighbours as of the proxy,
 //! and with the load on the same machine it is the load that is measured as soon as the proxy is the faster one.
@@ -18,6 +18,7 @@ mod load;
 mod measure;
 mod process;
 mod report;
+mod slices;
 mod telemetry;
 mod wire;
 
@@ -35,6 +36,7 @@ use load::{Load, Shape};
 use measure::Cell;
 use process::{Cores, Process};
 use report::{RSS_AFTER, RSS_IDLE, Report};
+use slices::{Slices, in_slices};
 
 /// For a contender to take its first request. Python is slow to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -280,32 +282,53 @@ impl Bench {
 
     async fn cell(&mut self, round: u32, cell: Cell, running: &[Running]) -> anyhow::Result<()> {
         pace(&self.engines, cell.gap()).await?;
-        let names = cell.figures();
+        self.seed += 1 << 20;
+        let time = self.time(cell);
+        if cell.is_sliced() {
+            let named = running
+                .iter()
+                .filter_map(|one| Some((one.contender, one.address, one.process.as_ref()?)));
+            let (names, targets): (Vec<_>, Vec<_>) = named
+                .map(|(contender, address, process)| (contender, (address, process)))
+                .unzip();
+            let costs = in_slices(cell, &targets, Slices::of(time), self.seed).await;
+            for (contender, cost) in names.into_iter().zip(costs) {
+                self.add(round, cell, contender, cost.map(|cost| vec![cost]))?;
+            }
+            return Ok(());
+        }
         for one in running {
             self.seed += 1 << 20;
             let measured = cell
-                .measure(one.address, one.process.as_ref(), self.time(cell), self.seed)
+                .measure(one.address, one.process.as_ref(), time, self.seed)
                 .await;
-            let measured = match measured {
-                Ok(measured) => measured,
-                // One that fails under a load has no figure of it; the others have.
-                Err(error) if one.contender != Contender::Tailroute => {
-                    self.say(&format!(
-                        "{} of {} failed: {error:#}",
-                        names[0],
-                        one.contender.name()
-                    ));
-                    continue;
-                }
-                Err(error) => return Err(error.context(names[0])),
-            };
-            for (&name, &value) in names.iter().zip(&measured) {
-                self.report.add(one.contender, name, value);
+            self.add(round, cell, one.contender, measured)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what was measured. One that fails under a load has no figure of it; the others have.
+    fn add(
+        &mut self,
+        round: u32,
+        cell: Cell,
+        contender: Contender,
+        measured: anyhow::Result<Vec<f64>>,
+    ) -> anyhow::Result<()> {
+        let (names, who) = (cell.figures(), contender.name());
+        let measured = match measured {
+            Ok(measured) => measured,
+            Err(error) if contender != Contender::Tailroute => {
+                self.say(&format!("{} of {who} failed: {error:#}", names[0]));
+                return Ok(());
             }
-            if let Some(first) = measured.first() {
-                let name = one.contender.name();
-                self.say(&format!("round {round}, {}: {name} {first:.2}", names[0]));
-            }
+            Err(error) => return Err(error.context(names[0])),
+        };
+        for (&name, &value) in names.iter().zip(&measured) {
+            self.report.add(contender, name, value);
+        }
+        if let Some(first) = measured.first() {
+            self.say(&format!("round {round}, {}: {who} {first:.2}", names[0]));
         }
         Ok(())
     }

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::body::Asked;
-use crate::load::{Counts, Load, Shape, Times, quantile};
+use crate::load::{Load, Shape, Times, quantile};
 use crate::process::Process;
+use crate::slices::{Slices, in_slices};
 
 /// Connections, as far as a figure does not say otherwise.
 const CLIENTS: usize = 64;
@@ -25,10 +26,8 @@ const SHORT: u32 = 25;
 /// Conversations after which memory is looked at, and their turns.
 const CONVERSATIONS: u64 = 10_000;
 const TURNS_REMEMBERED: u64 = 2;
-/// Of the load that several have in turns.
-const SLICE: Duration = Duration::from_millis(50);
 /// For a contender to get going.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,7 +99,12 @@ impl Cell {
         }
     }
 
-    fn shape(self, seed: u64) -> Shape {
+    /// Whether several have their load for it in turns.
+    pub(crate) fn is_sliced(self) -> bool {
+        matches!(self, Self::Request(_) | Self::Burst)
+    }
+
+    pub(crate) fn shape(self, seed: u64) -> Shape {
         let (clients, size, tokens, stream) = match self {
             Self::Latency => (1, 0, 1, false),
             Self::Request(size) => (CLIENTS, size, 1, false),
@@ -145,10 +149,11 @@ impl Cell {
                 let first = [0.5, 0.99].map(|q| quantile(&mut times.first, q) * 1e3);
                 Ok(vec![first[0], gap, first[1]])
             }
-            (_, None) => Ok(Vec::new()),
             (Self::Paced(_), Some(process)) => Ok(vec![token(target, shape, process, time).await?]),
+            (_, None) => Ok(Vec::new()),
             (Self::Request(_) | Self::Burst, Some(process)) => {
-                Ok(vec![answer(target, shape, process, time).await?])
+                let mut costs = in_slices(self, &[(target, process)], Slices::of(time), seed).await;
+                Ok(vec![costs.remove(0)?])
             }
         }
     }
@@ -158,76 +163,6 @@ async fn timed(target: SocketAddr, shape: Shape, time: Duration) -> anyhow::Resu
     let mut load = Load::start(target, shape);
     load.run(time).await?;
     load.finish().await
-}
-
-/// Microseconds per answer, or per event of the answers where these are long.
-async fn answer(target: SocketAddr, shape: Shape, process: &Process, time: Duration) -> anyhow::Result<f64> {
-    let mut load = Load::start(target, shape);
-    let clients = shape.clients as u64;
-    let counted = |counts: &Counts| done(shape, counts);
-    load.run(time / 8).await?;
-    // A slow one has nothing done after that, nor after the time that others take.
-    load.until(PATIENCE, |counts| counted(counts) >= clients).await?;
-    let (cpu, before) = (process.cpu()?, counted(&load.counts));
-    load.run(time).await?;
-    load.until(PATIENCE, |counts| counted(counts) >= before + clients)
-        .await?;
-    let each = per(process.cpu()? - cpu, counted(&load.counts) - before);
-    load.finish().await?;
-    each
-}
-
-/// Answers, or events of the answers where these are long.
-fn done(shape: Shape, counts: &Counts) -> u64 {
-    match shape.asked.stream {
-        true => counts.events.load(Ordering::Relaxed),
-        false => counts.answers.load(Ordering::Relaxed),
-    }
-}
-
-/// Microseconds per answer, or per event of long ones, of each of several that have the load in turns, a slice of time each:
-/// what the machine's neighbours do for longer than a slice, they do to all alike. Each has its load for about `time`; what it
-/// does between its slices is its cost too, since some of that is owed.
-pub(crate) async fn in_slices(
-    cell: Cell,
-    targets: &[(SocketAddr, &Process)],
-    time: Duration,
-    seed: u64,
-) -> anyhow::Result<Vec<f64>> {
-    let shape = cell.shape(seed);
-    let mut loads = Vec::new();
-    let mut before = Vec::new();
-    for &(target, process) in targets {
-        let mut load = Load::start(target, shape);
-        load.run(SLICE).await?;
-        load.pause(PATIENCE).await?;
-        before.push((process.cpu()?, done(shape, &load.counts)));
-        loads.push(load);
-    }
-    let slices = time.div_duration_f64(SLICE).ceil() as usize;
-    for slice in 0..slices {
-        for turn in 0..loads.len() {
-            // Nobody comes always after the same one.
-            let place = if slice % 2 == 0 {
-                turn
-            } else {
-                loads.len() - 1 - turn
-            };
-            let who = (slice / 2 + place) % loads.len();
-            let load = &mut loads[who];
-            load.resume();
-            load.run(SLICE).await?;
-            load.pause(PATIENCE).await?;
-        }
-    }
-    let mut costs = Vec::new();
-    for ((load, &(_, process)), (cpu, counted)) in loads.iter().zip(targets).zip(before) {
-        costs.push(per(process.cpu()? - cpu, done(shape, &load.counts) - counted)?);
-    }
-    for load in loads {
-        load.finish().await?;
-    }
-    Ok(costs)
 }
 
 /// Microseconds per token of streams that go on for ever.
@@ -259,7 +194,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-fn per(cpu: Duration, done: u64) -> anyhow::Result<f64> {
+pub(crate) fn per(cpu: Duration, done: u64) -> anyhow::Result<f64> {
     anyhow::ensure!(done > 0, "nothing was done in that time");
     Ok(cpu.as_secs_f64() * 1e6 / done as f64)
 }

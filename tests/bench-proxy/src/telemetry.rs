@@ -24,8 +24,9 @@ use anyhow::Context as _;
 use self::collector::Collector;
 use self::reader::Reader;
 use self::verdict::{Samples, Verdict};
-use crate::measure::{Cell, in_slices};
+use crate::measure::Cell;
 use crate::process::Process;
+use crate::slices::{Slices, in_slices};
 use crate::{Bench, pace, ready};
 
 /// What is measured: requests that cost little else, those of a usual size, and tokens of streams.
@@ -46,6 +47,13 @@ const CELLS_OF_BUILDS: [Cell; 5] = [
 /// Every second of a router's load its metrics are read and what is left of a batch of traces is sent, so a measurement is as
 /// long.
 const MEASURE: Duration = Duration::from_secs(1);
+/// The same in parts. Traces are sent a while after the requests that they are of. (What a router does besides while others have
+/// the load, two thousandths of a processor, is in all alike.)
+const SLICES: Slices = Slices {
+    each: Duration::from_millis(50),
+    count: 20,
+    all_counts: true,
+};
 /// Of a router's load, from one reading of its metrics to the next.
 const READ_EVERY: Duration = Duration::from_secs(1);
 /// Tiny requests for so long after a start: some tens of thousands.
@@ -150,7 +158,7 @@ struct Router {
     variant: Variant,
     address: SocketAddr,
     process: Process,
-    _reader: Option<Reader>,
+    reader: Option<Reader>,
 }
 
 /// Measures, prints, and says whether the promise is kept.
@@ -233,7 +241,7 @@ async fn start(
         address,
         process,
         // Each has its load for its share of the time.
-        _reader: variant
+        reader: variant
             .read
             .then(|| Reader::start(admin, READ_EVERY * routers as u32)),
     })
@@ -259,23 +267,36 @@ async fn measure(
     bench.seed += 1 << 20;
     let figure = cell.figures()[0];
     let mut costs = BTreeMap::new();
-    if matches!(cell, Cell::Paced(_)) {
+    if !cell.is_sliced() {
         for router in routers {
-            // The same conversations for all of them.
-            let measured = cell
-                .measure(router.address, Some(&router.process), MEASURE, bench.seed)
-                .await
-                .with_context(|| format!("{figure} with telemetry {}", router.variant.name))?;
-            costs.insert(router.variant.name, measured[0]);
+            let name = router.variant.name;
+            // The same conversations for all of them, and the metrics once in the middle.
+            let measured = cell.measure(router.address, Some(&router.process), MEASURE, bench.seed);
+            let read = async {
+                tokio::time::sleep(cell.shape(0).spread + MEASURE / 2).await;
+                match &router.reader {
+                    Some(reader) => reader.read().await,
+                    None => Ok(()),
+                }
+            };
+            let (measured, read) = tokio::join!(measured, read);
+            let measured = read.and(measured);
+            let measured = measured.with_context(|| format!("{figure} with telemetry {name}"))?;
+            costs.insert(name, measured[0]);
         }
     } else {
         let targets: Vec<_> = routers
             .iter()
             .map(|router| (router.address, &router.process))
             .collect();
-        let measured = in_slices(cell, &targets, MEASURE, bench.seed).await;
-        let measured = measured.context(figure)?;
-        costs.extend(routers.iter().map(|router| router.variant.name).zip(measured));
+        let measured = in_slices(cell, &targets, SLICES, bench.seed).await;
+        for (router, cost) in routers.iter().zip(measured) {
+            let name = router.variant.name;
+            costs.insert(
+                name,
+                cost.with_context(|| format!("{figure} with telemetry {name}"))?,
+            );
+        }
     }
     let told = costs.iter().map(|(name, cost)| format!(" {name} {cost:.2}"));
     bench.say(&format!(

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tailroute::logs::request::Text;
 use tracing::Subscriber;
+use tracing_subscriber::fmt::format::DefaultFields;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 /// What was logged so far. A clone is the same log.
@@ -38,6 +40,7 @@ impl Log {
         let log = self.clone();
         let lines = tracing_subscriber::fmt::layer()
             .with_ansi(false)
+            .fmt_fields(Text(DefaultFields::new()))
             .with_writer(move || log.clone());
         tracing_subscriber::registry()
             .with(tailroute::logs::filter(level).unwrap())

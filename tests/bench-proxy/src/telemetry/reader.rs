@@ -9,26 +9,39 @@ use tokio::task::JoinHandle;
 
 /// Reads the metrics now and then; ends with this.
 #[derive(Debug)]
-pub(super) struct Reader(JoinHandle<()>);
+pub(super) struct Reader {
+    admin: SocketAddr,
+    reading: JoinHandle<()>,
+}
 
 impl Reader {
     /// Reads those of the admin port at `admin`.
     pub(super) fn start(admin: SocketAddr, every: Duration) -> Self {
-        Self(tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let mut tick = tokio::time::interval(every);
             loop {
                 tick.tick().await;
-                let accept = "accept: application/openmetrics-text;version=1.0.0\r\n";
                 // A router that is gone is noticed by who measures it.
-                let _ = ask(admin, "GET /metrics", accept, "").await;
+                let _ = read(admin).await;
             }
-        }))
+        });
+        Self { admin, reading }
     }
+
+    /// Reads them now.
+    pub(super) async fn read(&self) -> anyhow::Result<()> {
+        read(self.admin).await
+    }
+}
+
+async fn read(admin: SocketAddr) -> anyhow::Result<()> {
+    let accept = "accept: application/openmetrics-text;version=1.0.0\r\n";
+    ask(admin, "GET /metrics", accept, "").await
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.0.abort();
+        self.reading.abort();
     }
 }
 
