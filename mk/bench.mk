@@ -6,7 +6,7 @@ bench: setup ## the router beside nginx, haproxy, Envoy and other routers (20 mi
 	@target/dist/bench-proxy --bin target/dist --peers "$$(scripts/peers path)" \
 	    $(if $(QUICK),--quick) $(if $(JSON),--json) $(BENCH)
 
-telemetry-cost: setup ## processor time per request and token with all telemetry on against off (4 minutes; JSON=1 for JSON lines; ROUNDS=12)
+telemetry-cost: setup ## processor time per request and token with all telemetry on against off (5 minutes; JSON=1 for JSON lines; ROUNDS=12)
 	$(CARGO) build --locked --profile dist -p tailroute -p sim-engine -p bench-proxy --bins
 	@target/dist/bench-proxy --telemetry --bin target/dist --rounds $(or $(ROUNDS),12) $(if $(JSON),--json) $(BENCH)
 
