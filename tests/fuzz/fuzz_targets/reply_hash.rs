@@ -2,6 +2,7 @@
 #![no_main]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -81,9 +82,9 @@ fuzz_target!(|pieces: Vec<Said<'_>>| {
         });
     }
     let learned = reply.finish().map(|reply| {
-        let mut known = turn.chain;
+        let mut known = Arc::unwrap_or_clone(turn.chain);
         known.extend_from(reply.chain());
-        known
+        Arc::new(known)
     });
     let resent = Message::of(&pieces).map(|message| fingerprint(json!([question, message.json()])).chain);
     assert_eq!(learned, resent);
