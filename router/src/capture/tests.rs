@@ -314,6 +314,41 @@ fn a_memory_is_the_trace_that_a_file_would_be_whenever_its_turns_end() {
 }
 
 #[test]
+fn what_is_held_of_a_turn_is_all_of_it_and_takes_what_it_says() {
+    let mut full = Chat(vec![("user", text(1, 3000))]).record(7, 5);
+    let (said, _) = Chat(vec![("assistant", text(2, 600))]).chain();
+    full.reply = Some(Cow::Owned(said));
+    (full.class, full.model, full.reported_cached) = ("batch".into(), "m".into(), Some(64));
+    let mut bare = record(None, Chain::new(), 0, [0, 0]);
+    bare.counted = false;
+    let mut held = Vec::new();
+    for (at, turn) in (0..).zip([&full, &bare]) {
+        let before = held.len();
+        turn.write((at, 9), &mut held);
+        assert_eq!(held.len() - before, turn.size());
+    }
+    let mut rest = &held[..];
+    for (at, turn) in (0..).zip([full, bare]) {
+        let (place, read) = Record::read(&mut rest).unwrap();
+        assert_eq!(place, (at, 9));
+        let keys = |chain: &Chain| (chain.hashes().to_vec(), chain.ends().to_vec());
+        assert_eq!(keys(&read.prompt), keys(&turn.prompt));
+        assert_eq!(read.reply.as_deref().map(keys), turn.reply.as_deref().map(keys));
+        // Which keys end messages is no part of a trace.
+        let (prompt, reply) = (turn.prompt.clone(), turn.reply.clone());
+        assert_eq!(
+            Record {
+                prompt,
+                reply,
+                ..read
+            },
+            turn
+        );
+    }
+    assert!(Record::read(&mut rest).is_none());
+}
+
+#[test]
 fn what_a_memory_holds_is_bounded_and_the_oldest_go() {
     let most = 64 << 10;
     let memory = Memory::new(most);

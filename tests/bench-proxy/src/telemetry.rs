@@ -1,4 +1,5 @@
-//! What telemetry costs: routers that differ in nothing else, under the same load in turns.
+//! What telemetry costs: routers that differ in nothing else, under the same load in turns. And, with `--against`, what another
+//! build costs, which is the same question of routers with telemetry off.
 //!
 //! One has all of it off that can be off, one has all of it on, and with `--parts` there is one for each part alone. Their
 //! collector is this process, which counts the traces that arrive; their metrics are read once a second, as OpenMetrics.
@@ -93,11 +94,21 @@ impl Variant {
         name: "off_again",
         ..Self::OFF
     };
-    /// Another build, with as little.
-    const NEW: Self = Self {
-        name: "new",
-        ..Self::OFF
-    };
+    /// Builds, with as little: the one that is compared against, the same again, and the one that is asked about.
+    const BUILDS: [Self; 3] = [
+        Self {
+            name: "before",
+            ..Self::OFF
+        },
+        Self {
+            name: "before_again",
+            ..Self::OFF
+        },
+        Self {
+            name: "after",
+            ..Self::OFF
+        },
+    ];
     const ON: Self = Self {
         name: "on",
         traces: true,
@@ -194,15 +205,19 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
         collector.traces() > 0 || bench.args.against.is_some(),
         "no trace has come: what was measured was not all of it"
     );
-    let verdicts = samples.verdicts(BOUND);
-    print_all(&verdicts, bench.args.json, collector.traces());
+    let verdicts = samples.verdicts(variants[0].name, BOUND);
+    print_all(
+        &verdicts,
+        bench.args.json,
+        variants.contains(&Variant::ON).then(|| collector.traces()),
+    );
     Ok(verdicts.iter().all(Verdict::holds))
 }
 
-/// What is compared: with telemetry and without, or two builds without.
+/// What is compared, first that which all others are compared with: telemetry on and off, or two builds without.
 fn variants(bench: &Bench) -> Vec<Variant> {
     if bench.args.against.is_some() {
-        return vec![Variant::OFF, Variant::AGAIN, Variant::NEW];
+        return Variant::BUILDS.to_vec();
     }
     let mut variants = vec![Variant::OFF, Variant::AGAIN, Variant::ON];
     if bench.args.parts {
@@ -221,7 +236,7 @@ async fn start(
     let config = bench.places.folder.join(format!("{}-{port}.toml", variant.name));
     std::fs::write(&config, variant.config(port, &bench.engines, collector))?;
     let bin = match &bench.args.against {
-        Some(against) if variant != Variant::NEW => against,
+        Some(against) if variant != Variant::BUILDS[2] => against,
         _ => &bench.places.bin,
     };
     let mut command = Command::new(bin.join("tailroute"));
@@ -232,7 +247,7 @@ async fn start(
     let admin = SocketAddr::from(([127, 0, 0, 1], port + 1));
     ready(address, Some((&mut process, &log)))
         .await
-        .with_context(|| format!("tailroute with telemetry {}", variant.name))?;
+        .with_context(|| format!("the router that is {}", variant.name))?;
     if variant.capture {
         reader::start_capture(admin).await?;
     }
@@ -253,7 +268,7 @@ async fn warm_up(bench: &mut Bench, router: &Router) -> anyhow::Result<()> {
     bench.seed += 1 << 20;
     cell.measure(router.address, Some(&router.process), WARM_UP, bench.seed)
         .await
-        .with_context(|| format!("the warm-up with telemetry {}", router.variant.name))?;
+        .with_context(|| format!("the warm-up of the router that is {}", router.variant.name))?;
     Ok(())
 }
 
@@ -281,7 +296,7 @@ async fn measure(
             };
             let (measured, read) = tokio::join!(measured, read);
             let measured = read.and(measured);
-            let measured = measured.with_context(|| format!("{figure} with telemetry {name}"))?;
+            let measured = measured.with_context(|| format!("{figure} of the router that is {name}"))?;
             costs.insert(name, measured[0]);
         }
     } else {
@@ -294,7 +309,7 @@ async fn measure(
             let name = router.variant.name;
             costs.insert(
                 name,
-                cost.with_context(|| format!("{figure} with telemetry {name}"))?,
+                cost.with_context(|| format!("{figure} of the router that is {name}"))?,
             );
         }
     }
@@ -308,19 +323,24 @@ async fn measure(
     Ok(())
 }
 
-fn print_all(verdicts: &[Verdict], json: bool, traces: u64) {
+/// `traces`: how many have come, where any were to.
+fn print_all(verdicts: &[Verdict], json: bool, traces: Option<u64>) {
     if json {
         for verdict in verdicts {
             println!("{}", verdict.json());
         }
-        println!("{}", serde_json::json!({ "traces_received": traces }));
+        if let Some(traces) = traces {
+            println!("{}", serde_json::json!({ "traces_received": traces }));
+        }
         return;
     }
     println!(
-        "| figure | telemetry | µs CPU | without | ratio | bound | |\n|---|---|---:|---:|---:|---:|---|"
+        "| figure | router | µs CPU | the first one's | ratio | bound | |\n|---|---|---:|---:|---:|---:|---|"
     );
     for verdict in verdicts {
         println!("{}", verdict.row());
     }
-    println!("\n{traces} traces have come.");
+    if let Some(traces) = traces {
+        println!("\n{traces} traces have come.");
+    }
 }

@@ -1,4 +1,4 @@
-//! What came out: for each figure and each router, the median of the rounds' ratios to the router without.
+//! What came out: for each figure and each router, the median of the rounds' ratios to the first one.
 
 use std::collections::BTreeMap;
 
@@ -32,17 +32,16 @@ impl Samples {
         self.0.entry(figure).or_default().push(costs.clone());
     }
 
-    /// Figure by figure; the promise is about all of it.
-    pub(super) fn verdicts(&self, bound: f64) -> Vec<Verdict> {
+    /// Figure by figure, beside the router `first`; the promise is about all of telemetry.
+    pub(super) fn verdicts(&self, first: &str, bound: f64) -> Vec<Verdict> {
         let mut all = Vec::new();
         for (figure, rounds) in &self.0 {
             let names = rounds.iter().flat_map(BTreeMap::keys).copied();
-            let names: std::collections::BTreeSet<_> =
-                names.filter(|name| *name != Variant::OFF.name).collect();
+            let names: std::collections::BTreeSet<_> = names.filter(|name| *name != first).collect();
             for variant in names {
                 let pairs: Vec<_> = rounds
                     .iter()
-                    .filter_map(|costs| Some((*costs.get(variant)?, *costs.get(Variant::OFF.name)?)))
+                    .filter_map(|costs| Some((*costs.get(variant)?, *costs.get(first)?)))
                     .collect();
                 let ratios: Vec<f64> = pairs.iter().map(|(with, without)| with / without).collect();
                 all.push(Verdict {
@@ -78,7 +77,7 @@ impl Verdict {
     /// One line for a program.
     pub(super) fn json(&self) -> Value {
         json!({
-            "figure": self.figure, "telemetry": self.variant, "unit": "µs CPU",
+            "figure": self.figure, "router": self.variant, "unit": "µs CPU",
             "median": self.with, "without": self.without, "ratio": self.ratio, "ratios": self.ratios,
             "bound": self.bound, "verdict": self.word(),
         })
@@ -115,7 +114,8 @@ mod tests {
     #[test]
     fn a_round_is_compared_with_itself_so_a_busy_machine_changes_nothing() {
         // The second round's machine was three times as slow, and one figure of the last was disturbed.
-        let verdicts = samples(&[[10.0, 10.0, 10.5], [30.0, 30.0, 31.5], [10.0, 11.0, 20.0]]).verdicts(1.08);
+        let verdicts =
+            samples(&[[10.0, 10.0, 10.5], [30.0, 30.0, 31.5], [10.0, 11.0, 20.0]]).verdicts("off", 1.08);
         let [again, on] = &verdicts[..] else {
             panic!("{verdicts:?}")
         };
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_costs_more_than_was_promised_or_was_not_measured_breaks_the_promise() {
         for on in [10.9, f64::NAN] {
-            let verdicts = samples(&[[10.0, 10.0, on]]).verdicts(1.08);
+            let verdicts = samples(&[[10.0, 10.0, on]]).verdicts("off", 1.08);
             assert!(!verdicts[1].holds(), "{verdicts:?}");
             assert_eq!(verdicts[1].json()["verdict"], "MISSED");
             assert!(verdicts[0].holds(), "nothing is promised of the router without");
