@@ -3,6 +3,7 @@
 mod accept;
 mod checked;
 pub(crate) mod client_io;
+mod express;
 pub mod framing;
 mod handover;
 mod listen;

@@ -66,6 +66,8 @@ fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
 pub struct Flight {
     app: Arc<App>,
     in_flight: InFlight,
+    /// It is on its way.
+    is_out: bool,
     hold: Option<Hold>,
     /// What other replicas were told of it.
     told: Option<Told>,
@@ -97,6 +99,8 @@ pub struct Flight {
     source: Source,
     /// Leading keys that the worker's mirror held.
     mirrored: usize,
+    /// For how long the worker is expected to compute nothing else.
+    prefill: Millis,
     /// The prompt's keys.
     prompt: Arc<Chain>,
     /// Blocks that the worker had told of when the attempt went out; `None` if it tells of none.
@@ -127,7 +131,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// The attempt goes out: its work and its prefix count from here on. Boxed: it is large, and handed on many times.
+    /// The attempt is about to go out: its work counts from here on. Boxed: it is large, and handed on many times.
     #[must_use]
     pub fn start(app: &Arc<App>, turn: &Turn, choice: &Choice, pass: Pass, charged: Charged) -> Box<Self> {
         let terms = choice.decision.chosen();
@@ -137,25 +141,13 @@ impl Flight {
         let chain = &turn.fingerprint.chain;
         // Counted first: a worker that is to leave stays as long as it has something.
         let in_flight = worker.send(app.clock, Some(prefill), pass);
-        let hold = if chain.is_empty() {
-            None
-        } else {
-            app.knowledge.update(worker.id, |residency| {
-                let tokens = scale.rising();
-                residency.sent(worker.id, chain, |end| full_blocks(worker, tokens(end)))
-            })
-        };
-        let told = app.bus.as_ref().map(|bus| {
-            let tokens = scale.rising();
-            let session = turn.session.as_ref().map(|session| session.key);
-            let tokens = |end| full_blocks(worker, tokens(end));
-            bus.sent(app.clock, (worker, prefill), session, chain, tokens)
-        });
         Box::new(Self {
             app: Arc::clone(app),
             in_flight,
-            hold,
-            told,
+            is_out: false,
+            hold: None,
+            told: None,
+            prefill,
             place: None,
             charged,
             endpoint: turn.endpoint,
@@ -179,7 +171,7 @@ impl Flight {
             source: choice.matched.source,
             mirrored: choice.matched.mirrored,
             prompt: Arc::clone(chain),
-            blocks_told: app.knowledge.stored(worker.id),
+            blocks_told: None,
             passing: turn
                 .fingerprint
                 .reply
@@ -200,6 +192,28 @@ impl Flight {
             streamed: false,
             is_unclocked: false,
         })
+    }
+
+    /// It is on its way: its prefix counts from here on, and the other routers hear of it.
+    pub fn is_out(&mut self) {
+        if std::mem::replace(&mut self.is_out, true) {
+            return;
+        }
+        let (app, worker) = (&self.app, self.in_flight.worker());
+        let held = |tokens: u64| full_blocks(worker, tokens);
+        if !self.prompt.is_empty() {
+            let tokens = self.scale.rising();
+            self.hold = app.knowledge.update(worker.id, |residency| {
+                residency.sent(worker.id, &self.prompt, |end| held(tokens(end)))
+            });
+        }
+        if let Some(bus) = &app.bus {
+            let tokens = self.scale.rising();
+            let session = self.session.as_ref().map(|session| session.key);
+            let sent = (&**worker, self.prefill);
+            self.told = Some(bus.sent(app.clock, sent, session, &self.prompt, |end| held(tokens(end))));
+        }
+        self.blocks_told = app.knowledge.stored(worker.id);
     }
 
     /// What is found out of it is noted there as well.

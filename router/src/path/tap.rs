@@ -30,6 +30,9 @@ pub struct Tap {
     inner: Answer,
     watchdog: Watchdog,
     failing: Failing,
+    /// All of it has been handed on. What follows of that is done when the body is dropped, which is after the client was
+    /// written to.
+    is_over: bool,
 }
 
 /// The end of a stream that broke off.
@@ -58,6 +61,7 @@ impl Tap {
             observer: Observer::new(watch, attempt, outcome),
             watchdog,
             failing: Failing::No,
+            is_over: false,
         };
         if tap.is_end_stream() {
             tap.observer.ended();
@@ -71,9 +75,7 @@ impl Tap {
             self.observer.passed(data);
         }
         self.watchdog.saw();
-        if self.inner.is_end_stream() && !self.observer.stops_short() {
-            self.observer.ended();
-        }
+        self.is_over = self.inner.is_end_stream() && !self.observer.stops_short();
         Poll::Ready(Some(Ok(frame)))
     }
 
@@ -118,6 +120,14 @@ impl Tap {
     }
 }
 
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if self.is_over {
+            self.observer.ended();
+        }
+    }
+}
+
 impl HttpBody for Tap {
     type Data = Bytes;
     type Error = BodyError;
@@ -148,7 +158,7 @@ impl HttpBody for Tap {
                 tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed)
             }
             Poll::Ready(None) => {
-                tap.observer.ended();
+                tap.is_over = true;
                 Poll::Ready(None)
             }
             Poll::Pending => match tap.watchdog.poll(cx) {

@@ -80,6 +80,7 @@ async fn turn(
     let charged = Charged::default();
     // First of all: from here on the breaker's pass is held by a guard.
     let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
+    flight.is_out();
     let request = match turn_request(app, head, body, &turn, &choice) {
         Ok(request) => request,
         Err(error) => {

@@ -179,6 +179,7 @@ impl Carried {
         // It has answered already, whatever its breaker says.
         let pass = worker.admit(self.app.clock.now(), true)?;
         let mut flight = Flight::start(&self.app, &self.turn, &choice, pass, Arc::clone(&self.charged));
+        flight.is_out();
         let leg = trail.attempt(&choice, &mut HeaderMap::new());
         flight.is_unclocked();
         flight.traced(leg.note());

@@ -4,6 +4,7 @@
 //! future with a waker of its own ([`Events`]).
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,9 @@ use tracing::{debug, warn};
 use super::Phase;
 use super::checked::Checked;
 use super::client_io::{ClientIo, Progress};
+use super::express::{Express, Outgoing};
 use super::socket::Socket;
-use super::stalled::Answers;
+use super::stalled::{Answers, Carrier};
 use crate::app::App;
 use crate::bell::rarely;
 use crate::body::{Body, BodyError};
@@ -147,19 +149,22 @@ async fn serve(
             let (progress, answers) = (Arc::clone(&progress), Arc::clone(&answers));
             async move {
                 let version = request.version();
+                let carrier = Carrier::of(&request);
                 let mut response = path::handle(Arc::clone(&app), peer, request).await;
                 sent_as(&app, version, &progress, &mut response);
-                Ok::<_, Infallible>(answers.send(response))
+                Ok::<_, Infallible>(answers.send(response, carrier))
             }
         })
     };
+    let outgoing = Arc::new(Outgoing::default());
     let socket = ClientIo::new(
-        Arc::clone(&stream),
+        (Arc::clone(&stream), Arc::clone(&outgoing)),
         Arc::clone(&progress),
         Arc::clone(&place),
         patience,
     );
     let io = TokioIo::new(Checked::new(socket, Arc::clone(&progress), max_head(&app)));
+    let express = Express::new(Arc::clone(&stream), outgoing, Arc::clone(&answers));
     let events = Events::new(
         app.config.limits.header_timeout,
         // Whoever has so long to hear of the end by others has as long to hear of it here.
@@ -171,7 +176,7 @@ async fn serve(
     // for clients that take their time to close.
     let ended = {
         let connection = pin!(server.serve_connection_with_upgrades(io, service).into_owned());
-        until_it_ends(connection, events, &progress).await
+        until_it_ends((connection, express), events, &progress).await
     };
     if ended == Ended::Cut || progress.is_upgraded() {
         // What is upgraded is the tunnel's socket.
@@ -329,14 +334,18 @@ async fn when(timer: Option<&mut Pin<Box<Sleep>>>) {
 }
 
 /// Serves a connection until it ends by itself or by what happens to it.
-async fn until_it_ends<C>(mut connection: Pin<&mut C>, mut events: Events, progress: &Progress) -> Ended
+async fn until_it_ends<C>(
+    (mut connection, mut express): (Pin<&mut C>, Express),
+    mut events: Events,
+    progress: &Progress,
+) -> Ended
 where
     C: GracefulConnection<Error = BodyError>,
 {
     loop {
         tokio::select! {
             biased;
-            ended = connection.as_mut() => {
+            ended = poll_fn(|cx| express.poll(cx, connection.as_mut())) => {
                 return if is_timeout(ended) { Ended::TimedOut } else { Ended::Served };
             }
             event = rarely(events.next()) => match event {
@@ -345,10 +354,14 @@ where
                 Event::Cut => {
                     // Streams end with an event that says why, and then break off; a client that does not read does not
                     // learn. Whatever is still answered after that is dropped here, and its request to the worker with it.
-                    let _ = tokio::time::timeout(LAST_WORDS, connection).await;
+                    let rest = poll_fn(|cx| express.poll(cx, connection.as_mut()));
+                    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
                     return Ended::Cut;
                 }
-                Event::MayEnd => connection.as_mut().graceful_shutdown(),
+                Event::MayEnd => {
+                    connection.as_mut().graceful_shutdown();
+                    express.tell_hyper();
+                }
             },
         }
     }

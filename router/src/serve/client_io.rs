@@ -20,8 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
+use super::express::Outgoing;
 use super::socket::Socket;
-use crate::bell::Bell;
 use crate::error::ApiError;
 
 /// Longest bare answer; hyper's is a status line, a date and a length.
@@ -85,14 +85,11 @@ impl Progress {
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     stream: Arc<Socket>,
+    outgoing: Arc<Outgoing>,
     progress: Arc<Progress>,
     /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
-    /// Rung when there is something to read. hyper looks at every turn whether the client has left, so for each token.
-    readable: Bell,
-    /// The last read found nothing.
-    waits: bool,
     /// Whether bare answers are given the data port's body.
     completes: bool,
     /// An answer that goes out in place of a bare one, and how much of it is out.
@@ -103,18 +100,17 @@ pub(crate) struct ClientIo {
 
 impl ClientIo {
     pub(super) fn new(
-        stream: Arc<Socket>,
+        (stream, outgoing): (Arc<Socket>, Arc<Outgoing>),
         progress: Arc<Progress>,
         place: Arc<OwnedSemaphorePermit>,
         patience: Duration,
     ) -> Self {
         Self {
             stream,
+            outgoing,
             progress,
             patience,
             stuck: None,
-            readable: Bell::default(),
-            waits: false,
             completes: true,
             instead: None,
             _place: place,
@@ -125,7 +121,12 @@ impl ClientIo {
     pub(crate) fn of_other_port(socket: Socket, place: OwnedSemaphorePermit, patience: Duration) -> Self {
         Self {
             completes: false,
-            ..Self::new(Arc::new(socket), Arc::default(), Arc::new(place), patience)
+            ..Self::new(
+                (Arc::new(socket), Arc::default()),
+                Arc::default(),
+                Arc::new(place),
+                patience,
+            )
         }
     }
 
@@ -146,6 +147,17 @@ impl ClientIo {
         )))
     }
 
+    /// What is left of a piece that went past hyper is written first.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let written = self.outgoing.poll_rest(cx, &self.stream);
+            if matches!(written, Poll::Ready(Ok(0))) {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.in_time(cx, written))?;
+        }
+    }
+
     fn poll_instead(&mut self, cx: &mut Context<'_>, replaced: usize) -> Poll<io::Result<usize>> {
         while let Some((answer, written)) = &mut self.instead {
             *written += ready!(
@@ -163,15 +175,8 @@ impl ClientIo {
 impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let io = self.get_mut();
-        if !io.readable.has_rung(cx) && io.waits {
-            return Poll::Pending;
-        }
         let before = buf.filled().len();
-        let read = io
-            .stream
-            .poll_read(&mut Context::from_waker(io.readable.waker()), buf);
-        io.waits = read.is_pending();
-        ready!(read)?;
+        ready!(io.stream.poll_read(cx, buf))?;
         if buf.filled().len() > before {
             io.progress.unanswered.store(true, Ordering::Relaxed);
         }
@@ -190,6 +195,7 @@ impl AsyncWrite for ClientIo {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let io = self.get_mut();
+        ready!(io.poll_rest(cx))?;
         let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
         if io.completes
             && io.instead.is_none()
@@ -202,6 +208,9 @@ impl AsyncWrite for ClientIo {
             return io.in_time(cx, written);
         }
         let written = io.stream.poll_write(cx, bufs);
+        let asked: usize = bufs.iter().map(|buf| buf.len()).sum();
+        io.outgoing
+            .written(matches!(written, Poll::Ready(Ok(count)) if count == asked));
         let count = ready!(io.in_time(cx, written))?;
         io.progress.unanswered.store(false, Ordering::Relaxed);
         Poll::Ready(Ok(count))
@@ -213,11 +222,15 @@ impl AsyncWrite for ClientIo {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let io = self.get_mut();
+        ready!(io.poll_rest(cx))?;
         let flushed = io.stream.poll_flush(cx);
         match *io.stream {
             // It has nothing to flush: that it is ready says nothing of what waits to be written.
             Socket::Plain(_) => flushed,
-            Socket::Encrypted(_) => io.in_time(cx, flushed),
+            Socket::Encrypted(_) => {
+                io.outgoing.written(flushed.is_ready());
+                io.in_time(cx, flushed)
+            }
         }
     }
 

@@ -53,13 +53,15 @@ impl Socket {
             Self::Encrypted(stream) => return Pin::new(&mut *stream.lock()).poll_write_vectored(cx, bufs),
         };
         loop {
-            ready!(stream.poll_write_ready(cx))?;
             let written = match bufs {
                 [one] => stream.try_write(one),
                 several => stream.try_write_vectored(several),
             };
             match written {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // There is room nearly always, so it is waited for only if there was none.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(stream.poll_write_ready(cx))?
+                }
                 written => return Poll::Ready(written),
             }
         }

@@ -13,13 +13,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::bell::Bell;
 use crate::body::{self, Body, BodyError};
 use crate::path::Due;
 
@@ -32,6 +32,38 @@ pub(super) struct Answers {
     patience: Duration,
     sending: Mutex<Sending>,
     sooner: Notify,
+    handed: Mutex<Handed>,
+}
+
+/// What hyper's side of an answer leaves to its connection.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    /// The one that hyper waits for, and whose pieces may go past it.
+    pub(super) offer: Option<Arc<Mutex<Held>>>,
+    /// One that hyper has all of: to be dropped once it is written, as what is behind it has work to do then.
+    pub(super) whole: Option<Body>,
+}
+
+/// How answers to a request are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// HTTP/1.1: in chunks, unless they have a length.
+    Chunks,
+    /// HTTP/1, without chunks.
+    Plain,
+    /// HTTP/2: each is sent by a task of its own.
+    Streams,
+}
+
+impl Carrier {
+    /// How this request's answer is.
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        match request.version() {
+            Version::HTTP_11 if request.method() != Method::HEAD => Self::Chunks,
+            version if version <= Version::HTTP_11 => Self::Plain,
+            _ => Self::Streams,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -43,13 +75,27 @@ struct Sending {
 
 /// An answer on its way.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Held {
     /// `None` once it was given up.
-    body: Option<Body>,
+    pub(super) body: Option<Body>,
     /// When its last frame was handed out, if no other was asked for since.
-    handed_out: Option<Instant>,
+    pub(super) handed_out: Option<Instant>,
     /// When all of it has to be there.
     due: Option<Instant>,
+    pub(super) passage: Passage,
+}
+
+/// Who asks for an answer's frames.
+#[derive(Debug)]
+pub(super) enum Passage {
+    /// hyper, for all of them.
+    Hyper,
+    /// hyper; while it waits, its connection may ([`express`](super::express)).
+    Offered,
+    /// The connection: hyper waits.
+    Express,
+    /// hyper again, for what the connection could not hand on.
+    Left(Option<Result<Frame<Bytes>, BodyError>>),
 }
 
 impl Held {
@@ -72,20 +118,27 @@ impl Answers {
             patience,
             sending: Mutex::default(),
             sooner: Notify::new(),
+            handed: Mutex::default(),
         }
     }
 
     /// An answer that is going to be sent.
-    pub(super) fn send(&self, mut answer: Response<Body>) -> Response<Body> {
+    pub(super) fn send(self: &Arc<Self>, mut answer: Response<Body>, carrier: Carrier) -> Response<Body> {
         if answer.body().is_end_stream() {
             return answer;
         }
+        let passage = if carrier == Carrier::Chunks && has_no_length(&answer) {
+            Passage::Offered
+        } else {
+            Passage::Hyper
+        };
         let due = answer.extensions_mut().remove::<Due>().map(|due| due.0);
         answer.map(|body| {
             let held = Arc::new(Mutex::new(Held {
                 body: Some(body),
                 handed_out: None,
                 due,
+                passage,
             }));
             let mut sending = self.sending.lock();
             sending.answers.retain(|other| other.strong_count() > 0);
@@ -98,10 +151,15 @@ impl Answers {
             drop(sending);
             body::streaming(Watched {
                 held,
-                more: None,
-                waits: false,
+                answers: Arc::clone(self),
+                carrier,
             })
         })
+    }
+
+    /// What hyper's side has left, now that hyper has been polled.
+    pub(super) fn take_handed(&self) -> Handed {
+        std::mem::take(&mut self.handed.lock())
     }
 
     /// Whether any is being sent.
@@ -147,13 +205,18 @@ impl Answers {
     }
 }
 
+/// Whether hyper sends it in chunks, if the client can be sent any.
+fn has_no_length(answer: &Response<Body>) -> bool {
+    answer.status() == StatusCode::OK
+        && !answer.headers().contains_key(CONTENT_LENGTH)
+        && answer.body().size_hint().exact().is_none()
+}
+
 /// An answer as hyper sees it.
 struct Watched {
     held: Arc<Mutex<Held>>,
-    /// Rung when there is more of a stream: hyper asks for it more than once whenever its task is woken.
-    more: Option<Bell>,
-    /// There was no more when it was asked for last.
-    waits: bool,
+    answers: Arc<Answers>,
+    carrier: Carrier,
 }
 
 impl HttpBody for Watched {
@@ -164,32 +227,30 @@ impl HttpBody for Watched {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self { held, more, waits } = self.get_mut();
-        if let Some(more) = more
-            && !more.has_rung(cx)
-            && *waits
-        {
-            return Poll::Pending;
+        let mut held = self.held.lock();
+        match std::mem::replace(&mut held.passage, Passage::Offered) {
+            Passage::Hyper => held.passage = Passage::Hyper,
+            Passage::Offered => {}
+            Passage::Express => {
+                held.passage = Passage::Express;
+                return Poll::Pending;
+            }
+            Passage::Left(frame) => return Poll::Ready(frame),
         }
-        let mut held = held.lock();
         let Some(body) = &mut held.body else {
             return Poll::Ready(Some(Err("the client did not read it in time".into())));
         };
-        let polled = match more {
-            Some(more) => Pin::new(&mut *body).poll_frame(&mut Context::from_waker(more.waker())),
-            None => Pin::new(&mut *body).poll_frame(cx),
-        };
-        // Most answers are one piece, and need none.
-        if more.is_none() && polled.is_ready() && !body.is_end_stream() {
-            *more = Some(Bell::default());
-        }
-        *waits = more.is_some() && polled.is_pending();
+        let polled = Pin::new(body).poll_frame(cx);
         held.handed_out = polled.is_ready().then(Instant::now);
+        if polled.is_pending() && matches!(held.passage, Passage::Offered) {
+            self.answers.handed.lock().offer = Some(Arc::clone(&self.held));
+        }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held.lock().body.as_ref().is_some_and(Body::is_end_stream)
+        let held = self.held.lock();
+        !matches!(held.passage, Passage::Left(_)) && held.body.as_ref().is_some_and(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -198,6 +259,17 @@ impl HttpBody for Watched {
             .body
             .as_ref()
             .map_or_else(SizeHint::new, Body::size_hint)
+    }
+}
+
+impl Drop for Watched {
+    /// hyper wants no more of it: nor does its connection.
+    fn drop(&mut self) {
+        let body = self.held.lock().body.take();
+        if self.carrier != Carrier::Streams {
+            let before = std::mem::replace(&mut self.answers.handed.lock().whole, body);
+            drop(before);
+        }
     }
 }
 
@@ -240,9 +312,9 @@ mod tests {
         asked: usize,
         due: Option<Duration>,
     ) -> Option<Duration> {
-        let (answers, began) = (Answers::new(PATIENCE), Instant::now());
+        let (answers, began) = (Arc::new(Answers::new(PATIENCE)), Instant::now());
         let (answer, alive) = answer(frames, due);
-        let mut body = answers.send(answer).into_body();
+        let mut body = answers.send(answer, Carrier::Plain).into_body();
         for _ in 0..asked {
             let _ = futures_util::FutureExt::now_or_never(body.frame());
         }
@@ -281,15 +353,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_due_sooner_than_the_next_look_is_looked_at_in_time() {
-        let answers = Answers::new(PATIENCE);
+        let answers = Arc::new(Answers::new(PATIENCE));
         let (endless, _alive) = answer(&["a"], None);
         let (urgent, alive) = answer(&["a", "b"], Some(Duration::from_secs(2)));
-        let mut endless = answers.send(endless).into_body();
+        let mut endless = answers.send(endless, Carrier::Plain).into_body();
         let began = Instant::now();
         let urgent = async {
             // By then the watch sleeps until the other one could be stuck.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let mut urgent = answers.send(urgent).into_body();
+            let mut urgent = answers.send(urgent, Carrier::Plain).into_body();
             let _ = urgent.frame().await;
             alive.closed().await;
         };
@@ -302,12 +374,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_flows_wakes_its_connection_once_in_its_patience() {
-        let answers = Answers::new(PATIENCE);
+        let answers = Arc::new(Answers::new(PATIENCE));
         let (answer, _alive) = answer(&["a"], None);
-        let mut body = answers.send(answer).into_body();
+        let mut body = answers.send(answer, Carrier::Plain).into_body();
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let _ = futures_util::FutureExt::now_or_never(body.frame());
-        let (mut watch, mut bell, mut looks) = (pin!(answers.watch()), Bell::default(), 0);
+        let (mut watch, mut bell, mut looks) = (pin!(answers.watch()), crate::bell::Bell::default(), 0);
         let task = std::task::Waker::noop();
         for _ in 0..PATIENCE.as_secs() * 5 {
             if bell.has_rung(&Context::from_waker(task)) {

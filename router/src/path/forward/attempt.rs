@@ -1,5 +1,7 @@
 //! One attempt to have a turn answered by one worker, and what its end means.
 
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,9 +139,13 @@ impl Sent {
 
     /// The same; may be given up and taken up again.
     pub(super) async fn head(&mut self) -> Head {
-        timeout_at(self.until, answer(&mut self.reply, &mut self.head, self.peeks))
-            .await
-            .unwrap_or(Head::Late)
+        let mut answer = pin!(answer(&mut self.reply, &mut self.head, self.peeks));
+        let sent_first = poll_fn(|cx| {
+            let answered = answer.as_mut().poll(cx);
+            self.flight.is_out();
+            answered
+        });
+        timeout_at(self.until, sent_first).await.unwrap_or(Head::Late)
     }
 
     /// Another worker was faster: this one is told to stop, by hanging up.

@@ -1,0 +1,226 @@
+//! Pieces of a stream that go past hyper.
+//!
+//! A stream is a head, then pieces of a few bytes each for seconds, then an end. hyper does the head and the end. For each
+//! piece between them it would look at the client's side, its own state and the body, twice each, which is more work than the
+//! piece itself. So while a chunked answer of HTTP/1.1 waits for its next piece and nothing of what came before waits to be
+//! written, it is its connection's task that asks for pieces and writes each as a chunk (RFC 9112, section 7.1). hyper has a
+//! waker of its own meanwhile and is polled only when that is rung: when the client sends or leaves.
+//!
+//! Whatever is not a plain piece that the socket takes at once is hyper's again: the last piece, trailers, an error, and a
+//! client that reads slower than its answer comes ([`Outgoing`]).
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use http_body::Body as _;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::socket::Socket;
+use super::stalled::{Answers, Held, Passage};
+use crate::bell::Bell;
+
+/// A longer piece is hyper's: the thread's buffer holds one.
+const MOST_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a connection's two writers, hyper and [`Express`], know of each other.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    /// hyper has written what the system has not taken yet.
+    held_back: AtomicBool,
+    has_rest: AtomicBool,
+    /// What the system has not taken of a piece. It goes before all that hyper writes.
+    rest: Mutex<Vec<u8>>,
+}
+
+impl Outgoing {
+    /// hyper has written, and it was taken whole or was not.
+    pub(super) fn written(&self, whole: bool) {
+        self.held_back.store(!whole, Ordering::Relaxed);
+    }
+
+    fn is_held_back(&self) -> bool {
+        self.held_back.load(Ordering::Relaxed) || self.has_rest.load(Ordering::Relaxed)
+    }
+
+    fn hold_rest(&self, rest: &[u8]) {
+        self.rest.lock().extend_from_slice(rest);
+        self.has_rest.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes what is left of a piece; ready with how much of it was written, 0 once none is left.
+    pub(super) fn poll_rest(&self, cx: &mut Context<'_>, socket: &Socket) -> Poll<io::Result<usize>> {
+        if !self.has_rest.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(0));
+        }
+        let mut rest = self.rest.lock();
+        let written = ready!(socket.poll_write(cx, &[io::IoSlice::new(&rest)]))?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        rest.drain(..written);
+        if rest.is_empty() {
+            self.has_rest.store(false, Ordering::Relaxed);
+            *rest = Vec::new();
+        }
+        Poll::Ready(Ok(written))
+    }
+}
+
+/// A connection with its way past hyper.
+#[derive(Debug)]
+pub(super) struct Express {
+    socket: Arc<Socket>,
+    outgoing: Arc<Outgoing>,
+    answers: Arc<Answers>,
+    /// The answer whose pieces go past hyper, and what hyper is woken with meanwhile.
+    flowing: Option<(Arc<Mutex<Held>>, Bell)>,
+}
+
+impl Express {
+    /// None flows yet.
+    pub(super) fn new(socket: Arc<Socket>, outgoing: Arc<Outgoing>, answers: Arc<Answers>) -> Self {
+        Self {
+            socket,
+            outgoing,
+            answers,
+            flowing: None,
+        }
+    }
+
+    /// Serves the connection: its pieces here, all else by hyper.
+    pub(super) fn poll<C: Future>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut hyper: Pin<&mut C>,
+    ) -> Poll<C::Output> {
+        loop {
+            if !self.pass_on(cx) {
+                self.flowing = None;
+                let ended = hyper.as_mut().poll(cx);
+                if ended.is_ready() || !self.begins() {
+                    return ended;
+                }
+            }
+            let Some((_, bell)) = &mut self.flowing else {
+                continue;
+            };
+            if !bell.has_rung(cx) {
+                return Poll::Pending;
+            }
+            // Also the first time, so that whatever hyper waits for rings.
+            let ended = hyper.as_mut().poll(&mut Context::from_waker(bell.waker()));
+            if ended.is_ready() {
+                return ended;
+            }
+        }
+    }
+
+    /// hyper has to be polled, whatever flows.
+    pub(super) fn tell_hyper(&self) {
+        if let Some((_, bell)) = &self.flowing {
+            bell.waker().wake_by_ref();
+        }
+    }
+
+    /// hyper has been polled: takes the answer that it waits for, if nothing else is to be written before its next piece.
+    fn begins(&mut self) -> bool {
+        // What hyper has all of is dropped with it: it has been written, or waits for the client within hyper.
+        let Some(answer) = self.answers.take_handed().offer else {
+            return false;
+        };
+        if self.outgoing.is_held_back() {
+            return false;
+        }
+        answer.lock().passage = Passage::Express;
+        self.flowing = Some((answer, Bell::default()));
+        true
+    }
+
+    /// Hands on all pieces that are there. Returns whether the answer still flows; what cannot be handed on is left to hyper.
+    fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some((answer, _)) = &self.flowing else {
+            return false;
+        };
+        let mut held = answer.lock();
+        held.passage = loop {
+            let Some(body) = &mut held.body else {
+                break Passage::Offered;
+            };
+            let Poll::Ready(polled) = Pin::new(&mut *body).poll_frame(cx) else {
+                return true;
+            };
+            let is_last = body.is_end_stream();
+            let piece = match &polled {
+                Some(Ok(frame)) if !is_last => frame.data_ref().filter(|piece| piece.len() <= MOST_BYTES),
+                _ => None,
+            };
+            let Some(piece) = piece else {
+                break Passage::Left(polled);
+            };
+            match self.write(cx, piece) {
+                Ok(true) => {}
+                Ok(false) => {
+                    held.handed_out = Some(Instant::now());
+                    break Passage::Offered;
+                }
+                Err(error) => break Passage::Left(Some(Err(error.into()))),
+            }
+        };
+        false
+    }
+
+    /// Writes a piece as a chunk. Returns whether the system took all of it; what it did not take is held.
+    fn write(&self, cx: &mut Context<'_>, piece: &[u8]) -> io::Result<bool> {
+        if piece.is_empty() {
+            // A chunk of nothing would be the end.
+            return Ok(true);
+        }
+        CHUNK.with_borrow_mut(|chunk| {
+            chunk.clear();
+            size(chunk, piece.len());
+            chunk.extend_from_slice(piece);
+            chunk.extend_from_slice(b"\r\n");
+            match self.socket.poll_write(cx, &[io::IoSlice::new(chunk)]) {
+                Poll::Ready(written) => {
+                    let written = written?;
+                    if written < chunk.len() {
+                        self.outgoing.hold_rest(&chunk[written..]);
+                        return Ok(false);
+                    }
+                }
+                Poll::Pending => {
+                    self.outgoing.hold_rest(chunk);
+                    return Ok(false);
+                }
+            }
+            match self.socket.poll_flush(cx) {
+                Poll::Ready(flushed) => flushed.map(|()| true),
+                Poll::Pending => Ok(false),
+            }
+        })
+    }
+}
+
+/// A chunk's size and its line break. By hand, as each token has one.
+fn size(chunk: &mut Vec<u8>, bytes: usize) {
+    let digits = (usize::BITS - bytes.leading_zeros()).div_ceil(4);
+    chunk.extend(
+        (0..digits)
+            .rev()
+            .map(|digit| b"0123456789ABCDEF"[(bytes >> (4 * digit)) & 15]),
+    );
+    chunk.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests;
