@@ -17,10 +17,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde_json::json;
-use sim_engine::Engine;
+use sim_engine::{Engine, EngineConfig};
 use tailroute::serve::Server;
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{Fleet, configured, metrics, quick};
+use tailroute_e2e::replies;
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::wait::{PATIENCE, until, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -189,6 +190,45 @@ async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
         said.starts_with("HTTP/1.1 400 ") && said.contains("malformed_http"),
         "{said}"
     );
+}
+
+#[tokio::test]
+async fn a_stream_within_tls_is_the_engines_to_the_byte_when_its_client_reads_late() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let engine = EngineConfig {
+        fast: true,
+        ..quick()
+    };
+    let fleet = Fleet::start(vec![engine], encrypted(folder.path(), &authority)).await;
+    let (tokens, words) = (12_000, 5);
+    let expected = replies::reference(fleet.engines[0].addr(), tokens, words).await;
+    for reads_after in [Duration::ZERO, Duration::from_millis(300)] {
+        let stream = connect(fleet.address(), &authority, None, "http/1.1")
+            .await
+            .unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        let reading = tokio::spawn(async move {
+            tokio::time::sleep(reads_after).await;
+            connection.await
+        });
+        let request = Request::post(CHAT)
+            .header("host", "localhost")
+            .header("x-request-id", "late");
+        let request = request.body(Full::new(Bytes::from(replies::body(tokens, words))));
+        let answer = within(sender.send_request(request.unwrap())).await.unwrap();
+        tokio::time::sleep(reads_after).await;
+        let body = within(answer.into_body().collect()).await.unwrap().to_bytes();
+        assert!(
+            replies::timeless(&body, "late") == expected,
+            "{} bytes",
+            body.len()
+        );
+        drop(sender);
+        within(reading).await.unwrap().unwrap();
+    }
+    fleet.at_rest().await;
 }
 
 #[tokio::test]
