@@ -138,6 +138,8 @@ pub struct Reconfigured {
 #[derive(Debug)]
 pub struct Place {
     app: Arc<App>,
+    /// It was freed before it was dropped.
+    is_free: bool,
     /// What was charged for the request before it was known.
     pub charge: Charge,
     /// Its place behind the gate, if there is one.
@@ -150,6 +152,14 @@ impl Place {
         self.charge.sent();
         if let Some(permit) = &mut self.permit {
             permit.sent();
+        }
+    }
+
+    /// The next request may have it; what was charged is still this one's.
+    pub fn free(&mut self) {
+        if !std::mem::replace(&mut self.is_free, true) {
+            self.permit = None;
+            self.app.in_flight.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -179,7 +189,7 @@ impl Drop for Unread<'_> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.app.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.free();
     }
 }
 
@@ -337,6 +347,7 @@ impl App {
         let max = self.live().limits.max_in_flight.get();
         let place = Place {
             app: Arc::clone(self),
+            is_free: false,
             charge: Charge::default(),
             permit: None,
         };

@@ -322,6 +322,13 @@ impl Flight {
         self.place = place;
     }
 
+    /// Its answer is whole: the next request may come in.
+    pub fn free_place(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.free();
+        }
+    }
+
     /// The worker answers as it should.
     pub fn answered(&mut self) {
         if self.in_flight.answered() {

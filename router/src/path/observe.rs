@@ -67,6 +67,19 @@ impl Observer {
         }
     }
 
+    /// All of it is here and is about to go out. What its client may act on as soon as it has it is done now, and not when it
+    /// has [ended](Self::ended): another request gets in, and an answer that is kept can be named.
+    pub fn is_whole(&mut self) {
+        let Some(flight) = &mut self.flight else { return };
+        flight.free_place();
+        if self.watch.keeps() {
+            self.watch.end(|piece| flight.reply(piece));
+            if let Some(key) = self.watch.answer.take() {
+                flight.is_kept(key);
+            }
+        }
+    }
+
     /// All of it has passed.
     pub fn ended(&mut self) {
         let Some(mut flight) = self.flight.take() else {

@@ -30,8 +30,8 @@ pub struct Tap {
     inner: Answer,
     watchdog: Watchdog,
     failing: Failing,
-    /// All of it has been handed on. What follows of that is done when the body is dropped, which is after the client was
-    /// written to.
+    /// All of it has been handed on. What it teaches is worked out when the body is dropped, which is once it was written if
+    /// the client's socket takes it (over HTTP/2 before).
     is_over: bool,
 }
 
@@ -75,8 +75,16 @@ impl Tap {
             self.observer.passed(data);
         }
         self.watchdog.saw();
-        self.is_over = self.inner.is_end_stream() && !self.observer.stops_short();
+        if self.inner.is_end_stream() && !self.observer.stops_short() {
+            self.is_over();
+        }
         Poll::Ready(Some(Ok(frame)))
+    }
+
+    /// All of it is handed on.
+    fn is_over(&mut self) {
+        self.is_over = true;
+        self.observer.is_whole();
     }
 
     /// Its time is up.
@@ -158,7 +166,7 @@ impl HttpBody for Tap {
                 tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed)
             }
             Poll::Ready(None) => {
-                tap.is_over = true;
+                tap.is_over();
                 Poll::Ready(None)
             }
             Poll::Pending => match tap.watchdog.poll(cx) {

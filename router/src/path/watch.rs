@@ -218,6 +218,12 @@ impl Watch {
         }
     }
 
+    /// Whether its worker may keep the answer, for requests that name it.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.endpoint == Endpoint::Responses
+    }
+
     /// The answer ended cleanly.
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
         match std::mem::replace(&mut self.form, Form::Unread) {

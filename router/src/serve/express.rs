@@ -19,6 +19,7 @@ use std::task::{Context, Poll, ready};
 
 use http_body::Body as _;
 use parking_lot::Mutex;
+use tokio::task::coop;
 use tokio::time::Instant;
 
 use super::socket::Socket;
@@ -156,9 +157,14 @@ impl Express {
             let Some(body) = &mut held.body else {
                 break Passage::Offered;
             };
+            // A body that comes without a socket would never let go of the task otherwise.
+            let Poll::Ready(budget) = coop::poll_proceed(cx) else {
+                return true;
+            };
             let Poll::Ready(polled) = Pin::new(&mut *body).poll_frame(cx) else {
                 return true;
             };
+            budget.made_progress();
             let is_last = body.is_end_stream();
             let piece = match &polled {
                 Some(Ok(frame)) if !is_last => frame.data_ref().filter(|piece| piece.len() <= MOST_BYTES),

@@ -1,8 +1,8 @@
 //! A client's connection, encrypted or not.
 //!
-//! It is shared: hyper reads and writes it, and when hyper has let go of it, its last answer is still written. A plain
-//! socket can be used from both sides as it is; the state of an encrypted one is behind a lock that nobody waits for,
-//! since the two never use it at the same time.
+//! It is shared: hyper reads and writes it, pieces of streams are written past hyper, and when hyper has let go of it, its
+//! last answer is still written. A plain socket can be used from all sides as it is; the state of an encrypted one is
+//! behind a lock that nobody waits for, since they never use it at the same time.
 
 use std::io;
 use std::pin::Pin;

@@ -40,7 +40,7 @@ pub(super) struct Answers {
 pub(super) struct Handed {
     /// The one that hyper waits for, and whose pieces may go past it.
     pub(super) offer: Option<Arc<Mutex<Held>>>,
-    /// One that hyper has all of: to be dropped once it is written, as what is behind it has work to do then.
+    /// One that hyper is done with: to be dropped after hyper has written, as what is behind it has work to do then.
     pub(super) whole: Option<Body>,
 }
 
@@ -96,6 +96,8 @@ pub(super) enum Passage {
     Express,
     /// hyper again, for what the connection could not hand on.
     Left(Option<Result<Frame<Bytes>, BodyError>>),
+    /// Nobody: it is over.
+    Over,
 }
 
 impl Held {
@@ -236,12 +238,25 @@ impl HttpBody for Watched {
                 return Poll::Pending;
             }
             Passage::Left(frame) => return Poll::Ready(frame),
+            Passage::Over => {
+                held.passage = Passage::Over;
+                return Poll::Ready(None);
+            }
         }
         let Some(body) = &mut held.body else {
             return Poll::Ready(Some(Err("the client did not read it in time".into())));
         };
-        let polled = Pin::new(body).poll_frame(cx);
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        let is_last = body.is_end_stream() || matches!(polled, Poll::Ready(None));
         held.handed_out = polled.is_ready().then(Instant::now);
+        if is_last && polled.is_ready() && self.carrier == Carrier::Streams {
+            // hyper keeps it until the client's window has room for its end, which may be never.
+            held.passage = Passage::Over;
+            let body = held.body.take();
+            drop(held);
+            drop(body);
+            return polled;
+        }
         if polled.is_pending() && matches!(held.passage, Passage::Offered) {
             self.answers.handed.lock().offer = Some(Arc::clone(&self.held));
         }
@@ -250,7 +265,11 @@ impl HttpBody for Watched {
 
     fn is_end_stream(&self) -> bool {
         let held = self.held.lock();
-        !matches!(held.passage, Passage::Left(_)) && held.body.as_ref().is_some_and(Body::is_end_stream)
+        match held.passage {
+            Passage::Left(_) => false,
+            Passage::Over => true,
+            _ => held.body.as_ref().is_some_and(Body::is_end_stream),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -369,6 +388,28 @@ mod tests {
             never = answers.watch() => match never {},
             () = urgent => assert_eq!(seconds(Some(began.elapsed())), Some(2)),
             _ = async { while endless.frame().await.is_some() {} } => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_let_go_of_at_its_end_over_http_2_and_once_it_is_written_over_http_1() {
+        for (carrier, is_gone) in [(Carrier::Streams, true), (Carrier::Chunks, false)] {
+            let (alive, held) = mpsc::channel::<()>(1);
+            let frames =
+                futures_util::stream::iter([Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"a")))]);
+            let frames = futures_util::StreamExt::inspect(frames, move |_| {
+                let _ = &held;
+            });
+            let answers = Arc::new(Answers::new(PATIENCE));
+            let answer = Response::new(StreamBody::new(frames).boxed_unsync());
+            let mut body = answers.send(answer, carrier).into_body();
+            assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+            assert!(body.frame().await.is_none());
+            assert_eq!(alive.is_closed(), is_gone);
+            assert!(body.frame().await.is_none(), "once more");
+            drop(body);
+            drop(answers.take_handed());
+            assert!(alive.is_closed());
         }
     }
 

@@ -159,7 +159,7 @@ pub(in crate::path) fn answered(
         inner: incoming,
         watchdog: Watchdog::new(app, deadline),
         in_flight,
-        _place: place,
+        place,
         _trail: trail,
     };
     Response::from_parts(parts, body::streaming(passing))
@@ -381,7 +381,7 @@ struct Passing {
     inner: Incoming,
     watchdog: Watchdog,
     in_flight: InFlight,
-    _place: Place,
+    place: Place,
     /// It is over when the answer is.
     _trail: Trail,
 }
@@ -400,13 +400,19 @@ impl HttpBody for Passing {
                 passing.watchdog.saw();
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 passing.in_flight.worker().saw_bytes(bytes);
+                if passing.inner.is_end_stream() {
+                    passing.place.free();
+                }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
                 passing.in_flight.failed();
                 Poll::Ready(Some(Err(error.into())))
             }
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(None) => {
+                passing.place.free();
+                Poll::Ready(None)
+            }
             Poll::Pending => passing.watchdog.poll(cx).map(|overrun| {
                 if overrun.is_the_workers() {
                     passing.in_flight.failed();

@@ -284,6 +284,19 @@ async fn bodies_that_come_slowly_take_nobodys_place() {
 }
 
 #[tokio::test]
+async fn a_place_is_free_once_its_answer_is_there() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.limits.max_in_flight = 1.try_into().unwrap();
+    })
+    .await;
+    for turn in 0..100 {
+        // Each on a connection of its own, so that nothing but the answer puts them in order.
+        let body = ask("hi", json!({ "stream": turn % 2 == 0, "max_tokens": 3 }));
+        assert_eq!(fleet.chat(&[], &body).await.status, 200, "turn {turn}");
+    }
+}
+
+#[tokio::test]
 async fn bodies_that_are_being_read_are_bounded_together() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_unread_bytes = 3_000.try_into().unwrap();
