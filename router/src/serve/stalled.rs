@@ -5,6 +5,9 @@
 //! HTTP/2 that goes for each stream, while the connection is well. So each connection looks from outside at the answers
 //! that it is sending: one whose last frame was handed out, and no other asked for, for `limits.idle_timeout_s` or past
 //! its request's deadline, is dropped, and with it all that is behind it. Its client gets an error where it reads on.
+//!
+//! That makes it the place where it is known who asks for an answer's frames: hyper, or its connection, by which a stream's
+//! pieces go past hyper ([`express`](super::express)).
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -205,8 +205,10 @@ async fn hyper_is_asked_at_the_beginning_and_at_the_end_only() {
         assert!(client.read(&mut some).await.unwrap() > 0);
     }
     drop(sender);
-    let count = client.read(&mut some).await.unwrap();
-    assert_eq!(&some[..count], b"0\r\n\r\n");
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"0\r\n\r\n") {
+        assert!(client.read_buf(&mut rest).await.unwrap() > 0);
+    }
     let polls = polls.load(Ordering::Relaxed);
     assert!(polls < 12, "{polls} for 100 pieces");
 }
