@@ -37,12 +37,9 @@ mod naive;
 #[cfg(test)]
 mod tests;
 
-use rustc_hash::FxHashMap;
-
 pub use self::lease::Lease;
 pub use self::order::Order;
 pub use self::piece::{Change, Entry, Keep, Piece, Standing};
-use self::room::{AHEAD, warm};
 use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -53,12 +50,9 @@ pub struct PrefixCache {
     capacity: u64,
     used: u64,
     pinned: u64,
-    by_hash: FxHashMap<PrefixHash, u32>,
     nodes: Nodes,
     /// Counts clears, so that a lease from before one holds nothing.
     epoch: u64,
-    /// How many of the next to go have been looked up ahead of it.
-    warm: usize,
 }
 
 impl PrefixCache {
@@ -69,10 +63,8 @@ impl PrefixCache {
             capacity: capacity.0,
             used: 0,
             pinned: 0,
-            by_hash: FxHashMap::default(),
             nodes: Nodes::default(),
             epoch: 0,
-            warm: 0,
         }
     }
 
@@ -124,19 +116,19 @@ impl PrefixCache {
     /// Pieces resident.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.by_hash.len()
+        self.nodes.len()
     }
 
     /// Nothing is resident.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_hash.is_empty()
+        self.nodes.len() == 0
     }
 
     /// Whether this piece, and therefore every piece before it, is resident.
     #[must_use]
     pub fn contains(&self, hash: PrefixHash) -> bool {
-        self.by_hash.contains_key(&hash)
+        self.nodes.find(hash).is_some()
     }
 
     /// How many leading pieces of `chain` are resident. Moves and marks nothing.
@@ -185,13 +177,9 @@ impl PrefixCache {
             return 0;
         }
         let before = lease.held.len();
-        for (at, piece) in pieces.iter().enumerate() {
-            if at.is_multiple_of(AHEAD) {
-                let soon = &pieces[at..pieces.len().min(at + AHEAD)];
-                warm(&self.by_hash, soon.iter().map(|piece| piece.hash));
-            }
+        for piece in pieces {
             let parent = lease.held.last().copied().unwrap_or(NONE);
-            match self.by_hash.get(&piece.hash).copied() {
+            match self.nodes.find(piece.hash) {
                 // Another sequence grew the same way.
                 Some(slot) if self.nodes.get(slot).parent == parent => {
                     self.pin(slot);
@@ -216,8 +204,8 @@ impl PrefixCache {
     /// that, with all below: the sequence goes on from there with other pieces. Does nothing if `to` is not held.
     pub fn rewind(&mut self, lease: &mut Lease, to: Option<PrefixHash>, changes: &mut Vec<Change>) {
         let held = |hash: PrefixHash| {
-            let slot = self.by_hash.get(&hash)?;
-            Some(1 + lease.held.iter().rposition(|held| held == slot)?)
+            let slot = self.nodes.find(hash)?;
+            Some(1 + lease.held.iter().rposition(|&held| held == slot)?)
         };
         let Some(keep) = to.map_or(Some(0), held).filter(|_| lease.epoch == self.epoch) else {
             return;
@@ -316,7 +304,7 @@ impl PrefixCache {
     pub fn mark_evict_first(&mut self, tail: impl IntoIterator<Item = PrefixHash>) -> usize {
         let mut marked = 0;
         for hash in tail {
-            if let Some(&slot) = self.by_hash.get(&hash) {
+            if let Some(slot) = self.nodes.find(hash) {
                 marked += usize::from(self.nodes.mark(slot));
             }
         }
@@ -327,7 +315,7 @@ impl PrefixCache {
     /// Puts a piece, what hangs below it and what leads to it in the evict-first band, except for what begins within the
     /// first `keep` tokens. Returns how many pieces took the mark.
     pub fn give_up(&mut self, hash: PrefixHash, keep: Tokens) -> usize {
-        let Some(&tip) = self.by_hash.get(&hash) else {
+        let Some(tip) = self.nodes.find(hash) else {
             return 0;
         };
         let mut marked = 0;
@@ -357,7 +345,7 @@ impl PrefixCache {
 
     /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.
     pub fn remove(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) -> usize {
-        let Some(&top) = self.by_hash.get(&hash) else {
+        let Some(top) = self.nodes.find(hash) else {
             return 0;
         };
         let below = self.nodes.subtree(top);
@@ -376,12 +364,12 @@ impl PrefixCache {
     /// A worker turned out not to have held this piece when it was asked for it: what hangs below it was not there either,
     /// and what leases hold of it has been stored since, and used once.
     pub fn stored_again(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) {
-        let Some(&top) = self.by_hash.get(&hash) else {
+        let Some(top) = self.nodes.find(hash) else {
             return;
         };
         self.remove(hash, changes);
         // Nothing is left of it if nobody holds it.
-        if self.by_hash.get(&hash) == Some(&top) {
+        if self.nodes.find(hash) == Some(top) {
             self.nodes.begin_anew(top);
         }
         self.debug_check();
@@ -390,7 +378,7 @@ impl PrefixCache {
     /// Where a resident piece stands in the order of eviction, or stood before it was taken up again.
     #[must_use]
     pub fn standing(&self, hash: PrefixHash) -> Option<Standing> {
-        let &slot = self.by_hash.get(&hash)?;
+        let slot = self.nodes.find(hash)?;
         Some(Standing {
             released: self.nodes.released(slot),
             marked: Some(self.nodes.entered(slot)).filter(|&entered| entered > 0),
@@ -423,7 +411,6 @@ impl PrefixCache {
 
     /// Drops everything, what leases hold too: a worker that restarted. Leases from before hold nothing afterwards.
     pub fn clear(&mut self, changes: &mut Vec<Change>) {
-        self.by_hash.clear();
         self.nodes = Nodes::ordered(self.nodes.order());
         self.used = 0;
         self.pinned = 0;
@@ -442,7 +429,7 @@ impl PrefixCache {
     fn walk(&self, chain: impl Iterator<Item = PrefixHash>) -> impl Iterator<Item = u32> {
         let mut parent = NONE;
         chain.map_while(move |hash| {
-            let slot = *self.by_hash.get(&hash)?;
+            let slot = self.nodes.find(hash)?;
             let linked = self.nodes.get(slot).parent == parent;
             parent = slot;
             linked.then_some(slot)
@@ -457,7 +444,6 @@ impl PrefixCache {
 
     fn store(&mut self, piece: Piece, parent: u32, changes: &mut Vec<Change>) -> u32 {
         let slot = self.nodes.insert_pinned(piece.hash, piece.tokens, parent);
-        self.by_hash.insert(piece.hash, slot);
         self.used += u64::from(piece.tokens);
         self.pinned += u64::from(piece.tokens);
         let parent = (parent != NONE).then(|| self.nodes.get(parent).hash);

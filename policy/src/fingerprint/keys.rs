@@ -12,8 +12,12 @@ const FINENESS: u64 = 8;
 /// Most canonical bytes of a key, about 2,000 tokens.
 const MOST_BYTES: u64 = 8192;
 
-/// Canonical bytes of a key that begins after `start` bytes of the prompt, unless its message ends before: powers of two,
-/// and a piece at the least.
+/// Where a key ends that begins after `start` bytes of the prompt, unless its message ends before.
+fn key_end(start: u64) -> u64 {
+    start + key_bytes(start)
+}
+
+/// Canonical bytes of such a key: powers of two, and a piece at the least.
 fn key_bytes(start: u64) -> u64 {
     let share = (start / FINENESS).clamp(CHUNK_BYTES as u64, MOST_BYTES);
     1 << share.ilog2()
@@ -35,8 +39,9 @@ pub trait Sink {
 #[derive(Clone, Debug)]
 pub struct Links {
     link: u64,
-    /// Where the next key begins, and the last piece ends.
+    /// Where the next key begins, where it ends if its message does not before, and where the last piece ends.
     start: u64,
+    until: u64,
     end: u64,
     pub(super) parent: Option<PrefixHash>,
     /// See [`super::ChainBuilder::goes_on`].
@@ -81,6 +86,7 @@ impl Links {
         Self {
             link,
             start,
+            until: key_end(start),
             end: start,
             parent,
             goes_on,
@@ -93,6 +99,7 @@ impl Links {
         Self {
             link: self.link,
             start: self.start,
+            until: self.until,
             end: self.end,
             parent: self.chain.last().or(self.parent),
             goes_on,
@@ -115,11 +122,11 @@ impl Digests {
     /// Keys that the pieces make after `before` bytes, and ends of messages among them, what goes on after them up to `bytes`
     /// included.
     pub(super) fn counts(&self, before: u64, bytes: u64) -> (usize, usize) {
-        let (mut start, mut keys, mut stops) = (before, 0, 0);
+        let (mut start, mut until, mut keys, mut stops) = (before, key_end(before), 0, 0);
         for piece in &self.0 {
             let end = before + piece.end();
-            if piece.is(CUT | STOP) || end - start >= key_bytes(start) {
-                (start, keys) = (end, keys + 1);
+            if piece.is(CUT | STOP) || end >= until {
+                (start, until, keys) = (end, key_end(end), keys + 1);
             }
             stops += usize::from(piece.is(STOP));
         }
@@ -141,7 +148,7 @@ impl Sink for Links {
     fn piece(&mut self, digest: u64, end: u64) {
         self.link = fold(self.link, digest);
         self.end = end;
-        if end - self.start >= key_bytes(self.start) {
+        if end >= self.until {
             self.cut();
         }
     }
@@ -151,6 +158,7 @@ impl Sink for Links {
         if self.end > self.start {
             self.chain.push(self.link, self.end);
             self.start = self.end;
+            self.until = key_end(self.end);
         }
     }
 

@@ -23,11 +23,25 @@ const SLOTS: usize = 7;
 /// under what growth leaves, so that a table that was fuller for a moment does not stay large.
 const MOST: usize = 320;
 const FEWEST: usize = 272;
+/// The same of a shard that grows by more than a sixth, as it has few buckets.
+const FEWEST_OF_FEW: usize = 160;
 const SHRUNK: usize = 300;
 
-/// Buckets of a shard's first allocation. Shards start at sizes spread over one step of growth, so that they never all
-/// grow at once and the table's fullness is the same at any number of keys.
-const FIRST_BUCKETS: usize = 48;
+/// Buckets of a shard's first allocation: few, so that the table of a small index lies close together.
+const FIRST_BUCKETS: usize = 2;
+/// Where growing shards part, by sizes spread over one step of growth, so that they never all grow at once and the table's
+/// fullness is the same at any number of keys.
+const SPREAD_BUCKETS: usize = 48;
+
+/// How many buckets the shard of this number has next.
+fn grown(buckets: usize, index: usize) -> usize {
+    let next = (buckets + (buckets / 6).max(1)).max(FIRST_BUCKETS);
+    if buckets < SPREAD_BUCKETS && next >= SPREAD_BUCKETS {
+        SPREAD_BUCKETS + index % (SPREAD_BUCKETS / 6)
+    } else {
+        next
+    }
+}
 
 /// Where a key is: the run, and the key's position in its prompt, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,12 +261,9 @@ impl Locator {
             return false;
         }
         if shard.used * 64 >= shard.buckets.len() * MOST {
-            let more = match shard.buckets.len() {
-                0 => FIRST_BUCKETS + index % (FIRST_BUCKETS / 6),
-                buckets => buckets / 6,
-            };
-            self.buckets += more;
-            shard.resize(shard.buckets.len() + more);
+            let buckets = grown(shard.buckets.len(), index);
+            self.buckets += buckets - shard.buckets.len();
+            shard.resize(buckets);
         }
         shard.put(pack(tag, place));
         shard.used += 1;
@@ -288,7 +299,12 @@ impl Locator {
         };
         shard.vacate(tag, found);
         let buckets = shard.buckets.len();
-        if buckets > FIRST_BUCKETS && shard.used * 64 < buckets * FEWEST {
+        let fewest = if buckets < SPREAD_BUCKETS {
+            FEWEST_OF_FEW
+        } else {
+            FEWEST
+        };
+        if buckets > FIRST_BUCKETS && shard.used * 64 < buckets * fewest {
             let fewer = (shard.used * 64 / SHRUNK).max(FIRST_BUCKETS);
             self.buckets -= buckets - fewer;
             shard.resize(fewer);

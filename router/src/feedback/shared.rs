@@ -58,8 +58,8 @@ impl SharedPrefixes {
         let counted = known + known.max(NEW_KEYS);
         // From the end, so that of one prompt the first keys are forgotten last.
         for &key in keys[..keys.len().min(counted)].iter().rev() {
-            let count = self.counts.touch(key).unwrap_or(0);
-            self.counts.put(key, count.saturating_add(1));
+            self.counts
+                .update(key, |count| count.unwrap_or(0).saturating_add(1));
         }
     }
 

@@ -9,19 +9,17 @@
 //! - it was *guessed*, by proportion within a prompt that was counted: the end of a system prompt that conversations
 //!   share. A report that contradicts it moves it.
 
-use std::num::NonZeroUsize;
-
-use lru::LruCache;
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
+use policy::recent::Recent;
 
 use super::Counted;
 use super::models::Ratio;
 use super::scale::Scale;
 
-/// Text keys whose end is known in tokens: two or three for each turn.
-const PLACES: NonZeroUsize = NonZeroUsize::new(200_000).unwrap();
+/// Text keys whose end is known in tokens: two or three for each turn. The half of them that was used last is for certain.
+const PLACES: usize = 200_000;
 
 /// What is known of a message's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +37,69 @@ pub(super) enum Place {
     Guessed(u64),
 }
 
+/// A [`Place`] in one word: each prompt asks for dozens, of a table that fits no processor's cache.
+#[derive(Clone, Copy, Debug)]
+struct Packed(u64);
+
+impl Packed {
+    const KINDS: u32 = 2;
+    const COUNTED: u64 = 0;
+    const GUESSED: u64 = 1;
+    const TIP: u64 = 2;
+    const ENDED_TIP: u64 = 3;
+
+    fn place(self) -> Place {
+        let tokens = self.0 >> Self::KINDS;
+        match self.0 & ((1 << Self::KINDS) - 1) {
+            Self::COUNTED => Place::Counted(tokens),
+            Self::GUESSED => Place::Guessed(tokens),
+            kind => Place::Tip {
+                total: tokens,
+                ended: kind == Self::ENDED_TIP,
+            },
+        }
+    }
+}
+
+impl From<Place> for Packed {
+    fn from(place: Place) -> Self {
+        let (tokens, kind) = match place {
+            Place::Counted(tokens) => (tokens, Self::COUNTED),
+            Place::Guessed(tokens) => (tokens, Self::GUESSED),
+            Place::Tip { total, ended: false } => (total, Self::TIP),
+            Place::Tip { total, ended: true } => (total, Self::ENDED_TIP),
+        };
+        // No prompt has so many tokens, whatever a worker says.
+        Self(tokens.min(u64::MAX >> Self::KINDS) << Self::KINDS | kind)
+    }
+}
+
 /// The message ends used last.
 #[derive(Debug)]
-pub(super) struct Places(RwLock<LruCache<PrefixHash, Place>>);
+struct Table(Recent<PrefixHash, Packed>);
+
+impl Table {
+    fn get(&self, key: PrefixHash) -> Option<Place> {
+        self.0.get(key).map(|packed| packed.place())
+    }
+
+    fn put(&mut self, key: PrefixHash, place: Place) {
+        self.0.put(key, place.into());
+    }
+
+    /// The place of a key that is used becomes what `next` makes of it.
+    fn update(&mut self, key: PrefixHash, next: impl FnOnce(Option<Place>) -> Place) {
+        self.0.update(key, |known| next(known.map(Packed::place)).into());
+    }
+}
+
+/// Where the ends of messages are.
+#[derive(Debug)]
+pub(super) struct Places(RwLock<Table>);
 
 impl Default for Places {
     fn default() -> Self {
-        Self(RwLock::new(LruCache::new(PLACES)))
+        Self(RwLock::new(Table(Recent::new(PLACES))))
     }
 }
 
@@ -53,13 +107,13 @@ impl Places {
     /// From bytes of a prompt to tokens.
     pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
         let places = self.0.read();
-        Scale::of(chain, ratio, |key| places.peek(&key).copied())
+        Scale::of(chain, ratio, |key| places.get(key))
     }
 
     /// The same in place of a scale that was used before.
     pub(super) fn scale_into(&self, chain: &Chain, ratio: Ratio, scale: &mut Scale) {
         let places = self.0.read();
-        scale.read(chain, ratio, |key| places.peek(&key).copied());
+        scale.read(chain, ratio, |key| places.get(key));
     }
 
     /// A worker counted a turn. Returns where its prompt's keys are now.
@@ -68,23 +122,18 @@ impl Places {
         if let Some(last) = turn.prompt.last() {
             places.put(last, Place::Counted(turn.prompt_tokens));
         }
-        let scale = Scale::of(turn.prompt, ratio, |key| places.peek(&key).copied());
+        let scale = Scale::of(turn.prompt, ratio, |key| places.get(key));
         for (key, end) in turn.prompt.message_ends() {
-            match places.peek_mut(&key) {
-                None => {
-                    places.put(key, Place::Guessed(scale.tokens(end)));
-                }
-                Some(place) => {
-                    if let Place::Tip { total, ended } = *place {
-                        *place = Place::Counted(total + ratio.after(ended));
-                    }
-                }
-            }
+            places.update(key, |known| match known {
+                None => Place::Guessed(scale.tokens(end)),
+                Some(Place::Tip { total, ended }) => Place::Counted(total + ratio.after(ended)),
+                Some(place) => place,
+            });
         }
         if let Some(last) = turn.reply.and_then(|(_, reply)| reply.last()) {
             let total = turn.prompt_tokens + turn.reply_tokens;
             // Another branch may have gone on from the same reply.
-            if !matches!(places.peek(&last), Some(Place::Counted(_))) {
+            if !matches!(places.get(last), Some(Place::Counted(_))) {
                 let ended = turn.ended;
                 places.put(last, Place::Tip { total, ended });
             }
@@ -96,9 +145,9 @@ impl Places {
     /// counted, if it was counted. Only who is `sure` may place an end that nobody counted.
     pub(super) fn correct(&self, key: PrefixHash, cached: u64, block: u64, sure: bool) -> u64 {
         let mut places = self.0.write();
-        let (known, counted) = match places.peek(&key) {
-            Some(Place::Counted(known) | Place::Tip { total: known, .. }) => (*known, true),
-            Some(Place::Guessed(known)) => (*known, false),
+        let (known, counted) = match places.get(key) {
+            Some(Place::Counted(known) | Place::Tip { total: known, .. }) => (known, true),
+            Some(Place::Guessed(known)) => (known, false),
             None => (cached, false),
         };
         if counted || sure {
@@ -110,7 +159,7 @@ impl Places {
     /// A message's end, believed to be at `guess`, lies within the block after `cached` tokens, unless it was counted.
     pub(super) fn refine(&self, key: PrefixHash, guess: u64, cached: u64, block: u64) {
         let mut places = self.0.write();
-        if !matches!(places.peek(&key), Some(Place::Counted(_) | Place::Tip { .. })) {
+        if !matches!(places.get(key), Some(Place::Counted(_) | Place::Tip { .. })) {
             places.put(key, Place::Guessed(guess.clamp(cached, cached + block - 1)));
         }
     }
@@ -119,19 +168,23 @@ impl Places {
     pub(super) fn knows_past(&self, chain: &Chain, edge: usize) -> bool {
         let places = self.0.read();
         let past = chain.hashes().get(edge..).unwrap_or_default();
-        past.iter().any(|key| places.contains(key))
+        past.iter().any(|&key| places.0.contains(key))
     }
 
-    /// All, the least recently used first.
+    /// All, what was used before the others first.
     pub(super) fn all(&self) -> Vec<(PrefixHash, Place)> {
         let places = self.0.read();
-        places.iter().rev().map(|(&key, &place)| (key, place)).collect()
+        places
+            .0
+            .iter()
+            .map(|(key, packed)| (key, packed.place()))
+            .collect()
     }
 
     /// Takes up a place, unless one is known.
     pub(super) fn restore(&self, key: PrefixHash, place: Place) {
         let mut places = self.0.write();
-        if !places.contains(&key) {
+        if !places.0.contains(key) {
             places.put(key, place);
         }
     }

@@ -11,14 +11,13 @@ impl PrefixCache {
     /// Whether the piece is resident and nothing hangs below it.
     #[must_use]
     pub fn is_leaf(&self, hash: PrefixHash) -> bool {
-        let slot = self.by_hash.get(&hash);
-        slot.is_some_and(|&slot| self.nodes.is_leaf(slot))
+        self.nodes.find(hash).is_some_and(|slot| self.nodes.is_leaf(slot))
     }
 
     /// Tokens of what leads to a piece and the piece itself, if it is resident.
     #[must_use]
     pub fn tokens_up_to(&self, hash: PrefixHash) -> Option<Tokens> {
-        let mut at = *self.by_hash.get(&hash)?;
+        let mut at = self.nodes.find(hash)?;
         let mut tokens = 0;
         while at != NONE {
             let node = self.nodes.get(at);
@@ -71,11 +70,7 @@ impl PrefixCache {
     fn pinned_depths(&self) -> FxHashMap<u32, usize> {
         let mut depths: FxHashMap<u32, usize> = FxHashMap::default();
         let mut path = Vec::new();
-        for &slot in self
-            .by_hash
-            .values()
-            .filter(|&&slot| self.nodes.get(slot).pins > 0)
-        {
+        for slot in self.nodes.all().filter(|&slot| self.nodes.get(slot).pins > 0) {
             let mut at = slot;
             while at != NONE && !depths.contains_key(&at) {
                 path.push(at);
@@ -92,7 +87,7 @@ impl PrefixCache {
 
     /// What must hold after every operation; `Err` names what does not.
     pub fn invariants(&self) -> Result<(), String> {
-        let (used, pinned) = self.nodes.invariants(&self.by_hash)?;
+        let (used, pinned) = self.nodes.invariants()?;
         if used != self.used || pinned != self.pinned {
             return Err(format!(
                 "counted used {used} pinned {pinned}, kept {} {}",

@@ -6,9 +6,11 @@
 
 mod ends;
 mod invariants;
+mod names;
 
 use std::collections::BTreeSet;
 
+use self::names::Names;
 use super::order::Order;
 use crate::ids::PrefixHash;
 
@@ -30,7 +32,9 @@ pub(super) enum Band {
     Lru,
 }
 
+/// A node: one cache line, as a cache of many conversations fits no processor's own.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Node {
     pub(super) hash: PrefixHash,
     pub(super) tokens: u32,
@@ -45,10 +49,6 @@ pub(super) struct Node {
     blockers: u32,
     /// The number of the release that gave it back last; 0 if none has.
     released: u64,
-    /// How many nodes were stored before it.
-    stored: u64,
-    /// Sequences that have held it.
-    uses: u32,
     /// The number of its entry into the evict-first band since then, kept while it is held again; 0 if there was none.
     entered: u64,
     first_child: u32,
@@ -56,6 +56,17 @@ pub(super) struct Node {
     younger_sibling: u32,
     before: u32,
     after: u32,
+}
+
+const _: () = assert!(size_of::<Node>() == 64);
+
+/// What only some orders go by.
+#[derive(Clone, Copy, Debug)]
+struct History {
+    /// How many nodes were stored before it.
+    stored: u64,
+    /// Sequences that have held it.
+    uses: u32,
 }
 
 /// A doubly linked list through [`Node::before`] and [`Node::after`]; the front goes first.
@@ -77,6 +88,9 @@ impl Default for List {
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     slots: Vec<Node>,
+    names: Names,
+    /// Of each slot.
+    histories: Vec<History>,
     free: Vec<u32>,
     evict_first: List,
     lru: List,
@@ -105,6 +119,21 @@ impl Nodes {
         &mut self.slots[slot as usize]
     }
 
+    /// Nodes that are not free.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The node of this piece.
+    pub(super) fn find(&self, hash: PrefixHash) -> Option<u32> {
+        self.names.find(&self.slots, hash)
+    }
+
+    /// All nodes that are not free, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        self.names.slots()
+    }
+
     pub(super) fn evict_first_tokens(&self) -> u64 {
         self.evict_first_tokens
     }
@@ -118,15 +147,7 @@ impl Nodes {
         })
     }
 
-    /// About what goes next, [`Self::next_victim`] first: evictions may change what comes after it.
-    pub(super) fn next_victims(&self) -> impl Iterator<Item = u32> {
-        std::iter::successors(self.next_victim(), |&slot| match self.order {
-            Order::Lru => present(self.get(slot).after),
-            _ => present(self.get(slot).parent),
-        })
-    }
-
-    /// A new node with one pin, the youngest child of `parent`, which must be pinned too.
+    /// A new node with one pin, the youngest child of `parent`, which must be pinned too. There is none of this piece yet.
     pub(super) fn insert_pinned(&mut self, hash: PrefixHash, tokens: u32, parent: u32) -> u32 {
         let older_sibling = if parent == NONE {
             NONE
@@ -143,8 +164,6 @@ impl Nodes {
             ran: false,
             blockers: 0,
             released: 0,
-            stored: self.stores,
-            uses: 1,
             entered: 0,
             first_child: NONE,
             older_sibling,
@@ -152,14 +171,21 @@ impl Nodes {
             before: NONE,
             after: NONE,
         };
+        let history = History {
+            stored: self.stores,
+            uses: 1,
+        };
         self.stores += 1;
         let slot = if let Some(slot) = self.free.pop() {
             *self.at(slot) = node;
+            self.histories[slot as usize] = history;
             slot
         } else {
             self.slots.push(node);
+            self.histories.push(history);
             (self.slots.len() - 1) as u32
         };
+        self.names.insert(&self.slots, slot);
         if parent != NONE {
             let parent = self.at(parent);
             parent.first_child = slot;
@@ -185,8 +211,9 @@ impl Nodes {
         }
         let node = self.at(slot);
         node.pins += 1;
-        node.uses = node.uses.saturating_add(1);
         node.marked = false;
+        let uses = &mut self.histories[slot as usize].uses;
+        *uses = uses.saturating_add(1);
         first
     }
 
@@ -262,11 +289,13 @@ impl Nodes {
         );
         let was_blocker = self.leave_list(slot) != Band::EvictFirst;
         let Node {
+            hash,
             parent,
             older_sibling,
             younger_sibling,
             ..
         } = *self.get(slot);
+        self.names.remove(hash, slot);
         if younger_sibling != NONE {
             self.at(younger_sibling).older_sibling = older_sibling;
         } else if parent != NONE {

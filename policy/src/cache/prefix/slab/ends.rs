@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
-use super::{Band, Nodes, Order, Ranked};
+use super::{Band, History, Nodes, Order, Ranked};
 
 impl Nodes {
     /// No nodes, to go in this order.
@@ -32,20 +32,18 @@ impl Nodes {
     }
 
     pub(super) fn ranked(&self, slot: u32) -> Ranked {
-        let node = self.get(slot);
-        (self.order.rank(node.uses, node.stored, node.released), slot)
+        let History { stored, uses } = self.histories[slot as usize];
+        (self.order.rank(uses, stored, self.released(slot)), slot)
     }
 
     /// A node and all below it, which are pinned, count as stored now, in the order in which they were.
     pub(in crate::cache::prefix) fn begin_anew(&mut self, top: u32) {
         let mut slots = self.subtree(top);
-        slots.sort_unstable_by_key(|&slot| self.get(slot).stored);
+        slots.sort_unstable_by_key(|&slot| self.histories[slot as usize].stored);
         for slot in slots {
             let stored = self.stores;
             self.stores += 1;
-            let node = self.at(slot);
-            node.stored = stored;
-            node.uses = 1;
+            self.histories[slot as usize] = History { stored, uses: 1 };
         }
     }
 

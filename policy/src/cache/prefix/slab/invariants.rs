@@ -3,18 +3,14 @@
 use rustc_hash::FxHashMap;
 
 use super::{Band, NONE, Nodes, Order};
-use crate::ids::PrefixHash;
 
 impl Nodes {
     /// Checks links, counts and order; returns tokens used and pinned as counted from the nodes.
-    pub(in crate::cache::prefix) fn invariants(
-        &self,
-        by_hash: &FxHashMap<PrefixHash, u32>,
-    ) -> Result<(u64, u64), String> {
-        if by_hash.len() + self.free.len() != self.slots.len() {
+    pub(in crate::cache::prefix) fn invariants(&self) -> Result<(u64, u64), String> {
+        if self.len() + self.free.len() != self.slots.len() || self.slots.len() != self.histories.len() {
             return Err(format!(
                 "{} named + {} free of {}",
-                by_hash.len(),
+                self.len(),
                 self.free.len(),
                 self.slots.len()
             ));
@@ -28,14 +24,14 @@ impl Nodes {
             return Err("a node stands in the lists twice".to_owned());
         }
         let (mut used, mut pinned, mut evict_first, mut children) = (0, 0, 0, 0);
-        for (&hash, &slot) in by_hash {
+        for slot in self.all() {
             let node = self.get(slot);
             let tokens = u64::from(node.tokens);
             used += tokens;
             pinned += if node.pins > 0 { tokens } else { 0 };
             evict_first += if node.band == Band::EvictFirst { tokens } else { 0 };
-            if node.hash != hash || (node.pins > 0) != (node.band == Band::Held) {
-                return Err(format!("{node:?} named {hash:?}"));
+            if self.find(node.hash) != Some(slot) || (node.pins > 0) != (node.band == Band::Held) {
+                return Err(format!("{node:?} is named otherwise, or both held and in a band"));
             }
             if place.contains_key(&slot) == (node.pins > 0) {
                 return Err(format!("{node:?} is pinned and listed, or neither"));
@@ -48,8 +44,8 @@ impl Nodes {
                 children += 1;
                 let below = self.get(child);
                 blockers += u32::from(below.band != Band::EvictFirst);
-                if below.parent != slot || by_hash.get(&below.hash) != Some(&child) {
-                    return Err(format!("{below:?} is a stranger below {hash:?}"));
+                if below.parent != slot || self.find(below.hash) != Some(child) {
+                    return Err(format!("{below:?} is a stranger below {node:?}"));
                 }
                 if node.pins == 0 && (below.pins > 0 || place.get(&child) > place.get(&slot)) {
                     return Err(format!("{node:?} would go before its child {below:?}"));
@@ -75,15 +71,9 @@ impl Nodes {
                 self.ends
             ));
         }
-        let roots = by_hash
-            .values()
-            .filter(|&&slot| self.get(slot).parent == NONE)
-            .count();
-        if children + roots != by_hash.len() || evict_first != self.evict_first_tokens {
-            return Err(format!(
-                "{children} children and {roots} roots of {}",
-                by_hash.len()
-            ));
+        let roots = self.all().filter(|&slot| self.get(slot).parent == NONE).count();
+        if children + roots != self.len() || evict_first != self.evict_first_tokens {
+            return Err(format!("{children} children and {roots} roots of {}", self.len()));
         }
         Ok((used, pinned))
     }

@@ -1,0 +1,49 @@
+//! Which slot holds which piece.
+//!
+//! A table of slots alone: their hashes stand in the nodes, where whoever finds a slot looks next. It is a third of a
+//! map of both, so a mirror's stays in the processor's cache beside the bodies that pass.
+
+use std::hash::BuildHasher as _;
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
+
+use super::Node;
+use crate::ids::PrefixHash;
+
+#[derive(Debug, Default)]
+pub(super) struct Names(HashTable<u32>);
+
+/// Hashes of others' chains may be small numbers.
+fn spread(hash: PrefixHash) -> u64 {
+    FxBuildHasher.hash_one(hash)
+}
+
+impl Names {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn find(&self, nodes: &[Node], hash: PrefixHash) -> Option<u32> {
+        let is_it = |&slot: &u32| nodes[slot as usize].hash == hash;
+        self.0.find(spread(hash), is_it).copied()
+    }
+
+    /// The piece in this slot has a name from now on. No other has the same.
+    pub(super) fn insert(&mut self, nodes: &[Node], slot: u32) {
+        let spread_of = |&slot: &u32| spread(nodes[slot as usize].hash);
+        self.0.insert_unique(spread_of(&slot), slot, spread_of);
+    }
+
+    pub(super) fn remove(&mut self, hash: PrefixHash, slot: u32) {
+        let found = self.0.find_entry(spread(hash), |&other| other == slot);
+        debug_assert!(found.is_ok(), "it has no name");
+        if let Ok(found) = found {
+            found.remove();
+        }
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().copied()
+    }
+}
