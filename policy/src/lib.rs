@@ -18,5 +18,6 @@ pub mod simulate;
 pub mod slo;
 pub mod trace;
 pub mod units;
+pub mod ways;
 
 mod sync;

@@ -30,11 +30,6 @@ impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
         self.young.get(&key).or_else(|| self.old.get(&key))
     }
 
-    /// Whether the key has a value. No use of it.
-    pub fn contains(&self, key: K) -> bool {
-        self.get(key).is_some()
-    }
-
     /// The key's value, which is as young as any from now on.
     pub fn touch(&mut self, key: K) -> Option<V> {
         if let Some(value) = self.young.get(&key) {
@@ -51,24 +46,6 @@ impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
             self.put(key, value);
             value
         })
-    }
-
-    /// The key's value becomes what `next` makes of it, and is as young as any.
-    pub fn update(&mut self, key: K, next: impl FnOnce(Option<V>) -> V) {
-        if let Some(value) = self.young.get_mut(&key) {
-            *value = next(Some(*value));
-            return;
-        }
-        let value = next(self.old.remove(&key));
-        self.put(key, value);
-    }
-
-    /// All, those of the older half first.
-    pub fn iter(&self) -> impl Iterator<Item = (K, V)> {
-        self.old
-            .iter()
-            .chain(&self.young)
-            .map(|(&key, &value)| (key, value))
     }
 
     /// Remembers a value.

@@ -14,14 +14,14 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use lru::LruCache;
 use policy::ids::{PrefixHash, WorkerId};
-use policy::recent::Recent;
 use policy::units::Millis;
+use policy::ways::Ways;
 
 /// Leading keys of a prompt that are counted: a megabyte of text or more.
 const MAX_KEYS: usize = 256;
 /// Keys that are counted of a beginning of which nothing is known: 16 KB of text, as much as most system prompts have.
 const NEW_KEYS: usize = 32;
-/// Keys whose count is remembered; the half of them that was begun with last is for certain.
+/// Keys whose count is remembered.
 const COUNTS: usize = 131_072;
 /// Protected beginnings that are remembered, by worker.
 const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -30,7 +30,7 @@ const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 #[derive(Debug)]
 pub struct SharedPrefixes {
     from: Option<NonZeroU32>,
-    counts: Recent<PrefixHash, u32>,
+    counts: Ways,
     protected: LruCache<(WorkerId, PrefixHash), Millis>,
 }
 
@@ -40,7 +40,7 @@ impl SharedPrefixes {
     pub fn new(from: Option<NonZeroU32>) -> Self {
         Self {
             from,
-            counts: Recent::new(COUNTS),
+            counts: Ways::new(COUNTS),
             protected: LruCache::new(PROTECTED),
         }
     }
@@ -51,15 +51,12 @@ impl SharedPrefixes {
             return;
         }
         let keys = &keys[..keys.len().min(MAX_KEYS)];
-        let known = keys
-            .iter()
-            .take_while(|&&key| self.counts.get(key).is_some())
-            .count();
+        self.counts.warm(keys.iter().map(|key| key.0));
+        let known = keys.iter().take_while(|key| self.counts.contains(key.0)).count();
         let counted = known + known.max(NEW_KEYS);
         // From the end, so that of one prompt the first keys are forgotten last.
-        for &key in keys[..keys.len().min(counted)].iter().rev() {
-            self.counts
-                .update(key, |count| count.unwrap_or(0).saturating_add(1));
+        for key in keys[..keys.len().min(counted)].iter().rev() {
+            self.counts.update(key.0, |count| count.unwrap_or(0) + 1);
         }
     }
 
@@ -67,7 +64,11 @@ impl SharedPrefixes {
     #[must_use]
     pub fn shared(&self, keys: &[PrefixHash]) -> usize {
         let Some(from) = self.from else { return 0 };
-        let many = |key: &PrefixHash| self.counts.get(*key).is_some_and(|&count| count >= from.get());
+        let many = |key: &PrefixHash| {
+            self.counts
+                .get(key.0)
+                .is_some_and(|count| count >= from.get().into())
+        };
         // Counts only fall along a chain, so this could be a search; beginnings are short.
         keys.iter().take(MAX_KEYS).take_while(|key| many(key)).count()
     }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     fn counted(shared: &SharedPrefixes, keys: impl IntoIterator<Item = PrefixHash>) -> usize {
-        let is_known = |key: &PrefixHash| shared.counts.get(*key).is_some();
+        let is_known = |key: &PrefixHash| shared.counts.contains(key.0);
         keys.into_iter().filter(is_known).count()
     }
 
@@ -143,13 +144,13 @@ mod tests {
     fn never_is_never_and_the_table_is_bounded() {
         let mut never = SharedPrefixes::new(None);
         let mut shared = SharedPrefixes::new(NonZeroU32::new(2));
-        for i in 0..2 * COUNTS as u64 {
+        for i in 0..4 * COUNTS as u64 {
             never.begins(&[PrefixHash(i)]);
             shared.begins(&[PrefixHash(i), PrefixHash(u64::MAX)]);
         }
-        let all = || (0..2 * COUNTS as u64).map(PrefixHash);
+        let all = || (0..4 * COUNTS as u64).map(PrefixHash);
         assert_eq!((counted(&never, all()), never.shared(&[PrefixHash(1)])), (0, 0));
-        assert!((COUNTS / 2 - 1..COUNTS).contains(&counted(&shared, all())));
+        assert!((COUNTS..=2 * COUNTS).contains(&counted(&shared, all())));
         assert_eq!(shared.shared(&[PrefixHash(u64::MAX)]), 1);
     }
 

@@ -1,52 +1,52 @@
 //! Where conversations are, and which prompt continues which.
 
-use std::num::NonZeroUsize;
-
-use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
+use policy::ways::Ways;
 
 use super::tails::last_full;
 
 /// Conversations that are remembered.
-const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+const CONVERSATIONS: usize = 100_000;
 /// Keys that are looked for before others may take the lock: some microseconds.
 const AT_ONCE: usize = 128;
 
 /// The conversations used last.
 #[derive(Debug)]
 pub(super) struct Conversations {
-    last_worker: RwLock<LruCache<u64, WorkerId>>,
-    /// What each conversation's next prompt will repeat: the last key of its last prompt, or of that one's reply.
-    prompts: Mutex<LruCache<PrefixHash, u64>>,
+    /// Each conversation's last worker's slot.
+    last_worker: RwLock<Ways>,
+    /// By what each conversation's next prompt will repeat: the last key of its last prompt, or of that one's reply.
+    prompts: Mutex<Ways>,
 }
 
 impl Default for Conversations {
     fn default() -> Self {
         Self {
-            last_worker: RwLock::new(LruCache::new(CONVERSATIONS)),
-            prompts: Mutex::new(LruCache::new(CONVERSATIONS)),
+            last_worker: RwLock::new(Ways::new(CONVERSATIONS)),
+            prompts: Mutex::new(Ways::new(CONVERSATIONS)),
         }
     }
 }
 
 impl Conversations {
     pub(super) fn last_worker(&self, session: u64) -> Option<WorkerId> {
-        self.last_worker.read().peek(&session).copied()
+        self.last_worker.read().get(session).map(worker)
     }
 
     /// A turn went to a worker. Returns where the one before went, if elsewhere.
-    pub(super) fn moved(&self, session: u64, worker: WorkerId) -> Option<WorkerId> {
-        let last = self.last_worker.write().put(session, worker);
-        last.filter(|last| *last != worker)
+    pub(super) fn moved(&self, session: u64, to: WorkerId) -> Option<WorkerId> {
+        let last = self.last_worker.write().put(session, to.0.into());
+        last.map(worker).filter(|&last| last != to)
     }
 
     /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.
     pub(super) fn of(&self, chain: &Chain) -> Option<u64> {
         let last = chain.last()?;
-        if let Some(&same) = self.prompts.lock().get(&last) {
-            return Some(same);
+        let known = self.prompts.lock().touch(last.0);
+        if known.is_some() {
+            return known;
         }
         // Of messages a prompt or a reply ends with one, and only a plain prompt goes on within its text. That has thousands
         // of keys if it is long, and whoever begins a conversation has none that is known.
@@ -55,7 +55,7 @@ impl Conversations {
             if at.is_multiple_of(AT_ONCE) {
                 prompts = None;
             }
-            prompts.get_or_insert_with(|| self.prompts.lock()).pop(&key)
+            prompts.get_or_insert_with(|| self.prompts.lock()).remove(key.0)
         };
         let continued = if chain.is_text() {
             let keys = chain.hashes().iter().rev().enumerate();
@@ -67,9 +67,9 @@ impl Conversations {
         drop(prompts);
         let mut prompts = self.prompts.lock();
         // The same prompt may have been asked again meanwhile; who found what it continues is right.
-        let conversation = continued.or_else(|| prompts.get(&last).copied());
+        let conversation = continued.or_else(|| prompts.touch(last.0));
         let conversation = conversation.unwrap_or(last.0);
-        prompts.put(last, conversation);
+        prompts.put(last.0, conversation);
         Some(conversation)
     }
 
@@ -83,57 +83,51 @@ impl Conversations {
         let said = last_full(goes_on, reply).map(|at| reply.hashes()[at]);
         let mut prompts = self.prompts.lock();
         // A conversation has the name of the prompt that began it.
-        if let Some(&conversation) = prompts.peek(&last)
+        if let Some(conversation) = prompts.get(last.0)
             && let Some(key) = said.or(parent.filter(|_| conversation != last.0))
         {
-            prompts.put(key, conversation);
+            prompts.put(key.0, conversation);
         }
     }
 
-    /// Each conversation's last worker's slot, the least recently used first.
+    /// Each conversation's last worker's slot. What is taken up again in this order is forgotten in the same order.
     pub(super) fn last_workers(&self) -> Vec<(u64, u32)> {
         let last_worker = self.last_worker.read();
-        let entries = last_worker.iter().rev();
-        entries.map(|(&session, worker)| (session, worker.0)).collect()
+        let slot = |(session, slot)| (session, worker(slot).0);
+        last_worker.iter().map(slot).collect()
     }
 
     pub(super) fn left(&self, worker: WorkerId) {
-        let mut last_worker = self.last_worker.write();
-        let its: Vec<u64> = last_worker
-            .iter()
-            .filter(|&(_, &last)| last == worker)
-            .map(|(&session, _)| session)
-            .collect();
-        for session in its {
-            last_worker.pop(&session);
-        }
+        self.last_worker
+            .write()
+            .retain(|_, last| last != u64::from(worker.0));
     }
 
-    /// Each conversation by its last prompt, the least recently used first.
+    /// Each conversation by its last prompt, in such an order.
     pub(super) fn prompts(&self) -> Vec<(u64, u64)> {
-        let prompts = self.prompts.lock();
-        prompts
-            .iter()
-            .rev()
-            .map(|(key, &session)| (key.0, session))
-            .collect()
+        self.prompts.lock().iter().collect()
     }
 
     /// Takes up a last worker, unless a newer one is known.
     pub(super) fn restore_worker(&self, session: u64, worker: WorkerId) {
         let mut last_worker = self.last_worker.write();
-        if !last_worker.contains(&session) {
-            last_worker.put(session, worker);
+        if !last_worker.contains(session) {
+            last_worker.put(session, worker.0.into());
         }
     }
 
     /// Takes up a last prompt, unless it is known already.
     pub(super) fn restore_prompt(&self, key: PrefixHash, session: u64) {
         let mut prompts = self.prompts.lock();
-        if !prompts.contains(&key) {
-            prompts.put(key, session);
+        if !prompts.contains(key.0) {
+            prompts.put(key.0, session);
         }
     }
+}
+
+/// The worker in a slot that was put.
+fn worker(slot: u64) -> WorkerId {
+    WorkerId(slot as u32)
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
-use policy::recent::Recent;
+use policy::ways::Ways;
 
 use super::Counted;
 use super::models::Ratio;
 use super::scale::Scale;
 
-/// Text keys whose end is known in tokens: two or three for each turn. The half of them that was used last is for certain.
+/// Text keys whose end is known in tokens: two or three for each turn.
 const PLACES: usize = 200_000;
 
 /// What is known of a message's end.
@@ -76,20 +76,27 @@ impl From<Place> for Packed {
 
 /// The message ends used last.
 #[derive(Debug)]
-struct Table(Recent<PrefixHash, Packed>);
+struct Table(Ways);
 
 impl Table {
+    /// About to be asked for a prompt's messages.
+    fn warm(&self, chain: &Chain) {
+        self.0.warm(chain.message_ends().map(|(key, _)| key.0));
+    }
+
     fn get(&self, key: PrefixHash) -> Option<Place> {
-        self.0.get(key).map(|packed| packed.place())
+        self.0.get(key.0).map(|packed| Packed(packed).place())
     }
 
     fn put(&mut self, key: PrefixHash, place: Place) {
-        self.0.put(key, place.into());
+        self.0.put(key.0, Packed::from(place).0);
     }
 
     /// The place of a key that is used becomes what `next` makes of it.
     fn update(&mut self, key: PrefixHash, next: impl FnOnce(Option<Place>) -> Place) {
-        self.0.update(key, |known| next(known.map(Packed::place)).into());
+        self.0.update(key.0, |known| {
+            Packed::from(next(known.map(|packed| Packed(packed).place()))).0
+        });
     }
 }
 
@@ -99,7 +106,7 @@ pub(super) struct Places(RwLock<Table>);
 
 impl Default for Places {
     fn default() -> Self {
-        Self(RwLock::new(Table(Recent::new(PLACES))))
+        Self(RwLock::new(Table(Ways::new(PLACES))))
     }
 }
 
@@ -107,18 +114,21 @@ impl Places {
     /// From bytes of a prompt to tokens.
     pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
         let places = self.0.read();
+        places.warm(chain);
         Scale::of(chain, ratio, |key| places.get(key))
     }
 
     /// The same in place of a scale that was used before.
     pub(super) fn scale_into(&self, chain: &Chain, ratio: Ratio, scale: &mut Scale) {
         let places = self.0.read();
+        places.warm(chain);
         scale.read(chain, ratio, |key| places.get(key));
     }
 
     /// A worker counted a turn. Returns where its prompt's keys are now.
     pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) -> Scale {
         let mut places = self.0.write();
+        places.warm(turn.prompt);
         if let Some(last) = turn.prompt.last() {
             places.put(last, Place::Counted(turn.prompt_tokens));
         }
@@ -168,23 +178,23 @@ impl Places {
     pub(super) fn knows_past(&self, chain: &Chain, edge: usize) -> bool {
         let places = self.0.read();
         let past = chain.hashes().get(edge..).unwrap_or_default();
-        past.iter().any(|&key| places.0.contains(key))
+        past.iter().any(|key| places.0.contains(key.0))
     }
 
-    /// All, what was used before the others first.
+    /// All. What is taken up again in this order is forgotten in the same order.
     pub(super) fn all(&self) -> Vec<(PrefixHash, Place)> {
         let places = self.0.read();
         places
             .0
             .iter()
-            .map(|(key, packed)| (key, packed.place()))
+            .map(|(key, packed)| (PrefixHash(key), Packed(packed).place()))
             .collect()
     }
 
     /// Takes up a place, unless one is known.
     pub(super) fn restore(&self, key: PrefixHash, place: Place) {
         let mut places = self.0.write();
-        if !places.0.contains(key) {
+        if !places.0.contains(key.0) {
             places.put(key, place);
         }
     }

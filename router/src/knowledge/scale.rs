@@ -81,13 +81,6 @@ impl Scale {
         (self.ratio, self.exact) = (ratio.ratio, false);
         let pins = &mut self.pins;
         pins.clear();
-        // A table of many conversations fits no processor's cache. Asked with nothing in between, its misses overlap.
-        std::hint::black_box(
-            chain
-                .message_ends()
-                .filter(|&(key, _)| place(key).is_some())
-                .count(),
-        );
         for (key, bytes) in chain.message_ends() {
             let Some(place) = place(key) else { continue };
             let pin = match place {
