@@ -8,8 +8,9 @@
 use std::path::{Path, PathBuf};
 
 /// Everything that `policy` may depend on at run time, and why it is harmless.
-const DEPENDENCIES: [(&str, &str); 10] = [
+const DEPENDENCIES: [(&str, &str); 11] = [
     ("bytemuck", "tokens seen as bytes, without unsafe code here"),
+    ("hashbrown", "the table that std's maps are made of"),
     (
         "rand",
         "seeded generators, without the operating system's entropy",
