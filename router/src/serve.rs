@@ -7,6 +7,7 @@ mod express;
 pub mod framing;
 mod handover;
 mod listen;
+mod passage;
 pub(crate) mod socket;
 mod stalled;
 

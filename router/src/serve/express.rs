@@ -22,8 +22,9 @@ use parking_lot::Mutex;
 use tokio::task::coop;
 use tokio::time::Instant;
 
+use super::passage::Passage;
 use super::socket::Socket;
-use super::stalled::{Answers, Held, Passage};
+use super::stalled::{Answers, Held};
 use crate::bell::Bell;
 
 /// A longer piece is hyper's: the thread's buffer holds one.

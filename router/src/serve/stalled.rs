@@ -5,25 +5,19 @@
 //! HTTP/2 that goes for each stream, while the connection is well. So each connection looks from outside at the answers
 //! that it is sending: one whose last frame was handed out, and no other asked for, for `limits.idle_timeout_s` or past
 //! its request's deadline, is dropped, and with it all that is behind it. Its client gets an error where it reads on.
-//!
-//! That makes it the place where it is known who asks for an answer's frames: hyper, or its connection, by which a stream's
-//! pieces go past hyper ([`express`](super::express)).
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
-use http::{Method, Request, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http::Response;
+use http_body::Body as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::body::{self, Body, BodyError};
+use super::passage::{Carrier, Handed, Passage, Watched};
+use crate::body::{self, Body};
 use crate::path::Due;
 
 /// Between two looks at an answer that is late already, and would be stuck as soon as its client takes nothing.
@@ -35,38 +29,7 @@ pub(super) struct Answers {
     patience: Duration,
     sending: Mutex<Sending>,
     sooner: Notify,
-    handed: Mutex<Handed>,
-}
-
-/// What hyper's side of an answer leaves to its connection.
-#[derive(Debug, Default)]
-pub(super) struct Handed {
-    /// The one that hyper waits for, and whose pieces may go past it.
-    pub(super) offer: Option<Arc<Mutex<Held>>>,
-    /// One that hyper is done with: to be dropped after hyper has written, as what is behind it has work to do then.
-    pub(super) whole: Option<Body>,
-}
-
-/// How answers to a request are carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
-    /// HTTP/1.1: in chunks, unless they have a length.
-    Chunks,
-    /// HTTP/1, without chunks.
-    Plain,
-    /// HTTP/2: each is sent by a task of its own.
-    Streams,
-}
-
-impl Carrier {
-    /// How this request's answer is.
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
-        match request.version() {
-            Version::HTTP_11 if request.method() != Method::HEAD => Self::Chunks,
-            version if version <= Version::HTTP_11 => Self::Plain,
-            _ => Self::Streams,
-        }
-    }
+    handed: Arc<Mutex<Handed>>,
 }
 
 #[derive(Debug, Default)]
@@ -86,21 +49,6 @@ pub(super) struct Held {
     /// When all of it has to be there.
     due: Option<Instant>,
     pub(super) passage: Passage,
-}
-
-/// Who asks for an answer's frames.
-#[derive(Debug)]
-pub(super) enum Passage {
-    /// hyper, for all of them.
-    Hyper,
-    /// hyper; while it waits, its connection may ([`express`](super::express)).
-    Offered,
-    /// The connection: hyper waits.
-    Express,
-    /// hyper again, for what the connection could not hand on.
-    Left(Option<Result<Frame<Bytes>, BodyError>>),
-    /// Nobody: it is over.
-    Over,
 }
 
 impl Held {
@@ -123,20 +71,16 @@ impl Answers {
             patience,
             sending: Mutex::default(),
             sooner: Notify::new(),
-            handed: Mutex::default(),
+            handed: Arc::default(),
         }
     }
 
     /// An answer that is going to be sent.
-    pub(super) fn send(self: &Arc<Self>, mut answer: Response<Body>, carrier: Carrier) -> Response<Body> {
+    pub(super) fn send(&self, mut answer: Response<Body>, carrier: Carrier) -> Response<Body> {
         if answer.body().is_end_stream() {
             return answer;
         }
-        let passage = if carrier == Carrier::Chunks && has_no_length(&answer) {
-            Passage::Offered
-        } else {
-            Passage::Hyper
-        };
+        let passage = Passage::of(&answer, carrier);
         let due = answer.extensions_mut().remove::<Due>().map(|due| due.0);
         answer.map(|body| {
             let held = Arc::new(Mutex::new(Held {
@@ -156,7 +100,7 @@ impl Answers {
             drop(sending);
             body::streaming(Watched {
                 held,
-                answers: Arc::clone(self),
+                handed: Arc::clone(&self.handed),
                 carrier,
             })
         })
@@ -210,99 +154,18 @@ impl Answers {
     }
 }
 
-/// Whether hyper sends it in chunks, if the client can be sent any.
-fn has_no_length(answer: &Response<Body>) -> bool {
-    answer.status() == StatusCode::OK
-        && !answer.headers().contains_key(CONTENT_LENGTH)
-        && answer.body().size_hint().exact().is_none()
-}
-
-/// An answer as hyper sees it.
-struct Watched {
-    held: Arc<Mutex<Held>>,
-    answers: Arc<Answers>,
-    carrier: Carrier,
-}
-
-impl HttpBody for Watched {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let mut held = self.held.lock();
-        match std::mem::replace(&mut held.passage, Passage::Offered) {
-            Passage::Hyper => held.passage = Passage::Hyper,
-            Passage::Offered => {}
-            Passage::Express => {
-                held.passage = Passage::Express;
-                return Poll::Pending;
-            }
-            Passage::Left(frame) => return Poll::Ready(frame),
-            Passage::Over => {
-                held.passage = Passage::Over;
-                return Poll::Ready(None);
-            }
-        }
-        let Some(body) = &mut held.body else {
-            return Poll::Ready(Some(Err("the client did not read it in time".into())));
-        };
-        let polled = Pin::new(&mut *body).poll_frame(cx);
-        let is_last = body.is_end_stream() || matches!(polled, Poll::Ready(None));
-        held.handed_out = polled.is_ready().then(Instant::now);
-        if is_last && polled.is_ready() && self.carrier == Carrier::Streams {
-            // hyper keeps it until the client's window has room for its end, which may be never.
-            held.passage = Passage::Over;
-            let body = held.body.take();
-            drop(held);
-            drop(body);
-            return polled;
-        }
-        if polled.is_pending() && matches!(held.passage, Passage::Offered) {
-            self.answers.handed.lock().offer = Some(Arc::clone(&self.held));
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        let held = self.held.lock();
-        match held.passage {
-            Passage::Left(_) => false,
-            Passage::Over => true,
-            _ => held.body.as_ref().is_some_and(Body::is_end_stream),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.held
-            .lock()
-            .body
-            .as_ref()
-            .map_or_else(SizeHint::new, Body::size_hint)
-    }
-}
-
-impl Drop for Watched {
-    /// hyper wants no more of it: nor does its connection.
-    fn drop(&mut self) {
-        let body = self.held.lock().body.take();
-        if self.carrier != Carrier::Streams {
-            let before = std::mem::replace(&mut self.answers.handed.lock().whole, body);
-            drop(before);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::task::{Context, Poll};
 
+    use bytes::Bytes;
+    use http_body::Frame;
     use http_body_util::{BodyExt as _, StreamBody};
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::body::BodyError;
 
     const PATIENCE: Duration = Duration::from_secs(120);
 

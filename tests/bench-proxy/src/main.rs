@@ -29,11 +29,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Parser;
+use clap::builder::PossibleValuesParser;
 
 use body::Asked;
 use contender::{Contender, Places};
 use load::{Load, Shape};
-use measure::Cell;
+use measure::{Cell, FIGURES};
 use process::{Cores, Process};
 use report::{RSS_AFTER, RSS_IDLE, Report};
 use slices::{Slices, in_slices};
@@ -60,7 +61,7 @@ struct Args {
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Only these figures, by name.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(figures()), hide_possible_values = true)]
     figures: Vec<String>,
     /// Milliseconds of each measurement, instead of what --quick says.
     #[arg(long)]
@@ -83,6 +84,12 @@ struct Args {
     /// First of the ports to use.
     #[arg(long, default_value_t = 19_000)]
     port: u16,
+}
+
+/// The names of all figures.
+fn figures() -> impl Iterator<Item = &'static str> {
+    let measured = FIGURES.iter().map(|&(name, ..)| name);
+    measured.chain([RSS_IDLE, RSS_AFTER])
 }
 
 /// A contender that runs.

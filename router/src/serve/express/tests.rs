@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::*;
 use crate::body::{self, Body, BodyError};
 use crate::serve::client_io::{ClientIo, Progress};
-use crate::serve::stalled::Carrier;
+use crate::serve::passage::Carrier;
 
 /// A piece of an answer, or what ends it early.
 type Piece = Result<Frame<Bytes>, BodyError>;
