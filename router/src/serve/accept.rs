@@ -355,6 +355,7 @@ where
                 Event::Cut => {
                     // Streams end with an event that says why, and then break off; a client that does not read does not
                     // learn. Whatever is still answered after that is dropped here, and its request to the worker with it.
+                    express.tell_hyper();
                     let rest = poll_fn(|cx| express.poll(cx, connection.as_mut()));
                     let _ = tokio::time::timeout(LAST_WORDS, rest).await;
                     return Ended::Cut;

@@ -4,7 +4,10 @@
 //! piece between them it would look at the client's side, its own state and the body, twice each, which is more work than the
 //! piece itself. So while a chunked answer of HTTP/1.1 waits for its next piece and nothing of what came before waits to be
 //! written, it is its connection's task that asks for pieces and writes each as a chunk (RFC 9112, section 7.1). hyper has a
-//! waker of its own meanwhile and is polled only when that is rung: when the client sends or leaves.
+//! waker of its own and is polled only when that is rung: when the client sends or leaves.
+//!
+//! hyper rings it itself when it can go on, as when more of a body is there than it reads at a time. Then it is polled again at once: were
+//! other connections to read theirs in between, the rest would find the processor's caches full of those.
 //!
 //! Whatever is not a plain piece that the socket takes at once is hyper's again: the last piece, trailers, an error, and a
 //! client that reads slower than its answer comes ([`Outgoing`]).
@@ -29,6 +32,9 @@ use crate::bell::Bell;
 
 /// A longer piece is hyper's: the thread's buffer holds one.
 const MOST_BYTES: usize = 64 * 1024;
+
+/// Times that hyper is polled before other connections have their turn: for some megabytes of a body.
+const MOST_POLLS: usize = 16;
 
 thread_local! {
     static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -84,8 +90,10 @@ pub(super) struct Express {
     socket: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     answers: Arc<Answers>,
-    /// The answer whose pieces go past hyper, and what hyper is woken with meanwhile.
-    flowing: Option<(Arc<Mutex<Held>>, Bell)>,
+    /// What hyper is woken with.
+    bell: Bell,
+    /// The answer whose pieces go past hyper.
+    flowing: Option<Arc<Mutex<Held>>>,
 }
 
 impl Express {
@@ -95,6 +103,7 @@ impl Express {
             socket,
             outgoing,
             answers,
+            bell: Bell::default(),
             flowing: None,
         }
     }
@@ -105,52 +114,43 @@ impl Express {
         cx: &mut Context<'_>,
         mut hyper: Pin<&mut C>,
     ) -> Poll<C::Output> {
-        loop {
-            if !self.pass_on(cx) {
+        for _ in 0..MOST_POLLS {
+            let is_left = self.flowing.is_some() && !self.pass_on(cx);
+            if is_left {
                 self.flowing = None;
-                let ended = hyper.as_mut().poll(cx);
-                if ended.is_ready() || !self.begins() {
-                    return ended;
-                }
             }
-            let Some((_, bell)) = &mut self.flowing else {
-                continue;
-            };
-            if !bell.has_rung(cx) {
+            if !self.bell.has_rung(cx) && !is_left {
                 return Poll::Pending;
             }
-            // Also the first time, so that whatever hyper waits for rings.
-            let ended = hyper.as_mut().poll(&mut Context::from_waker(bell.waker()));
+            let ended = hyper.as_mut().poll(&mut Context::from_waker(self.bell.waker()));
             if ended.is_ready() {
                 return ended;
             }
+            self.begin();
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// hyper has to be polled, whatever flows.
     pub(super) fn tell_hyper(&self) {
-        if let Some((_, bell)) = &self.flowing {
-            bell.waker().wake_by_ref();
-        }
+        self.bell.waker().wake_by_ref();
     }
 
     /// hyper has been polled: takes the answer that it waits for, if nothing else is to be written before its next piece.
-    fn begins(&mut self) -> bool {
+    fn begin(&mut self) {
         // What hyper has all of is dropped with it: it has been written, or waits for the client within hyper.
-        let Some(answer) = self.answers.take_handed().offer else {
-            return false;
-        };
-        if self.outgoing.is_held_back() {
-            return false;
+        if let Some(answer) = self.answers.take_handed().offer
+            && !self.outgoing.is_held_back()
+        {
+            answer.lock().passage = Passage::Express;
+            self.flowing = Some(answer);
         }
-        answer.lock().passage = Passage::Express;
-        self.flowing = Some((answer, Bell::default()));
-        true
     }
 
     /// Hands on all pieces that are there. Returns whether the answer still flows; what cannot be handed on is left to hyper.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some((answer, _)) = &self.flowing else {
+        let Some(answer) = &self.flowing else {
             return false;
         };
         let mut held = answer.lock();
