@@ -127,6 +127,10 @@ impl Express {
                 return ended;
             }
             self.begin();
+            // Without any left, whatever hyper asks for says that it can go on, and cannot.
+            if !coop::has_budget_remaining() {
+                break;
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending

@@ -306,3 +306,28 @@ async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
         assert_eq!(told.recv().await, Some(true), "dropped before it was written");
     }
 }
+
+#[tokio::test]
+async fn hyper_goes_on_at_once_when_it_can_and_lets_others_have_their_turn_when_it_always_can() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    // How often it can go on, and how often it is polled in the connection's first turn.
+    for (goes_on, expected) in [(0, 1), (3, 4), (1000, MOST_POLLS)] {
+        let answers = Arc::new(Answers::new(Duration::from_secs(60)));
+        let socket = Arc::new(Socket::Plain(
+            TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap(),
+        ));
+        let mut express = Express::new(socket, Arc::default(), answers);
+        let mut polls = 0;
+        let mut hyper = std::pin::pin!(std::future::poll_fn(|cx| {
+            if polls < goes_on {
+                cx.waker().wake_by_ref();
+            }
+            polls += 1;
+            Poll::<()>::Pending
+        }));
+        let first = std::future::poll_fn(|cx| Poll::Ready(express.poll(cx, hyper.as_mut()))).await;
+        assert!(first.is_pending());
+        assert_eq!(polls, expected);
+    }
+}
