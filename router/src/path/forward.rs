@@ -38,7 +38,7 @@ use super::tap::Tap;
 use super::watch::Watch;
 use super::watchdog::Watchdog;
 use crate::app::{App, Place};
-use crate::body::{self, Body};
+use crate::body::Body;
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
@@ -201,7 +201,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(errand.app, errand.deadline);
     let tap = Tap::new((first, incoming), watch, (flight, leg), outcome, watchdog);
-    Response::from_parts(parts, body::streaming(tap))
+    Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 
 /// Says on an answer where it came from.

@@ -1,18 +1,31 @@
 //! A turn's answer as it is seen to pass, and who is told: whoever carries it, this router or a gateway.
+//!
+//! What a stream says after its first token is asked for when it is over, or breaks off. So its events are put aside and read
+//! ten at a time: what reading takes of the processor's caches, its code above all, would be fetched anew for each token
+//! otherwise, since whatever runs between two tokens of a stream has filled them with its own.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
 use super::learn::{Flight, Outcome};
 use super::routes::Family;
 use super::watch::Watch;
+use crate::fleet::Worker;
 use crate::logs::request::Whose;
 use crate::telemetry::Stage;
 use crate::telemetry::trail::Leg;
+
+/// Most bytes of a stream that are put aside: some ten tokens' events.
+const ASIDE_BYTES: usize = 4096;
 
 /// Looks at an answer that passes. Dropping it before the end counts as the client having left.
 #[derive(Debug)]
 pub struct Observer {
     watch: Watch,
+    /// What passed and was not read yet.
+    aside: Vec<u8>,
+    /// What passes can be read later.
+    is_flowing: bool,
+    worker: Arc<Worker>,
     flight: Option<Box<Flight>>,
     /// The outcome if all of it passes.
     outcome: Outcome,
@@ -27,6 +40,9 @@ impl Observer {
     pub fn new(watch: Watch, (flight, leg): (Box<Flight>, Leg), outcome: Outcome) -> Self {
         Self {
             watch,
+            aside: Vec::new(),
+            is_flowing: false,
+            worker: Arc::clone(flight.worker()),
             flight: Some(flight),
             outcome,
             leg,
@@ -46,16 +62,42 @@ impl Observer {
         self.watch.family()
     }
 
-    /// Where the event stream stands; `None` if it is none.
+    /// Where the event stream stands, as far as it was read; `None` if it is none.
     #[must_use]
     pub fn standing(&self) -> Option<sse::Standing<'_>> {
         self.watch.standing()
     }
 
     /// Some of it passes.
-    pub fn passed(&mut self, data: &Bytes) {
+    pub fn passed(&mut self, data: &[u8]) {
+        if self.flight.is_none() {
+            return;
+        }
+        self.worker.saw_bytes(data.len());
+        if self.is_flowing && self.aside.len() + data.len() <= ASIDE_BYTES {
+            if self.aside.capacity() == 0 {
+                self.aside.reserve_exact(ASIDE_BYTES);
+            }
+            self.aside.extend_from_slice(data);
+            return;
+        }
+        self.catch_up();
+        self.read(data);
+    }
+
+    /// Reads what was put aside.
+    pub fn catch_up(&mut self) {
+        if self.aside.is_empty() {
+            return;
+        }
+        let mut aside = std::mem::take(&mut self.aside);
+        self.read(&aside);
+        aside.clear();
+        self.aside = aside;
+    }
+
+    fn read(&mut self, data: &[u8]) {
         let Some(flight) = &mut self.flight else { return };
-        flight.worker().saw_bytes(data.len());
         self.watch.push(data, |piece| flight.reply(piece));
         flight.passed(self.watch.passed);
         if let Some(key) = self.watch.answer.take() {
@@ -65,11 +107,13 @@ impl Observer {
             flight.first_token(self.watch.is_stream());
             self.leg.first_token();
         }
+        self.is_flowing = self.watch.first_token && self.watch.is_stream();
     }
 
     /// All of it is here and is about to go out. What its client may act on as soon as it has it is done now, and not when it
     /// has [ended](Self::ended): another request gets in, and an answer that is kept can be named.
     pub fn is_whole(&mut self) {
+        self.catch_up();
         let Some(flight) = &mut self.flight else { return };
         flight.free_place();
         if self.watch.keeps() {
@@ -82,6 +126,7 @@ impl Observer {
 
     /// All of it has passed.
     pub fn ended(&mut self) {
+        self.catch_up();
         let Some(mut flight) = self.flight.take() else {
             return;
         };
@@ -108,18 +153,21 @@ impl Observer {
 
     /// It broke off. `say` is told of the attempt first.
     pub fn broke(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
+        self.catch_up();
         let Some(flight) = self.flight.take() else { return };
         self.within(|| say(&flight));
         self.settle(flight, outcome, false);
     }
 
     /// Whether a stream has ended as HTTP ends one, but not as the API does: an engine whose generator failed. A client that
-    /// does not wait for `[DONE]` would take what came for the whole reply.
+    /// does not wait for `[DONE]` would take what came for the whole reply. Nobody knows before it was [read](Self::catch_up)
+    /// to its end.
     #[must_use]
     pub fn stops_short(&self) -> bool {
+        let is_complete = self.aside.is_empty() && (self.watch.complete || self.watch.finished);
         self.outcome == Outcome::Ok
             && self.watch.is_stream()
-            && !(self.watch.complete || self.watch.finished)
+            && !is_complete
             && self
                 .flight
                 .as_ref()
@@ -146,6 +194,7 @@ impl Observer {
 impl Drop for Observer {
     /// The client left: what is still in flight is given back, and the log says of which request it was.
     fn drop(&mut self) {
+        self.catch_up();
         let Some(flight) = self.flight.take() else { return };
         self.leg.end(Outcome::Aborted.as_str(), None);
         let _learning = self.leg.trail().begin(Stage::Learn);

@@ -5,7 +5,7 @@
 //! it broke off), and then the connection is cut instead of being ended.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -16,7 +16,7 @@ use super::mend;
 use super::observe::Observer;
 use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
-use crate::body::BodyError;
+use crate::body::{BodyError, Given, Piece, Pieces};
 use crate::error::ApiError;
 use crate::telemetry::trail::Leg;
 use crate::upstream::Answer;
@@ -70,15 +70,41 @@ impl Tap {
     }
 
     /// A frame leaves.
-    fn hand_on(&mut self, frame: Frame<Bytes>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn hand_on(&mut self, frame: Frame<Bytes>) -> Poll<Given> {
         if let Some(data) = frame.data_ref() {
             self.observer.passed(data);
         }
         self.watchdog.saw();
-        if self.inner.is_end_stream() && !self.observer.stops_short() {
-            self.is_over();
+        if self.inner.is_end_stream() {
+            self.observer.catch_up();
+            if !self.observer.stops_short() {
+                self.is_over();
+            }
         }
         Poll::Ready(Some(Ok(frame)))
+    }
+
+    /// What the worker's body gives.
+    fn came(&mut self, cx: &mut Context<'_>, given: Given) -> Poll<Given> {
+        match given {
+            Some(Ok(frame)) => self.hand_on(frame),
+            Some(Err(error)) => self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
+            None => {
+                self.observer.catch_up();
+                if self.observer.stops_short() {
+                    let error = "the stream ended without saying that it is complete".into();
+                    return self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed);
+                }
+                self.is_over();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// Nothing comes.
+    fn waits(&mut self, cx: &mut Context<'_>) -> Poll<Given> {
+        let overrun = ready!(self.watchdog.poll(cx));
+        self.overran(cx, overrun)
     }
 
     /// All of it is handed on.
@@ -88,11 +114,7 @@ impl Tap {
     }
 
     /// Its time is up.
-    fn overran(
-        &mut self,
-        cx: &mut Context<'_>,
-        overrun: Overrun,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<Given> {
         let outcome = match overrun {
             Overrun::Silent(_) => Outcome::Broken,
             Overrun::Late => Outcome::Deadline,
@@ -108,7 +130,7 @@ impl Tap {
         outcome: Outcome,
         error: BodyError,
         told: &ApiError,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Given> {
         self.observer.broke(outcome, |flight| {
             warn!(worker = flight.worker().name(), %error, "the answer broke off");
         });
@@ -136,14 +158,29 @@ impl Drop for Tap {
     }
 }
 
+impl Pieces for Tap {
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+        if self.first.is_some() || !matches!(self.failing, Failing::No) {
+            return Pin::new(self).poll_frame(cx).map(Piece::Given);
+        }
+        let before = out.len();
+        match self.inner.poll_piece(cx, out) {
+            Poll::Ready(Piece::Added) => {
+                self.observer.passed(&out[before..]);
+                self.watchdog.saw();
+                Poll::Ready(Piece::Added)
+            }
+            Poll::Ready(Piece::Given(given)) => self.came(cx, given).map(Piece::Given),
+            Poll::Pending => self.waits(cx).map(Piece::Given),
+        }
+    }
+}
+
 impl HttpBody for Tap {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Given> {
         let tap = self.get_mut();
         match std::mem::replace(&mut tap.failing, Failing::No) {
             Failing::No => {}
@@ -159,20 +196,8 @@ impl HttpBody for Tap {
             return tap.hand_on(first);
         }
         match Pin::new(&mut tap.inner).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => tap.hand_on(frame),
-            Poll::Ready(Some(Err(error))) => tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
-            Poll::Ready(None) if tap.observer.stops_short() => {
-                let error = "the stream ended without saying that it is complete".into();
-                tap.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed)
-            }
-            Poll::Ready(None) => {
-                tap.is_over();
-                Poll::Ready(None)
-            }
-            Poll::Pending => match tap.watchdog.poll(cx) {
-                Poll::Ready(overrun) => tap.overran(cx, overrun),
-                Poll::Pending => Poll::Pending,
-            },
+            Poll::Ready(given) => tap.came(cx, given),
+            Poll::Pending => tap.waits(cx),
         }
     }
 

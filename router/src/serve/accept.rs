@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -334,6 +335,14 @@ async fn when(timer: Option<&mut Pin<Box<Sleep>>>) {
     }
 }
 
+/// What comes of serving a connection.
+#[derive(Debug)]
+enum Happened {
+    /// hyper is done with it.
+    Over(Result<(), BodyError>),
+    Besides(Event),
+}
+
 /// Serves a connection until it ends by itself or by what happens to it.
 async fn until_it_ends<C>(
     (mut connection, mut express): (Pin<&mut C>, Express),
@@ -344,29 +353,29 @@ where
     C: GracefulConnection<Error = BodyError>,
 {
     loop {
-        tokio::select! {
-            biased;
-            ended = poll_fn(|cx| express.poll(cx, connection.as_mut())) => {
-                return if is_timeout(ended) { Ended::TimedOut } else { Ended::Served };
-            }
-            event = rarely(events.next()) => match event {
-                Event::FirstIsDue if progress.any_request() => {}
-                Event::FirstIsDue => return Ended::TimedOut,
-                Event::Cut => {
-                    // Streams end with an event that says why, and then break off; a client that does not read does not
-                    // learn. Whatever is still answered after that is dropped here, and its request to the worker with it.
-                    express.tell_hyper();
-                    let rest = poll_fn(|cx| express.poll(cx, connection.as_mut()));
-                    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
-                    return Ended::Cut;
-                }
-                Event::MayEnd => {
-                    connection.as_mut().graceful_shutdown();
-                    express.tell_hyper();
-                }
-            },
+        let mut event = pin!(rarely(events.next()));
+        let serving = poll_fn(|cx| {
+            express.poll(cx, |cx| match connection.as_mut().poll(cx) {
+                Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
+                Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
+            })
+        });
+        match serving.await {
+            Happened::Over(over) if is_timeout(&over) => return Ended::TimedOut,
+            Happened::Over(_) => return Ended::Served,
+            Happened::Besides(Event::FirstIsDue) if progress.any_request() => {}
+            Happened::Besides(Event::FirstIsDue) => return Ended::TimedOut,
+            Happened::Besides(Event::Cut) => break,
+            Happened::Besides(Event::MayEnd) => connection.as_mut().graceful_shutdown(),
         }
+        express.ring();
     }
+    // Streams end with an event that says why, and then break off; a client that does not read does not learn. Whatever is
+    // still answered after that is dropped here, and its request to the worker with it.
+    express.ring();
+    let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
+    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
+    Ended::Cut
 }
 
 /// Shakes hands, if the data port is encrypted, within the time that a client has for a request's head.
@@ -388,7 +397,7 @@ async fn open(app: &App, stream: TcpStream) -> Option<Socket> {
     }
 }
 
-fn is_timeout(ended: Result<(), BodyError>) -> bool {
+fn is_timeout(ended: &Result<(), BodyError>) -> bool {
     let Err(error) = ended else { return false };
     debug!(%error, "connection ended");
     error

@@ -13,14 +13,11 @@
 //! client that reads slower than its answer comes ([`Outgoing`]).
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
-use http_body::Body as _;
 use parking_lot::Mutex;
 use tokio::task::coop;
 use tokio::time::Instant;
@@ -29,14 +26,16 @@ use super::passage::Passage;
 use super::socket::Socket;
 use super::stalled::{Answers, Held};
 use crate::bell::Bell;
+use crate::body::Piece;
 
-/// A longer piece is hyper's: the thread's buffer holds one.
-const MOST_BYTES: usize = 64 * 1024;
+/// Room for a chunk's size and its line break.
+const SIZE_BYTES: usize = 2 * size_of::<usize>() + 2;
 
 /// Times that hyper is polled before other connections have their turn: for some megabytes of a body.
 const MOST_POLLS: usize = 16;
 
 thread_local! {
+    /// Where pieces become chunks.
     static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -90,7 +89,7 @@ pub(super) struct Express {
     socket: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     answers: Arc<Answers>,
-    /// What hyper is woken with.
+    /// What the rest is woken with.
     bell: Bell,
     /// The answer whose pieces go past hyper.
     flowing: Option<Arc<Mutex<Held>>>,
@@ -108,12 +107,12 @@ impl Express {
         }
     }
 
-    /// Serves the connection: its pieces here, all else by hyper.
-    pub(super) fn poll<C: Future>(
+    /// Serves the connection: its pieces here, all else by hyper, which `rest` polls with all that is as rare.
+    pub(super) fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
-        mut hyper: Pin<&mut C>,
-    ) -> Poll<C::Output> {
+        mut rest: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
         for _ in 0..MOST_POLLS {
             let is_left = self.flowing.is_some() && !self.pass_on(cx);
             if is_left {
@@ -122,9 +121,9 @@ impl Express {
             if !self.bell.has_rung(cx) && !is_left {
                 return Poll::Pending;
             }
-            let ended = hyper.as_mut().poll(&mut Context::from_waker(self.bell.waker()));
-            if ended.is_ready() {
-                return ended;
+            let happened = rest(&mut Context::from_waker(self.bell.waker()));
+            if happened.is_ready() {
+                return happened;
             }
             self.begin();
             // Without any left, whatever hyper asks for says that it can go on, and cannot.
@@ -136,8 +135,8 @@ impl Express {
         Poll::Pending
     }
 
-    /// hyper has to be polled, whatever flows.
-    pub(super) fn tell_hyper(&self) {
+    /// The rest has to be polled, whatever flows.
+    pub(super) fn ring(&self) {
         self.bell.waker().wake_by_ref();
     }
 
@@ -157,80 +156,85 @@ impl Express {
         let Some(answer) = &self.flowing else {
             return false;
         };
-        let mut held = answer.lock();
-        held.passage = loop {
+        let (mut held, mut chunk) = (answer.lock(), CHUNK.take());
+        let left = loop {
             let Some(body) = &mut held.body else {
-                break Passage::Offered;
+                break Some(Passage::Offered);
             };
             // A body that comes without a socket would never let go of the task otherwise.
             let Poll::Ready(budget) = coop::poll_proceed(cx) else {
-                return true;
+                break None;
             };
-            let Poll::Ready(polled) = Pin::new(&mut *body).poll_frame(cx) else {
-                return true;
+            chunk.clear();
+            chunk.resize(SIZE_BYTES, 0);
+            let Poll::Ready(piece) = body.poll_piece(cx, &mut chunk) else {
+                break None;
             };
             budget.made_progress();
-            let is_last = body.is_end_stream();
-            let piece = match &polled {
-                Some(Ok(frame)) if !is_last => frame.data_ref().filter(|piece| piece.len() <= MOST_BYTES),
-                _ => None,
-            };
-            let Some(piece) = piece else {
-                break Passage::Left(polled);
-            };
-            match self.write(cx, piece) {
+            if let Piece::Given(given) = piece {
+                break Some(Passage::Left(given));
+            }
+            match self.write(cx, &mut chunk) {
                 Ok(true) => {}
                 Ok(false) => {
                     held.handed_out = Some(Instant::now());
-                    break Passage::Offered;
+                    break Some(Passage::Offered);
                 }
-                Err(error) => break Passage::Left(Some(Err(error.into()))),
+                Err(error) => break Some(Passage::Left(Some(Err(error.into())))),
             }
         };
-        false
+        CHUNK.set(chunk);
+        let flows = left.is_none();
+        if let Some(passage) = left {
+            held.passage = passage;
+        }
+        flows
     }
 
-    /// Writes a piece as a chunk. Returns whether the system took all of it; what it did not take is held.
-    fn write(&self, cx: &mut Context<'_>, piece: &[u8]) -> io::Result<bool> {
-        if piece.is_empty() {
+    /// Writes a piece, for whose size there is room before it, as a chunk. Returns whether the system took all of it; what it
+    /// did not take is held.
+    fn write(&self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> io::Result<bool> {
+        let bytes = chunk.len() - SIZE_BYTES;
+        if bytes == 0 {
             // A chunk of nothing would be the end.
             return Ok(true);
         }
-        CHUNK.with_borrow_mut(|chunk| {
-            chunk.clear();
-            size(chunk, piece.len());
-            chunk.extend_from_slice(piece);
-            chunk.extend_from_slice(b"\r\n");
-            match self.socket.poll_write(cx, &[io::IoSlice::new(chunk)]) {
-                Poll::Ready(written) => {
-                    let written = written?;
-                    if written < chunk.len() {
-                        self.outgoing.hold_rest(&chunk[written..]);
-                        return Ok(false);
-                    }
-                }
-                Poll::Pending => {
-                    self.outgoing.hold_rest(chunk);
+        let begin = put_size(&mut chunk[..SIZE_BYTES], bytes);
+        chunk.extend_from_slice(b"\r\n");
+        let chunk = &chunk[begin..];
+        match self.socket.poll_write(cx, &[io::IoSlice::new(chunk)]) {
+            Poll::Ready(written) => {
+                let written = written?;
+                if written < chunk.len() {
+                    self.outgoing.hold_rest(&chunk[written..]);
                     return Ok(false);
                 }
             }
-            match self.socket.poll_flush(cx) {
-                Poll::Ready(flushed) => flushed.map(|()| true),
-                Poll::Pending => Ok(false),
+            Poll::Pending => {
+                self.outgoing.hold_rest(chunk);
+                return Ok(false);
             }
-        })
+        }
+        match self.socket.poll_flush(cx) {
+            Poll::Ready(flushed) => flushed.map(|()| true),
+            Poll::Pending => Ok(false),
+        }
     }
 }
 
-/// A chunk's size and its line break. By hand, as each token has one.
-fn size(chunk: &mut Vec<u8>, bytes: usize) {
-    let digits = (usize::BITS - bytes.leading_zeros()).div_ceil(4);
-    chunk.extend(
-        (0..digits)
-            .rev()
-            .map(|digit| b"0123456789ABCDEF"[(bytes >> (4 * digit)) & 15]),
-    );
-    chunk.extend_from_slice(b"\r\n");
+/// Puts a chunk's size and its line break at the end of this room. Returns where they begin. By hand, as each token has one.
+fn put_size(room: &mut [u8], bytes: usize) -> usize {
+    let mut begin = room.len() - 2;
+    room[begin..].copy_from_slice(b"\r\n");
+    let mut left = bytes;
+    loop {
+        begin -= 1;
+        room[begin] = b"0123456789ABCDEF"[left & 15];
+        left >>= 4;
+        if left == 0 {
+            return begin;
+        }
+    }
 }
 
 #[cfg(test)]

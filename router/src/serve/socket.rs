@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
+use rustix::net::SendFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -52,13 +53,14 @@ impl Socket {
             Self::Plain(stream) => stream,
             Self::Encrypted(stream) => return Pin::new(&mut *stream.lock()).poll_write_vectored(cx, bufs),
         };
+        // There is room nearly always, so whether there is any is asked only once there was none.
+        if let [one] = bufs
+            && let Ok(written) = rustix::net::send(stream, one, SendFlags::NOSIGNAL)
+        {
+            return Poll::Ready(Ok(written));
+        }
         loop {
-            let written = match bufs {
-                [one] => stream.try_write(one),
-                several => stream.try_write_vectored(several),
-            };
-            match written {
-                // There is room nearly always, so it is waited for only if there was none.
+            match stream.try_write_vectored(bufs) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready!(stream.poll_write_ready(cx))?
                 }

@@ -184,7 +184,7 @@ mod tests {
                 None => Poll::Pending,
             }
         });
-        let mut answer = Response::new(StreamBody::new(stream).boxed_unsync());
+        let mut answer = Response::new(body::streaming(StreamBody::new(stream)));
         if let Some(due) = due {
             answer.extensions_mut().insert(Due(Instant::now() + due));
         }
@@ -267,7 +267,7 @@ mod tests {
                 let _ = &held;
             });
             let answers = Arc::new(Answers::new(PATIENCE));
-            let answer = Response::new(StreamBody::new(frames).boxed_unsync());
+            let answer = Response::new(body::streaming(StreamBody::new(frames)));
             let mut body = answers.send(answer, carrier).into_body();
             assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
             assert!(body.frame().await.is_none());

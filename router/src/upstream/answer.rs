@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::decoder::{Decoder, Framing};
 use super::{Origin, SCRATCH, invalid};
-use crate::body::BodyError;
+use crate::body::{BodyError, Given, Piece, Pieces, poll_piece_of};
 
 /// What is read of this size at most goes through a buffer of the thread's: a piece whose memory is exactly as large as it
 /// is takes one allocation, any other one two.
@@ -112,12 +112,16 @@ impl Own {
         Ok(())
     }
 
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+    /// What the body goes on with, as `take` makes it of what is on the wire; none at the end, which may have trailers.
+    fn poll_wire<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(&mut Self, &[u8]) -> io::Result<Option<T>>,
+    ) -> Poll<io::Result<Option<T>>> {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
-            let body = self.decode(&rest)?;
-            if !body.is_empty() {
-                return Poll::Ready(Ok(Some(body)));
+            if let Some(taken) = take(self, &rest)? {
+                return Poll::Ready(Ok(Some(taken)));
             }
         }
         SCRATCH.with_borrow_mut(|scratch| {
@@ -135,12 +139,60 @@ impl Own {
                     }
                     return Poll::Ready(Ok(None));
                 }
-                let body = self.decode(wire)?;
-                if !body.is_empty() {
-                    return Poll::Ready(Ok(Some(body)));
+                if let Some(taken) = take(self, wire)? {
+                    return Poll::Ready(Ok(Some(taken)));
                 }
             }
         })
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Given> {
+        let data = self.poll_wire(cx, |own, wire| {
+            let data = own.decode(wire)?;
+            Ok((!data.is_empty()).then_some(data))
+        });
+        self.poll_given(data.map_ok(|data| data.map(Frame::data)))
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+        let before = out.len();
+        let added = self.poll_wire(cx, |own, wire| {
+            own.take(wire, out)?;
+            Ok((out.len() > before).then_some(()))
+        });
+        let given = match added {
+            Poll::Ready(Ok(Some(()))) if !self.is_over() => return Poll::Ready(Piece::Added),
+            added => {
+                added.map_ok(|added| added.map(|()| Frame::data(Bytes::copy_from_slice(&out[before..]))))
+            }
+        };
+        out.truncate(before);
+        self.poll_given(given).map(Piece::Given)
+    }
+
+    /// What came, or the trailers after all of it.
+    fn poll_given(&mut self, came: Poll<io::Result<Option<Frame<Bytes>>>>) -> Poll<Given> {
+        Poll::Ready(match ready!(came) {
+            Ok(Some(frame)) => Some(Ok(frame)),
+            Ok(None) => self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))),
+            Err(error) => {
+                self.stream = None;
+                Some(Err(error.into()))
+            }
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        self.decoder.is_done() && self.trailers.is_none()
+    }
+}
+
+impl Pieces for Answer {
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+        match &mut self.0 {
+            Inner::Hyper(incoming) => poll_piece_of(incoming, cx, out),
+            Inner::Own(own) => own.poll_piece(cx, out),
+        }
     }
 }
 
@@ -148,26 +200,16 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Given> {
         match &mut self.get_mut().0 {
             Inner::Hyper(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            Inner::Own(own) => match ready!(own.poll_data(cx)) {
-                Ok(Some(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
-                Ok(None) => Poll::Ready(own.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
-                Err(error) => {
-                    own.stream = None;
-                    Poll::Ready(Some(Err(error.into())))
-                }
-            },
+            Inner::Own(own) => own.poll_data(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Inner::Own(own) => own.decoder.is_done() && own.trailers.is_none(),
+            Inner::Own(own) => own.is_over(),
             Inner::Hyper(incoming) => incoming.is_end_stream(),
         }
     }

@@ -4,8 +4,10 @@ use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 use super::*;
+use crate::body::{Given, Piece, Pieces as _};
 
 async fn listen() -> (TcpListener, Arc<Origin>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -244,4 +246,76 @@ fn what_is_encrypted_is_left_to_the_other_client() {
     let named = Origin::new(&"http://u:p@[::1]:7/base".parse().unwrap(), limit, limit).unwrap();
     assert_eq!((named.host.as_str(), named.port), ("::1", 7));
     assert_eq!(named.authority, "[::1]:7");
+}
+
+/// What comes of asking for an answer's pieces: each piece, of which `seen` is told, then what was given instead of the next.
+async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Given) {
+    let mut pieces = Vec::new();
+    loop {
+        let mut out = b"before".to_vec();
+        let piece = std::future::poll_fn(|cx| answer.poll_piece(cx, &mut out)).await;
+        let added = out.strip_prefix(b"before").unwrap();
+        match piece {
+            Piece::Added => {
+                pieces.push(added.to_vec());
+                let _ = seen.send(()).await;
+            }
+            Piece::Given(given) => {
+                assert!(added.is_empty(), "what is given is not added");
+                return (pieces, given);
+            }
+        }
+    }
+}
+
+/// What comes at a time.
+type Wire = &'static [&'static [u8]];
+
+#[tokio::test]
+async fn an_answers_pieces_are_its_data_and_what_ends_it_is_given() {
+    const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n";
+    let cases: [(Wire, Wire, &str); 6] = [
+        (
+            &[CHUNKED, b"2\r\nbc\r\n1\r\nd\r\n", b"0\r\n\r\n"],
+            &[b"a", b"bcd"],
+            "end",
+        ),
+        (&[CHUNKED, b"2\r\nb", b"c\r\n0\r\n\r\n"], &[b"a", b"b"], "last c"),
+        (&[CHUNKED, b"0\r\nx-t: 1\r\n\r\n"], &[b"a"], "trailers"),
+        (&[CHUNKED, b"2\r\nb"], &[b"a", b"b"], "error"),
+        (&[CHUNKED, b"1\r\nb\r\nno size\r\n"], &[b"a"], "error"),
+        (
+            &[b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na", b"b", b"c"],
+            &[b"a", b"b"],
+            "last c",
+        ),
+    ];
+    for (wire, expected, end) in cases {
+        let (listener, origin) = listen().await;
+        let (seen, mut passed) = mpsc::channel(1);
+        let engine = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read(&mut stream, 2).await;
+            for (at, piece) in wire.iter().enumerate() {
+                if at > 0 {
+                    passed.recv().await;
+                }
+                stream.write_all(piece).await.unwrap();
+            }
+            if end == "error" {
+                passed.recv().await;
+            }
+        });
+        let answer = origin.send(request("{}")).await.unwrap().into_body();
+        let (pieces, given) = pieces(answer, seen).await;
+        assert_eq!(pieces, expected, "{end}");
+        let given = match given {
+            None => "end".to_owned(),
+            Some(Err(_)) => "error".to_owned(),
+            Some(Ok(frame)) if frame.is_trailers() => "trailers".to_owned(),
+            Some(Ok(frame)) => format!("last {}", String::from_utf8_lossy(frame.data_ref().unwrap())),
+        };
+        assert_eq!(given, end);
+        engine.await.unwrap();
+    }
 }

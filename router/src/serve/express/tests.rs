@@ -72,7 +72,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
             counted.fetch_add(1, Ordering::Relaxed);
             connection.as_mut().poll(cx)
         }));
-        let _ = std::future::poll_fn(|cx| express.poll(cx, connection.as_mut())).await;
+        let _ = std::future::poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx))).await;
     });
     (client, polls)
 }
@@ -146,7 +146,7 @@ fn pieces() -> impl Strategy<Value = Vec<(usize, bool)>> {
         2 => Just(0_usize),
         10 => 1..200_usize,
         3 => 1..20_000_usize,
-        1 => MOST_BYTES - 1..MOST_BYTES + 3,
+        1 => body::MOST_BYTES - 1..body::MOST_BYTES + 3,
     ];
     proptest::collection::vec((size, any::<bool>()), 0..20)
 }
@@ -326,7 +326,8 @@ async fn hyper_goes_on_at_once_when_it_can_and_lets_others_have_their_turn_when_
             polls += 1;
             Poll::<()>::Pending
         }));
-        let first = std::future::poll_fn(|cx| Poll::Ready(express.poll(cx, hyper.as_mut()))).await;
+        let first =
+            std::future::poll_fn(|cx| Poll::Ready(express.poll(cx, |cx| hyper.as_mut().poll(cx)))).await;
         assert!(first.is_pending());
         assert_eq!(polls, expected);
     }

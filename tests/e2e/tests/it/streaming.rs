@@ -214,6 +214,26 @@ async fn a_stream_that_ends_without_saying_so_never_looks_done() {
 }
 
 #[tokio::test]
+async fn a_stream_that_breaks_off_within_a_line_ends_that_before_it_says_so() {
+    let mut stage = Stage::set().await;
+    let (mut answer, mut exchange) = stage.begin(CHAT).await;
+    let token = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" a\"}}]}\n\n";
+    let mut came = Vec::new();
+    for piece in [token, token, token, &token[..40]] {
+        exchange.chunk(piece.as_bytes()).await;
+        came.extend(answer.bytes(piece.len()).await);
+    }
+    exchange.reset();
+    let rest = answer.whole().await;
+    assert!(!rest.clean);
+    came.extend_from_slice(&rest.body);
+    let events = events(&came);
+    assert!(events.iter().all(serde_json::Value::is_object), "{events:?}");
+    assert_eq!(code_of(events.last().unwrap()), "worker_failed");
+    at_rest(&stage.router).await;
+}
+
+#[tokio::test]
 async fn a_client_that_does_not_read_holds_the_worker_back_instead_of_filling_memory() {
     const MIB: usize = 1 << 20;
     let mut stage = Stage::set().await;
