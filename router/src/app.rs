@@ -47,6 +47,7 @@ use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
 use crate::telemetry::Traces;
 use crate::tls::{Connector, Tls, TlsError};
+use crate::unread::Unread;
 use crate::upstream::{POOL_IDLE, Reply};
 
 /// Idle connections kept to each worker.
@@ -102,8 +103,8 @@ pub struct App {
     pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
-    /// Bytes of bodies that are being read.
-    unread: AtomicUsize,
+    /// Bytes of heads that are being read, and of bodies until their answers begin.
+    unread: Arc<AtomicUsize>,
     draining: AtomicBool,
     cut: watch::Sender<bool>,
 }
@@ -161,29 +162,6 @@ impl Place {
             self.permit = None;
             self.app.in_flight.fetch_sub(1, Ordering::AcqRel);
         }
-    }
-}
-
-/// Room for a body while it is being read; dropping it frees the room.
-#[derive(Debug)]
-pub struct Unread<'a> {
-    of: &'a AtomicUsize,
-    max: usize,
-    bytes: usize,
-}
-
-impl Unread<'_> {
-    /// So many bytes more have come; whether there is room for them.
-    #[must_use]
-    pub fn grow(&mut self, bytes: usize) -> bool {
-        self.bytes += bytes;
-        self.of.fetch_add(bytes, Ordering::AcqRel) + bytes <= self.max
-    }
-}
-
-impl Drop for Unread<'_> {
-    fn drop(&mut self) {
-        self.of.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -251,7 +229,7 @@ impl App {
             snapshot: parking_lot::Mutex::new(()),
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
-            unread: AtomicUsize::new(0),
+            unread: Arc::default(),
             draining: AtomicBool::new(false),
             cut: watch::Sender::new(false),
             config,
@@ -365,14 +343,13 @@ impl App {
         self.in_flight() < self.live().limits.max_in_flight.get()
     }
 
-    /// Room for a body that is going to be read.
+    /// Room for what is going to be read of a client's requests.
     #[must_use]
-    pub fn unread(&self) -> Unread<'_> {
-        Unread {
-            of: &self.unread,
-            max: self.live().limits.max_unread_bytes.get(),
-            bytes: 0,
-        }
+    pub fn unread(&self) -> Unread {
+        Unread::new(
+            Arc::clone(&self.unread),
+            self.live().limits.max_unread_bytes.get(),
+        )
     }
 
     /// Requests in flight.

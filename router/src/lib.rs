@@ -32,5 +32,6 @@ pub mod telemetry;
 pub mod tls;
 pub mod trace_file;
 pub mod trace_source;
+pub mod unread;
 pub mod upkeep;
 pub mod upstream;

@@ -45,7 +45,7 @@ use policy::ids::WorkerId;
 use policy::units::Millis;
 use tokio::time::Instant;
 
-use self::admit::{Endpoint, Route};
+use self::admit::{Endpoint, Received, Route};
 use self::among::Among;
 use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
@@ -143,10 +143,12 @@ async fn answer(
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
             let receiving = trail.begin(Stage::Receive);
-            let body = admit::read_body(app, &head, body).await?;
+            let Received { bytes, room } = admit::read_body(app, &head, body).await?;
             drop(receiving);
             let place = place(app)?;
-            turn(app, endpoint, (&head, body), (caller, place), (deadline, trail)).await
+            let answer = turn(app, endpoint, (&head, bytes), (caller, place), (deadline, trail)).await;
+            drop(room);
+            answer
         }
         Route::Upload(_) | Route::Kept(_) | Route::Other => {
             Box::pin(relay(app, &route, request, caller, (deadline, trail))).await

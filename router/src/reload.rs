@@ -37,6 +37,7 @@ use crate::operator::audit::{Happened, Who};
 use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
 use crate::operator::tokens::Named;
+use crate::serve::descriptors;
 use crate::tls::TlsError;
 
 /// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
@@ -155,7 +156,10 @@ fn differences(before: &Named, after: &Named) -> Value {
 
 fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
-    let outcome = outcome.and_then(|config| app.reconfigure(&config));
+    let outcome = outcome.and_then(|mut config| {
+        descriptors::fit(&mut config);
+        app.reconfigure(&config)
+    });
     let mut state = app.reloads.lock();
     let policy = match outcome {
         Ok(Reconfigured {

@@ -3,11 +3,16 @@
 mod accept;
 mod checked;
 pub(crate) mod client_io;
+mod connection;
+mod connections;
+pub mod descriptors;
+mod events;
 mod express;
 pub mod framing;
 mod handover;
 mod listen;
 mod passage;
+mod progress;
 pub(crate) mod socket;
 mod stalled;
 
@@ -103,7 +108,12 @@ impl Server {
             let run = crate::picker::serve::run(Arc::clone(&app), settings, listener, phases.clone());
             tokio::spawn(run)
         });
-        let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
+        let data = tokio::spawn(accept::run(
+            Arc::clone(&app),
+            listener,
+            app.config.limits.max_connections.get(),
+            phases,
+        ));
         let admin = tokio::spawn(crate::admin::serve::run(Arc::clone(&app), admin_listener));
         let replaced = Arc::new(Notify::new());
         if let (Some(path), Ok(sockets)) = (handover, shared) {

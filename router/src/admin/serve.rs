@@ -129,7 +129,7 @@ async fn connection(
         .header_read_timeout(bounds.head)
         .serve_connection(
             TokioIo::new(ClientIo::of_other_port(
-                Socket::Plain(stream),
+                Socket::plain(stream),
                 place,
                 bounds.patience,
             )),

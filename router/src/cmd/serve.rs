@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::logs;
 use crate::reload::{self, Source};
-use crate::serve::Server;
+use crate::serve::{Server, descriptors};
 
 /// Serve: route requests to workers.
 ///
@@ -55,8 +55,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         environment: super::environment(),
         overrides,
     };
-    let config = source.load()?;
+    let mut config = source.load()?;
     logs::start(&config.log)?;
+    descriptors::fit(&mut config);
     let runtime = runtime().context("no runtime")?;
     runtime.block_on(serve(config, source))
 }

@@ -14,6 +14,7 @@ pub use super::routes::{Endpoint, Route};
 use super::tunnel;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::unread::Unread;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
@@ -50,15 +51,24 @@ fn header_bytes(headers: &HeaderMap) -> usize {
         .sum()
 }
 
+/// A body that was read whole.
+#[derive(Debug)]
+pub struct Received {
+    /// All of it.
+    pub bytes: Bytes,
+    /// Its room, to be kept for as long as the bytes are.
+    pub room: Unread,
+}
+
 /// Reads a whole body.
 ///
 /// # Errors
-/// 413 if it is too large, 408 if it takes too long, 400 if it breaks off, 503 if too much is being read at a time.
+/// 413 if it is too large, 408 if it takes too long, 400 if it breaks off, 503 if too much is held at a time.
 pub async fn read_body(
     app: &App,
     head: &http::request::Parts,
     mut body: impl HttpBody<Data = Bytes> + Unpin,
-) -> Result<Bytes, ApiError> {
+) -> Result<Received, ApiError> {
     let live = app.live();
     let limits = &live.limits;
     let max = limits.max_body_bytes.get();
@@ -98,5 +108,6 @@ pub async fn read_body(
         }
         rest.extend_from_slice(&data);
     }
-    Ok(if rest.is_empty() { first } else { rest.freeze() })
+    let bytes = if rest.is_empty() { first } else { rest.freeze() };
+    Ok(Received { bytes, room })
 }

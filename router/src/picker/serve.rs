@@ -29,7 +29,7 @@ use crate::app::App;
 use crate::metrics::Open;
 use crate::serve::Phase;
 use crate::serve::client_io::ClientIo;
-use crate::serve::socket::Socket;
+use crate::serve::socket::{Socket, Tcp};
 
 /// Rest after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -137,8 +137,8 @@ async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option
     let limit = app.config.limits.header_timeout;
     let opening = async {
         match app.tls.acceptor().filter(|_| settings.tls) {
-            None => stream.peek(&mut [0]).await.map(|_| Socket::Plain(stream)),
-            Some(acceptor) => acceptor.accept(stream).await.map(Socket::encrypted),
+            None => stream.peek(&mut [0]).await.map(|_| Socket::plain(stream)),
+            Some(acceptor) => acceptor.accept(Tcp::new(stream)).await.map(Socket::encrypted),
         }
     };
     match tokio::time::timeout(limit, opening).await {

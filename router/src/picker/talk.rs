@@ -32,11 +32,12 @@ use super::{head, told};
 use crate::admission::keys::Caller;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::path;
+use crate::path::admit::{self, Received};
 use crate::path::among::Among;
 use crate::path::arrival::Arrival;
 use crate::path::forward::Deadline;
 use crate::path::routes::Family;
-use crate::path::{self, admit};
 use crate::telemetry::{Stage, Trail};
 
 /// Where answers go.
@@ -221,19 +222,20 @@ impl Talk<'_> {
         let (parts, ()) = request.into_parts();
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
-            let (body, by_trailers) = if is_read {
-                self.read(inbox, &parts, &asked.trail).await?
+            let (body, room, by_trailers) = if is_read {
+                let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trail).await?;
+                (bytes, Some(room), by_trailers)
             } else {
-                (Bytes::new(), false)
+                (Bytes::new(), None, false)
             };
             let picked = tokio::select! {
                 biased;
                 picked = pick::pick(app, &route, &parts, body.clone(), (caller, asked.among.clone(), &asked.trail)) => picked?,
                 () = inbox.hung_up() => return Err(No::Gone),
             };
-            Ok((picked, body, by_trailers))
+            Ok((picked, body, room, by_trailers))
         };
-        let (picked, body, by_trailers) = tokio::select! {
+        let (picked, body, _room, by_trailers) = tokio::select! {
             biased;
             picked = picking => picked?,
             () = deadline.head_passed() => return Err(deadline.exceeded().into()),
@@ -255,7 +257,7 @@ impl Talk<'_> {
         inbox: &mut Inbox,
         parts: &http::request::Parts,
         trail: &Trail,
-    ) -> Result<(Bytes, bool), No> {
+    ) -> Result<(Received, bool), No> {
         let is_buffered = match self.modes.request {
             BodyMode::FullDuplexStreamed => false,
             BodyMode::Buffered => true,

@@ -1,9 +1,8 @@
 //! A client's bytes on their way to hyper, past [`Framing`].
 //!
-//! A request that is refused must be answered in its turn, after the requests before it on the same connection. hyper
-//! does exactly that with a request that it cannot parse. So where a refused line begins, a NUL is put, which no parser
-//! of HTTP/1 passes in a head, and the head ends with it: hyper answers 400 when it gets there and closes. Where the line
-//! belongs to a body, the body breaks off at the NUL, and is never taken for a whole one.
+//! Nothing behind a refused line reaches hyper. A refused head is answered in its turn: hyper sees the end of the connection
+//! once the answers before it are complete and written, and the connection's task then says what was wrong
+//! ([`Progress::refusal`]). A refused line within a body breaks that body off, so that it is never taken for a whole one.
 
 use std::io;
 use std::pin::Pin;
@@ -12,8 +11,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::client_io::Progress;
-use super::framing::Framing;
+use super::framing::{Framing, Refused, Why};
+use super::progress::Progress;
+use crate::error::ApiError;
+use crate::unread::Unread;
+
+/// Bytes of an unfinished head that are not counted among what all connections hold: hyper reads into as much at once.
+const UNCOUNTED_BYTES: usize = 8 * 1024;
 
 /// A connection whose framing is checked on the way in; what goes out passes as it is.
 #[derive(Debug)]
@@ -21,27 +25,61 @@ pub(super) struct Checked<S> {
     inner: S,
     framing: Framing,
     progress: Arc<Progress>,
-    refused: Option<Rest>,
+    /// Room for an unfinished head.
+    room: Unread,
+    refused: Option<Part>,
 }
 
-/// What is still to come after the NUL.
+/// What a refused line belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
-    /// The end of a head: hyper looks at one only when it is whole.
-    EndOfHead,
-    /// An error.
-    Nothing,
+enum Part {
+    Head,
+    Body,
 }
 
 impl<S> Checked<S> {
-    /// A connection at its beginning, whose heads hyper reads up to `max_head` bytes.
-    pub(super) fn new(inner: S, progress: Arc<Progress>, max_head: usize) -> Self {
+    /// A connection at its beginning, whose heads have up to `max_head` bytes.
+    pub(super) fn new(inner: S, progress: Arc<Progress>, max_head: usize, room: Unread) -> Self {
         Self {
             inner,
-            // hyper looks at its limit after it has read, so it may have read more.
-            framing: Framing::new(max_head.saturating_mul(4)),
+            framing: Framing::new(max_head),
             progress,
+            room,
             refused: None,
+        }
+    }
+
+    /// Whether what was read leaves the heads of all connections within their bound.
+    fn has_room(&mut self) -> bool {
+        let counted = self.framing.unfinished_head().saturating_sub(UNCOUNTED_BYTES);
+        self.room.resize(counted)
+    }
+
+    /// Nothing more is read.
+    fn refuse(&mut self, refused: Refused) {
+        if !refused.in_head {
+            self.refused = Some(Part::Body);
+            return;
+        }
+        self.refused = Some(Part::Head);
+        self.progress.refuse(match refused.why {
+            Why::Malformed => ApiError::MalformedHttp,
+            Why::TargetTooLong => ApiError::UriTooLong,
+            Why::HeadTooLarge => ApiError::HeadersTooLarge,
+        });
+    }
+
+    /// What hyper reads after a refused line.
+    fn poll_end(&self, cx: &Context<'_>, part: Part) -> Poll<io::Result<()>> {
+        if part == Part::Body || self.progress.is_http2() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        // In this order: what is complete after the question wakes the task.
+        self.progress.wake_when_answered(cx.waker());
+        if self.progress.is_answered() {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
         }
     }
 }
@@ -49,31 +87,36 @@ impl<S> Checked<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let checked = self.get_mut();
-        const END_OF_HEAD: &[u8] = b"\r\n\r\n";
-        if let Some(rest) = &mut checked.refused {
-            if *rest == Rest::EndOfHead && buf.remaining() >= END_OF_HEAD.len() {
-                *rest = Rest::Nothing;
-                buf.put_slice(END_OF_HEAD);
-                return Poll::Ready(Ok(()));
-            }
-            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        if let Some(part) = checked.refused {
+            return checked.poll_end(cx, part);
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut checked.inner).poll_read(cx, buf))?;
         if checked.progress.is_upgraded() {
             checked.framing.is_upgraded();
         }
-        let came = &mut buf.filled_mut()[before..];
-        if let Err(refused) = checked.framing.read(came) {
-            checked.refused = Some(if refused.in_head {
-                Rest::EndOfHead
-            } else {
-                Rest::Nothing
-            });
-            came[refused.at] = 0;
-            buf.set_filled(before + refused.at + 1);
+        let came = &buf.filled()[before..];
+        let passed = match checked.framing.read(came) {
+            Err(refused) => {
+                checked.refuse(refused);
+                refused.at
+            }
+            Ok(()) if came.is_empty() || checked.has_room() => came.len(),
+            Ok(()) => {
+                checked.refused = Some(Part::Head);
+                checked.progress.refuse(ApiError::Overloaded);
+                0
+            }
+        };
+        if let Some((begun, is_open)) = checked.framing.header_blocks() {
+            checked.progress.speaks_http2(begun, is_open);
         }
-        Poll::Ready(Ok(()))
+        buf.set_filled(before + passed);
+        match checked.refused {
+            // To pass nothing on would say that the connection has ended.
+            Some(part) if passed == 0 => checked.poll_end(cx, part),
+            _ => Poll::Ready(Ok(())),
+        }
     }
 }
 

@@ -1,85 +1,32 @@
-//! A client's socket, so that nobody is left without an answer that says what was wrong.
+//! A client's socket: as hyper sees it, and for the last answer after hyper has let go of it.
 //!
-//! hyper answers a request that it cannot parse with a bare status line, and one whose headers never end with nothing.
-//! Clients of this API expect a JSON error. So the bare answer is recognised on its way out and given its body, and the
-//! socket can still be written to after hyper has given up on it.
+//! Clients of this API expect a JSON error. A request that is refused before hyper has read it, or that never becomes
+//! whole, is answered here ([`say`]).
 //!
 //! A client that does not read holds what is behind its answer: hyper asks for no more of it, so nothing there can notice
-//! that its time is up. So it is this socket that gives up, when nothing that waits to be written could be for a while.
+//! that its time is up. So this socket gives up when nothing of what waits to be written was taken for a while.
 
+use std::any::Any;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::Version;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
 use super::express::Outgoing;
+use super::progress::Progress;
 use super::socket::Socket;
 use crate::error::ApiError;
 
-/// Longest bare answer; hyper's is a status line, a date and a length.
-const BARE_ANSWER_BYTES: usize = 256;
 /// Time that a client is given to read its last answer and close.
 const LINGER: Duration = Duration::from_secs(5);
 /// Buffer for what is read only to be thrown away.
 const WASTE_BYTES: usize = 16 * 1024;
-
-/// How far a connection has come.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    requests: AtomicBool,
-    used: AtomicBool,
-    http2: AtomicBool,
-    unanswered: AtomicBool,
-    upgraded: AtomicBool,
-}
-
-impl Progress {
-    pub(super) fn request_began(&self, version: Version) {
-        self.requests.store(true, Ordering::Relaxed);
-        self.used.store(true, Ordering::Relaxed);
-        if version == Version::HTTP_2 {
-            self.http2.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether any request was read to the end of its head.
-    pub(super) fn any_request(&self) -> bool {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    /// Whether a request began since this was asked last.
-    pub(super) fn was_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed)
-    }
-
-    /// Whether it is known to speak HTTP/2.
-    pub(super) fn is_http2(&self) -> bool {
-        self.http2.load(Ordering::Relaxed)
-    }
-
-    /// The connection speaks another protocol from here on.
-    pub(super) fn upgrade(&self) {
-        self.upgraded.store(true, Ordering::Release);
-    }
-
-    /// Whether it does.
-    pub(super) fn is_upgraded(&self) -> bool {
-        self.upgraded.load(Ordering::Acquire)
-    }
-
-    /// Whether bytes came in after the last answer went out.
-    pub(super) fn half_a_request(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed)
-    }
-}
 
 /// The socket as hyper sees it.
 #[derive(Debug)]
@@ -90,19 +37,15 @@ pub(crate) struct ClientIo {
     /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
-    /// Whether bare answers are given the data port's body.
-    completes: bool,
-    /// An answer that goes out in place of a bare one, and how much of it is out.
-    instead: Option<(Vec<u8>, usize)>,
     /// The connection's place among all of them. It is here because a tunnel outlives the serving of its connection.
-    _place: Arc<OwnedSemaphorePermit>,
+    _place: Arc<dyn Any + Send + Sync>,
 }
 
 impl ClientIo {
     pub(super) fn new(
         (stream, outgoing): (Arc<Socket>, Arc<Outgoing>),
         progress: Arc<Progress>,
-        place: Arc<OwnedSemaphorePermit>,
+        place: Arc<dyn Any + Send + Sync>,
         patience: Duration,
     ) -> Self {
         Self {
@@ -111,23 +54,24 @@ impl ClientIo {
             progress,
             patience,
             stuck: None,
-            completes: true,
-            instead: None,
             _place: place,
         }
     }
 
-    /// A connection of another port, whose answers go out as they are.
+    /// A connection of another port.
     pub(crate) fn of_other_port(socket: Socket, place: OwnedSemaphorePermit, patience: Duration) -> Self {
-        Self {
-            completes: false,
-            ..Self::new(
-                (Arc::new(socket), Arc::default()),
-                Arc::default(),
-                Arc::new(place),
-                patience,
-            )
-        }
+        Self::new(
+            (Arc::new(socket), Arc::default()),
+            Arc::default(),
+            Arc::new(place),
+            patience,
+        )
+    }
+
+    /// hyper's last write was taken whole, or was not.
+    fn wrote(&self, whole: bool) {
+        self.outgoing.written(whole);
+        self.progress.wrote(whole);
     }
 
     /// What became of writing, unless the client has taken nothing for too long.
@@ -154,21 +98,11 @@ impl ClientIo {
             if matches!(written, Poll::Ready(Ok(0))) {
                 return Poll::Ready(Ok(()));
             }
+            if written.is_pending() {
+                self.progress.wrote(false);
+            }
             ready!(self.in_time(cx, written))?;
         }
-    }
-
-    fn poll_instead(&mut self, cx: &mut Context<'_>, replaced: usize) -> Poll<io::Result<usize>> {
-        while let Some((answer, written)) = &mut self.instead {
-            *written += ready!(
-                self.stream
-                    .poll_write(cx, &[io::IoSlice::new(&answer[*written..])])
-            )?;
-            if *written == answer.len() {
-                self.instead = None;
-            }
-        }
-        Poll::Ready(Ok(replaced))
     }
 }
 
@@ -178,7 +112,7 @@ impl AsyncRead for ClientIo {
         let before = buf.filled().len();
         ready!(io.stream.poll_read(cx, buf))?;
         if buf.filled().len() > before {
-            io.progress.unanswered.store(true, Ordering::Relaxed);
+            io.progress.received();
         }
         Poll::Ready(Ok(()))
     }
@@ -196,23 +130,11 @@ impl AsyncWrite for ClientIo {
     ) -> Poll<io::Result<usize>> {
         let io = self.get_mut();
         ready!(io.poll_rest(cx))?;
-        let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
-        if io.completes
-            && io.instead.is_none()
-            && let Some(error) = bare_answer(first)
-        {
-            io.instead = Some((raw(&error), 0));
-        }
-        if io.instead.is_some() {
-            let written = io.poll_instead(cx, first.len());
-            return io.in_time(cx, written);
-        }
         let written = io.stream.poll_write(cx, bufs);
         let asked: usize = bufs.iter().map(|buf| buf.len()).sum();
-        io.outgoing
-            .written(matches!(written, Poll::Ready(Ok(count)) if count == asked));
+        io.wrote(matches!(written, Poll::Ready(Ok(count)) if count == asked));
         let count = ready!(io.in_time(cx, written))?;
-        io.progress.unanswered.store(false, Ordering::Relaxed);
+        io.progress.answered();
         Poll::Ready(Ok(count))
     }
 
@@ -224,35 +146,20 @@ impl AsyncWrite for ClientIo {
         let io = self.get_mut();
         ready!(io.poll_rest(cx))?;
         let flushed = io.stream.poll_flush(cx);
-        match *io.stream {
+        if !io.stream.is_encrypted() {
             // It has nothing to flush: that it is ready says nothing of what waits to be written.
-            Socket::Plain(_) => flushed,
-            Socket::Encrypted(_) => {
-                io.outgoing.written(flushed.is_ready());
-                io.in_time(cx, flushed)
-            }
+            return flushed;
         }
+        io.wrote(flushed.is_ready());
+        io.in_time(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.progress.refusal().is_some() {
+            // The connection's task has something to say yet, and closes the socket then.
+            return Poll::Ready(Ok(()));
+        }
         self.stream.poll_shutdown(cx)
-    }
-}
-
-/// Recognises an answer that hyper made by itself: an error without a body and without any header of ours.
-fn bare_answer(bytes: &[u8]) -> Option<ApiError> {
-    if bytes.len() > BARE_ANSWER_BYTES || !bytes.starts_with(b"HTTP/1.1 4") || !bytes.ends_with(b"\r\n\r\n") {
-        return None;
-    }
-    let head = std::str::from_utf8(bytes).ok()?;
-    if !head.contains("content-length: 0\r\n") || head.contains("x-tailroute-") {
-        return None;
-    }
-    match head.get(9..12)? {
-        "400" => Some(ApiError::MalformedHttp),
-        "414" => Some(ApiError::UriTooLong),
-        "431" => Some(ApiError::HeadersTooLarge),
-        _ => None,
     }
 }
 
@@ -309,21 +216,6 @@ pub(super) async fn close(stream: &Socket) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_hypers_own_bare_answers_are_replaced() {
-        let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-        assert!(matches!(bare_answer(bare), Some(ApiError::HeadersTooLarge)));
-        for other in [
-            &b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"[..],
-            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 5\r\n\r\n",
-            b"HTTP/1.1 400 Bad Request\r\nx-tailroute-worker: w\r\ncontent-length: 0\r\n\r\n",
-            b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
-            b"",
-        ] {
-            assert!(bare_answer(other).is_none(), "{}", String::from_utf8_lossy(other));
-        }
-    }
 
     #[test]
     fn the_raw_answer_is_whole() {

@@ -16,14 +16,20 @@
 //! - chunk sizes that are not 1 to 16 hexadecimal digits, extensions that are long or hold control characters;
 //! - trailers that speak of framing or routing.
 //!
+//! - fields whose values, and targets whose bytes, hyper would refuse: it would answer them by itself, with an empty body;
+//! - heads that are longer, or have more fields, than the connection's limits.
+//!
 //! It goes line by line through heads and chunk sizes; bodies it steps over by their length. Only a line that arrives in
-//! parts is copied. Rejected: to write an own parser in hyper's place (more to get wrong, and nothing gained: hyper's head is
+//! parts is copied. HTTP/2 frames it steps over too, and knows which header block is unfinished ([`http2`]). Rejected: to write an own parser in hyper's place (more to get wrong, and nothing gained: hyper's head is
 //! needed anyway), and to look at hyper's parsed head (what was ambiguous is gone by then).
 
+mod http2;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod twin;
+
+use self::http2::Frames;
 
 /// How an HTTP/2 connection begins (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -33,6 +39,14 @@ const CHUNK_LINE_BYTES: usize = 256;
 const TRAILER_LINE_BYTES: usize = 16 * 1024;
 /// Memory for a line in parts that is kept from one to the next.
 const KEPT: usize = 1024;
+/// Fields of a head: hyper's own limit.
+const MAX_FIELDS: usize = 100;
+/// Longest target: hyper's own limit.
+const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
+/// Longest name of a field; `http` cannot hold one of 64 KiB.
+const MAX_NAME_BYTES: usize = 8 * 1024;
+/// Largest length of a body. hyper keeps a few beyond it for itself.
+const MAX_LENGTH: u64 = i64::MAX as u64;
 
 /// Reads along with a connection.
 #[derive(Debug)]
@@ -41,7 +55,10 @@ pub struct Framing {
     head: Head,
     /// The line that is being read, as far as it came in earlier parts.
     part: Vec<u8>,
-    max_line: usize,
+    /// Bytes of the lines of an unfinished head, with empty lines before it.
+    head_bytes: usize,
+    max_head: usize,
+    frames: Frames,
 }
 
 /// What the next byte belongs to.
@@ -54,7 +71,9 @@ enum Place {
     Body(u64),
     /// So many bytes of a chunk are to come, then its end.
     Chunk(u64),
-    /// Not HTTP/1: whatever comes is left alone.
+    /// Frames of HTTP/2.
+    Http2,
+    /// Another protocol: whatever comes is left alone.
     Opaque,
     Refused,
 }
@@ -75,31 +94,48 @@ struct Head {
     has_host: bool,
     length: Option<u64>,
     is_chunked: bool,
+    fields: usize,
 }
 
-/// The bytes can be read in more than one way.
+/// Why a line is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has more than one reading, or none.
+    Malformed,
+    /// Its target is too long.
+    TargetTooLong,
+    /// Its head is too long, or has too many fields.
+    HeadTooLarge,
+}
+
+/// The bytes cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Where in the bytes given the line stands that is refused: no byte from there on may be used.
     pub at: usize,
     /// Whether it belongs to a head, not to a body.
     pub in_head: bool,
+    /// Why.
+    pub why: Why,
 }
 
 /// A line that is refused.
 #[derive(Debug)]
-struct Bad;
+struct Bad(Why);
+
+const MALFORMED: Bad = Bad(Why::Malformed);
 
 impl Framing {
-    /// At the beginning of a connection. A line of more than `max_line` bytes is refused; what counts is that the reader
-    /// behind this one gives up before.
+    /// At the beginning of a connection. A head of more than `max_head` bytes is refused.
     #[must_use]
-    pub fn new(max_line: usize) -> Self {
+    pub fn new(max_head: usize) -> Self {
         Self {
             place: Place::Preface(0),
             head: Head::default(),
             part: Vec::new(),
-            max_line,
+            head_bytes: 0,
+            max_head,
+            frames: Frames::default(),
         }
     }
 
@@ -107,6 +143,21 @@ impl Framing {
     pub fn is_upgraded(&mut self) {
         self.place = Place::Opaque;
         self.part = Vec::new();
+    }
+
+    /// Bytes of a head that has begun and not ended. Whoever parses it holds them.
+    #[must_use]
+    pub fn unfinished_head(&self) -> usize {
+        match self.place {
+            Place::Http2 => self.frames.unfinished_block(),
+            _ => self.head_bytes + self.part.len(),
+        }
+    }
+
+    /// The state of HTTP/2's header blocks: how many have begun, and whether the last is unfinished. `None` in HTTP/1.
+    #[must_use]
+    pub fn header_blocks(&self) -> Option<(u64, bool)> {
+        (self.place == Place::Http2).then(|| self.frames.blocks())
     }
 
     /// Reads what came next.
@@ -119,7 +170,11 @@ impl Framing {
             let rest = &bytes[at..];
             let read = match self.place {
                 Place::Opaque => return Ok(()),
-                Place::Refused => Err(Bad),
+                Place::Http2 => {
+                    self.frames.read(rest);
+                    return Ok(());
+                }
+                Place::Refused => Err(MALFORMED),
                 Place::Preface(known) => Ok(self.preface(known, rest)),
                 Place::Body(left) => {
                     let (read, left) = step(left, rest);
@@ -143,11 +198,11 @@ impl Framing {
             };
             match read {
                 Ok(read) => at += read,
-                Err(Bad) => {
+                Err(Bad(why)) => {
                     let in_head = matches!(self.place, Place::Line(Line::Request | Line::Field));
                     self.place = Place::Refused;
-                    self.part = Vec::new();
-                    return Err(Refused { at, in_head });
+                    (self.part, self.head_bytes) = (Vec::new(), 0);
+                    return Err(Refused { at, in_head, why });
                 }
             }
         }
@@ -163,7 +218,7 @@ impl Framing {
             .count();
         let known = known + alike;
         if known == PREFACE.len() {
-            self.place = Place::Opaque;
+            self.place = Place::Http2;
         } else if alike == rest.len() {
             self.place = Place::Preface(known);
         } else {
@@ -176,17 +231,10 @@ impl Framing {
 
     /// Reads on in a line. Returns how many bytes belong to it.
     fn line(&mut self, line: Line, rest: &[u8]) -> Result<usize, Bad> {
-        let longest = match line {
-            Line::Request | Line::Field => self.max_line,
-            Line::Trailer => TRAILER_LINE_BYTES,
-            Line::ChunkSize => CHUNK_LINE_BYTES,
-            Line::ChunkEnd => 2,
-        };
         let end = memchr::memchr(b'\n', rest);
         let read = end.map_or(rest.len(), |end| end + 1);
-        if self.part.len() + read > longest {
-            return Err(Bad);
-        }
+        let bytes = self.part.len() + read;
+        self.bound(line, bytes)?;
         if end.is_none() {
             self.part.extend_from_slice(rest);
             return Ok(read);
@@ -200,7 +248,24 @@ impl Framing {
             self.part.shrink_to(KEPT);
             place
         };
+        match line {
+            Line::Field if self.place != Place::Line(Line::Field) => self.head_bytes = 0,
+            Line::Request | Line::Field => self.head_bytes += bytes,
+            _ => {}
+        }
         Ok(read)
+    }
+
+    /// Refuses a line that is this long so far, if that is too long.
+    fn bound(&self, line: Line, bytes: usize) -> Result<(), Bad> {
+        let (longest, why) = match line {
+            Line::Request => (self.max_head - self.head_bytes, Why::TargetTooLong),
+            Line::Field => (self.max_head - self.head_bytes, Why::HeadTooLarge),
+            Line::Trailer => (TRAILER_LINE_BYTES, Why::Malformed),
+            Line::ChunkSize => (CHUNK_LINE_BYTES, Why::Malformed),
+            Line::ChunkEnd => (2, Why::Malformed),
+        };
+        if bytes > longest { Err(Bad(why)) } else { Ok(()) }
     }
 }
 
@@ -213,9 +278,9 @@ fn step(left: u64, rest: &[u8]) -> (usize, u64) {
 impl Head {
     /// Reads a whole line. Returns what comes after it.
     fn line(&mut self, line: Line, bytes: &[u8]) -> Result<Place, Bad> {
-        let text = bytes.strip_suffix(b"\r\n").ok_or(Bad)?;
+        let text = bytes.strip_suffix(b"\r\n").ok_or(MALFORMED)?;
         if memchr::memchr2(b'\r', 0, text).is_some() {
-            return Err(Bad);
+            return Err(MALFORMED);
         }
         Ok(match line {
             // An empty line before a request is passed over (RFC 9112, section 2.2).
@@ -237,24 +302,29 @@ impl Head {
                 size => Place::Chunk(size),
             },
             Line::ChunkEnd if text.is_empty() => Place::Line(Line::ChunkSize),
-            Line::ChunkEnd => return Err(Bad),
+            Line::ChunkEnd => return Err(MALFORMED),
             Line::Trailer if text.is_empty() => Place::Line(Line::Request),
             Line::Trailer => {
                 let (name, _) = field(text)?;
                 match Name::of(name) {
                     Name::Other => Place::Line(Line::Trailer),
-                    _ => return Err(Bad),
+                    _ => return Err(MALFORMED),
                 }
             }
         })
     }
 
     fn field(&mut self, text: &[u8]) -> Result<(), Bad> {
+        self.fields += 1;
+        if self.fields > MAX_FIELDS {
+            return Err(Bad(Why::HeadTooLarge));
+        }
         let (name, value) = field(text)?;
         let refused = match Name::of(name) {
             Name::Length => {
                 let refused = self.length.is_some() || self.is_chunked;
-                self.length = Some(number(value, 10).ok_or(Bad)?);
+                let length = number(value, 10).filter(|length| *length <= MAX_LENGTH);
+                self.length = Some(length.ok_or(MALFORMED)?);
                 refused
             }
             Name::Encoding => {
@@ -265,13 +335,13 @@ impl Head {
             Name::Host => std::mem::replace(&mut self.has_host, true),
             Name::Other => false,
         };
-        if refused { Err(Bad) } else { Ok(()) }
+        if refused { Err(MALFORMED) } else { Ok(()) }
     }
 
     /// The head is over. Returns what comes after it.
     fn end(&self) -> Result<Place, Bad> {
         if !self.has_host && !self.is_old {
-            return Err(Bad);
+            return Err(MALFORMED);
         }
         Ok(match self.length {
             _ if self.is_chunked => Place::Line(Line::ChunkSize),
@@ -285,25 +355,38 @@ impl Head {
 fn is_old(text: &[u8]) -> Result<bool, Bad> {
     let (text, is_old) = match text.strip_suffix(b" HTTP/1.1") {
         Some(text) => (text, false),
-        None => (text.strip_suffix(b" HTTP/1.0").ok_or(Bad)?, true),
+        None => (text.strip_suffix(b" HTTP/1.0").ok_or(MALFORMED)?, true),
     };
-    let space = memchr::memchr(b' ', text).ok_or(Bad)?;
+    let space = memchr::memchr(b' ', text).ok_or(MALFORMED)?;
     let (method, target) = (&text[..space], &text[space + 1..]);
-    let blank = |byte: &u8| byte.is_ascii_whitespace();
-    if !is_token(method) || target.is_empty() || target.iter().any(blank) {
-        return Err(Bad);
+    if target.len() > MAX_TARGET_BYTES {
+        return Err(Bad(Why::TargetTooLong));
+    }
+    if !is_token(method) || !is_target(target) {
+        return Err(MALFORMED);
     }
     Ok(is_old)
 }
 
+/// Whether it is a target that `http` takes, which reads all but plain paths.
+fn is_target(target: &[u8]) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~%?&=+:@,;!$'()*".contains(byte);
+    let is_visible = |byte: &u8| byte.is_ascii_graphic() || !byte.is_ascii();
+    match target {
+        [b'/', rest @ ..] if rest.iter().all(is_plain) => true,
+        _ => target.iter().all(is_visible) && http::Uri::try_from(target).is_ok(),
+    }
+}
+
 /// A field's name and value.
 fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
-    let colon = memchr::memchr(b':', text).ok_or(Bad)?;
+    let colon = memchr::memchr(b':', text).ok_or(MALFORMED)?;
     let (name, value) = (&text[..colon], trimmed(&text[colon + 1..]));
-    if is_token(name) {
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if is_token(name) && name.len() <= MAX_NAME_BYTES && !value.iter().any(is_control) {
         Ok((name, value))
     } else {
-        Err(Bad)
+        Err(MALFORMED)
     }
 }
 
@@ -339,9 +422,9 @@ fn chunk_size(text: &[u8]) -> Result<u64, Bad> {
     let end = memchr::memchr(b';', text).unwrap_or(text.len());
     let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
     if end > 16 || text[end..].iter().any(control) {
-        return Err(Bad);
+        return Err(MALFORMED);
     }
-    number(&text[..end], 16).ok_or(Bad)
+    number(&text[..end], 16).ok_or(MALFORMED)
 }
 
 /// A number of digits alone.

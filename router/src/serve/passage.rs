@@ -12,6 +12,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::progress::OpenRequest;
 use super::stalled::Held;
 use crate::body::{Body, BodyError};
 
@@ -84,6 +85,8 @@ pub(super) struct Watched {
     pub(super) held: Arc<Mutex<Held>>,
     pub(super) handed: Arc<Mutex<Handed>>,
     pub(super) carrier: Carrier,
+    /// Dropped with this: the answer is complete then.
+    pub(super) _request: OpenRequest,
 }
 
 impl HttpBody for Watched {

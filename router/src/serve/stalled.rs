@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::passage::{Carrier, Handed, Passage, Watched};
+use super::progress::OpenRequest;
 use crate::body::{self, Body};
 use crate::path::Due;
 
@@ -75,8 +76,13 @@ impl Answers {
         }
     }
 
-    /// An answer that is going to be sent.
-    pub(super) fn send(&self, mut answer: Response<Body>, carrier: Carrier) -> Response<Body> {
+    /// An answer that is going to be sent to this request.
+    pub(super) fn send(
+        &self,
+        mut answer: Response<Body>,
+        carrier: Carrier,
+        request: OpenRequest,
+    ) -> Response<Body> {
         if answer.body().is_end_stream() {
             return answer;
         }
@@ -102,6 +108,7 @@ impl Answers {
                 held,
                 handed: Arc::clone(&self.handed),
                 carrier,
+                _request: request,
             })
         })
     }
@@ -164,10 +171,15 @@ mod tests {
     use http_body_util::{BodyExt as _, StreamBody};
     use tokio::sync::mpsc;
 
+    use super::super::progress::Progress;
     use super::*;
     use crate::body::BodyError;
 
     const PATIENCE: Duration = Duration::from_secs(120);
+
+    fn request() -> OpenRequest {
+        Arc::new(Progress::default()).request_began()
+    }
 
     /// An answer of these frames that does not end, and what tells when it was given up.
     fn answer(frames: &[&'static str], due: Option<Duration>) -> (Response<Body>, mpsc::Sender<()>) {
@@ -199,7 +211,7 @@ mod tests {
     ) -> Option<Duration> {
         let (answers, began) = (Arc::new(Answers::new(PATIENCE)), Instant::now());
         let (answer, alive) = answer(frames, due);
-        let mut body = answers.send(answer, Carrier::Plain).into_body();
+        let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
         for _ in 0..asked {
             let _ = futures_util::FutureExt::now_or_never(body.frame());
         }
@@ -241,12 +253,12 @@ mod tests {
         let answers = Arc::new(Answers::new(PATIENCE));
         let (endless, _alive) = answer(&["a"], None);
         let (urgent, alive) = answer(&["a", "b"], Some(Duration::from_secs(2)));
-        let mut endless = answers.send(endless, Carrier::Plain).into_body();
+        let mut endless = answers.send(endless, Carrier::Plain, request()).into_body();
         let began = Instant::now();
         let urgent = async {
             // By then the watch sleeps until the other one could be stuck.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let mut urgent = answers.send(urgent, Carrier::Plain).into_body();
+            let mut urgent = answers.send(urgent, Carrier::Plain, request()).into_body();
             let _ = urgent.frame().await;
             alive.closed().await;
         };
@@ -268,7 +280,7 @@ mod tests {
             });
             let answers = Arc::new(Answers::new(PATIENCE));
             let answer = Response::new(body::streaming(StreamBody::new(frames)));
-            let mut body = answers.send(answer, carrier).into_body();
+            let mut body = answers.send(answer, carrier, request()).into_body();
             assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
             assert!(body.frame().await.is_none());
             assert_eq!(alive.is_closed(), is_gone);
@@ -283,7 +295,7 @@ mod tests {
     async fn an_answer_that_flows_wakes_its_connection_once_in_its_patience() {
         let answers = Arc::new(Answers::new(PATIENCE));
         let (answer, _alive) = answer(&["a"], None);
-        let mut body = answers.send(answer, Carrier::Plain).into_body();
+        let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let (mut watch, mut bell, mut looks) = (pin!(answers.watch()), crate::bell::Bell::default(), 0);

@@ -17,10 +17,11 @@ use policy::units::{Millis, Tokens};
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
+use super::super::admit::{self, Received};
 use super::super::among::Among;
 use super::super::client_body::ClientBody;
 use super::super::watchdog::Watchdog;
-use super::super::{admit, choose, headers};
+use super::super::{choose, headers};
 use super::attempt::note;
 use super::begun::{self, Lost};
 use super::{Deadline, mark};
@@ -286,7 +287,7 @@ pub(crate) fn some_worker(
 /// The client's body on its way to a worker.
 enum Upload {
     /// All of it is here.
-    Whole(Bytes),
+    Whole(Received),
     /// It is still coming.
     Coming(Arc<Coming>),
 }
@@ -305,7 +306,10 @@ impl Upload {
         idempotent: bool,
     ) -> Result<Self, ApiError> {
         if incoming.is_end_stream() {
-            return Ok(Self::Whole(Bytes::new()));
+            return Ok(Self::Whole(Received {
+                bytes: Bytes::new(),
+                room: app.unread(),
+            }));
         }
         let length = head
             .headers
@@ -322,7 +326,7 @@ impl Upload {
 
     fn body(&mut self) -> Body {
         match self {
-            Self::Whole(bytes) => body::full(bytes.clone()),
+            Self::Whole(received) => body::full(received.bytes.clone()),
             Self::Coming(coming) => body::streaming(Lent(Arc::clone(coming))),
         }
     }
@@ -330,7 +334,7 @@ impl Upload {
     /// What is wrong with it, if it was that which ended an attempt.
     fn failure(&self) -> Option<ApiError> {
         match self {
-            Self::Whole(_) => None,
+            Self::Whole(..) => None,
             Self::Coming(coming) => coming.body.lock().failure(),
         }
     }
@@ -338,7 +342,7 @@ impl Upload {
     /// Whether all of it has come.
     fn is_here(&self) -> bool {
         match self {
-            Self::Whole(_) => true,
+            Self::Whole(..) => true,
             Self::Coming(coming) => coming.body.lock().is_here(),
         }
     }
@@ -346,7 +350,7 @@ impl Upload {
     /// Whether none of it is lost.
     fn is_whole(&self) -> bool {
         match self {
-            Self::Whole(_) => true,
+            Self::Whole(..) => true,
             Self::Coming(coming) => !coming.touched.load(Ordering::Acquire),
         }
     }

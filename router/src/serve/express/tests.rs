@@ -13,12 +13,13 @@ use hyper_util::server::conn::auto::Builder;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::body::{self, Body, BodyError};
-use crate::serve::client_io::{ClientIo, Progress};
+use crate::serve::client_io::ClientIo;
 use crate::serve::passage::Carrier;
+use crate::serve::progress::Progress;
 
 /// A piece of an answer, or what ends it early.
 type Piece = Result<Frame<Bytes>, BodyError>;
@@ -42,13 +43,13 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
         .set_recv_buffer_size(16 * 1024)
         .unwrap();
     tokio::spawn(async move {
-        let (socket, outgoing) = (Arc::new(Socket::Plain(stream)), Arc::new(Outgoing::default()));
+        let (socket, outgoing) = (Arc::new(Socket::plain(stream)), Arc::new(Outgoing::default()));
         let answers = Arc::new(Answers::new(Duration::from_secs(60)));
-        let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let progress = Arc::new(Progress::default());
         let io = ClientIo::new(
             (Arc::clone(&socket), Arc::clone(&outgoing)),
-            Arc::new(Progress::default()),
-            Arc::new(place),
+            Arc::clone(&progress),
+            Arc::new(()),
             Duration::from_secs(60),
         );
         let mut express = Express::new(socket, outgoing, Arc::clone(&answers));
@@ -60,7 +61,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let answer = Response::new(next.lock()());
             let carrier = Carrier::of(&request);
-            let answer = answers.send(answer, carrier);
+            let answer = answers.send(answer, carrier, progress.request_began());
             async { Ok::<_, std::convert::Infallible>(answer) }
         });
         let mut connection = std::pin::pin!(
@@ -314,7 +315,7 @@ async fn hyper_goes_on_at_once_when_it_can_and_lets_others_have_their_turn_when_
     // How often it can go on, and how often it is polled in the connection's first turn.
     for (goes_on, expected) in [(0, 1), (3, 4), (1000, MOST_POLLS)] {
         let answers = Arc::new(Answers::new(Duration::from_secs(60)));
-        let socket = Arc::new(Socket::Plain(
+        let socket = Arc::new(Socket::plain(
             TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap(),
         ));
         let mut express = Express::new(socket, Arc::default(), answers);

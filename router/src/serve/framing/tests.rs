@@ -11,8 +11,9 @@ use proptest::sample::Index;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::checked::Checked;
-use super::super::client_io::Progress;
+use super::super::progress::Progress;
 use super::*;
+use crate::unread::Unread;
 
 const HOST: &str = "host: h\r\n";
 
@@ -124,6 +125,13 @@ fn what_has_two_readings_is_refused() {
         "GET / http/1.1\r\n".to_owned(),
         "GET /\r\n".to_owned(),
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\rX\n".to_owned(),
+        get("x: a\u{1}b\r\n"),
+        get("x: a\u{7f}b\r\n"),
+        get(&format!("{}: 1\r\n", "x".repeat(MAX_NAME_BYTES + 1))),
+        // Targets that are none.
+        "GET /\u{7f} HTTP/1.1\r\n".to_owned(),
+        "GET /<> HTTP/1.1\r\n".to_owned(),
+        get("content-length: 18446744073709551615\r\n"),
         // Chunks.
         chunked("\r\n"),
         chunked("+3\r\nabc\r\n"),
@@ -166,10 +174,49 @@ fn what_is_not_http_1_is_left_alone() {
 }
 
 #[test]
-fn a_line_is_bounded() {
-    let mut framing = Framing::new(100);
-    framing.read(b"GET / HTTP/1.1\r\nx: ").unwrap();
-    assert!(framing.read(&[b'a'; 98]).is_err());
+fn a_head_is_bounded_in_bytes_fields_and_target() {
+    let why = |max_head, stream: &str| {
+        Framing::new(max_head)
+            .read(stream.as_bytes())
+            .err()
+            .map(|refused| refused.why)
+    };
+    assert_eq!(
+        why(100, &format!("GET /{}", "a".repeat(100))),
+        Some(Why::TargetTooLong)
+    );
+    assert_eq!(why(100, &get(&format!("x: {}\r\n", "a".repeat(60)))), None);
+    assert_eq!(
+        why(100, &get(&format!("x: {}\r\n", "a".repeat(98)))),
+        Some(Why::HeadTooLarge)
+    );
+    assert_eq!(why(100, &get(&"x: 1\r\n".repeat(20))), Some(Why::HeadTooLarge));
+    assert_eq!(why(100, &"\r\n".repeat(51)), Some(Why::TargetTooLong));
+    assert_eq!(why(100, &get("").repeat(9)), None, "each head by itself");
+    assert_eq!(why(usize::MAX, &get(&"x: 1\r\n".repeat(MAX_FIELDS - 1))), None);
+    assert_eq!(
+        why(usize::MAX, &get(&"x: 1\r\n".repeat(MAX_FIELDS))),
+        Some(Why::HeadTooLarge)
+    );
+    let target = |length| format!("GET /{} HTTP/1.1\r\n{HOST}\r\n", "a".repeat(length - 1));
+    assert_eq!(why(usize::MAX, &target(MAX_TARGET_BYTES)), None);
+    assert_eq!(
+        why(usize::MAX, &target(MAX_TARGET_BYTES + 1)),
+        Some(Why::TargetTooLong)
+    );
+}
+
+#[test]
+fn an_unfinished_head_is_counted_until_it_ends() {
+    let mut framing = Framing::new(usize::MAX);
+    let mut after = |bytes: &[u8]| {
+        framing.read(bytes).unwrap();
+        framing.unfinished_head()
+    };
+    assert_eq!(after(b"GET / HTTP"), 10);
+    assert_eq!(after(b"/1.1\r\nhost: h\r\ncontent-length: 3\r\n"), 44);
+    assert_eq!(after(b"\r\nab"), 0);
+    assert_eq!(after(b"c\r\nGET"), 5);
 }
 
 /// Requests, most of them good, with some bytes put out of their place.
@@ -267,11 +314,13 @@ proptest! {
 /// What hyper makes of a stream that passes the guard, and the statuses that it answers.
 async fn by_hyper(stream: Vec<u8>) -> (Vec<twin::Request>, Vec<u16>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
+    let progress = Arc::new(Progress::default());
     let service = {
-        let seen = Arc::clone(&seen);
+        let (seen, progress) = (Arc::clone(&seen), Arc::clone(&progress));
         service_fn(move |request: hyper::Request<Incoming>| {
-            let seen = Arc::clone(&seen);
+            let (seen, open) = (Arc::clone(&seen), progress.request_began());
             async move {
+                let _open = open;
                 let (head, body) = request.into_parts();
                 // A body that breaks off is no request.
                 let body = body.collect().await?.to_bytes().to_vec();
@@ -284,7 +333,8 @@ async fn by_hyper(stream: Vec<u8>) -> (Vec<twin::Request>, Vec<u16>) {
     let (mut client, server) = tokio::io::duplex(1 << 16);
     client.write_all(&stream).await.unwrap();
     client.shutdown().await.unwrap();
-    let io = Checked::new(server, Arc::new(Progress::default()), 1 << 16);
+    let room = Unread::new(Arc::default(), usize::MAX);
+    let io = Checked::new(server, Arc::clone(&progress), 1 << 16, room);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // The end of the bytes is not the end of the client.
     let _ = builder
@@ -311,8 +361,8 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let reading = twin::read(&stream);
         let (seen, statuses) = runtime.block_on(by_hyper(stream));
-        // It may refuse more than the guard does, and ends with a request of HTTP/1.0; it never sees another request.
+        // It ends with a request of HTTP/1.0; it never sees another request, and never answers by itself.
         prop_assert_eq!(&seen[..], &reading.requests[..seen.len().min(reading.requests.len())]);
-        prop_assert!(statuses.iter().rev().skip(1).all(|status| *status == 200), "{:?}", statuses);
+        prop_assert_eq!(statuses, vec![200; seen.len()]);
     }
 }

@@ -95,7 +95,12 @@ fn digits(text: &str, radix: u32) -> Option<u64> {
 
 fn pair(line: &str) -> Option<(String, &str)> {
     let (name, value) = line.split_once(':')?;
-    is_token(name).then(|| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t'])))
+    let value = value.trim_matches([' ', '\t']);
+    let is_control = |c: char| c.is_ascii_control() && c != '\t';
+    if name.len() > 8 * 1024 || value.contains(is_control) {
+        return None;
+    }
+    is_token(name).then(|| (name.to_ascii_lowercase(), value))
 }
 
 fn request(cursor: &mut Cursor<'_>) -> Result<Request, End> {
@@ -113,7 +118,9 @@ fn request(cursor: &mut Cursor<'_>) -> Result<Request, End> {
     if !(is_11 || version == "HTTP/1.0") || !is_token(method) || target.is_empty() {
         return Err(End::Refused(start));
     }
-    if target.contains(|c: char| c.is_ascii_whitespace()) {
+    let is_invisible = |c: char| c.is_ascii() && !c.is_ascii_graphic();
+    let bytes: Vec<u8> = target.chars().map(|c| c as u8).collect();
+    if target.contains(is_invisible) || http::Uri::try_from(&bytes[..]).is_err() {
         return Err(End::Refused(start));
     }
     let (mut lengths, mut encodings, mut hosts) = (Vec::new(), Vec::new(), 0);
@@ -128,7 +135,10 @@ fn request(cursor: &mut Cursor<'_>) -> Result<Request, End> {
         }
         let (name, value) = pair(line).ok_or_else(refused)?;
         match name.as_str() {
-            "content-length" => lengths.push(digits(value, 10).ok_or_else(refused)?),
+            "content-length" => match digits(value, 10) {
+                Some(length) if i64::try_from(length).is_ok() => lengths.push(length),
+                _ => return Err(refused()),
+            },
             "transfer-encoding" if !is_11 || !value.eq_ignore_ascii_case("chunked") => return Err(refused()),
             "transfer-encoding" => encodings.push(value),
             "host" => hosts += 1,

@@ -15,6 +15,7 @@ mod api;
 mod bad_input;
 mod bounds;
 mod chaos;
+mod connections;
 mod deadlines;
 mod decisions;
 mod dialects;

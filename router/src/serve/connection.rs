@@ -1,0 +1,277 @@
+//! One client's connection: limits, timeouts, HTTP/1.1 and h2c on one port, its part of a drain.
+//!
+//! A connection's task is woken for each token that passes. What may happen to it besides, which is hardly ever, is one
+//! future with a waker of its own ([`Events`]).
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tracing::debug;
+
+use super::Phase;
+use super::checked::Checked;
+use super::client_io::{self, ClientIo};
+use super::connections::ConnectionPermit;
+use super::events::{Event, Events, Times, Watched};
+use super::express::{Express, Outgoing};
+use super::passage::Carrier;
+use super::progress::Progress;
+use super::socket::{Socket, Tcp};
+use super::stalled::Answers;
+use crate::app::App;
+use crate::bell::rarely;
+use crate::body::{Body, BodyError};
+use crate::error::ApiError;
+use crate::path;
+use crate::path::arrival::Peer;
+
+/// Room above the configured limit for what a head is made of beside names and values. Within it the router's own check
+/// answers, which knows which error a client's API expects.
+const HEAD_SLACK_BYTES: usize = 16 * 1024;
+/// What hyper reads of HTTP/1 at once, at most. A head is bounded before hyper sees it; bodies are read in pieces of this.
+const READ_BYTES: usize = 256 * 1024;
+/// For a client to use a connection once more after an answer that did not say yet that it ends, at least.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// Time for a connection that is cut to say so.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+/// Between questions whether an HTTP/2 client is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// What every connection is served with.
+#[derive(Clone)]
+pub(super) struct Connector {
+    app: Arc<App>,
+    server: Arc<Builder<TokioExecutor>>,
+    max_head: usize,
+}
+
+impl Connector {
+    pub(super) fn new(app: &Arc<App>) -> Self {
+        let limits = &app.config.limits;
+        let max_head = limits.max_header_bytes.get().saturating_add(HEAD_SLACK_BYTES);
+        let mut server = Builder::new(TokioExecutor::new());
+        server
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            // A token leaves as a chunk's size, itself and a line break: to put them together costs less than a list of them.
+            .writev(false)
+            .max_buf_size(max_head.saturating_add(READ_BYTES));
+        server
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX))
+            .enable_connect_protocol()
+            .keep_alive_interval(KEEP_ALIVE)
+            .max_concurrent_streams(1024);
+        Self {
+            app: Arc::clone(app),
+            server: Arc::new(server),
+            max_head,
+        }
+    }
+
+    /// Serves a connection from its first byte to its last.
+    pub(super) async fn serve(
+        self,
+        (stream, peer): (TcpStream, Arc<Peer>),
+        (place, progress): (ConnectionPermit, Arc<Progress>),
+        phase: watch::Receiver<Phase>,
+    ) {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let opened = tokio::select! {
+            biased;
+            opened = open(&self.app, stream) => opened,
+            () = progress.has_to_give_way() => None,
+        };
+        let Some(stream) = opened else {
+            return;
+        };
+        let (stream, place) = (Arc::new(stream), Arc::new(place));
+        let ended = self.converse((&stream, peer), (&place, &progress), phase).await;
+        if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
+            // What is upgraded is the tunnel's socket.
+            return;
+        }
+        let closing = async {
+            match progress.refusal() {
+                Some(error) => client_io::say(&stream, error).await,
+                None if ended == Ended::TimedOut && progress.half_a_request() => {
+                    let error = ApiError::RequestTimeout(self.app.config.limits.header_timeout);
+                    client_io::say(&stream, &error).await;
+                }
+                None => {}
+            }
+            client_io::close(&stream).await;
+        };
+        tokio::select! {
+            () = closing => {}
+            () = progress.has_to_give_way() => {}
+        }
+    }
+
+    /// Serves requests until the connection ends. What serves them is gone with the block, so that nothing of it is left
+    /// when the socket is closed: a drain waits for connections, not for clients that take their time to close.
+    async fn converse(
+        &self,
+        (stream, peer): (&Arc<Socket>, Arc<Peer>),
+        (place, progress): (&Arc<ConnectionPermit>, &Arc<Progress>),
+        phase: watch::Receiver<Phase>,
+    ) -> Ended {
+        let live = self.app.live();
+        let (idle, drain_delay) = (live.limits.idle_timeout, live.limits.drain_delay);
+        drop(live);
+        let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
+        let answers = Arc::new(Answers::new(idle));
+        let outgoing = Arc::new(Outgoing::default());
+        let socket = ClientIo::new(
+            (Arc::clone(stream), Arc::clone(&outgoing)),
+            Arc::clone(progress),
+            place,
+            idle,
+        );
+        let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.app.unread());
+        let express = Express::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
+        let watched = Watched {
+            socket: Arc::clone(stream),
+            answers: Arc::clone(&answers),
+            progress: Arc::clone(progress),
+            phase,
+        };
+        let times = Times {
+            head: self.app.config.limits.header_timeout,
+            idle,
+            // A client that hears of the end by others within this time may rely on it here too.
+            unused: IDLE_GRACE.max(drain_delay),
+        };
+        let service = service_fn(|request: Request<Incoming>| {
+            let (app, peer) = (Arc::clone(&self.app), Arc::clone(&peer));
+            let (progress, answers) = (Arc::clone(progress), Arc::clone(&answers));
+            let open = progress.request_began();
+            async move {
+                let version = request.version();
+                let carrier = Carrier::of(&request);
+                let mut response = path::handle(Arc::clone(&app), peer, request).await;
+                sent_as(&app, version, &progress, &mut response);
+                Ok::<_, Infallible>(answers.send(response, carrier, open))
+            }
+        });
+        let connection = self
+            .server
+            .serve_connection_with_upgrades(TokioIo::new(io), service);
+        let connection = pin!(connection.into_owned());
+        until_it_ends((connection, express), Events::new(watched, times), progress).await
+    }
+}
+
+/// What an answer means for its connection.
+fn sent_as(app: &App, version: Version, progress: &Progress, response: &mut Response<Body>) {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        progress.upgrade();
+    } else if app.is_draining() && version <= Version::HTTP_11 {
+        // So that the client's next request goes elsewhere, instead of to a connection about to close.
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// As it should, or because its client broke it.
+    Served,
+    /// No request came, or not all of its head.
+    TimedOut,
+    /// It is closed at once: its client has left, or others need what it holds.
+    Dropped,
+}
+
+/// What comes of serving a connection.
+#[derive(Debug)]
+enum Happened {
+    /// hyper is done with it.
+    Over(Result<(), BodyError>),
+    Besides(Event),
+}
+
+/// Serves a connection until it ends by itself or by what happens to it.
+async fn until_it_ends<C>(
+    (mut connection, mut express): (Pin<&mut C>, Express),
+    mut events: Events,
+    progress: &Progress,
+) -> Ended
+where
+    C: GracefulConnection<Error = BodyError>,
+{
+    loop {
+        let mut event = pin!(rarely(events.next()));
+        let serving = poll_fn(|cx| {
+            express.poll(cx, |cx| match connection.as_mut().poll(cx) {
+                Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
+                // hyper has answered what it could at once; the rest was asked by a client that has left before.
+                Poll::Pending if progress.is_abandoned() => Poll::Ready(Happened::Besides(Event::ClientLeft)),
+                Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
+            })
+        });
+        match serving.await {
+            Happened::Over(over) if is_timeout(&over) => return Ended::TimedOut,
+            Happened::Over(_) => return Ended::Served,
+            Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
+            Happened::Besides(Event::Ended | Event::GivesWay | Event::ClientLeft) => return Ended::Dropped,
+            Happened::Besides(Event::Cut) => break,
+            Happened::Besides(Event::MayEnd) => connection.as_mut().graceful_shutdown(),
+        }
+        express.ring();
+    }
+    // Streams end with an event that says why, and then break off; a client that does not read does not learn. Whatever is
+    // still answered after that is dropped here, and its request to the worker with it.
+    express.ring();
+    let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
+    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
+    Ended::Dropped
+}
+
+/// Shakes hands, if the data port is encrypted, within the time that a client has for a request's head.
+async fn open(app: &App, stream: TcpStream) -> Option<Socket> {
+    let Some(acceptor) = app.tls.acceptor() else {
+        return Some(Socket::plain(stream));
+    };
+    let shaking_hands = acceptor.accept(Tcp::new(stream));
+    match tokio::time::timeout(app.config.limits.header_timeout, shaking_hands).await {
+        Ok(Ok(stream)) => Some(Socket::encrypted(stream)),
+        Ok(Err(error)) => {
+            debug!(%error, "no TLS");
+            app.metrics.no_tls();
+            None
+        }
+        Err(_) => {
+            app.metrics.no_tls();
+            None
+        }
+    }
+}
+
+fn is_timeout(ended: &Result<(), BodyError>) -> bool {
+    let Err(error) = ended else { return false };
+    debug!(%error, "connection ended");
+    error
+        .downcast_ref::<hyper::Error>()
+        .is_some_and(hyper::Error::is_timeout)
+}

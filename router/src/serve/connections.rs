@@ -1,0 +1,207 @@
+//! The data port's connections: a bound on their number, and which of them make room at the bound.
+//!
+//! A connection without an open request never keeps a new client out. At the bound the idle connections of one address end,
+//! the longest idle first: of the address that has most of them, so that a client which opens many takes the places of its
+//! own. A connection with an open request is never ended for another; requests have bounds of their own.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::progress::Progress;
+
+/// Between two looks for connections that can make room, while a new one waits.
+const LOOK: Duration = Duration::from_millis(20);
+/// The share of all connections that make room at a time: looking through them costs the more the more there are.
+const SHARE: usize = 64;
+
+/// All connections.
+#[derive(Debug)]
+pub(super) struct Connections {
+    max: usize,
+    permits: Arc<Semaphore>,
+    open: Mutex<HashMap<u64, Open>>,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Open {
+    network: IpAddr,
+    progress: Arc<Progress>,
+}
+
+/// A connection's place among all. Dropping it frees the place.
+#[derive(Debug)]
+pub(super) struct ConnectionPermit {
+    connections: Arc<Connections>,
+    number: u64,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.connections.open.lock().remove(&self.number);
+        self.permit = None;
+    }
+}
+
+impl Connections {
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        let max = max.min(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            max,
+            permits: Arc::new(Semaphore::new(max)),
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// A place for a client's connection, once there is one.
+    pub(super) async fn place(
+        self: &Arc<Self>,
+        client: IpAddr,
+        progress: &Arc<Progress>,
+    ) -> ConnectionPermit {
+        loop {
+            if let Some(place) = self.try_place(client, progress) {
+                return place;
+            }
+            self.make_room();
+            let freed = Arc::clone(&self.permits).acquire_owned();
+            if let Ok(Ok(permit)) = tokio::time::timeout(LOOK, freed).await {
+                return self.opened(client, progress, permit);
+            }
+        }
+    }
+
+    /// A place for a client's connection, if there is one now.
+    pub(super) fn try_place(
+        self: &Arc<Self>,
+        client: IpAddr,
+        progress: &Arc<Progress>,
+    ) -> Option<ConnectionPermit> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        Some(self.opened(client, progress, permit))
+    }
+
+    fn opened(
+        self: &Arc<Self>,
+        client: IpAddr,
+        progress: &Arc<Progress>,
+        permit: OwnedSemaphorePermit,
+    ) -> ConnectionPermit {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let open = Open {
+            network: network(client),
+            progress: Arc::clone(progress),
+        };
+        self.open.lock().insert(number, open);
+        ConnectionPermit {
+            connections: Arc::clone(self),
+            number,
+            permit: Some(permit),
+        }
+    }
+
+    /// Ends some idle connections, if any are idle.
+    fn make_room(&self) {
+        let open = self.open.lock();
+        let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();
+        for Open { network, progress } in open.values() {
+            if let Some(idle_for) = progress.idle_for() {
+                idle.entry(*network).or_default().push((idle_for, progress));
+            }
+        }
+        let Some(mut most) = idle.into_values().max_by_key(Vec::len) else {
+            return;
+        };
+        most.sort_unstable_by_key(|(idle_for, _)| std::cmp::Reverse(*idle_for));
+        for (_, progress) in most.iter().take(self.max.div_ceil(SHARE)) {
+            progress.give_way();
+        }
+    }
+}
+
+/// What one client is taken to have: an address of IPv4, a /64 of IPv6.
+fn network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    /// A connection that ends when it has to give way, and then frees its place.
+    async fn open(
+        connections: &Arc<Connections>,
+        client: IpAddr,
+    ) -> (Arc<Progress>, tokio::task::JoinHandle<()>) {
+        let progress = Arc::new(Progress::default());
+        let place = connections.place(client, &progress).await;
+        let own = Arc::clone(&progress);
+        let task = tokio::spawn(async move {
+            own.has_to_give_way().await;
+            drop(place);
+        });
+        (progress, task)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_bound_the_longest_idle_of_the_address_with_most_makes_room() {
+        let connections = Connections::new(4);
+        let mut all = Vec::new();
+        for client in [1, 2, 2, 2] {
+            all.push(open(&connections, address(client)).await);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let _request = all[1].0.request_began();
+        let _new = open(&connections, address(3)).await;
+        let ended: Vec<bool> = all.iter().map(|(_, task)| task.is_finished()).collect();
+        assert_eq!(ended, [false, false, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_client_waits_while_every_connection_has_a_request_open() {
+        let connections = Connections::new(1);
+        let (progress, _task) = open(&connections, address(1)).await;
+        let request = progress.request_began();
+        let other = Arc::new(Progress::default());
+        let mut waiting = std::pin::pin!(connections.place(address(2), &other));
+        let in_time = tokio::time::timeout(Duration::from_secs(60), waiting.as_mut()).await;
+        assert!(in_time.is_err());
+        drop(request);
+        waiting.await;
+        assert!(connections.try_place(address(2), &other).is_some());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_client() {
+        let network = |text: &str| super::network(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::2"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), address(1));
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_permit_is_dropped() {
+        let (connections, progress) = (Connections::new(1), Arc::new(Progress::default()));
+        let place = connections.try_place(address(1), &progress).unwrap();
+        assert!(connections.try_place(address(1), &progress).is_none());
+        drop(place);
+        assert!(connections.place(address(1), &progress).now_or_never().is_some());
+    }
+}

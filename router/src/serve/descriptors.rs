@@ -1,0 +1,95 @@
+//! File descriptors: as many as the system allows, and bounds that fit within them.
+//!
+//! A client's connection takes one, a request in flight one more towards its worker. What is beyond the system's limit
+//! would fail in the wrong place: `accept` on the admin port, or a connection to a worker, which would look like the
+//! worker's fault. So the soft limit is raised to the hard one, and bounds that do not fit are lowered at the start.
+
+use std::num::NonZeroUsize;
+
+use config::Config;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
+
+/// Descriptors that are not clients' or requests': the admin port's connections, control calls, files, the runtime's own.
+const OWN: usize = 512;
+
+/// Raises the soft limit to the hard one, and lowers the bounds on connections and requests that do not fit it.
+pub fn fit(config: &mut Config) {
+    let limit = raised();
+    let limits = &mut config.limits;
+    let configured = (limits.max_connections, limits.max_in_flight);
+    let picker = config.endpoint_picker.as_ref();
+    let picker = picker.map_or(0, |picker| picker.max_connections);
+    (limits.max_connections, limits.max_in_flight) = fitting(configured, picker, limit);
+    if (limits.max_connections, limits.max_in_flight) != configured {
+        warn!(
+            descriptors = limit,
+            limits.max_connections = limits.max_connections.get(),
+            limits.max_in_flight = limits.max_in_flight.get(),
+            "limits.max_connections and limits.max_in_flight do not fit the limit on open files and are lowered; raise \
+             the hard limit (`ulimit -Hn`, systemd's LimitNOFILE) or lower them in the configuration"
+        );
+    }
+}
+
+/// The limit on open files, after raising it.
+fn raised() -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(_) => current,
+    };
+    limit
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(usize::MAX)
+}
+
+/// Connections and requests in flight, lowered to what fits.
+fn fitting(
+    (connections, in_flight): (NonZeroUsize, NonZeroUsize),
+    picker: usize,
+    limit: usize,
+) -> (NonZeroUsize, NonZeroUsize) {
+    let own = OWN.saturating_add(picker).min(limit / 2);
+    let left = limit - own;
+    if connections.get().saturating_add(in_flight.get()) <= left {
+        return (connections, in_flight);
+    }
+    // A connection for each request, and the rest for those that wait.
+    let at_least_one = |count: usize| NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN);
+    let in_flight = in_flight.min(at_least_one(left / 2));
+    let connections = connections.min(at_least_one(left.saturating_sub(in_flight.get())));
+    (connections, in_flight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_that_fit_stay_and_others_are_lowered_to_what_fits() {
+        let fitting = |connections, in_flight, limit| {
+            let count = |count| NonZeroUsize::new(count).unwrap();
+            let (connections, in_flight) = super::fitting((count(connections), count(in_flight)), 0, limit);
+            (connections.get(), in_flight.get())
+        };
+        for (configured, limit, fits) in [
+            ((10_000, 4_096), 1 << 20, (10_000, 4_096)),
+            ((10_000, 4_096), usize::MAX, (10_000, 4_096)),
+            ((10_000, 4_096), 14_608, (10_000, 4_096)),
+            ((10_000, 4_096), 14_607, (9_999, 4_096)),
+            ((10_000, 4_096), 4_096, (1_792, 1_792)),
+            ((10_000, 100), 1_024, (412, 100)),
+            ((10_000, 4_096), 256, (64, 64)),
+            ((1, 1), 2, (1, 1)),
+            ((9, 9), 0, (1, 1)),
+        ] {
+            let got = fitting(configured.0, configured.1, limit);
+            assert_eq!(got, fits, "{configured:?} within {limit}");
+        }
+    }
+}
