@@ -11,7 +11,7 @@ use crate::written;
 pub struct Limits {
     /// Bytes of a request body.
     pub max_body_bytes: NonZeroUsize,
-    /// Bytes of all request bodies that are being read; at least those of one.
+    /// Bytes of all requests whose answers have not begun; at least those of one body.
     pub max_unread_bytes: NonZeroUsize,
     /// Bytes of a request's head; at least 8 KiB, which is hyper's least.
     pub max_header_bytes: NonZeroUsize,

@@ -10,8 +10,8 @@ pub struct Limits {
     /// Bytes of a request body; a longer one is answered 413.
     #[schemars(range(min = 1_024))]
     pub max_body_bytes: u64,
-    /// Bytes of all request bodies together that are still being read; beyond it the one that would need more is answered
-    /// 503. One of the longest always fits.
+    /// Bytes of all requests together whose answers have not begun, unfinished heads included; the request that would need
+    /// more is answered 503. One body of `max_body_bytes` always fits.
     #[schemars(range(min = 1_024))]
     pub max_unread_bytes: u64,
     /// Bytes of a request's head; a longer one is answered 431.
@@ -29,13 +29,15 @@ pub struct Limits {
     /// Seconds that a worker may take, all in all, until the head of its answer is there; then 504.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub first_byte_timeout_s: f64,
-    /// Seconds that a stream may be silent, or its client not take what there is of it, before it is given up.
+    /// Seconds that a stream may be silent, or its client not take what there is of it, before it is given up; and that an
+    /// HTTP/2 connection may be without a stream before it is closed.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub idle_timeout_s: f64,
-    /// Open client connections; beyond it new ones wait to be accepted.
+    /// Open client connections. A new one beyond it takes the place of an idle one, and waits to be accepted while none is
+    /// idle. Lowered at the start to what the limit on open files allows.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_connections: u32,
-    /// Requests in flight; beyond it new ones are answered 503.
+    /// Requests in flight; beyond it new ones are answered 503. Lowered at the start to what the limit on open files allows.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_in_flight: u32,
     /// Seconds that a router which was told to stop goes on taking connections, so that whoever sends clients here learns

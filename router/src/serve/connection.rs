@@ -44,6 +44,12 @@ use crate::path::arrival::Peer;
 const HEAD_SLACK_BYTES: usize = 16 * 1024;
 /// What hyper reads of HTTP/1 at once, at most. A head is bounded before hyper sees it; bodies are read in pieces of this.
 const READ_BYTES: usize = 256 * 1024;
+/// What an HTTP/2 client may send of a body before the router reads it.
+pub(crate) const H2_STREAM_BYTES: u32 = 256 * 1024;
+/// The same, of all bodies of a connection.
+pub(crate) const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
+/// What is kept of an answer for an HTTP/2 client that reads more slowly than it comes.
+pub(crate) const H2_SEND_BYTES: usize = 64 * 1024;
 /// For a client to use a connection once more after an answer that did not say yet that it ends, at least.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time for a connection that is cut to say so.
@@ -77,6 +83,9 @@ impl Connector {
             .max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX))
             .enable_connect_protocol()
             .keep_alive_interval(KEEP_ALIVE)
+            .initial_stream_window_size(H2_STREAM_BYTES)
+            .initial_connection_window_size(H2_CONNECTION_BYTES)
+            .max_send_buf_size(H2_SEND_BYTES)
             .max_concurrent_streams(1024);
         Self {
             app: Arc::clone(app),
