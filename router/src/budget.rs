@@ -1,0 +1,146 @@
+//! The memory that strangers can make the router hold, computed from the configuration.
+//!
+//! Every queue, buffer and table has a bound of its own. Here they are added up, so that an operator can hold the sum against
+//! the memory of the container: `tailroute check` prints it, `serve` logs it, and warns where it does not fit.
+
+use std::fmt;
+use std::path::Path;
+
+use config::Config;
+use serde::Serialize;
+
+use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
+use crate::{admin, operator, upstream};
+
+/// The binary, its runtime and metrics without any traffic.
+const OWN_BYTES: u64 = 96 << 20;
+/// A connection: its task, hyper's state, a read and a write buffer, and what of a head is not counted elsewhere.
+const CONNECTION_BYTES: u64 = 40 << 10;
+/// What TLS keeps beside that.
+const TLS_BYTES: u64 = 48 << 10;
+/// A request in flight: its task, its parsed head, its prompt's keys and its records.
+const REQUEST_BYTES: u64 = 32 << 10;
+/// What is known of one worker's cache: its mirror, and the blocks that it told of.
+const WORKER_BYTES: u64 = 48 << 20;
+/// What is read of a message of cache events, as events, at most, in bytes per byte of the message.
+const EVENT_BYTES_PER_BYTE: u64 = 2;
+/// Conversations, token offsets, sessions and stored responses: tables of fixed size.
+const TABLES_BYTES: u64 = 128 << 20;
+
+/// One part of the budget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// What is held.
+    pub what: &'static str,
+    /// Its bound.
+    pub bytes: u64,
+    /// The keys that set the bound; empty if it is fixed.
+    pub keys: &'static str,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Budget {
+    /// The parts, in the order of a request's way.
+    pub parts: Vec<Part>,
+    /// Their sum.
+    pub bytes: u64,
+}
+
+impl Budget {
+    /// The budget of a router with this configuration.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let limits = &config.limits;
+        let connection = match config.tls.server {
+            Some(_) => CONNECTION_BYTES + TLS_BYTES,
+            None => CONNECTION_BYTES,
+        };
+        let connections = count(limits.max_connections.get()).saturating_mul(connection);
+        let request = REQUEST_BYTES
+            + count(upstream::MAX_HEAD_BYTES).max(count(H2_SEND_BYTES) + u64::from(H2_STREAM_BYTES));
+        let in_flight = count(limits.max_in_flight.get()).saturating_mul(request);
+        let picker = config.endpoint_picker.as_ref();
+        let picker = picker.map_or(0, |picker| count(picker.max_connections).saturating_mul(connection));
+        let workers = count(config.workers.len().max(1));
+        let events = count(limits.max_kv_message_bytes.get());
+        let parts = [
+            ("the router itself", OWN_BYTES, ""),
+            ("connections", connections, "limits.max_connections"),
+            ("requests until their answers begin", count(limits.max_unread_bytes.get()), "limits.max_unread_bytes"),
+            ("requests in flight and their answers", in_flight, "limits.max_in_flight"),
+            ("connections of gateways", picker, "endpoint_picker.max_connections"),
+            ("the admin port", admin::MOST_BYTES, ""),
+            ("the index", count(config.index.max_bytes.get()), "index.max_bytes"),
+            ("conversations and responses", TABLES_BYTES, ""),
+            ("what is known of workers' caches", workers.saturating_mul(WORKER_BYTES), "[[workers]]"),
+            (
+                "messages of cache events",
+                events.saturating_mul(1 + EVENT_BYTES_PER_BYTE),
+                "limits.max_kv_message_bytes",
+            ),
+            ("recent decisions", count(config.explain.max_bytes), "explain.max_bytes"),
+            ("captured turns, audit log and events", count(operator::recent::DEFAULT_BYTES) + (8 << 20), ""),
+        ];
+        let parts: Vec<Part> = parts
+            .into_iter()
+            .filter(|(_, bytes, _)| *bytes > 0)
+            .map(|(what, bytes, keys)| Part { what, bytes, keys })
+            .collect();
+        let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+        Self { parts, bytes }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>9} MiB  memory at most", self.bytes.div_ceil(1 << 20))?;
+        for Part { what, bytes, keys } in &self.parts {
+            let keys = if keys.is_empty() { String::new() } else { format!(" ({keys})") };
+            writeln!(f, "{:>9} MiB  {what}{keys}", bytes.div_ceil(1 << 20))?;
+        }
+        Ok(())
+    }
+}
+
+/// The memory that this process may have: the least of its control groups' limits. `None` if there is none.
+#[must_use]
+pub fn container_limit() -> Option<u64> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut limits = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (_, Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        // The limit of a group above holds too; within a container the path is seen from its own root.
+        for group in Path::new(path).ancestors() {
+            let group = Path::new(root).join(group.strip_prefix("/").unwrap_or(group)).join(file);
+            limits.extend(std::fs::read_to_string(group).ok().and_then(|text| limit(&text)));
+        }
+    }
+    limits.into_iter().min()
+}
+
+/// A control group's limit, unless it is none. Version 1 says so by a number beyond any memory.
+fn limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|limit| *limit < 1 << 62)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_without_a_limit_has_none_in_either_version() {
+        assert_eq!(limit("1073741824\n"), Some(1 << 30));
+        assert_eq!(limit("max\n"), None);
+        assert_eq!(limit("9223372036854771712\n"), None);
+    }
+}
