@@ -279,6 +279,18 @@ impl App {
         self.operator.events.tell(Kind::Replicas, &bus.name, now);
     }
 
+    /// A worker's cache events are followed.
+    pub fn evidence_live(&self, worker: &Worker) {
+        let now = serde_json::json!({ "followed": true });
+        self.operator.events.tell(Kind::Evidence, worker.name(), now);
+    }
+
+    /// A worker's cache events are not followed any more.
+    pub fn evidence_lost(&self, worker: &Worker, error: &dyn std::error::Error) {
+        let now = serde_json::json!({ "followed": false, "error": error.to_string() });
+        self.operator.events.tell(Kind::Evidence, worker.name(), now);
+    }
+
     /// A worker's breaker has opened.
     pub fn breaker_opened(&self, worker: &Worker) {
         self.metrics.breaker_opened(worker.name());

@@ -7,3 +7,4 @@
 pub mod follow;
 pub mod source;
 pub mod wire;
+pub mod zmtp;

@@ -15,6 +15,8 @@ pub struct Limits {
     pub max_unread_bytes: NonZeroUsize,
     /// Bytes of a request's head; at least 8 KiB, which is hyper's least.
     pub max_header_bytes: NonZeroUsize,
+    /// Bytes of one message of a worker's cache events.
+    pub max_kv_message_bytes: NonZeroUsize,
     /// For a client to send a request's head.
     pub header_timeout: Duration,
     /// For a client to send a request's body.
@@ -44,6 +46,7 @@ pub(super) fn limits(written: &written::Limits, checker: &mut Checker<'_>) -> Li
             .bytes("limits.max_unread_bytes", written.max_unread_bytes)
             .max(checker.bytes("limits.max_body_bytes", written.max_body_bytes)),
         max_header_bytes: checker.bytes("limits.max_header_bytes", written.max_header_bytes),
+        max_kv_message_bytes: checker.bytes("limits.max_kv_message_bytes", written.max_kv_message_bytes),
         header_timeout: checker.seconds("limits.header_timeout_s", written.header_timeout_s),
         body_timeout: checker.seconds("limits.body_timeout_s", written.body_timeout_s),
         connect_timeout: checker.seconds("limits.connect_timeout_s", written.connect_timeout_s),

@@ -17,6 +17,10 @@ pub struct Limits {
     /// Bytes of a request's head; a longer one is answered 431.
     #[schemars(range(min = 8_192, max = 16_777_216))]
     pub max_header_bytes: u64,
+    /// Bytes of one message of a worker's cache events (`kv_events`); a longer one ends the stream, and the worker's mirror is
+    /// believed until it is followed again.
+    #[schemars(range(min = 65_536, max = 1_073_741_824))]
+    pub max_kv_message_bytes: u64,
     /// Seconds that a client may take to send a request's head.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub header_timeout_s: f64,
@@ -58,6 +62,7 @@ impl Default for Limits {
             max_body_bytes: 32 << 20,
             max_unread_bytes: 1 << 30,
             max_header_bytes: 64 << 10,
+            max_kv_message_bytes: 64 << 20,
             header_timeout_s: 10.0,
             body_timeout_s: 60.0,
             connect_timeout_s: 2.0,

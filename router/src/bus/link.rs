@@ -112,6 +112,8 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
     let mut options = ConnectOptions::new()
         .name(format!("tailroute {}", bus.name))
         .no_echo()
+        // A server's list of its cluster must not lead this router to hosts that are not configured.
+        .ignore_discovered_servers()
         .retry_on_initial_connect()
         .connection_timeout(CONNECT_LIMIT)
         .ping_interval(PING)

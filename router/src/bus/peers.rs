@@ -134,7 +134,7 @@ impl Peers {
             Peer::new(head.number)
         });
         let missing = head.number.saturating_sub(peer.next);
-        peer.lost += missing;
+        peer.lost = peer.lost.saturating_add(missing);
         counters.lost("message", missing);
         peer.next = head.number.saturating_add(1);
         peer.heard = now;

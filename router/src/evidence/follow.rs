@@ -9,9 +9,9 @@
 //! that was known is forgotten and learned again from the next batch on. What is never done is to go on as if nothing had
 //! been lost.
 //!
-//! The socket connects again by itself, with pauses that grow to half a minute, and says nothing of having lost its peer.
-//! So the stream of a worker that is not ready is ended, and begun anew when it is: one that comes back is followed from
-//! its first turns on, wherever it publishes then.
+//! A stream whose connection breaks, whose publisher exceeds a bound, or whose worker is not ready is ended, and begun anew
+//! after a pause: a tenth of a second at first, twice as long with each stream that ends soon, half a minute at the most.
+//! A worker that comes back is followed from its first turns on, wherever it publishes then.
 
 mod cut;
 mod replay;
@@ -21,22 +21,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use policy::evidence::{Event, Sequence, Verdict, WorkerEvidence};
-use tokio::time::timeout;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use xxhash_rust::xxh3::xxh3_64;
-use zeromq::{Socket, SocketRecv, SubSocket, ZmqError, ZmqMessage};
 
 use self::replay::Replay;
-use super::source::{self, Source};
+use super::source::{Finder, Source};
 use super::wire::{self, Batch};
+use super::zmtp::{Connection, Role, ZmtpError};
 use crate::app::App;
 use crate::fleet::Worker;
 
 /// Between two questions whether anything was lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// For a connection.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Before a worker without events is asked again, and the longest wait after a stream broke.
+/// Before a worker without events is asked again, and the longest wait after a stream broke. A stream that lasted as long
+/// is begun anew soon.
 const RETRY: Duration = Duration::from_secs(30);
 /// The shortest wait after a stream broke.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -53,8 +52,8 @@ enum Made {
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
-    #[error("the socket failed")]
-    Zmq(#[from] ZmqError),
+    #[error(transparent)]
+    Zmtp(#[from] ZmtpError),
     #[error("no answer in time")]
     Timeout(#[from] tokio::time::error::Elapsed),
     #[error("the worker is not ready")]
@@ -65,16 +64,31 @@ enum StreamError {
     Ranks(u32, u32),
 }
 
+impl StreamError {
+    /// Whether the stream ends even where only the question for lost batches failed: the publisher cannot be believed.
+    fn is_final(&self) -> bool {
+        matches!(self, Self::Ranks(..)) || self.breach().is_some_and(|breach| breach != "unfinished")
+    }
+
+    fn breach(&self) -> Option<&'static str> {
+        match self {
+            Self::Zmtp(error) => error.breach(),
+            _ => None,
+        }
+    }
+}
+
 /// Follows a worker's events for as long as the task lives.
 pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
     let mut wait = FIRST_RETRY;
     // Outlives a connection: the next one shows by a replay whether it is still the same process.
     let mut sequence = Sequence::new();
+    let mut finder = Finder::default();
     loop {
         while !worker.is_well() {
             tokio::time::sleep(FIRST_RETRY).await;
         }
-        let Some(source) = source::find(&app, &worker).await else {
+        let Some(source) = finder.find(&app, &worker).await else {
             tokio::time::sleep(RETRY).await;
             continue;
         };
@@ -83,15 +97,18 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
             worker: &worker,
             sequence: &mut sequence,
             replay: Replay::new(source.replay.clone()),
+            limit: app.live().limits.max_kv_message_bytes.get(),
             rank: None,
         };
+        let began = Instant::now();
         let Err(error) = stream.run(&source).await;
         let can_resume = stream.replay.answers() && !matches!(error, StreamError::Ranks(..));
         warn!(worker = worker.name(), endpoint = source.endpoint, %error, "its cache events are lost: back to the mirror");
-        if app.knowledge.stored(worker.id).is_some() || matches!(error, StreamError::Away) {
+        if began.elapsed() >= RETRY || matches!(error, StreamError::Away) {
             wait = FIRST_RETRY;
         }
         app.knowledge.evidence_paused(worker.id);
+        app.evidence_lost(&worker, &error);
         sequence.reconnected();
         if !can_resume {
             // Nobody can say what was missed.
@@ -99,6 +116,9 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
             // Freed here, where no lock is held.
             drop(app.knowledge.evidence(worker.id, WorkerEvidence::forget));
             sequence = Sequence::new();
+        }
+        if let Some(breach) = error.breach() {
+            app.metrics.kv_stream(worker.name(), breach);
         }
         app.metrics.kv_stream(worker.name(), "lost");
         tokio::time::sleep(wait).await;
@@ -111,17 +131,19 @@ struct Stream<'a> {
     worker: &'a Worker,
     sequence: &'a mut Sequence,
     replay: Replay,
+    /// Most bytes of a message.
+    limit: usize,
     /// The rank whose events came, where the worker was not said to be one.
     rank: Option<u32>,
 }
 
 impl Stream<'_> {
     async fn run(&mut self, source: &Source) -> Result<std::convert::Infallible, StreamError> {
-        let mut subscription = SubSocket::new();
-        timeout(PATIENCE, subscription.connect(&source.endpoint)).await??;
-        subscription.subscribe(&source.topic).await?;
+        let mut subscription = Connection::connect(&source.endpoint, Role::Sub, self.limit).await?;
+        subscription.subscribe(source.topic.as_bytes()).await?;
         self.catch_up().await?;
         self.app.knowledge.evidence_live(self.worker.id);
+        self.app.evidence_live(self.worker);
         info!(
             worker = self.worker.name(),
             endpoint = source.endpoint,
@@ -131,7 +153,7 @@ impl Stream<'_> {
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                message = subscription.recv() => self.live(message?).await?,
+                message = subscription.recv() => self.live(&message?).await?,
                 _ = heartbeat.tick() => {
                     if !self.worker.is_well() {
                         return Err(StreamError::Away);
@@ -143,31 +165,31 @@ impl Stream<'_> {
     }
 
     /// A message came by subscription.
-    async fn live(&mut self, message: ZmqMessage) -> Result<(), StreamError> {
+    async fn live(&mut self, message: &[Bytes]) -> Result<(), StreamError> {
         let (number, payload) = parts(message)?;
         let name = self.worker.name();
         let behind = number.saturating_sub(self.sequence.next());
         self.app.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
-            Verdict::Apply => self.apply(number, &payload, Made::Since)?,
+            Verdict::Apply => self.apply(number, &payload, Made::Since).await?,
             Verdict::Duplicate => self.app.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
                 debug!(worker = name, from, number, "cache events missing");
                 self.app.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
-                    self.apply(number, &payload, Made::Since)?;
+                    self.apply(number, &payload, Made::Since).await?;
                 } else if self.sequence.next() <= number {
                     // Not to be had any more: from here on, and nothing from before.
                     self.lost(number);
-                    self.apply(number, &payload, Made::Since)?;
+                    self.apply(number, &payload, Made::Since).await?;
                 }
             }
             Verdict::Restarted => {
                 self.restarted();
                 self.catch_up().await?;
                 if number == self.sequence.next() {
-                    self.apply(number, &payload, Made::Since)?;
+                    self.apply(number, &payload, Made::Since).await?;
                 }
             }
         }
@@ -176,14 +198,14 @@ impl Stream<'_> {
     }
 
     /// Applies the next batch.
-    fn apply(&mut self, number: u64, payload: &[u8], made: Made) -> Result<(), StreamError> {
+    async fn apply(&mut self, number: u64, payload: &[u8], made: Made) -> Result<(), StreamError> {
         let mut events = Vec::new();
         let read = wire::decode(payload, |event| events.push(event));
         self.sequence.applied(xxh3_64(payload));
         match read {
             Ok(batch) => {
                 if self.is_own(batch)? {
-                    self.take(&events, made);
+                    self.take(&events, made).await;
                     // A process begins with an empty cache.
                     if number == 0 || events.contains(&Event::Cleared) {
                         self.emptied(batch, made);
@@ -217,13 +239,17 @@ impl Stream<'_> {
         }
     }
 
-    fn take(&self, events: &[Event], made: Made) {
+    async fn take(&self, events: &[Event], made: Made) {
         let (knowledge, worker) = (&self.app.knowledge, self.worker.id);
         self.app.metrics.kv_events(self.worker.name(), events);
         if made == Made::Since && events.contains(&Event::Cleared) {
             knowledge.cleared(worker);
         }
-        for some in cut::batches(events) {
+        for (at, some) in cut::batches(events).enumerate() {
+            // A long batch shares its thread with requests.
+            if at > 0 {
+                tokio::task::yield_now().await;
+            }
             knowledge.evidence(worker, |evidence| {
                 for (event, part) in some {
                     evidence.apply_part(event, part);
@@ -277,9 +303,8 @@ impl Stream<'_> {
 }
 
 /// The number and the payload: the last two frames.
-fn parts(message: ZmqMessage) -> Result<(u64, Bytes), StreamError> {
-    let frames = message.into_vec();
-    let [.., number, payload] = frames.as_slice() else {
+fn parts(frames: &[Bytes]) -> Result<(u64, Bytes), StreamError> {
+    let [.., number, payload] = frames else {
         return Err(StreamError::Frames(frames.len()));
     };
     let number = <[u8; 8]>::try_from(&number[..]).map_err(|_| StreamError::Frames(frames.len()))?;

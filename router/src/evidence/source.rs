@@ -1,6 +1,10 @@
 //! Where a worker publishes its cache's events.
+//!
+//! A worker that is asked names ports of its own host. The host that it names is only compared with that of its url, so
+//! that no worker can make the router connect to another host; a publisher elsewhere is configured (`kv_events`).
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use config::KvEvents;
 use http::Method;
@@ -25,29 +29,73 @@ pub struct Source {
     pub rank: Option<u32>,
 }
 
-/// Finds a worker's publisher: its rank's, where it is one rank of several. `None` if it has none, or if it has several and
-/// was not said to: their blocks cannot be told apart.
-pub async fn find(app: &App, worker: &Worker) -> Option<Source> {
-    match &worker.spec.kv_events {
-        KvEvents::Off => None,
-        KvEvents::At { endpoint, replay } => Some(Source {
-            endpoint: endpoint.clone(),
-            replay: replay.clone(),
-            topic: String::new(),
-            rank: worker.spec.rank,
-        }),
-        KvEvents::Auto => ask(app, worker).await,
+/// Longest topic that is subscribed to, in bytes.
+const MAX_TOPIC_BYTES: usize = 256;
+
+/// Finds a worker's publisher, and remembers what was refused, which is logged once.
+#[derive(Debug, Default)]
+pub struct Finder {
+    /// The endpoint that was refused last.
+    refused: Option<String>,
+}
+
+impl Finder {
+    /// A worker's publisher: its rank's, where it is one rank of several. `None` if it has none, if it has several and the
+    /// worker's rank is not known, or if it is on another host.
+    pub async fn find(&mut self, app: &App, worker: &Worker) -> Option<Source> {
+        match &worker.spec.kv_events {
+            KvEvents::Off => None,
+            KvEvents::At { endpoint, replay } => Some(Source {
+                endpoint: endpoint.clone(),
+                replay: replay.clone(),
+                topic: String::new(),
+                rank: worker.spec.rank,
+            }),
+            KvEvents::Auto => self.reachable(app, worker, ask(app, worker).await?),
+        }
+    }
+
+    /// The source as it is reached from here; `None` if it is on another host.
+    fn reachable(&mut self, app: &App, worker: &Worker, source: Source) -> Option<Source> {
+        let host = worker.spec.url.host().unwrap_or_default();
+        let mut reach = |named: &str| {
+            let reached = on_own_host(named, host);
+            if reached.is_none() {
+                self.refuse(app, worker, named);
+            }
+            reached
+        };
+        let endpoint = reach(&source.endpoint)?;
+        let replay = source.replay.as_deref().and_then(reach);
+        Some(Source {
+            endpoint,
+            replay,
+            ..source
+        })
+    }
+
+    fn refuse(&mut self, app: &App, worker: &Worker, named: &str) {
+        app.metrics.kv_stream(worker.name(), "refused");
+        if self.refused.as_deref() != Some(named) {
+            warn!(
+                worker = worker.name(),
+                endpoint = named,
+                "its publisher of cache events is not on its own host and is not connected to: set `kv_events` \
+                 and `kv_events_replay` of the worker if that is where it is"
+            );
+            self.refused = Some(named.to_owned());
+        }
     }
 }
 
+/// What a worker names as its publisher.
 async fn ask(app: &App, worker: &Worker) -> Option<Source> {
-    let host = worker.spec.url.host().unwrap_or_default();
     for (path, read) in [
-        ("/kv_event_sources", vllm as fn(&[u8], &str) -> Vec<Source>),
+        ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<Source>),
         ("/server_info", sglang),
     ] {
         let sources = match control::call(app, worker, Method::GET, path, None).await {
-            Ok(answer) => read(&answer, host),
+            Ok(answer) => read(&answer),
             Err(error) => {
                 debug!(worker = worker.name(), path, %error, "it names no cache events");
                 continue;
@@ -95,58 +143,90 @@ struct VllmSource {
 }
 
 /// By data-parallel rank: `{"0": {"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "topic", …}}`
-fn vllm(answer: &[u8], host: &str) -> Vec<Source> {
+fn vllm(answer: &[u8]) -> Vec<Source> {
     let Ok(sources) = serde_json::from_slice::<BTreeMap<String, VllmSource>>(answer) else {
         return Vec::new();
     };
-    let reach = |(rank, source): (String, VllmSource)| {
-        Some(Source {
-            endpoint: reachable(&source.endpoint, host)?,
+    let usable = |source: &VllmSource| {
+        source.enable_kv_cache_events
+            && source.publisher == "zmq"
+            && host_and_port(&source.endpoint).is_some()
+            && source.topic.len() <= MAX_TOPIC_BYTES
+    };
+    sources
+        .into_iter()
+        .filter(|(_, source)| usable(source))
+        .map(|(rank, source)| Source {
+            endpoint: source.endpoint,
             replay: source
                 .replay_endpoint
-                .and_then(|endpoint| reachable(&endpoint, host)),
+                .filter(|endpoint| host_and_port(endpoint).is_some()),
             topic: source.topic,
             rank: rank.parse().ok(),
         })
-    };
-    let speaks =
-        |(_, source): &(String, VllmSource)| source.enable_kv_cache_events && source.publisher == "zmq";
-    sources.into_iter().filter(speaks).filter_map(reach).collect()
+        .collect()
 }
 
 /// `{"kv_events": {"publisher": "zmq", "endpoint_host", "endpoint_port_base", "topic", "dp_size"}}`
-fn sglang(answer: &[u8], host: &str) -> Vec<Source> {
+fn sglang(answer: &[u8]) -> Vec<Source> {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
     let events = &answer["kv_events"];
-    let (Some("zmq"), Some(base)) = (
-        events["publisher"].as_str(),
-        events["endpoint_port_base"].as_u64(),
-    ) else {
+    let base = events["endpoint_port_base"]
+        .as_u64()
+        .and_then(|port| u16::try_from(port).ok());
+    let topic = events["topic"].as_str().unwrap_or_default();
+    let (Some("zmq"), Some(base)) = (events["publisher"].as_str(), base) else {
         return Vec::new();
     };
-    let ranks = events["dp_size"].as_u64().unwrap_or(1).clamp(1, 64);
-    let named = events["endpoint_host"].as_str().unwrap_or("*");
+    if topic.len() > MAX_TOPIC_BYTES {
+        return Vec::new();
+    }
+    let ranks = events["dp_size"].as_u64().unwrap_or(1).clamp(1, 64) as u16;
+    let host = events["endpoint_host"].as_str().unwrap_or("*");
     (0..ranks)
         .filter_map(|rank| {
+            let port = base.checked_add(rank).filter(|&port| port > 0)?;
             Some(Source {
-                endpoint: reachable(&format!("tcp://{named}:{}", base + rank), host)?,
+                endpoint: format!("tcp://{host}:{port}"),
                 replay: None,
-                topic: events["topic"].as_str().unwrap_or_default().to_owned(),
-                rank: u32::try_from(rank).ok(),
+                topic: topic.to_owned(),
+                rank: Some(rank.into()),
             })
         })
         .collect()
 }
 
-/// The endpoint as it can be reached from here: what an engine binds on every interface is on its own host.
-fn reachable(endpoint: &str, host: &str) -> Option<String> {
-    let (named, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
-    port.parse::<u16>().ok().filter(|&port| port > 0)?;
-    let host = match named {
-        "*" | "0.0.0.0" | "[::]" | "::" | "" => host,
-        named => named,
+/// The parts of `tcp://host:port`.
+fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
+    let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    port.parse()
+        .ok()
+        .filter(|&port| port > 0)
+        .map(|port| (host, port))
+}
+
+/// An endpoint as it is reached from here, which is always on the worker's own host; `None` if it names another one. An
+/// engine that binds every interface names none.
+fn on_own_host(endpoint: &str, own: &str) -> Option<String> {
+    let (named, port) = host_and_port(endpoint)?;
+    let is_own = match (address(named), address(own)) {
+        (Some(named), Some(own)) => named == own || named.is_unspecified(),
+        (Some(named), None) => named.is_unspecified() || own == "localhost" && is_localhost(named),
+        (None, Some(own)) => matches!(named, "*" | "") || named == "localhost" && is_localhost(own),
+        (None, None) => matches!(named, "*" | "") || named.eq_ignore_ascii_case(own),
     };
-    Some(format!("tcp://{host}:{port}"))
+    is_own.then(|| format!("tcp://{own}:{port}"))
+}
+
+fn address(host: &str) -> Option<IpAddr> {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address: IpAddr = bare.unwrap_or(host).parse().ok()?;
+    Some(address.to_canonical())
+}
+
+/// Whether `localhost` stands for this address. Other loopback addresses are other hosts.
+fn is_localhost(address: IpAddr) -> bool {
+    address == Ipv4Addr::LOCALHOST || address == Ipv6Addr::LOCALHOST
 }
 
 #[cfg(test)]
@@ -161,25 +241,86 @@ mod tests {
             "1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///x","replay_endpoint":null},
             "2":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}"#;
         let source = Source {
-            endpoint: "tcp://worker:5557".to_owned(),
-            replay: Some("tcp://worker:5558".to_owned()),
+            endpoint: "tcp://*:5557".to_owned(),
+            replay: Some("tcp://0.0.0.0:5558".to_owned()),
             topic: "kv".to_owned(),
             rank: Some(0),
         };
-        assert_eq!(vllm(answer, "worker"), [source]);
-        assert_eq!(vllm(b"{}", "worker"), []);
-        assert_eq!(vllm(b"[]", "worker"), []);
+        assert_eq!(vllm(answer), [source]);
+        assert_eq!(vllm(b"{}"), []);
+        assert_eq!(vllm(b"[]"), []);
     }
 
     #[test]
     fn sglang_names_a_port_for_each_rank() {
-        let answer = br#"{"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":7000,"topic":"","dp_size":2}}"#;
-        let found: Vec<String> = sglang(answer, "[::1]")
-            .into_iter()
-            .map(|source| source.endpoint)
-            .collect();
-        assert_eq!(found, ["tcp://[::1]:7000", "tcp://[::1]:7001"]);
-        assert_eq!(sglang(b"{}", "h"), []);
+        let named = |base: &str| {
+            let answer = format!(
+                r#"{{"kv_events":{{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":{base},"topic":"","dp_size":2}}}}"#
+            );
+            let endpoints = sglang(answer.as_bytes())
+                .into_iter()
+                .map(|source| source.endpoint);
+            endpoints.collect::<Vec<_>>()
+        };
+        assert_eq!(named("7000"), ["tcp://*:7000", "tcp://*:7001"]);
+        assert_eq!(named("65535"), ["tcp://*:65535"], "the next port does not exist");
+        assert!(named("65536").is_empty());
+        assert!(named("18446744073709551615").is_empty());
+        assert_eq!(sglang(b"{}"), []);
+    }
+
+    #[test]
+    fn a_topic_that_no_engine_would_have_is_not_subscribed_to() {
+        let topic = "t".repeat(MAX_TOPIC_BYTES + 1);
+        let vllm_says = format!(
+            r#"{{"0":{{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:1","topic":"{topic}"}}}}"#
+        );
+        let sglang_says =
+            format!(r#"{{"kv_events":{{"publisher":"zmq","endpoint_port_base":1,"topic":"{topic}"}}}}"#);
+        assert_eq!(
+            (vllm(vllm_says.as_bytes()), sglang(sglang_says.as_bytes())),
+            (vec![], vec![])
+        );
+    }
+
+    #[test]
+    fn only_the_host_of_a_workers_url_is_connected_to() {
+        let own = [
+            ("tcp://*:5557", "worker", "tcp://worker:5557"),
+            ("tcp://:5557", "worker", "tcp://worker:5557"),
+            ("tcp://0.0.0.0:5557", "10.0.0.5", "tcp://10.0.0.5:5557"),
+            ("tcp://[::]:5557", "[fd00::5]", "tcp://[fd00::5]:5557"),
+            ("tcp://:::5557", "worker", "tcp://worker:5557"),
+            ("tcp://Worker:5557", "worker", "tcp://worker:5557"),
+            ("tcp://10.0.0.5:1", "10.0.0.5", "tcp://10.0.0.5:1"),
+            ("tcp://[fd00:0::5]:65535", "[fd00::5]", "tcp://[fd00::5]:65535"),
+            ("tcp://127.0.0.1:5557", "localhost", "tcp://localhost:5557"),
+            ("tcp://localhost:5557", "127.0.0.1", "tcp://127.0.0.1:5557"),
+            ("tcp://[::ffff:10.0.0.5]:5557", "10.0.0.5", "tcp://10.0.0.5:5557"),
+        ];
+        for (named, host, reached) in own {
+            assert_eq!(
+                on_own_host(named, host).as_deref(),
+                Some(reached),
+                "{named} of {host}"
+            );
+        }
+        let others = [
+            ("tcp://127.0.0.9:7999", "127.0.0.1"),
+            ("tcp://127.0.0.9:7999", "localhost"),
+            ("tcp://localhost:5557", "127.0.0.9"),
+            ("tcp://169.254.169.254:80", "10.0.0.5"),
+            ("tcp://10.0.0.6:5557", "10.0.0.5"),
+            ("tcp://10.0.0.5:5557", "worker"),
+            ("tcp://worker.evil:5557", "worker"),
+            ("tcp://worker@evil:5557", "worker"),
+            ("tcp://worker:0", "worker"),
+            ("tcp://worker:65536", "worker"),
+            ("ipc:///tmp/x", "worker"),
+        ];
+        for (named, host) in others {
+            assert_eq!(on_own_host(named, host), None, "{named} of {host}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! skipped, so that the next version is read as well. Hashes are unsigned, signed (the same 64 bits) or byte strings (of
 //! which the last eight bytes are what the integer form would be).
 //!
-//! The bytes come from outside. Nothing is allocated on a length's word alone, nothing recurses, and hashes and events
-//! have a bound. Rejected: deriving the decoder (`rmp-serde`): it allocates the token ids, by far the largest part, which
+//! The bytes come from outside. Nothing is allocated on a length's word alone, nothing recurses, and the hashes and events
+//! of a batch have a bound. Rejected: deriving the decoder (`rmp-serde`): it allocates the token ids, by far the largest part, which
 //! nobody here reads, and an untagged union of both forms buffers everything twice.
 
 mod msgpack;
@@ -19,6 +19,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAX_EVENTS: u32 = 1 << 17;
 /// Most hashes of one event.
 const MAX_HASHES: u32 = 1 << 20;
+/// Most hashes of one batch: as many blocks as are remembered of a worker. A hash takes a byte on the wire and eight here.
+const MAX_BATCH_HASHES: usize = 1 << 21;
 
 /// Why a batch cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +81,7 @@ pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, Wire
             count: events,
         });
     }
+    let mut hashes = 0;
     for _ in 0..events {
         let event = match reader.peek()? {
             Type::Map => map_event(&mut reader)?,
@@ -89,6 +92,13 @@ pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, Wire
             }
         };
         if let Some(event) = event {
+            hashes += event.hashes().len();
+            if hashes > MAX_BATCH_HASHES {
+                return Err(WireError::TooMany {
+                    field: "block_hashes",
+                    count: hashes as u32,
+                });
+            }
             take(event);
         }
     }

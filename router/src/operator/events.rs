@@ -41,6 +41,8 @@ pub enum Kind {
     Reload,
     /// NATS, by which replicas hear of each other, came or went.
     Replicas,
+    /// A worker's cache events are followed, or are not any more and why.
+    Evidence,
 }
 
 impl Kind {
@@ -53,6 +55,7 @@ impl Kind {
             Self::Breaker => "breaker",
             Self::Reload => "reload",
             Self::Replicas => "replicas",
+            Self::Evidence => "evidence",
         }
     }
 }

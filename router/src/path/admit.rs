@@ -18,6 +18,8 @@ use crate::unread::Unread;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
+/// Most memory that is set aside for a body because its client declares that long a one. A longer body's grows as it comes.
+const RESERVED_BYTES: usize = 256 * 1024;
 
 /// Finds the route of a request.
 ///
@@ -103,7 +105,7 @@ pub async fn read_body(
             continue;
         }
         if rest.is_empty() {
-            rest.reserve(declared.unwrap_or(0).min(max as u64) as usize);
+            rest.reserve(declared.unwrap_or(0).min(max.min(RESERVED_BYTES) as u64) as usize);
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
         rest.extend_from_slice(&data);

@@ -157,8 +157,9 @@ impl Reader<'_> {
 
     fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let length = usize::try_from(self.word()?).ok()?;
-        // An item takes eight bytes at the least.
-        let mut items = Vec::with_capacity(length.min(self.0.len() / 8));
+        // Never more memory than there are bytes to read.
+        let most = self.0.len() / size_of::<T>().max(8);
+        let mut items = Vec::with_capacity(length.min(most));
         for _ in 0..length {
             items.push(each(self)?);
         }

@@ -18,6 +18,7 @@ pub mod client;
 pub mod fleet;
 pub mod log;
 pub mod metrics;
+pub mod publisher;
 pub mod raw;
 pub mod replies;
 pub mod silent;

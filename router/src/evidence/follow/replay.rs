@@ -6,13 +6,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use policy::evidence::Verdict;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 use xxhash_rust::xxh3::xxh3_64;
-use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
+use super::super::zmtp::{Connection, Role};
 use super::{Made, Stream, StreamError, parts};
 
 /// For one message of a replay.
@@ -25,7 +24,7 @@ const END: u64 = u64::MAX;
 /// Where to ask, and the socket for it.
 pub(super) struct Replay {
     endpoint: Option<String>,
-    dealer: Option<DealerSocket>,
+    dealer: Option<Connection>,
     silent_until: Option<Instant>,
 }
 
@@ -44,7 +43,7 @@ impl Replay {
     }
 
     /// The socket to ask on; `None` if there is nobody to ask for now.
-    async fn dealer(&mut self) -> Result<Option<DealerSocket>, StreamError> {
+    async fn dealer(&mut self, limit: usize) -> Result<Option<Connection>, StreamError> {
         if self.silent_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
         }
@@ -54,9 +53,8 @@ impl Replay {
         if let Some(dealer) = self.dealer.take() {
             return Ok(Some(dealer));
         }
-        let mut dealer = DealerSocket::new();
-        timeout(PATIENCE, dealer.connect(endpoint)).await??;
-        Ok(Some(dealer))
+        let connecting = Connection::connect(endpoint, Role::Dealer, limit);
+        Ok(Some(timeout(PATIENCE, connecting).await??))
     }
 }
 
@@ -65,7 +63,7 @@ impl Stream<'_> {
     pub(super) async fn catch_up(&mut self) -> Result<(), StreamError> {
         match self.ask().await {
             Ok(()) => Ok(()),
-            Err(error @ StreamError::Ranks(..)) => Err(error),
+            Err(error) if error.is_final() => Err(error),
             Err(error) => {
                 let name = self.worker.name();
                 warn!(worker = name, %error, "it does not answer for lost cache events: where some are lost, all are forgotten");
@@ -84,7 +82,7 @@ impl Stream<'_> {
         // Twice at the most: a second time from the beginning, when the first one shows another process.
         for _ in 0..2 {
             // A socket that failed within an answer would give the rest of it to the next question, so it is not kept.
-            let Some(mut dealer) = self.replay.dealer().await? else {
+            let Some(mut dealer) = self.replay.dealer(self.limit).await? else {
                 return Ok(());
             };
             let done = self.replay_from(&mut dealer).await?;
@@ -98,7 +96,7 @@ impl Stream<'_> {
     }
 
     /// Returns whether nothing is left to be asked.
-    async fn replay_from(&mut self, dealer: &mut DealerSocket) -> Result<bool, StreamError> {
+    async fn replay_from(&mut self, dealer: &mut Connection) -> Result<bool, StreamError> {
         let from = self.sequence.resume_from();
         // A question that begins with the batch applied last repairs a gap. Any other reads a history of any age.
         let made = if from < self.sequence.next() {
@@ -106,12 +104,10 @@ impl Stream<'_> {
         } else {
             Made::Before
         };
-        let mut question = ZmqMessage::from(Bytes::new());
-        question.push_back(Bytes::copy_from_slice(&from.to_be_bytes()));
-        dealer.send(question).await?;
+        dealer.send(&[&[], &from.to_be_bytes()]).await?;
         let (mut first, mut again) = (true, false);
         loop {
-            let (number, payload) = parts(timeout(PATIENCE, dealer.recv()).await??)?;
+            let (number, payload) = parts(&timeout(PATIENCE, dealer.recv()).await??)?;
             let found = (number != END).then_some(number);
             if std::mem::take(&mut first) && !self.sequence.continues_with(found) {
                 match found {
@@ -136,7 +132,7 @@ impl Stream<'_> {
             match self.sequence.replayed(number, xxh3_64(&payload)) {
                 Verdict::Apply => {
                     self.app.metrics.kv_stream(self.worker.name(), "replayed");
-                    self.apply(number, &payload, made)?;
+                    self.apply(number, &payload, made).await?;
                 }
                 Verdict::Restarted if number < self.sequence.next() => {
                     again = true;

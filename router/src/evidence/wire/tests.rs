@@ -183,6 +183,29 @@ fn a_batch_says_when_it_was_made_and_of_which_rank() {
 }
 
 #[test]
+fn a_batch_of_more_hashes_than_are_remembered_of_a_worker_is_refused() {
+    let removed = |count: u32| {
+        let mut event = b"\x92\xacBlockRemoved\xdd".to_vec();
+        event.extend(count.to_be_bytes());
+        event.resize(event.len() + count as usize, 7);
+        event
+    };
+    let batch = |counts: &[u32]| {
+        let events: Vec<u8> = counts.iter().flat_map(|&count| removed(count)).collect();
+        let mut hashes = 0;
+        let payload = [&[0x92, 0xc0, 0x90 | counts.len() as u8], &events[..]].concat();
+        decode(&payload, |event| hashes += event.hashes().len()).map(|_| hashes)
+    };
+    assert_eq!(batch(&[MAX_HASHES, MAX_HASHES]), Ok(MAX_BATCH_HASHES));
+    let count = MAX_BATCH_HASHES as u32 + 1;
+    let field = "block_hashes";
+    assert_eq!(
+        batch(&[MAX_HASHES, MAX_HASHES, 1]),
+        Err(WireError::TooMany { field, count })
+    );
+}
+
+#[test]
 fn what_cannot_be_read_is_named() {
     let told = |value: Value| events(&pack(&value)).unwrap_err().to_string();
     assert_eq!(told(json!([1.0])), "an event without events");

@@ -70,6 +70,10 @@ pub(super) const TABLE: &[Spec] = &[
                     "forget",
                     "unreadable",
                     "unanswered",
+                    "oversized",
+                    "unfinished",
+                    "malformed",
+                    "refused",
                     "lost",
                     "ranks",
                 ],
@@ -77,8 +81,9 @@ pub(super) const TABLE: &[Spec] = &[
         ],
         help: "What happened to workers' streams of cache events: batches missing (gap) and brought again (replayed), batches \
                that came twice (duplicate), a new process (restart), all forgotten (forget), a batch that cannot be read \
-               (unreadable), nobody who answers for lost ones (unanswered), a connection lost (lost), ranks that were not \
-               written down (ranks).",
+               (unreadable), nobody who answers for lost ones (unanswered), a publisher that exceeds a bound on size \
+               (oversized) or time (unfinished) or breaks the protocol (malformed), one on another host than its worker \
+               (refused), a connection lost (lost), ranks that were not written down (ranks).",
         gen_ai: None,
     },
     Spec {

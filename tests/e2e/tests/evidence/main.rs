@@ -10,6 +10,7 @@
 mod agents;
 mod agreement;
 mod completions;
+mod hostile;
 mod lease;
 mod loss;
 mod policies;

@@ -1,0 +1,148 @@
+//! A publisher of cache events that breaks ZMTP on purpose.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What each connection is sent.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// First, at once.
+    pub opening: Vec<u8>,
+    /// Then again and again until the connection ends; empty: nothing.
+    pub then: Vec<u8>,
+    /// Before each of these.
+    pub pause: Duration,
+    /// Whether the connection is closed after the opening.
+    pub hangs_up: bool,
+}
+
+/// A publisher that follows a script.
+#[derive(Debug)]
+pub struct Hostile {
+    /// Where it listens, as `tcp://host:port`.
+    pub endpoint: String,
+    seen: Arc<Seen>,
+    accepting: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    connections: AtomicU64,
+    ended: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Hostile {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub async fn start(script: Script) -> Self {
+        Self::on("127.0.0.1", script).await
+    }
+
+    /// Starts one on this address.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub async fn on(host: &str, script: Script) -> Self {
+        let listener = TcpListener::bind((host, 0)).await.unwrap();
+        let endpoint = format!("tcp://{}", listener.local_addr().unwrap());
+        let seen = Arc::new(Seen::default());
+        let sees = Arc::clone(&seen);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                sees.connections.fetch_add(1, Ordering::Relaxed);
+                let (script, sees) = (script.clone(), Arc::clone(&sees));
+                tokio::spawn(async move {
+                    let sent = play(stream, &script).await;
+                    sees.longest.fetch_max(sent, Ordering::Relaxed);
+                    sees.ended.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        });
+        Self {
+            endpoint,
+            seen,
+            accepting,
+        }
+    }
+
+    /// Connections that it has taken.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.seen.connections.load(Ordering::Relaxed)
+    }
+
+    /// Connections that have ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.seen.ended.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes that a connection took before it ended.
+    #[must_use]
+    pub fn longest(&self) -> u64 {
+        self.seen.longest.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns the bytes that the peer's side took.
+async fn play(mut stream: TcpStream, script: &Script) -> u64 {
+    if stream.write_all(&script.opening).await.is_err() {
+        return 0;
+    }
+    let mut sent = script.opening.len() as u64;
+    let mut ignored = [0; 1024];
+    while !script.hangs_up {
+        tokio::select! {
+            read = stream.read(&mut ignored) => if matches!(read, Ok(0) | Err(_)) { break },
+            () = tokio::time::sleep(script.pause), if !script.then.is_empty() => {
+                if stream.write_all(&script.then).await.is_err() {
+                    break;
+                }
+                sent += script.then.len() as u64;
+            }
+        }
+    }
+    sent
+}
+
+/// A greeting of ZMTP 3.0 and the READY command of such a socket.
+#[must_use]
+pub fn handshake(socket_type: &str) -> Vec<u8> {
+    let mut bytes = greeting();
+    let mut ready = b"\x05READY\x0bSocket-Type\0\0\0".to_vec();
+    ready.push(socket_type.len() as u8);
+    ready.extend(socket_type.as_bytes());
+    bytes.extend([4, ready.len() as u8]);
+    bytes.extend(ready);
+    bytes
+}
+
+/// A greeting of ZMTP 3.0.
+#[must_use]
+pub fn greeting() -> Vec<u8> {
+    let mut bytes = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL".to_vec();
+    bytes.resize(64, 0);
+    bytes
+}
+
+/// The head of a long frame with these flags beside LONG.
+#[must_use]
+pub fn long_frame(flags: u8, length: u64) -> Vec<u8> {
+    let mut head = vec![flags | 2];
+    head.extend(length.to_be_bytes());
+    head
+}
