@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri};
+use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
@@ -103,6 +104,14 @@ struct Idle {
     since: Instant,
 }
 
+/// An answer of hyper's client, if its head can be read in one way only; its length is then the body's.
+///
+/// # Errors
+/// If it can be read in several ways.
+pub fn vetted(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
+    head::vetted(response).map_err(|error| Error::Lost(invalid(error)))
+}
+
 /// An answer that is waited for. Dropping it closes the connection.
 pub struct Reply(Pin<Box<dyn Future<Output = Result<Response<Answer>, Error>> + Send>>);
 
@@ -124,7 +133,9 @@ impl Reply {
     /// An answer that comes through hyper's client.
     #[must_use]
     pub fn hyper(reply: legacy::ResponseFuture) -> Self {
-        Self(Box::pin(async move { Ok(reply.await?.map(Answer::from)) }))
+        Self(Box::pin(
+            async move { Ok(vetted(reply.await?)?.map(Answer::from)) },
+        ))
     }
 }
 

@@ -194,7 +194,6 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         parts.headers.contains_key(CONTENT_ENCODING),
     );
     mark(&mut parts.headers, flight.worker(), Some(sequence));
-    parts.headers.remove(headers::EXPLAIN);
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);
     }
@@ -204,9 +203,11 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 
-/// Says on an answer where it came from.
+/// Makes a worker's answer ready for the client: what concerns the worker's connection goes, and so does what only the
+/// router says. Then says where the answer came from.
 pub(crate) fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
+    headers::strip_routers_own(answer);
     if let Ok(name) = HeaderValue::from_str(worker.name()) {
         answer.insert(headers::WORKER, name);
     }

@@ -1,8 +1,8 @@
 //! Which headers travel, and which end here (RFC 9110, section 7.6.1).
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
 use crate::admission::keys::X_API_KEY;
@@ -35,6 +35,10 @@ pub const EXPLAIN: HeaderName = HeaderName::from_static("x-tailroute-explain");
 /// The policy or the weights that a client asks for. Ends at the router.
 pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
 
+/// What the names of the router's own headers begin with: which worker answered and why, and what a key may still use.
+/// On a worker's answer they would speak for the router, and on a client's request they would speak for it to a worker.
+const ROUTERS_OWN: [&str; 2] = ["x-tailroute-", "x-ratelimit-"];
+
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -56,6 +60,28 @@ const NEVER_NAMED: [HeaderName; 6] = [
     http::header::FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
 ];
+
+/// Whether only the router says this to clients and workers.
+#[must_use]
+pub fn is_routers_own(name: &str) -> bool {
+    ROUTERS_OWN.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Removes the router's own headers from a message of somebody else.
+pub fn strip_routers_own(headers: &mut HeaderMap) {
+    // Hardly any message has one.
+    while let Some(own) = headers.keys().find(|name| is_routers_own(name.as_str())).cloned() {
+        headers.remove(own);
+    }
+}
+
+/// Removes from a worker's trailers what a head must not say there (RFC 9110, section 6.5.1), or only the router says.
+pub fn strip_trailers(trailers: &mut HeaderMap) {
+    strip_hop_by_hop(trailers);
+    trailers.remove(CONTENT_LENGTH);
+    trailers.remove(TRAILER);
+    strip_routers_own(trailers);
+}
 
 /// Removes what concerns one connection only: the fixed list and what `Connection` names. `Trailer` is not of it: it
 /// announces what comes after the body, and travels with it.
@@ -86,8 +112,6 @@ pub fn strip_for_worker(headers: &mut HeaderMap) {
     headers.remove(EXPECT);
     headers.remove(TRAILER);
     headers.remove(HOST);
-    // Only the router says what may be evicted.
-    headers.remove(EVICT_FIRST);
 }
 
 fn names_trailers(value: &HeaderValue) -> bool {
@@ -99,11 +123,22 @@ fn names_trailers(value: &HeaderValue) -> bool {
 
 /// A key that the router has checked ends here: what opens the router is nobody else's to see. Where the router has no
 /// keys, the client's are for the worker.
-pub fn credentials(headers: &mut HeaderMap, are_ours: bool) {
+fn credentials(headers: &mut HeaderMap, are_ours: bool) {
     if are_ours {
         headers.remove(AUTHORIZATION);
         headers.remove(X_API_KEY);
     }
+}
+
+/// A request's headers as this worker gets them.
+#[must_use]
+pub fn addressed(headers: &HeaderMap, keys_are_ours: bool, worker: &config::Worker) -> HeaderMap {
+    let mut headers = headers.clone();
+    credentials(&mut headers, keys_are_ours);
+    strip_routers_own(&mut headers);
+    present(&mut headers, worker);
+    pin(&mut headers, worker.rank);
+    headers
 }
 
 /// Shows a worker the key that it asks for, in place of any other.
@@ -199,11 +234,37 @@ mod tests {
         }
     }
 
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
     #[test]
-    fn a_client_cannot_say_what_is_evicted() {
-        let mut headers = HeaderMap::new();
-        headers.insert(EVICT_FIRST, HeaderValue::from_static("1000000"));
-        strip_for_worker(&mut headers);
-        assert!(headers.is_empty());
+    fn the_routers_own_headers_are_nobody_elses() {
+        let mut headers = map(&[
+            ("x-tailroute-error", "a"),
+            ("x-tailroute-anything", "b"),
+            ("x-ratelimit-reset-tokens", "c"),
+            ("x-request-id", "kept"),
+        ]);
+        strip_routers_own(&mut headers);
+        assert_eq!(headers, map(&[("x-request-id", "kept")]));
+    }
+
+    #[test]
+    fn trailers_frame_nothing_and_do_not_speak_for_the_router() {
+        let mut trailers = map(&[
+            ("content-length", "5"),
+            ("transfer-encoding", "chunked"),
+            ("connection", "x-a"),
+            ("x-a", "1"),
+            ("trailer", "x-b"),
+            ("x-tailroute-worker", "w"),
+            ("x-checksum", "kept"),
+        ]);
+        strip_trailers(&mut trailers);
+        assert_eq!(trailers, map(&[("x-checksum", "kept")]));
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tracing::warn;
 
+use super::headers;
 use super::learn::{Flight, Outcome};
 use super::mend;
 use super::observe::Observer;
@@ -70,7 +71,8 @@ impl Tap {
     }
 
     /// A frame leaves.
-    fn hand_on(&mut self, frame: Frame<Bytes>) -> Poll<Given> {
+    fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<Given> {
+        frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
         if let Some(data) = frame.data_ref() {
             self.observer.passed(data);
         }

@@ -35,6 +35,7 @@ use crate::app::{App, Place};
 use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::telemetry::Trail;
+use crate::upstream;
 
 const WEBSOCKET: &str = "websocket";
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
@@ -110,7 +111,8 @@ pub async fn open(
     let asked = ask(app, &head, is_h2, &worker)?;
     let until = Instant::now() + app.live().limits.first_byte_timeout;
     let until = deadline.head().map_or(until, |head| head.min(until));
-    let mut response = match timeout_at(until, app.client.request(asked)).await {
+    let answered = async { upstream::vetted(app.client.request(asked).await?) };
+    let mut response = match timeout_at(until, answered).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             warn!(worker = worker.name(), %error, "no tunnel");
@@ -171,11 +173,8 @@ fn ask(
     is_h2: bool,
     worker: &crate::fleet::Worker,
 ) -> Result<Request<Body>, ApiError> {
-    let mut headers = head.headers.clone();
+    let mut headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     switched(&mut headers);
-    headers::credentials(&mut headers, app.admission.has_keys());
-    headers::present(&mut headers, &worker.spec);
-    headers::pin(&mut headers, worker.spec.rank);
     if is_h2 {
         // RFC 8441 has no key; the worker wants one, and what it makes of it stays here.
         headers.insert(KEY, key(app));

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri}
 use super::wire::{self, Kind, Metadata, ProcessingRequest};
 use crate::error::ApiError;
 use crate::path::among::Among;
+use crate::path::headers;
 
 /// Names the endpoints, in a header of the request and in metadata.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -87,6 +88,16 @@ pub(super) fn response(said: &wire::HttpHeaders) -> (StatusCode, HeaderMap) {
         }
     }
     (status, headers)
+}
+
+/// What the head of an answer says that only the router says.
+pub(super) fn routers_own(said: &wire::HttpHeaders) -> HeaderMap {
+    let all = said.headers.iter().flat_map(|headers| &headers.headers);
+    let names = all.filter_map(|header| HeaderName::from_bytes(header.key.as_bytes()).ok());
+    names
+        .filter(|name| headers::is_routers_own(name.as_str()))
+        .map(|name| (name, HeaderValue::from_static("")))
+        .collect()
 }
 
 /// The workers that a request may go to: those that the gateway lists, if it lists any. What it lists that is no address is
@@ -269,6 +280,14 @@ mod tests {
             ("x", "y"),
         ]));
         assert_eq!((status, read.len()), (StatusCode::OK, 1));
+        let own = routers_own(&headers(&[
+            ("x-tailroute-error", "evil"),
+            ("X-RateLimit-New", "evil"),
+            ("x-engine", "1"),
+        ]));
+        let mut own: Vec<_> = own.keys().map(HeaderName::as_str).collect();
+        own.sort_unstable();
+        assert_eq!(own, ["x-ratelimit-new", "x-tailroute-error"]);
         assert_eq!(response(&headers(&[])).0, StatusCode::BAD_GATEWAY);
     }
 }

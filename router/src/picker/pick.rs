@@ -18,6 +18,7 @@ use crate::fleet::Worker;
 use crate::path::among::Among;
 use crate::path::choose::Choice;
 use crate::path::forward::{self, Wanted, pass, turn_request};
+use crate::path::headers;
 use crate::path::learn::{Charged, Flight};
 use crate::path::multipart::{self, Model};
 use crate::path::routes::{Endpoint, Route};
@@ -172,7 +173,7 @@ fn other(
     let worker = in_flight.worker();
     Ok(Pick {
         endpoints: worker.endpoint.into_iter().collect(),
-        headers: pass::addressed(app, &head.headers, worker),
+        headers: headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec),
         body,
         served: Served::Other(Relayed::new(app, in_flight, place, (started, wanted.endpoint))),
     })

@@ -358,7 +358,7 @@ impl Talk<'_> {
                 if head.end_of_stream {
                     served.ended(false);
                 }
-                told::answered(&marks)
+                told::answered(&head::routers_own(&head), &marks)
             }
             Some(Said::ResponseBody(piece)) => {
                 served.body(&piece.body);

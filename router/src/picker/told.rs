@@ -114,10 +114,10 @@ pub(super) fn picked(
     }
 }
 
-/// The head of an answer goes on, with these headers as well.
-pub(super) fn answered(marks: &HeaderMap) -> ProcessingResponse {
+/// The head of an answer goes on with these headers as well, and without those that the worker has said for the router.
+pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> ProcessingResponse {
     let response = CommonResponse {
-        header_mutation: Some(changes(&HeaderMap::new(), marks)),
+        header_mutation: Some(changes(said_for_router, marks)),
         ..CommonResponse::default()
     };
     part(Told::ResponseHeaders, Some(response))

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use http::{Response, Version};
+use memchr::memmem;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -119,7 +120,18 @@ impl Exchange<'_> {
         let bytes = if self.read.is_empty() {
             bytes
         } else {
+            // What has come is parsed anew only where a head may have ended: a head that comes byte by byte would take
+            // the square of its length otherwise.
+            let from = self.read.len().saturating_sub(3);
             self.read.extend_from_slice(bytes);
+            let new = &self.read[from..];
+            if self.read.len() <= MAX_HEAD_BYTES
+                && memmem::find(new, b"\n\r\n")
+                    .or(memmem::find(new, b"\n\n"))
+                    .is_none()
+            {
+                return Ok(None);
+            }
             &self.read
         };
         match head::read(bytes).map_err(invalid)? {

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 
 use super::decoder::Framing;
 
@@ -124,7 +124,7 @@ fn head(
         headers.append(name, value.map_err(|_| Unreadable::Value)?);
     }
     let version = if is_11 { Version::HTTP_11 } else { Version::HTTP_10 };
-    let (framing, is_plain) = framing(status, &headers)?;
+    let (framing, is_plain) = framing(status, version, &mut headers)?;
     let closes = headers.get_all(CONNECTION).iter().any(|value| {
         let Ok(value) = value.to_str() else { return true };
         value
@@ -139,8 +139,58 @@ fn head(
     })
 }
 
-/// RFC 9112, section 6.3. With it, whether there is no doubt about it: a connection on which there was is not used again.
-fn framing(status: StatusCode, headers: &HeaderMap) -> Result<(Framing, bool), Unreadable> {
+/// An answer that hyper's client has read, held to the same rules as one that was read here: hyper passes on a transfer
+/// coding that it does not undo, and a length that does not hold.
+///
+/// # Errors
+/// If it does not say how long the answer is.
+pub(super) fn vetted<B>(mut response: Response<B>) -> Result<Response<B>, Unreadable> {
+    let (status, version) = (response.status(), response.version());
+    if version <= Version::HTTP_11 {
+        framing(status, version, response.headers_mut())?;
+    }
+    Ok(response)
+}
+
+/// Where the body ends (RFC 9112, section 6.3); `headers` then say nothing else of it. With it, whether there is no doubt
+/// about it: a connection on which there was is not used again.
+fn framing(
+    status: StatusCode,
+    version: Version,
+    headers: &mut HeaderMap,
+) -> Result<(Framing, bool), Unreadable> {
+    let length = length(headers)?;
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let (coding, is_one) = (codings.next(), codings.next().is_none());
+    let is_coded = coding.is_some();
+    let is_chunked = coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    if status == StatusCode::NO_CONTENT {
+        headers.remove(TRANSFER_ENCODING);
+        headers.remove(CONTENT_LENGTH);
+    }
+    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        return Ok((Framing::Length(0), !is_coded));
+    }
+    match length {
+        _ if is_coded => {
+            // What was compressed on the way would leave as if it were the body itself, and HTTP/1.0 has no codings.
+            if !is_chunked || !is_one || version < Version::HTTP_11 {
+                return Err(Unreadable::Length);
+            }
+            headers.remove(CONTENT_LENGTH);
+            Ok((Framing::Chunked, length.is_none()))
+        }
+        Some(length) => {
+            // It may have been said twice.
+            headers.insert(CONTENT_LENGTH, length.into());
+            Ok((Framing::Length(length), true))
+        }
+        None => Ok((Framing::UntilClose, true)),
+    }
+}
+
+/// The one length that the head gives.
+fn length(headers: &HeaderMap) -> Result<Option<u64>, Unreadable> {
     let mut length = None;
     for value in headers.get_all(CONTENT_LENGTH) {
         let digits = value.to_str().map_err(|_| Unreadable::Length)?;
@@ -153,19 +203,7 @@ fn framing(status: StatusCode, headers: &HeaderMap) -> Result<(Framing, bool), U
         }
         length = Some(one);
     }
-    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-        return Ok((Framing::Length(0), !headers.contains_key(TRANSFER_ENCODING)));
-    }
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next(), length) {
-        (None, _, Some(length)) => Ok((Framing::Length(length), true)),
-        (None, _, None) => Ok((Framing::UntilClose, true)),
-        (Some(coding), None, length) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Ok((Framing::Chunked, length.is_none()))
-        }
-        // What was compressed on the way would leave as if it were the body itself.
-        _ => Err(Unreadable::Length),
-    }
+    Ok(length)
 }
 
 #[cfg(test)]
@@ -200,6 +238,10 @@ mod tests {
             framed("content-length: 5\r\ntransfer-encoding: chunked\r\n"),
             Ok((Framing::Chunked, false))
         );
+        assert_eq!(
+            read(b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").unwrap_err(),
+            Unreadable::Length
+        );
         for doubtful in [
             "content-length: 5\r\ncontent-length: 6\r\n",
             "content-length: +5\r\n",
@@ -212,6 +254,41 @@ mod tests {
         ] {
             assert_eq!(framed(doubtful), Err(Unreadable::Length), "{doubtful}");
         }
+    }
+
+    #[test]
+    fn a_head_says_nothing_of_its_end_that_does_not_hold() {
+        for (status, fields, kept) in [
+            (200, "content-length: 5\r\ntransfer-encoding: chunked\r\n", None),
+            (200, "content-length: 5\r\ncontent-length: 5\r\n", Some("5")),
+            (204, "content-length: 5\r\n", None),
+            (304, "content-length: 5\r\n", Some("5")),
+        ] {
+            let text = format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
+            let (head, _) = read(text.as_bytes()).unwrap().unwrap();
+            let lengths: Vec<_> = head.headers.get_all(CONTENT_LENGTH).iter().collect();
+            assert_eq!(lengths, kept.into_iter().collect::<Vec<_>>(), "{status} {fields}");
+        }
+    }
+
+    #[test]
+    fn what_hypers_client_has_read_is_held_to_the_same_rules() {
+        let vet = |fields: &[(&str, &str)]| {
+            let mut response = Response::builder();
+            for (name, value) in fields {
+                response = response.header(*name, *value);
+            }
+            vetted(response.body(()).unwrap()).map(|response| response.headers().len())
+        };
+        assert_eq!(
+            vet(&[("content-length", "5"), ("transfer-encoding", "chunked")]),
+            Ok(1)
+        );
+        assert_eq!(
+            vet(&[("transfer-encoding", "gzip, chunked")]),
+            Err(Unreadable::Length)
+        );
+        assert_eq!(vet(&[("transfer-encoding", "gzip")]), Err(Unreadable::Length));
     }
 
     #[test]

@@ -97,6 +97,19 @@ impl Answer {
         all
     }
 
+    /// Reads the rest of the body, and the trailers after it.
+    ///
+    /// # Panics
+    /// If the body breaks off.
+    pub async fn trailers(&mut self) -> HeaderMap {
+        while let Some(frame) = within(self.body.frame()).await {
+            if let Ok(trailers) = frame.expect("a whole body").into_trailers() {
+                return trailers;
+            }
+        }
+        HeaderMap::new()
+    }
+
     /// All the rest.
     pub async fn whole(mut self) -> Whole {
         let (mut body, mut clean) = (Vec::new(), true);
@@ -183,7 +196,10 @@ pub fn code_of(answer: &Value) -> String {
         error["message"].as_str().is_some_and(|text| !text.is_empty()),
         "{answer}"
     );
-    assert!(error["type"].is_string() && error["param"].is_null(), "{answer}");
+    assert!(
+        error["type"].is_string() && (error["param"].is_null() || error["param"].is_string()),
+        "{answer}"
+    );
     error["code"].as_str().expect("a code").to_owned()
 }
 

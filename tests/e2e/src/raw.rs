@@ -109,7 +109,9 @@ impl Wire {
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
         let mut body = Vec::new();
-        if let Some(length) = headers.get("content-length") {
+        if matches!(status, 204 | 304) {
+            // It has no body, whatever it says of one.
+        } else if let Some(length) = headers.get("content-length") {
             body.resize(length.parse().unwrap(), 0);
             self.stream.read_exact(&mut body).await.expect("a whole body");
         } else if headers

@@ -31,6 +31,7 @@ use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
 use crate::fleet::{InFlight, Worker};
 use crate::telemetry::Trail;
+use crate::upstream;
 
 /// A body that may be needed twice is kept if it is no longer than this.
 const KEPT_BYTES: u64 = 1 << 20;
@@ -193,15 +194,6 @@ enum Ended {
     Lost(Lost, ApiError),
 }
 
-/// A request's headers as this worker gets them.
-pub(crate) fn addressed(app: &App, headers: &HeaderMap, worker: &Worker) -> HeaderMap {
-    let mut headers = headers.clone();
-    headers::credentials(&mut headers, app.admission.has_keys());
-    headers::present(&mut headers, &worker.spec);
-    headers::pin(&mut headers, worker.spec.rank);
-    headers
-}
-
 async fn pass_once(
     app: &Arc<App>,
     head: &http::request::Parts,
@@ -209,7 +201,7 @@ async fn pass_once(
     worker: &Arc<Worker>,
     deadline: Deadline,
 ) -> Ended {
-    let headers = addressed(app, &head.headers, worker);
+    let headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
@@ -221,10 +213,10 @@ async fn pass_once(
     let limit = app.live().limits.first_byte_timeout;
     let until = Instant::now() + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    match timeout_at(own.unwrap_or(until), app.client.request(request)).await {
+    let answered = async { upstream::vetted(app.client.request(request).await?) };
+    match timeout_at(own.unwrap_or(until), answered).await {
         Ok(Ok(response)) => Ended::Answer(response),
         Ok(Err(error)) => {
-            let error = error.into();
             let lost = Lost::of(&error);
             note(app, worker, &error, lost);
             Ended::Lost(lost, ApiError::WorkerFailed)
@@ -400,8 +392,9 @@ impl HttpBody for Passing {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let passing = self.get_mut();
         match Pin::new(&mut passing.inner).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(Some(Ok(mut frame))) => {
                 passing.watchdog.saw();
+                frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 passing.in_flight.worker().saw_bytes(bytes);
                 if passing.inner.is_end_stream() {

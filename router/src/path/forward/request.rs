@@ -20,11 +20,7 @@ pub(crate) fn turn_request(
     turn: &Turn,
     choice: &Choice,
 ) -> Result<Request<Bytes>, http::Error> {
-    let mut headers = head.headers.clone();
-    headers::credentials(&mut headers, app.admission.has_keys());
-    headers::present(&mut headers, &choice.worker.spec);
-    headers::pin(&mut headers, choice.worker.spec.rank);
-    headers.remove(headers::EXPLAIN);
+    let mut headers = headers::addressed(&head.headers, app.admission.has_keys(), &choice.worker.spec);
     if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
         && let Some(name) = session.header_value()
     {

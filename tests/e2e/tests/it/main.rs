@@ -28,6 +28,7 @@ mod guards;
 mod heads;
 mod hedging;
 mod hints;
+mod hostile_workers;
 mod learning;
 mod matrix;
 mod objectives;
