@@ -11,6 +11,7 @@ use http::{Response, StatusCode};
 use serde_json::json;
 
 use crate::body::{self, Body};
+use crate::names;
 use crate::path::routes::Family;
 
 /// Marks an answer as the router's own, with the error's code; see also `serve::answer`.
@@ -36,6 +37,9 @@ pub enum ApiError {
         /// The models that are served.
         known: String,
     },
+    /// A name that is too long, or not printable.
+    #[error("the field `{0}` is longer than {max} bytes or has control characters; give a shorter name", max = names::MAX_BYTES)]
+    UnfitName(&'static str),
     /// It asks for a policy that it cannot have.
     #[error("the header x-tailroute-policy {0}")]
     UnfitPolicy(String),
@@ -122,9 +126,11 @@ impl ApiError {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::MalformedJson(_) | Self::MalformedHttp | Self::BodyCutShort | Self::UnfitPolicy(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::MalformedJson(_)
+            | Self::MalformedHttp
+            | Self::BodyCutShort
+            | Self::UnfitName(_)
+            | Self::UnfitPolicy(_) => StatusCode::BAD_REQUEST,
             Self::UnknownModel { .. } | Self::NotFound | Self::UnknownResponse => StatusCode::NOT_FOUND,
             Self::Unsalted { .. } => StatusCode::FORBIDDEN,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -153,6 +159,7 @@ impl ApiError {
             Self::MalformedHttp => "malformed_http",
             Self::BodyCutShort => "body_cut_short",
             Self::UnknownModel { .. } => "model_not_found",
+            Self::UnfitName(_) => "invalid_name",
             Self::UnfitPolicy(_) => "invalid_policy_header",
             Self::NotFound => "not_found",
             Self::UnknownResponse => "response_not_found",
@@ -186,6 +193,15 @@ impl ApiError {
             Self::ObjectiveOutOfReach => Some("shed"),
             Self::QueueFull => Some("queue_full"),
             Self::QueueTimeout(_) => Some("queue_timeout"),
+            _ => None,
+        }
+    }
+
+    /// The field that is at fault.
+    fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::UnfitName(field) => Some(field),
+            Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
     }
@@ -229,7 +245,7 @@ impl ApiError {
         let message = self.to_string();
         let value = match family {
             Family::OpenAi => json!({
-                "error": { "message": message, "type": self.kind(), "param": null, "code": self.code() }
+                "error": { "message": message, "type": self.kind(), "param": self.field(), "code": self.code() }
             }),
             Family::Anthropic => json!({
                 "type": "error", "error": { "type": self.anthropic_kind(), "message": message }
@@ -301,7 +317,7 @@ mod tests {
         assert_eq!(error["error"]["code"], "model_not_found");
         assert_eq!(error["error"]["type"], "not_found_error");
         assert!(error["error"]["message"].as_str().unwrap().contains("gpt \"x\""));
-        assert!(error["error"]["param"].is_null());
+        assert_eq!(error["error"]["param"], "model");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod fleet;
 pub mod knowledge;
 pub mod logs;
 pub mod metrics;
+pub mod names;
 pub mod operator;
 pub mod path;
 pub mod picker;

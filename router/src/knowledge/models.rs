@@ -1,4 +1,5 @@
-//! What is learned of each model: its tokens per byte, and what its template puts between messages.
+//! What is learned of each model: its tokens per byte, and what its template puts between messages. Names that are not
+//! [fit](names::is_fit) share one entry.
 
 use std::num::NonZeroUsize;
 
@@ -6,6 +7,8 @@ use lru::LruCache;
 use parking_lot::RwLock;
 use policy::estimate::TokensPerByte;
 use policy::units::Tokens;
+
+use crate::names;
 
 /// Models that are remembered.
 const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -66,6 +69,7 @@ impl Models {
     }
 
     pub(super) fn of(&self, model: &str) -> Ratio {
+        let model = names::kept(model);
         let known = self.known.read();
         let unknown = Ratio {
             ratio: self.initial,
@@ -81,6 +85,7 @@ impl Models {
 
     /// A worker counted the tokens of a prompt.
     pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
+        let model = names::kept(model);
         let mut known = self.known.write();
         if let Some(known) = known.get_mut(model) {
             known.ratio.observe(bytes, tokens);
@@ -93,11 +98,13 @@ impl Models {
 
     /// Whether a worker has said what a model's template puts after a reply.
     pub(super) fn was_told_gap(&self, model: &str) -> bool {
+        let model = names::kept(model);
         self.known.read().peek(model).is_some_and(|model| model.told)
     }
 
     /// A worker said how many tokens the template puts after a reply.
     pub(super) fn told_gap(&self, model: &str, gap: u64) {
+        let model = names::kept(model);
         let mut known = self.known.write();
         if !known.contains(model) {
             known.put(model.to_owned(), Model::new(TokensPerByte::new(self.initial)));
@@ -111,6 +118,7 @@ impl Models {
 
     /// The template was seen to go on for `more` tokens than was known.
     pub(super) fn widen(&self, model: &str, more: u64) {
+        let model = names::kept(model);
         if let Some(model) = self.known.write().get_mut(model) {
             if model.told {
                 // Then it was an answer whose end mark the engine does not count.
@@ -132,6 +140,7 @@ impl Models {
 
     /// Takes up what was known of a model, unless something is known already.
     pub(super) fn restore(&self, name: &str, ratio: f64, gap: u64) {
+        let name = names::kept(name);
         let mut known = self.known.write();
         if !known.contains(name) {
             let model = Model {
@@ -140,5 +149,22 @@ impl Models {
             };
             known.put(name.to_owned(), model);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_fit_is_not_kept() {
+        let models = Models::new(0.25);
+        let long = "m".repeat(1 << 20);
+        models.counted(&long, 100, Tokens(50));
+        models.told_gap(&long, 3);
+        models.restore("a\nb", 0.5, 3);
+        assert_eq!(models.all().len(), 1);
+        assert_eq!(models.all()[0].0, names::OTHER);
+        assert!(models.was_told_gap(&long));
     }
 }

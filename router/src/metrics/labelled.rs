@@ -17,6 +17,7 @@ use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge;
 
 use super::table::{Kind, MAX_WORKERS, OTHER, Spec, Values};
+use crate::names;
 use crate::path::arrival::trace::TraceId;
 
 /// Only grows.
@@ -296,6 +297,7 @@ fn own(
     let labels = spec.labels.iter().zip(values).zip(names);
     let own = labels.map(|((label, value), names)| {
         let (has_own, is_bounded) = match label.values {
+            _ if value.len() > names::MAX_BYTES => (false, false),
             Values::Worker => (workers.admit(value), true),
             Values::Of(known) => {
                 let is_known = known.contains(value);

@@ -164,6 +164,8 @@ fn names_that_others_give_are_bounded_and_escaped() {
     }
     assert_eq!(metric.len(), 17);
     let metrics = Metrics::new().unwrap();
+    metrics.violation(&"c".repeat(1 << 20), Cause::Queue);
+    assert!(page(&metrics, Format::Text).len() < 1 << 20);
     metrics.violation("say \"x\\y\"\n", Cause::Queue);
     assert!(page(&metrics, Format::Text).contains(r#"class="say \"x\\y\"\n""#));
 }

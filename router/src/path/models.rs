@@ -1,6 +1,6 @@
 //! `/v1/models`: what the workers list, merged; and which models there are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use http::Response;
@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::body::{self, Body};
 use crate::error::ApiError;
+use crate::fleet::Worker;
+use crate::names;
 
 /// Longest part of a model's name that an error repeats.
 const SHOWN_CHARS: usize = 128;
@@ -31,11 +33,14 @@ pub fn one(app: &Arc<App>, name: &str) -> Result<Response<Body>, ApiError> {
     Ok(answer(app, &card))
 }
 
-/// Checks that some worker may serve a model.
+/// Checks that a model's name may be kept, and that some worker may serve the model.
 ///
 /// # Errors
-/// 404, naming the models that there are, if surely none does.
+/// 400 if it has no fit name; 404, naming the models that there are, if surely no worker serves it.
 pub fn check(app: &App, name: &str) -> Result<(), ApiError> {
+    if !names::is_fit(name) {
+        return Err(ApiError::UnfitName("model"));
+    }
     if app.fleet.surely_lacks(name) {
         Err(unknown(app, name))
     } else {
@@ -45,9 +50,11 @@ pub fn check(app: &App, name: &str) -> Result<(), ApiError> {
 
 fn unknown(app: &App, name: &str) -> ApiError {
     let short = |name: &str| name.chars().take(SHOWN_CHARS).collect::<String>();
-    let models = merged(app);
+    let ready = app.fleet.workers();
+    let ready = ready.iter().filter(|worker| worker.is_ready());
+    let models: BTreeSet<String> = ready.flat_map(|worker| named(worker)).collect();
     let mut known: Vec<String> = models
-        .keys()
+        .iter()
         .take(SHOWN_MODELS)
         .map(|name| format!("`{}`", short(name)))
         .collect();
@@ -58,6 +65,18 @@ fn unknown(app: &App, name: &str) -> ApiError {
         model: short(name),
         known: known.join(", "),
     }
+}
+
+/// The names of a worker's models.
+fn named(worker: &Worker) -> Vec<String> {
+    if !worker.spec.models.is_empty() {
+        return worker.spec.models.clone();
+    }
+    let listed = worker.models();
+    let listed = listed.iter().flat_map(|listed| listed.iter());
+    listed
+        .filter_map(|card| card["id"].as_str().map(str::to_owned))
+        .collect()
 }
 
 /// The models of the workers that are ready.

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Traces;
 use crate::fleet::Worker;
+use crate::names;
 use crate::path::arrival::trace::{Context, PARENT, TraceId};
 use crate::path::choose::{Choice, Turn};
 use crate::path::watch::Seen;
@@ -268,7 +269,9 @@ impl Trail {
     /// What the request asks for.
     pub fn asked(&self, method: &http::Method, endpoint: &'static str) {
         self.write(|story| {
-            story.method.clone_from(method);
+            if names::is_fit(method.as_str()) {
+                story.method.clone_from(method);
+            }
             story.endpoint = endpoint;
         });
     }

@@ -17,6 +17,7 @@ use crate::control;
 use crate::fleet::cache_policy::{self, Said};
 use crate::fleet::dialect::sglang;
 use crate::fleet::{Worker, dialect};
+use crate::names;
 
 /// Learns a worker's models and its dialect, and tells it the objective if that has a way. Returns whether it answered
 /// everything, be it with no.
@@ -180,17 +181,38 @@ impl Pause {
     }
 }
 
+/// Most models of one worker that are known: more than an engine has adapters.
+const MOST_MODELS: usize = 1024;
+
+/// The models that a worker lists, as many as may be known, each by a name that may be kept.
 fn models(answer: &[u8]) -> Option<Vec<Value>> {
     let mut answer: Value = serde_json::from_slice(answer).ok()?;
-    match answer.get_mut("data").map(Value::take) {
-        Some(Value::Array(models)) => Some(models),
-        _ => None,
-    }
+    let Some(Value::Array(mut models)) = answer.get_mut("data").map(Value::take) else {
+        return None;
+    };
+    models.retain(|card| card["id"].as_str().is_some_and(names::is_fit));
+    models.truncate(MOST_MODELS);
+    models.shrink_to_fit();
+    Some(models)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_worker_lists_is_bounded_in_number_and_names() {
+        let listed = |ids: &[String]| {
+            let cards: Vec<Value> = ids.iter().map(|id| serde_json::json!({ "id": id })).collect();
+            let answer = serde_json::json!({ "data": cards }).to_string();
+            models(answer.as_bytes()).unwrap().len()
+        };
+        let many: Vec<String> = (0..MOST_MODELS + 1).map(|at| format!("m{at}")).collect();
+        assert_eq!(listed(&many), MOST_MODELS);
+        assert_eq!(listed(&["m".repeat(300), "a\nb".to_owned(), "fit".to_owned()]), 1);
+        assert_eq!(models(br#"{"data":[{"id":5},7,{}]}"#).unwrap().len(), 0);
+        assert!(models(br#"{"data":7}"#).is_none() && models(b"no").is_none());
+    }
 
     #[test]
     fn pauses_double_up_to_a_bound_and_end_with_an_answer() {

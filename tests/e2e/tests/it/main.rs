@@ -31,6 +31,7 @@ mod hints;
 mod hostile_workers;
 mod learning;
 mod matrix;
+mod names;
 mod objectives;
 mod overrides;
 mod plain;
