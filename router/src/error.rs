@@ -23,6 +23,11 @@ pub enum ApiError {
     /// The body is not JSON.
     #[error("the request body is not valid JSON: {0}")]
     MalformedJson(String),
+    /// A form that readers of forms could read in several ways.
+    #[error(
+        "the form has a part whose head is too long, or names the part in an encoding; name it as in `name=\"model\"`"
+    )]
+    MalformedForm,
     /// The request could not be understood as HTTP.
     #[error("the request could not be parsed as HTTP")]
     MalformedHttp,
@@ -40,6 +45,11 @@ pub enum ApiError {
     /// A name that is too long, or not printable.
     #[error("the field `{0}` is longer than {max} bytes or has control characters; give a shorter name", max = names::MAX_BYTES)]
     UnfitName(&'static str),
+    /// A field or header steers an engine from within.
+    #[error(
+        "`{0}` steers an engine from within, which is the router's to do: leave it out, or have `http.transfer_fields` set"
+    )]
+    Steering(&'static str),
     /// It asks for a policy that it cannot have.
     #[error("the header x-tailroute-policy {0}")]
     UnfitPolicy(String),
@@ -127,9 +137,11 @@ impl ApiError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::MalformedJson(_)
+            | Self::MalformedForm
             | Self::MalformedHttp
             | Self::BodyCutShort
             | Self::UnfitName(_)
+            | Self::Steering(_)
             | Self::UnfitPolicy(_) => StatusCode::BAD_REQUEST,
             Self::UnknownModel { .. } | Self::NotFound | Self::UnknownResponse => StatusCode::NOT_FOUND,
             Self::Unsalted { .. } => StatusCode::FORBIDDEN,
@@ -156,10 +168,12 @@ impl ApiError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::MalformedJson(_) => "malformed_json",
+            Self::MalformedForm => "malformed_form",
             Self::MalformedHttp => "malformed_http",
             Self::BodyCutShort => "body_cut_short",
             Self::UnknownModel { .. } => "model_not_found",
             Self::UnfitName(_) => "invalid_name",
+            Self::Steering(_) => "field_not_allowed",
             Self::UnfitPolicy(_) => "invalid_policy_header",
             Self::NotFound => "not_found",
             Self::UnknownResponse => "response_not_found",
@@ -200,7 +214,7 @@ impl ApiError {
     /// The field that is at fault.
     fn field(&self) -> Option<&'static str> {
         match self {
-            Self::UnfitName(field) => Some(field),
+            Self::UnfitName(field) | Self::Steering(field) => Some(field),
             Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }

@@ -13,6 +13,7 @@ pub mod client_body;
 pub mod fingerprint;
 pub mod forward;
 pub mod headers;
+pub mod inspect;
 pub mod json;
 pub mod learn;
 pub mod mend;
@@ -25,6 +26,7 @@ pub mod reply;
 pub mod routes;
 pub mod session;
 pub mod splice;
+pub mod steering;
 pub mod stored;
 pub mod tap;
 pub mod tenant;
@@ -37,7 +39,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::ALLOW;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -169,6 +171,7 @@ pub(crate) fn enter<'a, B>(
         return Err(ApiError::Unauthorized);
     };
     let route = admit::route(app, request)?;
+    steering::permit_head(app, request.headers())?;
     caller.count_request(app.clock.now())?;
     if let Some(tenant) = caller.tenant() {
         tenant::permit(app, &route)?;
@@ -194,7 +197,9 @@ async fn relay(
     (deadline, trail): (Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
     let max = app.live().limits.max_body_bytes.get();
-    let mut request = request.map(|body| ClientBody::new(app, body));
+    let (head, body) = request.into_parts();
+    let body = ClientBody::new(app, &head.headers, body);
+    let mut request = Request::from_parts(head, body);
     if request.body().size_hint().lower() > max as u64 {
         return Err(ApiError::BodyTooLarge(max));
     }
@@ -205,11 +210,7 @@ async fn relay(
     };
     match route {
         Route::Kept(id) => wanted.home = keeper(app, id, caller)?,
-        Route::Upload(_) => {
-            let kind = request.headers().get(CONTENT_TYPE).cloned();
-            let kind = kind.as_ref().and_then(|kind| kind.to_str().ok());
-            wanted.model = request.body_mut().model(app, kind).await?;
-        }
+        Route::Upload(_) => wanted.model = request.body_mut().model(app).await?,
         _ => {}
     }
     if let Some(model) = &wanted.model {

@@ -15,6 +15,8 @@ pub struct Http {
     pub trusted_proxies: Vec<Network>,
     /// Paths that are passed on beside the known ones; each begins with `/` and does not end with one.
     pub extra_paths: Vec<String>,
+    /// Whether clients may steer engines from within.
+    pub transfer_fields: bool,
     /// How long a WebSocket may be silent.
     pub tunnel_idle_timeout: Duration,
 }
@@ -81,6 +83,7 @@ pub(super) fn http(written: written::Http, checker: &mut Checker<'_>) -> Http {
         forwarded: written.forwarded,
         trusted_proxies,
         extra_paths: written.extra_paths,
+        transfer_fields: written.transfer_fields,
         tunnel_idle_timeout: checker.seconds("http.tunnel_idle_timeout_s", written.tunnel_idle_timeout_s),
     }
 }

@@ -14,6 +14,10 @@ pub struct Http {
     /// Paths, with all below them, that are passed on although they are of no API that the router knows. Anything else
     /// outside `/v1/` is answered 404: engines have paths there that empty caches and load weights.
     pub extra_paths: Vec<String>,
+    /// Whether a client's request may steer an engine from within: say where keys and values are fetched from, or which rank
+    /// computes it (`kv_transfer_params`, `bootstrap_host`, `disaggregated_params`, `data_parallel_rank` and their like, in
+    /// bodies and heads). Otherwise it is answered 400. Such a request can end an engine, or have it connect to any host.
+    pub transfer_fields: bool,
     /// Seconds that a WebSocket may be silent, in both directions, before it is closed.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub tunnel_idle_timeout_s: f64,
@@ -38,6 +42,7 @@ impl Default for Http {
             forwarded: Forwarded::Append,
             trusted_proxies: Vec::new(),
             extra_paths: Vec::new(),
+            transfer_fields: false,
             tunnel_idle_timeout_s: 300.0,
         }
     }

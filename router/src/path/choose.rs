@@ -21,7 +21,7 @@ use super::fingerprint::{Extent, Fingerprint};
 use super::objective::{Goal, OF_HEADER, Origin};
 use super::session::Session;
 use super::tenant::Edit;
-use super::{headers, models, parse, tenant};
+use super::{headers, models, parse, steering, tenant};
 use crate::admission::keys::Caller;
 use crate::app::App;
 use crate::error::ApiError;
@@ -168,7 +168,10 @@ impl Turn {
         arrived: Millis,
     ) -> Result<Self, ApiError> {
         let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
-        tenant::permit_body(app, parsed.foreign)?;
+        steering::permit_body(app, parsed.steering)?;
+        if caller.tenant().is_some() {
+            tenant::permit_body(app, parsed.foreign.or(parsed.steering))?;
+        }
         if let Some(model) = &parsed.model {
             models::check(app, model)?;
         }

@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::multipart::{self, Model};
+use super::inspect::{Inspector, Refused};
 use crate::app::App;
 use crate::body::BodyError;
 use crate::error::ApiError;
@@ -33,6 +34,7 @@ pub struct ClientBody {
     timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     broken: Option<Broken>,
+    inspector: Inspector,
     /// Its end was seen.
     ended: bool,
 }
@@ -42,12 +44,13 @@ enum Broken {
     Off,
     TooLarge,
     TooSlow,
+    Refused(Refused),
 }
 
 impl ClientBody {
-    /// A body of which nothing was read yet.
+    /// The body behind this head, of which nothing was read yet.
     #[must_use]
-    pub fn new(app: &App, inner: Incoming) -> Self {
+    pub fn new(app: &App, head: &HeaderMap, inner: Incoming) -> Self {
         let live = app.live();
         let limits = &live.limits;
         Self {
@@ -60,6 +63,7 @@ impl ClientBody {
             timeout: limits.body_timeout,
             timer: None,
             broken: None,
+            inspector: Inspector::new(app, head),
             ended: false,
         }
     }
@@ -71,6 +75,7 @@ impl ClientBody {
             Broken::Off => ApiError::BodyCutShort,
             Broken::TooLarge => ApiError::BodyTooLarge(self.max),
             Broken::TooSlow => ApiError::RequestTimeout(self.timeout),
+            Broken::Refused(refused) => refused.into(),
         })
     }
 
@@ -84,39 +89,23 @@ impl ClientBody {
     ///
     /// # Errors
     /// If it breaks its bounds while that is read.
-    pub async fn model(&mut self, app: &App, content_type: Option<&str>) -> Result<Option<String>, ApiError> {
-        let Some(boundary) = content_type.and_then(multipart::boundary) else {
-            return Ok(None);
-        };
+    pub async fn model(&mut self, app: &App) -> Result<Option<String>, ApiError> {
         let (mut seen, mut room) = (BytesMut::new(), app.unread());
-        let mut looked_at = 0;
-        let model = loop {
-            let is_all = match self.frame().await {
-                None => true,
+        while !self.inspector.knows_model() {
+            match self.frame().await {
+                None => break,
                 Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        if !room.grow(data.len()) {
-                            return Err(ApiError::Overloaded);
-                        }
-                        seen.extend_from_slice(&data);
+                    let Ok(data) = frame.into_data() else { continue };
+                    if !room.grow(data.len()) {
+                        return Err(ApiError::Overloaded);
                     }
-                    false
+                    seen.extend_from_slice(&data);
                 }
                 Some(Err(_)) => return Err(self.failure().unwrap_or(ApiError::BodyCutShort)),
-            };
-            // Only when it has doubled: a body that comes byte by byte is not worth the square of its length.
-            if !is_all && seen.len() < (2 * looked_at).min(multipart::LOOKED_AT) {
-                continue;
             }
-            looked_at = seen.len();
-            match multipart::model(boundary, &seen, is_all) {
-                Model::More => {}
-                Model::Named(model) => break Some(model),
-                Model::Unnamed => break None,
-            }
-        };
+        }
         self.first = Some(seen.freeze()).filter(|seen| !seen.is_empty());
-        Ok(model)
+        Ok(self.inspector.model())
     }
 
     fn breaks(&mut self, broken: Broken) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -164,6 +153,11 @@ impl HttpBody for ClientBody {
                 body.received += frame.data_ref().map_or(0, Bytes::len);
                 if body.received > body.max {
                     return body.breaks(Broken::TooLarge);
+                }
+                if let Some(data) = frame.data_ref()
+                    && let Err(refused) = body.inspector.push(data)
+                {
+                    return body.breaks(Broken::Refused(refused));
                 }
                 Poll::Ready(Some(Ok(frame)))
             }

@@ -1,24 +1,37 @@
-//! The model that a body in parts asks for (RFC 7578), as far as it can be seen in the beginning of the body.
+//! Forms: bodies in parts (RFC 7578), read as they come, whatever the pieces.
 //!
-//! Files are large and pass as they come. The field `model` is small, and clients write fields before files; so only the
-//! beginning is looked at, and a model that comes later is not found: the request then goes to any worker.
+//! Files are large and pass as they come. What is told of a form is the name of each part and the bytes of its value; nothing
+//! is kept but the head of the part that is under way, and what may be the beginning of a delimiter.
+//!
+//! Where readers of forms differ, more is taken for the head of a part here than any of them would take: behind a delimiter
+//! that has something behind it, and behind the last one.
 
 use memchr::memmem;
 
-/// How much of a body is looked at.
-pub const LOOKED_AT: usize = 64 * 1024;
-/// Longest name of a model that is taken.
-const MAX_MODEL_BYTES: usize = 1024;
+/// Most bytes of a part's head.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 
-/// What the beginning of a body says.
+/// What comes of a form.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Model {
-    /// It asks for this model.
-    Named(String),
-    /// It does not say, as far as it can be seen at all.
-    Unnamed,
-    /// More of it has to be seen.
-    More,
+pub enum Seen<'a> {
+    /// A part begins, of this name; of none, if its head gives it none, or the form has ended.
+    Part(Option<&'a str>),
+    /// Some of its value, which begins with the line's end that ends the head.
+    Value(&'a [u8]),
+}
+
+/// A part's head is too long, is no text, or names the part in an encoding that forms do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
+/// Reads a form.
+#[derive(Debug)]
+pub struct Parts {
+    /// A line's end and the boundary.
+    delimiter: Vec<u8>,
+    is_in_head: bool,
+    /// The head so far, or what may be the beginning of a delimiter.
+    held: Vec<u8>,
 }
 
 /// The boundary that a content type names.
@@ -37,54 +50,87 @@ pub fn boundary(content_type: &str) -> Option<&str> {
     (1..=70).contains(&named.len()).then_some(named)
 }
 
-/// Looks for the model in what has come of a body; `is_all` if nothing more will.
-#[must_use]
-pub fn model(boundary: &str, body: &[u8], is_all: bool) -> Model {
-    let waiting = if is_all || body.len() >= LOOKED_AT {
-        Model::Unnamed
-    } else {
-        Model::More
-    };
-    let delimiter = format!("--{boundary}");
-    let Some(mut rest) = body.strip_prefix(delimiter.as_bytes()) else {
-        let may_begin = delimiter.as_bytes().starts_with(body);
-        return if may_begin { waiting } else { Model::Unnamed };
-    };
-    let delimiter = format!("\r\n{delimiter}");
-    loop {
-        if rest.starts_with(b"--") {
-            return Model::Unnamed;
+impl Parts {
+    /// A form of which nothing has come yet.
+    #[must_use]
+    pub fn new(boundary: &str) -> Self {
+        Self {
+            delimiter: format!("\r\n--{boundary}").into_bytes(),
+            is_in_head: false,
+            // The first delimiter begins the body.
+            held: b"\r\n".to_vec(),
         }
-        let Some(head) = memmem::find(rest, b"\r\n\r\n") else {
-            return waiting;
-        };
-        let (fields, value) = (&rest[..head], &rest[head + 4..]);
-        let Some(end) = memmem::find(value, delimiter.as_bytes()) else {
-            return waiting;
-        };
-        if names_model(fields) {
-            let value = &value[..end];
-            return match std::str::from_utf8(value) {
-                Ok(name) if value.len() <= MAX_MODEL_BYTES => Model::Named(name.trim().to_owned()),
-                _ => Model::Unnamed,
+    }
+
+    /// Takes the next piece.
+    ///
+    /// # Errors
+    /// If the head of a part cannot be read.
+    pub fn push(&mut self, piece: &[u8], mut see: impl FnMut(Seen<'_>)) -> Result<(), Unreadable> {
+        self.held.extend_from_slice(piece);
+        let held = std::mem::take(&mut self.held);
+        let mut rest = &*held;
+        loop {
+            if self.is_in_head {
+                if rest.starts_with(b"--") {
+                    see(Seen::Part(None));
+                } else {
+                    let end = memmem::find(rest, b"\r\n\r\n");
+                    if end.unwrap_or(rest.len()) > MAX_HEAD_BYTES {
+                        return Err(Unreadable);
+                    }
+                    let Some(end) = end else { break };
+                    see(Seen::Part(name(&rest[..end])?));
+                    // Where a delimiter follows at once, the line's end before it is its own.
+                    rest = &rest[end + 2..];
+                }
+                self.is_in_head = false;
+                continue;
+            }
+            let Some(at) = memmem::find(rest, &self.delimiter) else {
+                break;
             };
+            see(Seen::Value(&rest[..at]));
+            rest = &rest[at + self.delimiter.len()..];
+            self.is_in_head = true;
         }
-        rest = &value[end + delimiter.len()..];
+        if !self.is_in_head {
+            let (value, begun) = rest.split_at(rest.len() - self.begun(rest));
+            see(Seen::Value(value));
+            rest = begun;
+        }
+        self.held = rest.to_vec();
+        Ok(())
+    }
+
+    /// How many bytes at the end may be the beginning of a delimiter.
+    fn begun(&self, value: &[u8]) -> usize {
+        let most = value.len().min(self.delimiter.len() - 1);
+        let mut lengths = (1..=most).rev();
+        lengths
+            .find(|length| value.ends_with(&self.delimiter[..*length]))
+            .unwrap_or(0)
     }
 }
 
-/// Whether a part's head says that it is the field `model`.
-fn names_model(fields: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(fields);
-    text.split("\r\n").any(|field| {
-        let Some((name, value)) = field.split_once(':') else {
-            return false;
+/// The name that a part's head gives it.
+fn name(head: &[u8]) -> Result<Option<&str>, Unreadable> {
+    let head = std::str::from_utf8(head).map_err(|_| Unreadable)?;
+    let mut named = None;
+    for parameter in head.split(['\r', '\n', ';']) {
+        let Some((key, value)) = parameter.split_once('=') else {
+            continue;
         };
-        name.trim().eq_ignore_ascii_case("content-disposition")
-            && value
-                .split(';')
-                .any(|part| matches!(part.trim(), "name=\"model\"" | "name=model"))
-    })
+        let key = key.trim();
+        if key.len() >= 5 && key.is_char_boundary(5) && key[..5].eq_ignore_ascii_case("name*") {
+            // RFC 2231's encoding, which forms do not have and some readers undo.
+            return Err(Unreadable);
+        }
+        if key.eq_ignore_ascii_case("name") {
+            named = Some(value.trim().trim_matches('"'));
+        }
+    }
+    Ok(named)
 }
 
 #[cfg(test)]
@@ -95,7 +141,24 @@ mod tests {
 
     const BODY: &str = "--xyz\r\nContent-Disposition: form-data; name=\"language\"\r\n\r\nde\r\n--xyz\r\n\
         content-disposition: form-data; name=\"model\"\r\nContent-Type: text/plain\r\n\r\nwhisper-1\r\n--xyz\r\n\
-        Content-Disposition: form-data; name=\"file\"; filename=\"model\"\r\n\r\n\0\0--xyz\r\n--xyz--\r\n";
+        Content-Disposition: form-data; name=empty\r\n\r\n\r\n--xyz\r\n\
+        Content-Disposition: form-data; name=\"file\"; filename=\"model\"\r\n\r\n\0\0--xyz\r\n-\r\n--xyz--\r\n";
+
+    /// The parts, each with its name and value.
+    fn parts<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Vec<(String, String)>, Unreadable> {
+        let (mut reader, mut parts) = (Parts::new("xyz"), Vec::new());
+        for piece in pieces {
+            reader.push(piece, |seen| match seen {
+                Seen::Part(name) => parts.push((name.unwrap_or("?").to_owned(), String::new())),
+                Seen::Value(value) => {
+                    if let Some((_, said)) = parts.last_mut() {
+                        said.push_str(&String::from_utf8_lossy(value));
+                    }
+                }
+            })?;
+        }
+        Ok(parts)
+    }
 
     #[test]
     fn the_boundary_is_found_however_it_is_written() {
@@ -115,38 +178,59 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_found_as_soon_as_it_is_there() {
-        let named = Model::Named("whisper-1".to_owned());
-        assert_eq!(model("xyz", BODY.as_bytes(), true), named);
-        let end = BODY.find("whisper-1\r\n--xyz").unwrap() + "whisper-1\r\n--xyz".len();
-        for seen in 0..BODY.len() {
-            let found = model("xyz", &BODY.as_bytes()[..seen], false);
+    fn parts_are_the_same_however_the_body_is_cut() {
+        for size in 1..BODY.len() {
+            let found = parts(BODY.as_bytes().chunks(size)).unwrap();
+            let found: Vec<_> = found.iter().map(|(name, value)| (&**name, &**value)).collect();
             assert_eq!(
                 found,
-                if seen < end {
-                    Model::More
-                } else {
-                    Model::Named("whisper-1".to_owned())
-                },
-                "{seen}"
+                [
+                    ("language", "\r\nde"),
+                    ("model", "\r\nwhisper-1"),
+                    ("empty", "\r\n"),
+                    ("file", "\r\n\0\0--xyz\r\n-"),
+                    ("?", "--"),
+                ],
+                "{size}"
             );
         }
     }
 
     #[test]
-    fn a_body_without_one_has_none() {
-        let without = BODY.replace("name=\"model\"", "name=\"other\"");
-        assert_eq!(model("xyz", without.as_bytes(), true), Model::Unnamed);
-        assert_eq!(model("abc", BODY.as_bytes(), false), Model::Unnamed);
-        assert_eq!(model("xyz", b"", true), Model::Unnamed);
-        let endless = [b"--xyz\r\n".to_vec(), vec![b'x'; LOOKED_AT]].concat();
-        assert_eq!(model("xyz", &endless, false), Model::Unnamed);
+    fn a_head_that_some_would_read_otherwise_is_not_read() {
+        let named = |head: &str| {
+            let body = format!("--xyz\r\n{head}\r\n\r\nx\r\n--xyz--\r\n");
+            parts(std::iter::once(body.as_bytes())).map(|parts| parts[0].0.clone())
+        };
+        assert_eq!(
+            named("Content-Disposition: form-data;\r\n NAME = a").as_deref(),
+            Ok("a")
+        );
+        assert_eq!(named("Content-Disposition: form-data").as_deref(), Ok("?"));
+        for head in [
+            "Content-Disposition: form-data; name*=utf-8''a",
+            "Content-Disposition: form-data; Name*0=a; name*1=b",
+            &format!("x: {}", "y".repeat(MAX_HEAD_BYTES)),
+        ] {
+            assert_eq!(named(head), Err(Unreadable), "{head}");
+        }
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(body in prop::collection::vec(prop::sample::select(b"-x\r\n:;=model\"a".to_vec()), 0..200)) {
-            let _ = model("x", &body, true);
+        fn what_is_seen_does_not_depend_on_how_it_was_cut(
+            body in prop::collection::vec(prop::sample::select(b"-x\r\n:;=model\"a".to_vec()), 0..200),
+            size in 1_usize..20,
+        ) {
+            let read = |size| {
+                let (mut reader, mut all) = (Parts::new("x"), Vec::new());
+                let read = body.chunks(size).try_for_each(|piece| reader.push(piece, |seen| match seen {
+                    Seen::Part(name) => all.extend_from_slice(format!("[{name:?}]").as_bytes()),
+                    Seen::Value(value) => all.extend_from_slice(value),
+                }));
+                (read, all)
+            };
+            prop_assert_eq!(read(size), read(200));
         }
     }
 }

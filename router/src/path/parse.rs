@@ -39,6 +39,8 @@ pub struct Parsed<'a> {
     pub fingerprint: Fingerprint,
     /// What the body has to say otherwise before a worker gets it, if there are tenants.
     pub edits: Vec<Edit>,
+    /// A member that steers an engine from within.
+    pub steering: Option<&'static str>,
     /// A member that no tenant may have, if there are tenants.
     pub foreign: Option<&'static str>,
 }

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::choose::Turn;
 use super::headers;
 use super::routes::{Endpoint, Route};
-use super::splice;
+use super::{splice, steering};
 use crate::admission::tenants::Tenant;
 use crate::app::App;
 use crate::error::ApiError;
@@ -25,25 +25,9 @@ const SALT: &str = "cache_salt";
 /// By which tenants could overtake one another in an engine's queue: vLLM's header.
 const VLLM_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
-/// By which SGLang takes fields of a body from the head.
-const SGLANG_OVERRIDE: &str = "x-override-";
-
-/// Members that a tenant's body may not have: they name what other requests have left in an engine, or hosts that it is to
-/// fetch such from (SGLang's sessions and disaggregation, vLLM's key-value transfer).
-const FOREIGN: [&str; 9] = [
-    "session_params",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "kv_router_hint",
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "bootstrap_pair_key",
-    "http_worker_ipc",
-];
-
-/// Within which vLLM takes such members as well.
-pub const NESTED: &[u8] = b"vllm_xargs";
+/// A member that a tenant's body may not have: it names what other requests have left in an engine (SGLang's sessions).
+/// Where [steering](super::steering) is allowed, its fields are no tenant's either.
+const SESSIONS: &str = "session_params";
 
 /// What becomes of a member of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +58,7 @@ pub struct Given<'a> {
 /// The member of that name, if no tenant may have it.
 #[must_use]
 pub fn foreign(member: &[u8]) -> Option<&'static str> {
-    FOREIGN.into_iter().find(|foreign| foreign.as_bytes() == member)
+    (member == SESSIONS.as_bytes()).then_some(SESSIONS)
 }
 
 /// What a tenant's body has to say otherwise.
@@ -128,7 +112,7 @@ pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     head.remove(VLLM_PRIORITY);
     let overriding = head
         .keys()
-        .filter(|name| name.as_str().starts_with(SGLANG_OVERRIDE));
+        .filter(|name| name.as_str().starts_with(steering::OVERRIDE));
     for name in overriding.cloned().collect::<Vec<_>>() {
         head.remove(name);
     }

@@ -4,7 +4,9 @@
 //! `Upgrade`. A worker's refusal is an answer like any other. While it is open a tunnel counts as a request in flight, in
 //! the router and on the worker. It ends when either side does: what that side had still to say is passed on first. It is
 //! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit: then both sides are
-//! told so by a Close frame ([`frames`]), between two of the other side's. Nothing else is looked at.
+//! told so by a Close frame ([`frames`]), between two of the other side's. In what a client sends, fields that
+//! [steer](super::steering) an engine are looked for, and end the tunnel; so that they can be seen, extensions (which compress)
+//! are not negotiated.
 
 mod frames;
 #[cfg(test)]
@@ -41,6 +43,7 @@ const WEBSOCKET: &str = "websocket";
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
+const EXTENSIONS: HeaderName = HeaderName::from_static("sec-websocket-extensions");
 
 /// Bytes that are read at once in each direction.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -175,6 +178,9 @@ fn ask(
 ) -> Result<Request<Body>, ApiError> {
     let mut headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     switched(&mut headers);
+    if !app.config.http.transfer_fields {
+        headers.remove(EXTENSIONS);
+    }
     if is_h2 {
         // RFC 8441 has no key; the worker wants one, and what it makes of it stays here.
         headers.insert(KEY, key(app));
@@ -213,10 +219,16 @@ async fn join(app: &App, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'s
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
         .map_err(io::Error::other)?;
+    let http = &app.config.http;
+    let from_client = if http.transfer_fields {
+        Frames::default()
+    } else {
+        Frames::looked_at()
+    };
     relay(
-        TokioIo::new(client),
+        (TokioIo::new(client), from_client),
         TokioIo::new(worker),
-        app.config.http.tunnel_idle_timeout,
+        http.tunnel_idle_timeout,
         app.when_cut_off(),
     )
     .await
@@ -248,7 +260,7 @@ impl Activity {
 }
 
 async fn relay(
-    client: impl AsyncRead + AsyncWrite,
+    (client, looked_at): (impl AsyncRead + AsyncWrite, Frames),
     worker: impl AsyncRead + AsyncWrite,
     limit: Duration,
     cut: impl Future<Output = ()>,
@@ -260,8 +272,18 @@ async fn relay(
     };
     let (from_client, to_client) = tokio::io::split(client);
     let (from_worker, to_worker) = tokio::io::split(worker);
-    let up = pump(from_client, to_worker, &activity, &frames::GOODBYE_TO_WORKER);
-    let down = pump(from_worker, to_client, &activity, &frames::GOODBYE_TO_CLIENT);
+    let up = pump(
+        from_client,
+        to_worker,
+        &activity,
+        (looked_at, &frames::GOODBYE_TO_WORKER),
+    );
+    let down = pump(
+        from_worker,
+        to_client,
+        &activity,
+        (Frames::default(), &frames::GOODBYE_TO_CLIENT),
+    );
     tokio::pin!(up, down, cut);
     let why = tokio::select! {
         ended = &mut up => {
@@ -289,10 +311,9 @@ async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     activity: &Activity,
-    goodbye: &[u8],
+    (mut frames, goodbye): (Frames, &[u8]),
 ) -> io::Result<()> {
     let mut ending = activity.ending.subscribe();
-    let mut frames = Frames::default();
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let is_ending = *ending.borrow_and_update();
@@ -314,6 +335,10 @@ async fn pump(
             frames.pass(&buffer[..read]);
             read
         };
+        if let Some(field) = frames.steering() {
+            let what = format!("a message has `{field}`, which steers an engine");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
         to.write_all(&buffer[..passed]).await?;
         to.flush().await?;
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use policy::route::Terms;
 use tracing::warn;
@@ -18,11 +17,10 @@ use crate::fleet::Worker;
 use crate::path::among::Among;
 use crate::path::choose::Choice;
 use crate::path::forward::{self, Wanted, pass, turn_request};
-use crate::path::headers;
 use crate::path::learn::{Charged, Flight};
-use crate::path::multipart::{self, Model};
 use crate::path::routes::{Endpoint, Route};
 use crate::path::{self, models};
+use crate::path::{headers, inspect};
 use crate::telemetry::Trail;
 
 /// Where a request goes.
@@ -38,8 +36,13 @@ pub(super) struct Pick {
 }
 
 /// Whether the request's body has to be known before a worker can be picked.
-pub(super) fn needs_body(route: &Route) -> bool {
-    matches!(route, Route::Turn(_) | Route::Upload(_))
+pub(super) fn needs_body(app: &App, route: &Route) -> bool {
+    match route {
+        Route::Turn(_) | Route::Upload(_) => true,
+        // What it may not say has to be found before it is passed on.
+        Route::Kept(_) | Route::Other => !app.config.http.transfer_fields,
+        _ => false,
+    }
 }
 
 /// Picks a worker for a request, of which all is here that [is needed](needs_body).
@@ -159,10 +162,11 @@ fn other(
         among: Some(among),
         ..Wanted::default()
     };
+    let form_model = inspect::whole(app, &head.headers, &body)?;
     match route {
         Route::Kept(id) => wanted.home = path::keeper(app, id, caller)?,
         Route::Model(name) => wanted.model = Some(name.clone()),
-        Route::Upload(_) => wanted.model = form_model(head, &body),
+        Route::Upload(_) => wanted.model = form_model,
         _ => {}
     }
     if let Some(model) = &wanted.model {
@@ -177,13 +181,4 @@ fn other(
         body,
         served: Served::Other(Relayed::new(app, in_flight, place, (started, wanted.endpoint))),
     })
-}
-
-/// The model that a form asks for.
-fn form_model(head: &Parts, body: &[u8]) -> Option<String> {
-    let kind = head.headers.get(CONTENT_TYPE)?.to_str().ok()?;
-    match multipart::model(multipart::boundary(kind)?, body, true) {
-        Model::Named(model) => Some(model),
-        Model::More | Model::Unnamed => None,
-    }
 }

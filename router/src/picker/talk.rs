@@ -220,7 +220,7 @@ impl Talk<'_> {
         let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
         let (caller, route) = path::enter(app, &mut request, &asked.caller)?;
         let (parts, ()) = request.into_parts();
-        let is_read = asked.has_body && pick::needs_body(&route);
+        let is_read = asked.has_body && pick::needs_body(app, &route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
                 let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trail).await?;

@@ -294,7 +294,7 @@ impl Upload {
     async fn of(
         app: &App,
         head: &http::request::Parts,
-        incoming: ClientBody,
+        mut incoming: ClientBody,
         idempotent: bool,
     ) -> Result<Self, ApiError> {
         if incoming.is_end_stream() {
@@ -308,7 +308,10 @@ impl Upload {
             .get(CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         if idempotent && length.is_some_and(|length| length <= KEPT_BYTES) {
-            return Ok(Self::Whole(admit::read_body(app, head, incoming).await?));
+            let read = admit::read_body(app, head, &mut incoming).await;
+            return read
+                .map(Self::Whole)
+                .map_err(|error| incoming.failure().unwrap_or(error));
         }
         Ok(Self::Coming(Arc::new(Coming {
             body: Mutex::new(incoming),

@@ -7,7 +7,8 @@ use super::{Malformed, Parsed, Scanner, text};
 use crate::admission::tenants::Tenant;
 use crate::path::admit::Endpoint;
 use crate::path::fingerprint::Draft;
-use crate::path::tenant::{Given, NESTED, edits, foreign};
+use crate::path::steering::{self, Keys};
+use crate::path::tenant::{Given, edits, foreign};
 
 /// Where a body has its prompt.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,6 +52,7 @@ pub(super) struct Members<'a, 'd> {
     previous: Option<Cow<'a, str>>,
     priority: bool,
     rid: bool,
+    steering: Option<&'static str>,
     foreign: Option<&'static str>,
 }
 
@@ -73,6 +75,7 @@ impl<'a, 'd> Members<'a, 'd> {
             previous: None,
             priority: false,
             rid: false,
+            steering: None,
             foreign: None,
         }
     }
@@ -80,6 +83,10 @@ impl<'a, 'd> Members<'a, 'd> {
     /// Reads a whole body.
     pub(super) fn read(mut self, body: &'a [u8]) -> Result<Parsed<'a>, Malformed> {
         let mut scanner = Scanner::new(body);
+        if scanner.peek() == Some(b'[') {
+            // Several bodies in one: an engine may read each as it would read one.
+            self.steering = Keys::default().push(body);
+        }
         scanner.object(|scanner, key| {
             if self.is_prompt(key, scanner) {
                 self.prompt(key, scanner)
@@ -150,21 +157,20 @@ impl<'a, 'd> Members<'a, 'd> {
         Ok(())
     }
 
-    /// A member that is passed on unread, unless a tenant may not have it.
+    /// A member that is passed on unread, unless nobody may have it, or no tenant.
     fn other(&mut self, key: &[u8], scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
-        if self.tenant.is_none() || scanner.peek() == Some(b'n') {
-            return scanner.skip().map(drop);
+        let value = scanner.skip()?;
+        if value == b"null" {
+            return Ok(());
         }
-        if key == NESTED && scanner.peek() == Some(b'{') {
-            return scanner.object(|scanner, key| {
-                if scanner.peek() != Some(b'n') {
-                    self.foreign = self.foreign.or(foreign(key));
-                }
-                scanner.skip().map(drop)
-            });
+        let within = |mut keys: Keys| steering::is_container(key).then(|| keys.push(value)).flatten();
+        let found = steering::field(key).or_else(|| within(Keys::default()));
+        self.steering = self.steering.or(found);
+        if self.tenant.is_some() {
+            let found = foreign(key).or_else(|| within(Keys::of(foreign)));
+            self.foreign = self.foreign.or(found);
         }
-        self.foreign = self.foreign.or(foreign(key));
-        scanner.skip().map(drop)
+        Ok(())
     }
 
     fn parsed(self) -> Parsed<'a> {
@@ -202,6 +208,7 @@ impl<'a, 'd> Members<'a, 'd> {
             previous: self.previous,
             fingerprint,
             edits,
+            steering: self.steering,
             foreign: self.foreign,
         }
     }

@@ -1,5 +1,7 @@
 //! Where WebSocket frames end (RFC 6455, section 5.2), in bytes that pass: a frame of one's own may stand only between two
-//! others. Nothing but their lengths is looked at.
+//! others. Nothing but their lengths is looked at, and in what a client sends the keys of JSON ([`Keys`]).
+
+use crate::path::steering::Keys;
 
 /// Says goodbye to a client: a Close frame, status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1). What servers
 /// send is not masked.
@@ -24,6 +26,10 @@ pub(super) const GOODBYE_TO_WORKER: [u8; 8] = {
 const GOING_AWAY: [u8; 2] = 1001_u16.to_be_bytes();
 const OPCODE: u8 = 0x0f;
 const CLOSE: u8 = 0x8;
+/// Opcodes from here on are of control frames, which may stand between the frames of one message.
+const CONTROL: u8 = 0x8;
+/// The frame goes on with the message of the one before it.
+const CONTINUATION: u8 = 0x0;
 const MASKED: u8 = 0x80;
 /// The longest head: two bytes, a length of eight, a mask of four.
 const LONGEST_HEAD: usize = 14;
@@ -37,9 +43,27 @@ pub(super) struct Frames {
     /// Bytes of the frame's payload that are to come.
     left: u64,
     closed: bool,
+    /// Looks at what a client sends.
+    keys: Option<Keys>,
+    /// The mask of the frame's payload, as it goes on from here.
+    mask: [u8; 4],
+    steering: Option<&'static str>,
 }
 
 impl Frames {
+    /// Follows what a client sends, and looks for fields that steer an engine.
+    pub(super) fn looked_at() -> Self {
+        Self {
+            keys: Some(Keys::default()),
+            ..Self::default()
+        }
+    }
+
+    /// The first field that steers an engine.
+    pub(super) fn steering(&self) -> Option<&'static str> {
+        self.steering
+    }
+
     /// Whether no frame is under way.
     pub(super) fn at_end(&self) -> bool {
         self.has == 0 && self.left == 0
@@ -67,7 +91,7 @@ impl Frames {
                 self.has += 1;
                 at += 1;
                 if let Some(payload) = self.payload() {
-                    self.closed |= self.head[0] & OPCODE == CLOSE;
+                    self.begins();
                     (self.left, self.has) = (payload, 0);
                     break;
                 }
@@ -75,7 +99,38 @@ impl Frames {
         }
         let here = (bytes.len() - at).min(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.left -= here as u64;
+        self.look_at(&bytes[at..at + here]);
         at + here
+    }
+
+    /// The head of a frame is whole.
+    fn begins(&mut self) {
+        let opcode = self.head[0] & OPCODE;
+        self.closed |= opcode == CLOSE;
+        self.mask = [0; 4];
+        if self.head[1] & MASKED != 0
+            && let Some(mask) = self.head[..self.has].last_chunk()
+        {
+            self.mask = *mask;
+        }
+        if let Some(keys) = &mut self.keys
+            && opcode != CONTINUATION
+            && opcode < CONTROL
+        {
+            *keys = Keys::default();
+        }
+    }
+
+    /// Looks at some of a frame's payload.
+    fn look_at(&mut self, payload: &[u8]) {
+        let Some(keys) = &mut self.keys else { return };
+        if self.head[0] & OPCODE >= CONTROL {
+            return;
+        }
+        let mask = self.mask.iter().cycle();
+        let plain: Vec<u8> = payload.iter().zip(mask).map(|(byte, mask)| byte ^ mask).collect();
+        self.mask.rotate_left(payload.len() % 4);
+        self.steering = self.steering.or(keys.push(&plain));
     }
 
     /// The length of the payload, once the head is whole.
@@ -152,6 +207,33 @@ mod tests {
         assert!(frames.at_end() && !frames.closed());
         assert_eq!(frames.rest_of_one(&second), second.len());
         assert!(frames.at_end() && frames.closed());
+    }
+
+    #[test]
+    fn a_field_is_found_behind_any_mask_and_in_any_fragments() {
+        let masked = |opcode: u8, text: &[u8], mask: [u8; 4]| {
+            let mut frame = vec![opcode, MASKED | u8::try_from(text.len()).unwrap()];
+            frame.extend_from_slice(&mask);
+            frame.extend(
+                text.iter()
+                    .zip(mask.iter().cycle())
+                    .map(|(byte, mask)| byte ^ mask),
+            );
+            frame
+        };
+        let stream = [
+            masked(0x81, b"{\"a\":\"", [1, 2, 3, 4]),
+            masked(0x01, b"{\"kv_trans", [0x37, 0xfa, 0x21, 0x3d]),
+            masked(0x89, b"\"", [5, 6, 7, 8]),
+            masked(0x80, b"fer_params\":{}}", [9, 9, 9, 9]),
+        ]
+        .concat();
+        for size in 1..stream.len() {
+            let mut frames = Frames::looked_at();
+            stream.chunks(size).for_each(|piece| frames.pass(piece));
+            assert_eq!(frames.steering(), Some("kv_transfer_params"), "{size}");
+            assert!(frames.at_end());
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ async fn ranked(style: EventStyle) -> Fleet {
             ..endpoint.clone()
         };
         config.workers = (0..RANKS).map(rank).collect();
+        // Clients may name a rank; it is not theirs to choose all the same.
+        config.http.transfer_fields = true;
     })
     .await;
     all_live(&fleet).await;

@@ -37,6 +37,7 @@ mod overrides;
 mod plain;
 mod reloads;
 mod smuggling;
+mod steering;
 mod streaming;
 mod tenants;
 mod tls;
