@@ -123,7 +123,7 @@ pub struct Server {
 pub struct Learning {
     /// Each worker's cost.
     pub costs: bool,
-    /// Half-life of what is not renewed; positive.
+    /// Time without an answer after which a worker may have become twice as fast; positive.
     pub fade: Millis,
     /// What conversations do next.
     pub habits: bool,

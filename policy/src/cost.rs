@@ -56,6 +56,17 @@ impl PrefillCost {
         Millis(self.beta_ms) + self.marginal(uncached, cached)
     }
 
+    /// A worker that takes this many times as long for every prompt.
+    #[must_use]
+    pub fn times(&self, factor: f64) -> Self {
+        Self {
+            alpha_ms_per_token: self.alpha_ms_per_token * factor,
+            beta_ms: self.beta_ms * factor,
+            gamma_ms_per_token2: self.gamma_ms_per_token2 * factor,
+            floor_ms: self.floor_ms * factor,
+        }
+    }
+
     /// How many times as long as under `before` a prefill takes that took `typical` then; 1 where that says nothing.
     #[must_use]
     pub fn times_as_long_as(&self, before: &Self, typical: Millis) -> f64 {

@@ -5,6 +5,7 @@
 
 mod classes;
 mod conversations;
+mod doubt;
 mod overhead;
 mod pending;
 mod prefill_cost;
@@ -13,6 +14,7 @@ mod utilisation;
 
 pub use classes::{Class, Finish, HabitTable, Stage, TRUSTED};
 pub use conversations::{Habits, Mean};
+pub use doubt::Doubt;
 pub use overhead::Overhead;
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, PrefillSize, pooled};

@@ -146,7 +146,7 @@ impl Feedback {
             lessons,
             waiting: Mutex::new(Some(waiting)),
             dropped: AtomicU64::new(0),
-            costs: Mutex::new(Costs::new(&config.workers)),
+            costs: Mutex::new(Costs::new(&config.workers, config.learning.fade)),
             counters: Mutex::new(Counters::new(config.workers.len())),
             conversations: Mutex::new(Conversations::new(
                 config.objective.next_prompt,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Learning {
     /// Whether each worker's α, β and γ follow what its answers take. Off: as configured, for ever.
     pub costs: bool,
-    /// Seconds after which what was learned of a worker that no longer answers has gone half way back to where it began:
-    /// one that was slow is tried again.
+    /// Seconds without an answer after which a worker may have become twice as fast: what was learned of it stays, and its
+    /// error grows, so that one that was slow is tried again.
     #[schemars(range(min = 1, max = 604_800))]
     pub fade_s: f64,
     /// Whether next prompts, answers and returns of conversations are expected as each class of traffic shows them. Off:

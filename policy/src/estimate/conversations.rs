@@ -51,6 +51,14 @@ impl Mean {
         }
     }
 
+    /// The mean may be off by `error` more than its samples say: they count for less, and it stays where it is.
+    pub(super) fn widen(&mut self, error: f64) {
+        let off = error / self.error.max(f64::MIN_POSITIVE);
+        if off > 0.0 && self.seen > 0.0 {
+            self.seen = 1.0 / (1.0 / self.seen + off * off);
+        }
+    }
+
     /// The mean.
     #[must_use]
     pub fn value(&self) -> f64 {

@@ -6,6 +6,7 @@
 //! forgets, of samples that are cut off at [`CUT`] times the mean, since one stall of the network says nothing of the next
 //! turn.
 
+use super::Doubt;
 use super::conversations::Mean;
 use crate::units::Millis;
 
@@ -22,11 +23,13 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// A first token took so much beside what its engine told. Below zero (two clocks, rounded) counts as nothing.
-    pub fn observe(&mut self, beside: Millis) {
+    /// A first token took so much beside what its engine told. Below zero (two clocks, rounded) counts as nothing. `doubt`
+    /// is what time without an answer has left of the mean.
+    pub fn observe(&mut self, doubt: Doubt, beside: Millis) {
         if !beside.0.is_finite() {
             return;
         }
+        self.mean.widen(doubt.widens(self.mean.value(), 0.0));
         let most = (CUT * self.mean.value()).max(LEAST_CUT_MS);
         self.mean.observe(beside.0.clamp(0.0, most));
         self.seen += 1;
@@ -60,7 +63,7 @@ mod tests {
     fn after(samples: impl IntoIterator<Item = f64>) -> Overhead {
         let mut overhead = Overhead::default();
         for sample in samples {
-            overhead.observe(Millis(sample));
+            overhead.observe(Doubt::NONE, Millis(sample));
         }
         overhead
     }
@@ -83,10 +86,23 @@ mod tests {
     }
 
     #[test]
+    fn after_a_long_silence_a_few_samples_are_believed_and_none_moves_nothing() {
+        let mut overhead = after((0..500).map(|at| f64::from(400 + at % 9)));
+        let before = overhead.expected();
+        overhead.observe(Doubt::after(Millis(600_000.0), Millis(60_000.0)), before);
+        assert!((overhead.expected().0 - before.0).abs() < 1e-6);
+        let mut overhead = after((0..500).map(|at| f64::from(400 + at % 9)));
+        for idle in [600_000.0, 300_000.0, 150_000.0] {
+            overhead.observe(Doubt::after(Millis(idle), Millis(60_000.0)), Millis(4.0));
+        }
+        assert!((overhead.expected().0 - 4.0).abs() < 1.0, "{overhead:?}");
+    }
+
+    #[test]
     fn a_stall_counts_as_four_times_the_mean_at_most() {
         let before = after(std::iter::repeat_n(4.0, 99));
         let mut with_stall = before;
-        with_stall.observe(Millis(60_000.0));
+        with_stall.observe(Doubt::NONE, Millis(60_000.0));
         assert!(
             with_stall.expected().0 <= 4.0 + 3.0 * 4.0 / 100.0 + 1e-9,
             "{with_stall:?}"

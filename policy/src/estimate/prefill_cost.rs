@@ -16,11 +16,13 @@
 //! - *The floor* is where it was measured or written, and follows what answers on it take: a prompt whose line lies below it says
 //!   nothing of the line. (On a GPU most turns of a warm conversation are such; learned from, they would lie the line flat.) One
 //!   that takes far longer than the floor is taken for a change of the line.
-//! - *Fading*: a worker believed slow is sent nothing, so nothing shows that it has recovered. What was learned and is
-//!   not renewed goes back towards where it began ([`LearnedCost::fade`]), so that it is tried again.
+//! - *Time*: a worker that was not used for long may have become faster or slower as a whole. The first answers after that
+//!   meet a covariance that is opened along the estimate itself, by its [`Doubt`], and an outlier is what lies beyond the
+//!   doubt: one answer can scale all three coefficients. Without an answer nothing moves.
 //!
 //! A worker that was never benched begins with its pool's median: [`pooled`].
 
+use super::Doubt;
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
@@ -41,6 +43,10 @@ const ON_FLOOR: f64 = 1.5;
 const FLOOR_MEMORY: f64 = 50.0;
 /// Of a guess, which the first answers may well overturn.
 const GUESSED: f64 = 100.0;
+/// A normal variable's deviation in mean absolute deviations: `√(π/2)`.
+const DEVIATION: f64 = 1.2533;
+/// Least noise that answers are taken to have, as a share of the coefficients: without any the covariance would have no scale.
+const NOISE: f64 = 1e-3;
 /// Scales: thousand tokens, and ten million token pairs.
 const TOKENS: f64 = 1e3;
 const PAIRS: f64 = 1e7;
@@ -86,9 +92,9 @@ pub struct LearnedCost {
     /// β, α per thousand tokens, γ per ten million pairs.
     theta: [f64; 3],
     covariance: [[f64; 3]; 3],
-    prior: [f64; 3],
-    /// What short prompts all take, now and at the beginning; 0 where no floor is known.
-    floor: [f64; 2],
+    prior: PrefillCost,
+    /// What short prompts all take; 0 where no floor is known.
+    floor: f64,
     spread: f64,
     one_sided: i32,
     seen: u64,
@@ -118,8 +124,8 @@ impl LearnedCost {
         Self {
             theta,
             covariance: diagonal(covariance),
-            prior: theta,
-            floor: [prior.floor_ms; 2],
+            prior,
+            floor: prior.floor_ms,
             spread: 0.0,
             one_sided: 0,
             seen: 0,
@@ -135,19 +141,25 @@ impl LearnedCost {
     /// An answer, or, where there is no floor, the mean of several: then the cost is linear in what it depends on, so means lie
     /// on it as well. Nonsense is ignored.
     pub fn observe_size(&mut self, size: PrefillSize, prefill: Millis) {
+        self.observe_after(Doubt::NONE, size, prefill);
+    }
+
+    /// The same of a worker whose estimate has become doubtful for want of answers.
+    pub fn observe_after(&mut self, doubt: Doubt, size: PrefillSize, prefill: Millis) {
         let x = size.features();
         let is_sound = |value: f64| value.is_finite() && value >= 0.0;
         if !(is_sound(prefill.0) && x.into_iter().all(is_sound)) {
             return;
         }
         let predicted: f64 = (0..3).map(|i| self.theta[i] * x[i]).sum();
-        if predicted < self.floor[0] && prefill.0 <= ON_FLOOR * self.floor[0] {
-            self.floor[0] += self.clip(prefill.0 - self.floor[0]) / FLOOR_MEMORY;
+        if predicted < self.floor && prefill.0 <= ON_FLOOR * self.floor {
+            self.floor += self.clip(prefill.0 - self.floor, 0.0) / FLOOR_MEMORY;
             self.seen += 1;
             self.since += 1;
             return;
         }
-        let residual = self.clip(prefill.0 - predicted);
+        let residual = self.clip(prefill.0 - predicted, doubt.share() * predicted.abs());
+        self.open(doubt);
         let px: [f64; 3] = std::array::from_fn(|i| (0..3).map(|j| self.covariance[i][j] * x[j]).sum());
         let gain = FORGETTING + (0..3).map(|i| x[i] * px[i]).sum::<f64>();
         for (theta, step) in self.theta.iter_mut().zip(px) {
@@ -168,12 +180,33 @@ impl LearnedCost {
         self.since += 1;
     }
 
-    /// Clips an outlier; believes a run of them.
-    fn clip(&mut self, residual: f64) -> f64 {
-        let bound = CLIP * self.spread;
+    /// Opens the covariance along the estimate: the worker may have become faster or slower as a whole.
+    fn open(&mut self, doubt: Doubt) {
+        let size = self.theta.iter().map(|theta| theta * theta).sum::<f64>().sqrt();
+        let noise = (DEVIATION * self.spread).max(NOISE * size);
+        if doubt == Doubt::NONE || noise <= 0.0 {
+            return;
+        }
+        let by = self
+            .theta
+            .map(|theta| doubt.widens(theta, 0.0) / noise * theta.signum());
+        for (row, own) in self.covariance.iter_mut().zip(by) {
+            row.iter_mut()
+                .zip(by)
+                .for_each(|(entry, other)| *entry += own * other);
+        }
+    }
+
+    /// Clips an outlier, which is beyond what doubt explains (`doubtful`, in milliseconds); believes a run of them.
+    fn clip(&mut self, residual: f64, doubtful: f64) -> f64 {
+        let noise = CLIP * self.spread;
+        let bound = noise + doubtful;
         let outlier = self.since > 16 && residual.abs() > bound;
         if !outlier {
-            self.spread += (residual.abs() - self.spread) / (self.since + 1).min(100) as f64;
+            // What doubt explains is no noise.
+            let explained = if self.since > 16 { noise } else { f64::INFINITY };
+            let surprise = residual.abs().min(explained);
+            self.spread += (surprise - self.spread) / (self.since + 1).min(100) as f64;
             self.one_sided = 0;
             return residual;
         }
@@ -194,12 +227,16 @@ impl LearnedCost {
     #[must_use]
     pub fn cost(&self) -> PrefillCost {
         let theta = self.physical();
-        let alpha = if theta[1] > 0.0 { theta[1] } else { self.prior[1] };
+        let alpha = if theta[1] > 0.0 {
+            theta[1] / TOKENS
+        } else {
+            self.prior.alpha_ms_per_token
+        };
         PrefillCost {
             beta_ms: theta[0],
-            alpha_ms_per_token: alpha / TOKENS,
+            alpha_ms_per_token: alpha,
             gamma_ms_per_token2: theta[2] / PAIRS,
-            floor_ms: self.floor[0],
+            floor_ms: self.floor,
         }
     }
 
@@ -230,8 +267,6 @@ impl LearnedCost {
     /// What it predicts for a prompt, and the standard error of that: how far the truth may be for want of answers like it.
     #[must_use]
     pub fn predict(&self, uncached: Tokens, cached: Tokens) -> (Millis, Millis) {
-        /// A normal variable's deviation in mean absolute deviations: `√(π/2)`.
-        const DEVIATION: f64 = 1.2533;
         let x = PrefillSize::of(uncached, cached).features();
         let variance: f64 = (0..3)
             .map(|i| x[i] * (0..3).map(|j| self.covariance[i][j] * x[j]).sum::<f64>())
@@ -240,22 +275,17 @@ impl LearnedCost {
         (self.cost().prefill(uncached, cached), Millis(error))
     }
 
-    /// Nothing was heard of the worker for long: goes this share (0 to 1) of the way back to where it began, and is
-    /// ready to believe something else.
-    pub fn fade(&mut self, share: f64) {
-        let share = share.clamp(0.0, 1.0);
-        for (theta, prior) in self.theta.iter_mut().zip(self.prior) {
-            *theta += (prior - *theta) * share;
-        }
-        self.floor[0] += (self.floor[1] - self.floor[0]) * share;
-        self.covariance = diagonal(MEASURED);
-    }
-
     /// Begins again from another prior: for a worker that nothing is known of yet. Ignored once it has answered.
     pub fn begin_with(&mut self, prior: PrefillCost) {
         if self.seen == 0 {
             *self = Self::new(prior);
         }
+    }
+
+    /// Where it began: what somebody measured or wrote, or what the pool lent.
+    #[must_use]
+    pub fn began(&self) -> PrefillCost {
+        self.prior
     }
 
     /// Mean absolute residual: what a prediction is off by.
@@ -292,242 +322,4 @@ pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TRUE: PrefillCost = PrefillCost {
-        alpha_ms_per_token: 0.08,
-        beta_ms: 25.0,
-        gamma_ms_per_token2: 2e-6,
-        floor_ms: 0.0,
-    };
-
-    /// The `i`-th answer: sizes that vary, noise of ±2 ms, every 20th ten times too late if `outliers`.
-    fn feed(learned: &mut LearnedCost, cost: PrefillCost, from: u64, count: u64, outliers: bool) {
-        for i in from..from + count {
-            let (u, h) = (Tokens(i * 7919 % 6000 + 10), Tokens(i * 104_729 % 20_000));
-            let noise = (i * 31 % 41) as f64 / 10.0 - 2.0;
-            let factor = if outliers && i % 20 == 19 { 10.0 } else { 1.0 };
-            learned.observe(u, h, Millis((cost.prefill(u, h).0 + noise) * factor));
-        }
-    }
-
-    fn off(learned: &LearnedCost, cost: PrefillCost) -> f64 {
-        let (u, h) = (Tokens(3000), Tokens(8000));
-        (learned.cost().prefill(u, h).0 / cost.prefill(u, h).0 - 1.0).abs()
-    }
-
-    #[test]
-    fn it_learns_the_cost_from_a_wrong_prior() {
-        let mut learned = LearnedCost::new(PrefillCost::linear(0.02, 0.0));
-        feed(&mut learned, TRUE, 0, 400, false);
-        assert!(off(&learned, TRUE) < 0.02, "{:?}", learned.cost());
-        assert!(learned.error().0 < 10.0);
-    }
-
-    /// Turns of a warm conversation on a GPU: of twenty, nineteen are on the floor.
-    fn feed_warm(learned: &mut LearnedCost, cost: PrefillCost) {
-        for i in 0..400u64 {
-            let long = if i % 20 == 0 { 4000 } else { 0 };
-            let (u, h) = (Tokens(i * 7919 % 300 + 20 + long), Tokens(i * 104_729 % 20_000));
-            let noise = (i * 31 % 41) as f64 / 20.0 - 1.0;
-            learned.observe(u, h, Millis(cost.prefill(u, h).0 + noise));
-        }
-    }
-
-    #[test]
-    fn answers_on_the_floor_teach_the_floor_and_not_the_line() {
-        let true_cost = PrefillCost {
-            floor_ms: 20.0,
-            ..PrefillCost::linear(0.02, 6.0)
-        };
-        let learn_from = |floor_ms| {
-            let mut learned = LearnedCost::new(PrefillCost {
-                floor_ms,
-                ..PrefillCost::linear(0.02, 6.0)
-            });
-            feed_warm(&mut learned, true_cost);
-            learned.cost()
-        };
-        for floor_ms in [20.0, 18.0, 24.0] {
-            let cost = learn_from(floor_ms);
-            assert!(
-                (cost.floor_ms - 20.0).abs() < 1.0 && (cost.beta_ms - 6.0).abs() < 2.0,
-                "{cost:?}"
-            );
-        }
-        let blind = learn_from(0.0);
-        assert!(blind.beta_ms > 12.0, "the line is bent without it: {blind:?}");
-    }
-
-    #[test]
-    fn a_worker_that_is_slower_than_its_floor_has_become_slower_and_is_believed_when_it_recovers() {
-        let floor_ms = 20.0;
-        let mut learned = LearnedCost::new(PrefillCost {
-            floor_ms,
-            ..PrefillCost::linear(0.02, 6.0)
-        });
-        let slow = PrefillCost {
-            floor_ms: 3.0 * floor_ms,
-            ..PrefillCost::linear(0.06, 18.0)
-        };
-        feed_warm(&mut learned, slow);
-        let (u, h) = (Tokens(150), Tokens(5000));
-        let off = learned.cost().prefill(u, h).0 / slow.prefill(u, h).0 - 1.0;
-        assert!(off.abs() < 0.1, "{off} {:?}", learned.cost());
-        let well = PrefillCost {
-            floor_ms,
-            ..PrefillCost::linear(0.02, 6.0)
-        };
-        feed_warm(&mut learned, well);
-        for (u, h) in [(150, 5000), (4000, 5000)] {
-            let (u, h) = (Tokens(u), Tokens(h));
-            let off = learned.cost().prefill(u, h).0 / well.prefill(u, h).0 - 1.0;
-            assert!(off.abs() < 0.1, "{u} tokens: {off} {:?}", learned.cost());
-        }
-    }
-
-    #[test]
-    fn means_of_several_answers_lie_on_the_same_line() {
-        let mut learned = LearnedCost::new(PrefillCost::linear(0.02, 0.0));
-        for group in 0..400u64 {
-            let (mut mean, mut took) = (PrefillSize::default(), 0.0);
-            let count = 1 + group % 5;
-            for i in 0..count {
-                let (u, h) = (
-                    Tokens((group * 7 + i) * 7919 % 6000 + 10),
-                    Tokens((group * 7 + i) * 104_729 % 20_000),
-                );
-                let size = PrefillSize::of(u, h);
-                mean.uncached += size.uncached / count as f64;
-                mean.pairs += size.pairs / count as f64;
-                took += TRUE.prefill(u, h).0 / count as f64;
-            }
-            learned.observe_size(mean, Millis(took));
-        }
-        assert!(off(&learned, TRUE) < 0.02, "{:?}", learned.cost());
-    }
-
-    #[test]
-    fn a_guess_that_is_far_off_is_overturned_by_a_few_answers_and_a_measurement_is_not() {
-        let far = PrefillCost::linear(9.0, 5.0);
-        let mut guess = LearnedCost::guess(far);
-        let mut measured = LearnedCost::new(far);
-        for learned in [&mut guess, &mut measured] {
-            feed(learned, TRUE, 0, 30, false);
-        }
-        assert!(off(&guess, TRUE) < 0.2, "{:?}", guess.cost());
-        assert!(off(&measured, TRUE) > off(&guess, TRUE));
-    }
-
-    #[test]
-    fn outliers_hardly_bend_it() {
-        let mut learned = LearnedCost::new(TRUE);
-        feed(&mut learned, TRUE, 0, 600, true);
-        assert!(off(&learned, TRUE) < 0.06, "{:?}", learned.cost());
-    }
-
-    #[test]
-    fn a_worker_that_halves_its_speed_is_followed_within_two_hundred_answers() {
-        let mut learned = LearnedCost::new(TRUE);
-        feed(&mut learned, TRUE, 0, 400, false);
-        let slow = PrefillCost {
-            alpha_ms_per_token: 0.16,
-            ..TRUE
-        };
-        feed(&mut learned, slow, 400, 200, false);
-        assert!(off(&learned, slow) < 0.05, "{:?}", learned.cost());
-    }
-
-    #[test]
-    fn coefficients_stay_physical_and_nonsense_changes_nothing() {
-        let mut learned = LearnedCost::new(TRUE);
-        learned.observe(Tokens(5), Tokens(5), Millis(f64::NAN));
-        let endless = PrefillSize {
-            uncached: 5.0,
-            pairs: f64::INFINITY,
-        };
-        learned.observe_size(endless, Millis(5.0));
-        assert_eq!(learned.seen(), 0);
-        for i in 0..300 {
-            learned.observe(Tokens(6000 - i * 20), Tokens(0), Millis(i as f64));
-        }
-        let cost = learned.cost();
-        assert!(cost.alpha_ms_per_token > 0.0 && cost.beta_ms >= 0.0 && cost.gamma_ms_per_token2 >= 0.0);
-    }
-
-    #[test]
-    fn a_coefficient_that_cannot_be_negative_is_not_missed_by_the_others() {
-        // Short prompts alone cannot tell β from α, and a prior that is far off in α leaves β below zero.
-        let mut learned = LearnedCost::with_covariance(PrefillCost::linear(0.5, 5.0), WOUND);
-        let truth = PrefillCost::linear(0.05, 5.0);
-        for i in 0..100 {
-            let u = Tokens(100 + i * 37 % 900);
-            learned.observe(u, Tokens(0), truth.prefill(u, Tokens(0)));
-        }
-        assert!(
-            learned.theta.iter().any(|&theta| theta < 0.0),
-            "{:?}",
-            learned.theta
-        );
-        let cost = learned.cost();
-        assert!(cost.beta_ms >= 0.0 && cost.gamma_ms_per_token2 >= 0.0);
-        for u in [300, 550, 900].map(Tokens) {
-            let off = cost.prefill(u, Tokens(0)).0 / truth.prefill(u, Tokens(0)).0 - 1.0;
-            assert!(off.abs() < 0.3, "{u}: {off} {cost:?}");
-        }
-    }
-
-    #[test]
-    fn a_prediction_knows_how_far_it_may_be_off() {
-        let mut learned = LearnedCost::guess(PrefillCost::linear(0.5, 5.0));
-        let (u, h) = (Tokens(3000), Tokens(8000));
-        let mut last = f64::INFINITY;
-        for round in 0..4 {
-            feed(&mut learned, TRUE, round * 100, 100, false);
-            let (predicted, error) = learned.predict(u, h);
-            assert!(
-                (predicted - TRUE.prefill(u, h)).0.abs() < 4.0 * error.0 + 0.5,
-                "{predicted} {error}"
-            );
-            assert!(error.0 <= last, "{error}");
-            last = error.0;
-        }
-        assert!(last < 1.0, "{last}");
-    }
-
-    #[test]
-    fn what_is_not_renewed_fades_towards_where_it_began() {
-        let mut learned = LearnedCost::new(TRUE);
-        let slow = PrefillCost {
-            alpha_ms_per_token: 0.4,
-            ..TRUE
-        };
-        feed(&mut learned, slow, 0, 300, false);
-        assert!(off(&learned, slow) < 0.05);
-        let believed = learned.cost().alpha_ms_per_token;
-        learned.fade(0.5);
-        let halfway = f64::midpoint(believed, TRUE.alpha_ms_per_token);
-        assert!((learned.cost().alpha_ms_per_token - halfway).abs() < 1e-9);
-        (0..10).for_each(|_| learned.fade(0.5));
-        assert!(off(&learned, TRUE) < 0.01);
-    }
-
-    #[test]
-    fn only_a_worker_that_has_not_answered_begins_anew() {
-        let mut learned = LearnedCost::new(PrefillCost::linear(0.5, 1.0));
-        learned.begin_with(TRUE);
-        assert_eq!(learned.cost(), LearnedCost::new(TRUE).cost());
-        learned.observe(Tokens(100), Tokens(0), Millis(30.0));
-        learned.begin_with(PrefillCost::linear(9.0, 9.0));
-        assert!(learned.cost().alpha_ms_per_token < 1.0);
-    }
-
-    #[test]
-    fn a_pool_lends_its_median() {
-        let pool = [0.1, 0.5, 0.2].map(|alpha| PrefillCost::linear(alpha, alpha * 10.0));
-        let begin = pooled(&pool).unwrap();
-        assert_eq!((begin.alpha_ms_per_token, begin.beta_ms), (0.2, 2.0));
-        assert_eq!(pooled(&[]), None);
-    }
-}
+mod tests;

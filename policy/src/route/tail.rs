@@ -20,12 +20,16 @@
 //! says how often, and T_w, the tokens indexed there, how many conversations may come back. Both against the fleet's
 //! mean. At a tenth of a mean prefill each this is a tie-break between workers that are nearly alike, which is what they
 //! are on a fleet that is nearly idle: agents that start there one by one would otherwise fall into random, uneven lots
-//! and wait for each other for an hour. It does not add up to a reason to leave a prefix.
+//! and wait for each other for an hour. It does not add up to a reason to leave a prefix. T_w/T̄ stays within [`UNEVEN`] of 1.
 //!
 //! ρ̄ and S̄ are the fleet's, not the worker's: what a turn costs everywhere must not steer it, and a per-worker factor
 //! on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
 
 use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
+
+/// The tokens that a worker holds count as the fleet's mean but for this share at most. A worker that has just joined holds
+/// nothing; unbounded, it would be given half of the new conversations of four workers until it holds as much as the others.
+const UNEVEN: f64 = 0.2;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let weights = &snapshot.settings.weights;
@@ -97,7 +101,10 @@ impl Fleet {
     /// `S̄·(λ_w/λ̄ + T_w/T̄)`: who else lives there, in mean prefills; 0 for what the fleet has none of.
     fn crowd(&self, worker: &WorkerView) -> f64 {
         let share = |own: f64, mean: f64| if mean > 0.0 { own / mean } else { 0.0 };
-        self.mean_work * (share(turn_rate(worker), self.rate) + share(worker.indexed.as_f64(), self.indexed))
+        let turns = share(turn_rate(worker), self.rate);
+        let held = worker.indexed.as_f64();
+        let bounded = held.clamp((1.0 - UNEVEN) * self.indexed, (1.0 + UNEVEN) * self.indexed);
+        self.mean_work * (turns + share(bounded, self.indexed))
     }
 }
 

@@ -131,8 +131,33 @@ fn workers_that_are_nearly_alike_are_told_apart_by_who_lives_there() {
     // It is no reason to leave a prefix.
     assert_eq!(chosen(&settings, &workers, 4000, &[600, 0, 0]), 0);
     let decision = choose(&settings, &workers, 4000, &[0; 3], 0).unwrap();
-    // λ/λ̄ = 0.75, T/T̄ = 0.6, of a mean prefill of 40 ms, at a tenth.
-    assert!((decision.terms[1].home_ms - 0.1 * 40.0 * 1.35).abs() < 1e-9);
+    // λ/λ̄ = 0.75, T/T̄ = 0.6, which counts as 0.8, of a mean prefill of 40 ms, at a tenth.
+    assert!((decision.terms[1].home_ms - 0.1 * 40.0 * 1.55).abs() < 1e-9);
+}
+
+/// A worker that has just joined is empty, and the others hold what was said for hours.
+#[test]
+fn an_empty_worker_is_given_some_more_of_the_new_conversations_and_not_most_of_them() {
+    for held in [0, 1_000, 10_000, 1_000_000] {
+        let mut workers = [worker(0), worker(1), worker(2), worker(3)];
+        for worker in &mut workers[..3] {
+            worker.indexed = Tokens(held);
+        }
+        let settings = with_policy(PolicyName::Tail);
+        let mut given = [0; 4];
+        for sequence in 0..100 {
+            let decision = choose(&settings, &workers, 400, &[0; 4], sequence).unwrap();
+            let chosen = decision.chosen;
+            given[chosen] += 1;
+            workers[chosen].utilisation += 0.001;
+            workers[chosen].mean_work = Millis(60.0);
+            workers[chosen].indexed += Tokens(400);
+        }
+        assert!(
+            given.iter().all(|given| (15..=35).contains(given)),
+            "{held}: {given:?}"
+        );
+    }
 }
 
 /// Static weights are right at one load only:

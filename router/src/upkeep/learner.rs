@@ -16,7 +16,7 @@ use crate::fleet::Worker;
 use crate::fleet::hints::Kind;
 use crate::fleet::hold::Hold;
 
-/// Between two looks at silent conversations, fading costs and objectives.
+/// Between two looks at silent conversations, costs that nothing has renewed and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
 /// Lessons that are applied before others have their turn.
 const BATCH: usize = 64;
@@ -140,11 +140,12 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
         lesson.prefill.is_some(),
     );
     let mut costs = app.feedback.costs.lock();
-    if let Some(sample) = lesson.prefill {
-        costs.observe(lesson.ended, worker.id, size, sample);
-    }
+    // First, as an answer's prefill ends the time without one.
     if let Some(beside) = lesson.beside {
         costs.beside(worker.id, beside);
+    }
+    if let Some(sample) = lesson.prefill {
+        costs.observe(lesson.ended, worker.id, size, sample);
     }
 }
 
@@ -186,7 +187,8 @@ pub(super) fn introduce(app: &App, worker: WorkerId) {
 
 fn publish_costs(app: &App) {
     if app.config.learning.costs {
-        let costs = app.feedback.costs.lock();
+        let mut costs = app.feedback.costs.lock();
+        costs.elapse(app.clock.now());
         let (published, overheads) = (costs.published(), costs.overheads());
         drop(costs);
         for ((worker, cost), overhead) in app.fleet.workers().iter().zip(published).zip(overheads) {
@@ -261,9 +263,7 @@ fn sweep(app: &App) {
             }
         }
     }
-    if app.config.learning.costs && app.feedback.costs.lock().fade(now, app.config.learning.fade) {
-        publish_costs(app);
-    }
+    publish_costs(app);
     if app.config.hints.enabled {
         for worker in workers
             .iter()

@@ -1,0 +1,100 @@
+//! What time without an answer does to an estimate: it widens, and it does not move.
+//!
+//! A worker that is believed to be slow is sent nothing, so no answer shows that it has recovered. A worker that was idle
+//! may have changed as well. Moving the estimate towards a default would replace evidence by nothing; what time takes away
+//! is certainty. After `t` without an answer the truth is taken to lie within `estimate · (1 ± doubt)`, which is two
+//! standard errors either way, with
+//!
+//! ```text
+//! doubt = 1 − 2^−(t/T)²
+//! ```
+//!
+//! In `T` a worker may have become twice as fast. The square keeps a worker in use free of it: between answers that are a
+//! tenth of `T` apart the doubt is 0.7 %.
+
+use crate::units::Millis;
+
+/// Share of an estimate by which it may be off for want of answers, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Doubt(f64);
+
+impl Doubt {
+    /// An estimate that is as good as its evidence.
+    pub const NONE: Self = Self(0.0);
+
+    /// The doubt after `idle` without an answer, where it is a half after `half`.
+    #[must_use]
+    pub fn after(idle: Millis, half: Millis) -> Self {
+        let passed = idle.0.max(0.0) / half.0.max(1.0);
+        Self(1.0 - (-passed * passed).exp2())
+    }
+
+    /// The share.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        self.0
+    }
+
+    /// Whether the estimate may be off by less than a half.
+    #[must_use]
+    pub fn is_small(self) -> bool {
+        self.0 < 0.5
+    }
+
+    /// The standard error of an estimate that evidence alone leaves with `error`.
+    #[must_use]
+    pub fn widens(self, estimate: f64, error: f64) -> f64 {
+        error.hypot(estimate * self.0 / 2.0)
+    }
+
+    /// The value nearest to `target` that the doubt allows.
+    #[must_use]
+    pub fn nearest(self, estimate: f64, target: f64) -> f64 {
+        let reach = estimate.abs() * self.0;
+        target.max(estimate - reach).min(estimate + reach)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HALF: Millis = Millis(60_000.0);
+
+    #[test]
+    fn a_fresh_estimate_has_none_and_one_that_is_as_old_as_the_half_time_a_half() {
+        assert_eq!(Doubt::after(Millis::ZERO, HALF), Doubt::NONE);
+        assert!((Doubt::after(HALF, HALF).share() - 0.5).abs() < 1e-12);
+        assert!(Doubt::after(Millis(6_000.0), HALF).share() < 0.007);
+    }
+
+    proptest! {
+        #[test]
+        fn an_estimate_widens_with_any_time_that_passes(
+            estimate in 0.0..1e9,
+            error in 0.0..1e6,
+            idle in 0.0..1e12f64,
+            more in 0.0..1e12f64,
+        ) {
+            let (now, later) = (Doubt::after(Millis(idle), HALF), Doubt::after(Millis(idle + more), HALF));
+            prop_assert!(now <= later && (0.0..=1.0).contains(&later.share()));
+            prop_assert!(error <= now.widens(estimate, error));
+            prop_assert!(now.widens(estimate, error) <= later.widens(estimate, error));
+        }
+
+        #[test]
+        fn what_is_nearest_lies_between_the_estimate_and_the_target(
+            estimate in 0.0..1e9,
+            target in 0.0..1e9,
+            idle in 0.0..1e12f64,
+        ) {
+            let doubt = Doubt::after(Millis(idle), HALF);
+            let nearest = doubt.nearest(estimate, target);
+            let (low, high) = (f64::min(estimate, target), f64::max(estimate, target));
+            prop_assert!((low..=high).contains(&nearest), "{} {}", nearest, doubt.share());
+            prop_assert_eq!(Doubt::NONE.nearest(estimate, target), estimate);
+        }
+    }
+}
