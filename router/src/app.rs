@@ -414,7 +414,11 @@ impl App {
             self.worker_changed(worker);
         }
         match changed {
-            Some(true) => info!(worker = worker.name(), "ready"),
+            Some(true) => {
+                self.fleet
+                    .begins(worker, now, self.config.routing.utilisation_window);
+                info!(worker = worker.name(), "ready");
+            }
             Some(false) => {
                 warn!(
                     worker = worker.name(),

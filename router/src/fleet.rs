@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use policy::estimate::Utilisation;
 use policy::ids::WorkerId;
 use policy::units::Millis;
 use tokio::sync::watch;
@@ -132,6 +133,16 @@ impl Fleet {
         let workers = self.workers.load();
         let present = workers.iter().filter(|worker| worker.hold() != Hold::Gone);
         present.map(Arc::clone).collect()
+    }
+
+    /// A worker has become ready: it counts as busy as the others that are, until its own work shows.
+    pub fn begins(&self, worker: &Worker, now: Millis, window: Millis) {
+        let workers = self.workers.load();
+        let others = workers
+            .iter()
+            .filter(|other| other.id != worker.id && other.is_ready());
+        let others = others.map(|other| other.with_load(|load| load.utilisation));
+        worker.begins_as(Utilisation::beside(window, now, others));
     }
 
     /// The workers now, by slot: those that have left, too.

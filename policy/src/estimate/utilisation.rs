@@ -16,7 +16,7 @@ pub struct Utilisation {
     /// Pieces of work, decayed alike.
     pieces: f64,
     at: Millis,
-    /// When the first work came.
+    /// When the first work came, or could have come.
     since: Option<Millis>,
 }
 
@@ -34,6 +34,24 @@ impl Utilisation {
             at: Millis::ZERO,
             since: None,
         }
+    }
+
+    /// A worker that begins beside others: it counts as their mean, over the window that they have, until its own work shows
+    /// how busy it is. With a window of its own, a burst after a quiet time would count for more on it than on the others.
+    #[must_use]
+    pub fn beside(tau: Millis, now: Millis, others: impl IntoIterator<Item = Self>) -> Self {
+        let mut mean = Self::new(tau);
+        let (mut count, mut since) = (0.0f64, now);
+        for other in others {
+            count += 1.0;
+            mean.work += other.work * other.faded(now);
+            mean.pieces += other.pieces * other.faded(now);
+            since = other.since.map_or(since, |other| other.min(since));
+        }
+        mean.work /= count.max(1.0);
+        mean.pieces /= count.max(1.0);
+        (mean.at, mean.since) = (now, Some(since));
+        mean
     }
 
     /// Work of this predicted length was routed to the worker.
@@ -96,6 +114,27 @@ mod tests {
         rho.add(Millis(0.0), Millis(100.0));
         assert!((rho.at(Millis(0.0)) - 0.5).abs() < 1e-12);
         assert!(rho.at(Millis(10_000.0)) < 1e-4);
+    }
+
+    #[test]
+    fn a_worker_that_begins_beside_others_counts_as_their_mean_over_the_same_window() {
+        let tau = Millis(60_000.0);
+        let mut others = [Utilisation::new(tau); 2];
+        for step in 0..1000 {
+            others[0].add(Millis(f64::from(step) * 1000.0), Millis(300.0));
+            others[1].add(Millis(f64::from(step) * 1000.0), Millis(500.0));
+        }
+        let now = Millis(1_000_000.0);
+        let mut late = Utilisation::beside(tau, now, others);
+        assert!((late.at(now) - 0.4).abs() < 0.01, "{}", late.at(now));
+        assert!((late.mean_work().0 - 400.0).abs() < 1e-9);
+        // After a quiet time the same work makes each of them as busy.
+        let now = Millis(2_000_000.0);
+        late.add(now, Millis(500.0));
+        others[0].add(now, Millis(500.0));
+        assert!((late.at(now) - others[0].at(now)).abs() < 1e-6);
+        let alone = Utilisation::beside(tau, now, []);
+        assert_eq!((alone.at(now), alone.mean_work()), (0.0, Millis::ZERO));
     }
 
     #[test]

@@ -435,6 +435,11 @@ impl Worker {
         }
     }
 
+    /// It begins to be given work, and counts as so busy until its own work shows.
+    pub(super) fn begins_as(&self, utilisation: Utilisation) {
+        self.load.lock().utilisation = utilisation;
+    }
+
     /// Its load, read under its lock.
     pub fn with_load<T>(&self, read: impl FnOnce(&Load) -> T) -> T {
         read(&self.load.lock())

@@ -29,6 +29,7 @@ mod heads;
 mod hedging;
 mod hints;
 mod hostile_workers;
+mod idleness;
 mod learning;
 mod matrix;
 mod names;
