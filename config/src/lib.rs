@@ -20,6 +20,7 @@
 mod checked;
 mod coerce;
 mod document;
+pub mod file;
 mod load;
 mod markdown;
 mod overlay;

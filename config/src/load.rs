@@ -1,7 +1,7 @@
 //! From text, environment and flags to a checked configuration.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -9,6 +9,7 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 
 use crate::checked::{self, Config, Routing};
+use crate::file;
 use crate::overlay::{self, Overrides};
 use crate::problem::{Origin, Problem, Problems};
 use crate::schema::{self, Schema};
@@ -39,7 +40,7 @@ pub enum LoadError {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// It is too long to be a configuration.
     #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, which no configuration is", path.display())]
@@ -197,20 +198,12 @@ pub fn load_file(
 }
 
 fn read_text(path: &Path) -> Result<String, LoadError> {
-    let unreadable = |source| LoadError::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut text = String::new();
-    // Bounded by what is read, not by what the file says of itself: pipes and devices say nothing.
-    file.take(LONGEST_FILE_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(unreadable)?;
-    if text.len() as u64 > LONGEST_FILE_BYTES {
-        return Err(LoadError::TooLong {
-            path: path.to_owned(),
-        });
-    }
-    Ok(text)
+    let path_of = || path.to_owned();
+    file::read_text(path, LONGEST_FILE_BYTES).map_err(|source| match source.kind() {
+        io::ErrorKind::FileTooLarge => LoadError::TooLong { path: path_of() },
+        _ => LoadError::Unreadable {
+            path: path_of(),
+            source,
+        },
+    })
 }

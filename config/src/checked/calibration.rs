@@ -3,7 +3,6 @@
 //! Of the file only what the router needs is read: the version, and the fit's coefficients. A fit that does not hold was
 //! never written: `gpu-bench` refuses to.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use policy::cost::PrefillCost;
@@ -58,11 +57,7 @@ pub(super) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
         path: path.to_owned(),
         source,
     };
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(LONGEST_FILE_BYTES)
-        .read_to_end(&mut text)
-        .map_err(unreadable)?;
+    let text = crate::file::read(path, LONGEST_FILE_BYTES).map_err(unreadable)?;
     let Calibration { version, fit } =
         serde_json::from_slice(&text).map_err(|source| CalibrationError::Foreign {
             path: path.to_owned(),

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::checker::Checker;
 use super::worker::{Secret, check_name, secret};
-use crate::written;
+use crate::{file, written};
 
+/// Longest file of credentials or certificates.
+const LONGEST_FILE_BYTES: u64 = 1 << 20;
 /// Most servers that are named.
 const MOST_SERVERS: usize = 16;
 /// Longest name of a fleet: its subjects and its bucket begin with it.
@@ -134,7 +136,7 @@ fn files(written: &written::Fleet, is_encrypted: bool, checker: &mut Checker<'_>
         if written.nats.is_empty() {
             let what = "stands there, but `fleet.nats` names no server".to_owned();
             checker.report(path, what, Some("set fleet.nats, or leave this out".to_owned()));
-        } else if path != "fleet.token_file" && std::fs::File::open(file).is_err() {
+        } else if path != "fleet.token_file" && file::read(Path::new(file), LONGEST_FILE_BYTES).is_err() {
             checker.report(path, format!("{file} cannot be read"), None);
         }
     }
@@ -156,7 +158,7 @@ fn files(written: &written::Fleet, is_encrypted: bool, checker: &mut Checker<'_>
             Some("leave one of the two out".to_owned()),
         );
     }
-    if let Ok(text) = std::fs::read_to_string(Path::new(&written.credentials_file))
+    if let Ok(text) = file::read_text(Path::new(&written.credentials_file), LONGEST_FILE_BYTES)
         && !CREDENTIALS.iter().all(|part| text.contains(part))
     {
         let what = format!(

@@ -1,8 +1,7 @@
 //! Traces.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -99,14 +98,9 @@ fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
     if file.is_empty() {
         return headers;
     }
-    let text = File::open(file).and_then(|file| {
-        let mut text = String::new();
-        file.take(MOST_HEADER_BYTES).read_to_string(&mut text)?;
-        Ok(text)
-    });
-    let text = match text {
-        Ok(text) if text.len() as u64 == MOST_HEADER_BYTES => {
-            let what = format!("{file} is no file of headers: it has {MOST_HEADER_BYTES} bytes or more");
+    let text = match crate::file::read_text(Path::new(file), MOST_HEADER_BYTES) {
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            let what = format!("{file} is no file of headers: it has more than {MOST_HEADER_BYTES} bytes");
             checker.report("traces.headers_file", what, None);
             return headers;
         }

@@ -17,6 +17,8 @@ use crate::written::{self, CachePolicy, Dialect, Priority};
 const LONGEST_NAME: usize = 64;
 /// Longest API key of a worker.
 const LONGEST_KEY: usize = 4_096;
+/// Longest file that holds one, white space included.
+const LONGEST_KEY_FILE: u64 = 64 << 10;
 
 /// One worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,7 +197,7 @@ pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Optio
     if file.is_empty() {
         return None;
     }
-    match std::fs::read_to_string(file) {
+    match crate::file::read_text(Path::new(file), LONGEST_KEY_FILE) {
         Err(error) => checker.report(path, format!("{file} cannot be read: {error}"), None),
         Ok(text) => {
             let key = text.trim();

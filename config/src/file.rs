@@ -1,0 +1,195 @@
+//! Files that are read or written while a process serves: regular files only, bounded in size and in time.
+//!
+//! Opening a named pipe blocks until another process opens its other end, a device can be read without end, and a file
+//! system whose server is gone does not answer at all. None of these may hold up a caller. So what blocks runs on a thread
+//! of its own, and its caller waits for at most a given time. No thread can be interrupted in such a call: a path whose
+//! thread was given up is refused until that thread ends, so that a file system that hangs costs one thread for each path.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+/// Time for a file of a configuration to be read.
+pub const READ_LIMIT: Duration = Duration::from_secs(5);
+/// Paths that may hang at once. Each holds a thread.
+const MOST_STUCK: usize = 64;
+
+/// Paths whose thread was given up and has not ended.
+static STUCK: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// If it cannot be read within [`READ_LIMIT`], is no regular file, or is longer (`FileTooLarge`).
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_within(path, most, READ_LIMIT)
+}
+
+/// As [`read`], of a file of text.
+///
+/// # Errors
+/// As [`read`], or if the file is no UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// As [`read`], within another time.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8>> {
+    let own = path.to_owned();
+    within(path, limit, move || {
+        expect_regular(&own)?;
+        let file = File::open(&own)?;
+        let mut bytes = Vec::new();
+        // Bounded by what is read: a file can grow meanwhile.
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > most {
+            let what = format!("longer than {most} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+        }
+        Ok(bytes)
+    })
+}
+
+/// Refuses a path that leads to a named pipe, a device, a socket or a folder.
+///
+/// # Errors
+/// If it does, or nothing is there.
+pub fn expect_regular(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path)?.is_file() {
+        Ok(())
+    } else {
+        let what = "no regular file: pipes, devices and folders are not read or written";
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    }
+}
+
+/// Does what may block with a file on a thread of its own, and waits for it for at most `limit`.
+///
+/// # Errors
+/// What the work returns; `TimedOut` if it takes longer, in which case it goes on by itself; `ResourceBusy` if work with the
+/// same path was given up before and has not ended.
+pub fn within<T: Send + 'static>(
+    path: &Path,
+    limit: Duration,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    {
+        let stuck = STUCK.lock();
+        if stuck.contains(path) || stuck.len() >= MOST_STUCK {
+            let what = "an earlier access has not returned: its file system does not answer";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+        }
+    }
+    let (done, outcome) = mpsc::sync_channel(1);
+    let own = path.to_owned();
+    let run = move || {
+        let worked = catch_unwind(AssertUnwindSafe(work));
+        let worked = worked.unwrap_or_else(|_| Err(io::Error::other("the access panicked")));
+        let mut stuck = STUCK.lock();
+        stuck.remove(&own);
+        // There is room for it, and under the lock: who gives up either finds it, or is found in the set.
+        let _ = done.try_send(worked);
+    };
+    std::thread::Builder::new().name("file".to_owned()).spawn(run)?;
+    match outcome.recv_timeout(limit) {
+        Ok(worked) => worked,
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the access ended without a result")),
+        Err(RecvTimeoutError::Timeout) => {
+            let mut stuck = STUCK.lock();
+            outcome.try_recv().unwrap_or_else(|_| {
+                stuck.insert(path.to_owned());
+                let what = format!(
+                    "not done within {} s: its file system does not answer",
+                    limit.as_secs_f64()
+                );
+                Err(io::Error::new(io::ErrorKind::TimedOut, what))
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn kind<T: std::fmt::Debug>(read: io::Result<T>) -> io::ErrorKind {
+        read.unwrap_err().kind()
+    }
+
+    #[test]
+    fn a_regular_file_is_read_up_to_its_bound_through_links_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&path, "four").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read(&link, 4).unwrap(), b"four");
+        assert_eq!(kind(read(&link, 3)), io::ErrorKind::FileTooLarge);
+        std::fs::write(&path, b"\xff").unwrap();
+        assert_eq!(kind(read_text(&path, 4)), io::ErrorKind::InvalidData);
+        assert_eq!(
+            kind(read(&folder.path().join("none"), 4)),
+            io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn pipes_devices_and_folders_are_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let begun = Instant::now();
+        for path in [&*pipe, Path::new("/dev/zero"), folder.path()] {
+            assert_eq!(
+                kind(read(path, 4)),
+                io::ErrorKind::InvalidInput,
+                "{}",
+                path.display()
+            );
+        }
+        assert!(begun.elapsed() < READ_LIMIT);
+    }
+
+    #[test]
+    fn what_hangs_is_given_up_and_refused_until_it_ends() {
+        let path = Path::new("/a/file/system/that/hangs");
+        let (free, held) = mpsc::channel::<()>();
+        let hangs = move || {
+            let _ = held.recv();
+            Ok(())
+        };
+        assert_eq!(kind(within(path, SHORT, hangs)), io::ErrorKind::TimedOut);
+        assert_eq!(kind(within(path, LONG, || Ok(()))), io::ErrorKind::ResourceBusy);
+        assert_eq!(within(Path::new("/another"), LONG, || Ok(1)).unwrap(), 1);
+        drop(free);
+        let begun = Instant::now();
+        while within(path, LONG, || Ok(())).is_err() {
+            assert!(begun.elapsed() < LONG, "it has ended");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_access_that_panics_is_an_error_and_leaves_nothing_behind() {
+        let path = Path::new("/panics");
+        assert_eq!(
+            kind(within::<()>(path, LONG, || panic!("on purpose"))),
+            io::ErrorKind::Other
+        );
+        within(path, LONG, || Ok(())).unwrap();
+    }
+}
