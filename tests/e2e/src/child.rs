@@ -1,9 +1,12 @@
 //! Processes: this program, started again to play an engine or a router.
 //!
-//! A test's program that starts them has an ignored test called `part`, which does nothing but [`play`].
+//! A test's program that starts them has an ignored test called `part`, which does nothing but [`play`]. If `TAILROUTE_BIN`
+//! names a binary, that is the router instead.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -16,6 +19,8 @@ use crate::metrics::Page;
 const PART: &str = "TAILROUTE_TEST_PART";
 /// Its arguments, one a line.
 const ARGUMENTS: &str = "TAILROUTE_TEST_ARGUMENTS";
+/// Names the router's binary.
+const BINARY: &str = "TAILROUTE_BIN";
 /// For a process to answer after it was started, on a busy machine.
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -34,16 +39,10 @@ impl Drop for Child {
 }
 
 impl Child {
-    fn start(part: &str, address: SocketAddr, arguments: &[String]) -> Self {
-        let process = Command::new(std::env::current_exe().unwrap())
-            .args(["part", "--exact", "--ignored", "--nocapture"])
-            .env(PART, part)
-            .env(ARGUMENTS, arguments.join("\n"))
-            // What is read of it never ends while this process lives; then the part ends too.
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+    fn start(address: SocketAddr, mut command: Command) -> Self {
+        // What is read of standard input never ends while this process lives; then the part ends too.
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let process = command.spawn().unwrap();
         Self { process, address }
     }
 
@@ -53,7 +52,7 @@ impl Child {
     /// If it does not come up.
     pub async fn engine(address: SocketAddr, fast: bool, token_ms: f64) -> Self {
         let arguments = [address.to_string(), fast.to_string(), token_ms.to_string()];
-        let child = Self::start("engine", address, &arguments);
+        let child = Self::start(address, part("engine", &arguments, ""));
         child.answers("/health").await;
         if fast {
             let pace = serde_json::json!({ "gap_ms": token_ms }).to_string();
@@ -67,7 +66,20 @@ impl Child {
     ///
     /// # Panics
     /// If it does not come up.
-    pub async fn router(address: SocketAddr, admin: SocketAddr, config: &std::path::Path) -> Self {
+    pub async fn router(address: SocketAddr, admin: SocketAddr, config: &Path) -> Self {
+        Self::router_under("", address, admin, config).await
+    }
+
+    /// The same, started by a shell that runs these commands first: `ulimit`, or where standard error goes.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn router_under(
+        shell: &str,
+        address: SocketAddr,
+        admin: SocketAddr,
+        config: &Path,
+    ) -> Self {
         let arguments = [
             "serve".to_owned(),
             "--config".to_owned(),
@@ -77,7 +89,7 @@ impl Child {
             "--admin".to_owned(),
             admin.to_string(),
         ];
-        let child = Self::start("router", address, &arguments);
+        let child = Self::start(address, tailroute(&arguments, shell));
         let admin = Self::answers_at(admin, "/readyz").await;
         assert!(admin, "the router is not ready");
         child
@@ -125,6 +137,14 @@ impl Child {
         tokio::time::timeout(STARTED_WITHIN, answered).await.is_ok()
     }
 
+    /// Whether it is still there.
+    ///
+    /// # Panics
+    /// If the kernel does not tell.
+    pub fn lives(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
     /// Kills it as `kill -9` does, and waits until it is gone.
     pub fn kill(&mut self) {
         // It may have ended by itself.
@@ -150,6 +170,7 @@ impl Child {
         };
         Usage {
             rss_kib: field("VmRSS:"),
+            peak_kib: field("VmHWM:"),
             threads: field("Threads:"),
             fds: std::fs::read_dir(of("fd")).unwrap().count(),
         }
@@ -161,10 +182,49 @@ impl Child {
 pub struct Usage {
     /// Resident memory.
     pub rss_kib: u64,
+    /// The most of it since the process began.
+    pub peak_kib: u64,
     /// Threads.
     pub threads: u64,
     /// Open files and sockets.
     pub fds: usize,
+}
+
+/// The router's command line with these arguments, started by a shell that runs these commands first, if there are any.
+///
+/// # Panics
+/// If this program has no path.
+#[must_use]
+pub fn tailroute(arguments: &[String], shell: &str) -> Command {
+    match std::env::var_os(BINARY) {
+        Some(binary) => {
+            let mut command = under(shell, &binary);
+            command.args(arguments);
+            command
+        }
+        None => part("router", arguments, shell),
+    }
+}
+
+/// This program, to play a part.
+fn part(part: &str, arguments: &[String], shell: &str) -> Command {
+    let mut command = under(shell, std::env::current_exe().unwrap().as_os_str());
+    command
+        .args(["part", "--exact", "--ignored", "--nocapture"])
+        .env(PART, part)
+        .env(ARGUMENTS, arguments.join("\n"));
+    command
+}
+
+fn under(shell: &str, program: &OsStr) -> Command {
+    if shell.is_empty() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("{shell}\nexec \"$0\" \"$@\"")])
+        .arg(program);
+    command
 }
 
 /// A port that is free now. Somebody else may take it before it is used; nobody does on purpose.

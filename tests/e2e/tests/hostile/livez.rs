@@ -1,0 +1,70 @@
+//! `/livez`, asked for again and again by a thread of its own, as an orchestrator does: each time on a new connection.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two probes.
+const EVERY: Duration = Duration::from_millis(100);
+/// An orchestrator gives up after a second.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+
+/// Probes until it is told to stop.
+#[derive(Debug)]
+pub(crate) struct Livez {
+    stop: Sender<()>,
+    thread: JoinHandle<Probed>,
+}
+
+/// What came of the probes.
+#[derive(Debug, Default)]
+pub(crate) struct Probed {
+    pub(crate) answered: usize,
+    pub(crate) slowest: Duration,
+    pub(crate) failed: Vec<String>,
+}
+
+impl Livez {
+    pub(crate) fn start(admin: SocketAddr) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let (mut probed, began) = (Probed::default(), Instant::now());
+            while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                let asked = Instant::now();
+                match probe(admin) {
+                    Ok(()) => {
+                        probed.answered += 1;
+                        probed.slowest = probed.slowest.max(asked.elapsed());
+                    }
+                    Err(error) => {
+                        let at = began.elapsed().as_secs_f64();
+                        probed.failed.push(format!("after {at:.1} s: {error}"));
+                    }
+                }
+            }
+            probed
+        });
+        Self { stop, thread }
+    }
+
+    pub(crate) fn end(self) -> Probed {
+        // The thread ends when this is gone.
+        drop(self.stop);
+        self.thread.join().unwrap()
+    }
+}
+
+fn probe(admin: SocketAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&admin, GIVEN_UP_AFTER)?;
+    stream.set_read_timeout(Some(GIVEN_UP_AFTER))?;
+    write!(stream, "GET /livez HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    if answer.starts_with(b"HTTP/1.1 200 ") {
+        return Ok(());
+    }
+    let answer = String::from_utf8_lossy(&answer);
+    Err(io::Error::other(answer.lines().next().unwrap_or("nothing").to_owned()))
+}
