@@ -48,12 +48,12 @@ use crate::reload::{self, Live, ReloadError};
 use crate::telemetry::Traces;
 use crate::tls::{Connector, Tls, TlsError};
 use crate::unread::Unread;
-use crate::upstream::{POOL_IDLE, Reply};
+use crate::upstream::{self, POOL_IDLE, Reply};
 
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
 /// Largest buffer for a worker's response head.
-const UPSTREAM_HEAD_BYTES: usize = 512 * 1024;
+
 
 /// Everything that requests share.
 #[derive(Debug)]
@@ -549,6 +549,6 @@ fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {
         .timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
-        .http1_max_buf_size(UPSTREAM_HEAD_BYTES)
+        .http1_max_buf_size(upstream::MAX_HEAD_BYTES)
         .build(tls.connector(connector, connect_timeout))
 }

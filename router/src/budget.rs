@@ -8,14 +8,18 @@ use std::path::Path;
 
 use config::Config;
 use serde::Serialize;
+use tracing::{info, warn};
 
 use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
-use crate::{admin, operator, upstream};
+use crate::operator::recent;
+use crate::upstream;
 
 /// The binary, its runtime and metrics without any traffic.
 const OWN_BYTES: u64 = 96 << 20;
 /// A connection: its task, hyper's state, a read and a write buffer, and what of a head is not counted elsewhere.
 const CONNECTION_BYTES: u64 = 40 << 10;
+/// The admin port: its connections, each with the longest head and body.
+const ADMIN_BYTES: u64 = 272 * (320 << 10);
 /// What TLS keeps beside that.
 const TLS_BYTES: u64 = 48 << 10;
 /// A request in flight: its task, its parsed head, its prompt's keys and its records.
@@ -71,7 +75,7 @@ impl Budget {
             ("requests until their answers begin", count(limits.max_unread_bytes.get()), "limits.max_unread_bytes"),
             ("requests in flight and their answers", in_flight, "limits.max_in_flight"),
             ("connections of gateways", picker, "endpoint_picker.max_connections"),
-            ("the admin port", admin::MOST_BYTES, ""),
+            ("the admin port", ADMIN_BYTES, ""),
             ("the index", count(config.index.max_bytes.get()), "index.max_bytes"),
             ("conversations and responses", TABLES_BYTES, ""),
             ("what is known of workers' caches", workers.saturating_mul(WORKER_BYTES), "[[workers]]"),
@@ -81,7 +85,7 @@ impl Budget {
                 "limits.max_kv_message_bytes",
             ),
             ("recent decisions", count(config.explain.max_bytes), "explain.max_bytes"),
-            ("captured turns, audit log and events", count(operator::recent::DEFAULT_BYTES) + (8 << 20), ""),
+            ("captured turns, audit log and events", count(recent::DEFAULT_BYTES) + (8 << 20), ""),
         ];
         let parts: Vec<Part> = parts
             .into_iter()
@@ -101,6 +105,24 @@ impl fmt::Display for Budget {
             writeln!(f, "{:>9} MiB  {what}{keys}", bytes.div_ceil(1 << 20))?;
         }
         Ok(())
+    }
+}
+
+/// Logs the budget, and warns if the container has less memory.
+pub fn report(config: &Config) {
+    const MIB: u64 = 1 << 20;
+    let budget = Budget::of(config);
+    let memory_mib = budget.bytes.div_ceil(MIB);
+    info!(memory_mib, "memory at most; `tailroute check` says what of");
+    if let Some(limit) = container_limit().filter(|limit| *limit < budget.bytes) {
+        let largest = budget.parts.iter().max_by_key(|part| part.bytes);
+        warn!(
+            memory_mib,
+            limit_mib = limit / MIB,
+            largest = largest.map(|part| part.keys),
+            "the container has less memory than strangers can make the router hold: raise its limit, or lower the bounds \
+             that `tailroute check` names"
+        );
     }
 }
 

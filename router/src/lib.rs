@@ -5,6 +5,7 @@ pub mod admission;
 pub mod app;
 pub mod bell;
 pub mod body;
+pub mod budget;
 pub mod bus;
 pub mod capture;
 pub mod cli;

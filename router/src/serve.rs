@@ -3,7 +3,7 @@
 mod accept;
 mod checked;
 pub(crate) mod client_io;
-mod connection;
+pub(crate) mod connection;
 mod connections;
 pub mod descriptors;
 mod events;

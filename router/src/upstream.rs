@@ -18,6 +18,7 @@
 mod answer;
 mod decoder;
 mod exchange;
+pub use exchange::MAX_HEAD_BYTES;
 mod head;
 
 use std::cell::RefCell;

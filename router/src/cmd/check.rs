@@ -8,8 +8,11 @@ use anyhow::Context as _;
 use config::{LoadError, Overrides};
 use serde_json::json;
 
+use crate::budget::Budget;
+
 /// Check a configuration file and name every problem in it
 ///
+/// Says what memory the router may take at most, and which keys bound it.
 /// Reads the file as `serve` would, the environment's TAILROUTE_SECTION__KEY variables included.
 /// Exit code 0: it is good; 1: it is not.
 #[derive(Debug, clap::Args)]
@@ -17,7 +20,8 @@ use serde_json::json;
 pub struct Args {
     /// The file to check.
     file: PathBuf,
-    /// Print the result as JSON: `{ok, file, problems: [{origin, path, what, hint}]}`.
+    /// Print the result as JSON: `{ok, file, problems: [{origin, path, what, hint}], memory: {bytes, parts: [{what, bytes,
+    /// keys}]}}`.
     #[arg(long)]
     json: bool,
     /// Leave the environment out of it.
@@ -43,10 +47,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let file = args.file.display().to_string();
     if args.json {
-        let report = json!({ "ok": config.is_some(), "file": file, "problems": problems });
+        let memory = config.as_ref().map(Budget::of);
+        let report = json!({ "ok": config.is_some(), "file": file, "problems": problems, "memory": memory });
         super::print(&serde_json::to_string_pretty(&report)?)?;
     } else if let Some(config) = &config {
-        super::print(&format!("{file}: good; {}", summary(config)))?;
+        super::print(&format!("{file}: good; {}\n{}", summary(config), Budget::of(config)))?;
     } else {
         let noun = if problems.len() == 1 {
             "problem"

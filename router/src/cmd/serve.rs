@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::logs;
+use crate::{budget, logs};
 use crate::reload::{self, Source};
 use crate::serve::{Server, descriptors};
 
@@ -58,6 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = source.load()?;
     logs::start(&config.log)?;
     descriptors::fit(&mut config);
+    budget::report(&config);
     let runtime = runtime().context("no runtime")?;
     runtime.block_on(serve(config, source))
 }

@@ -16,7 +16,7 @@ use super::head::{self, Head};
 use super::{Origin, SCRATCH, invalid};
 
 /// Largest head of an answer.
-const MAX_HEAD_BYTES: usize = 512 * 1024;
+pub const MAX_HEAD_BYTES: usize = 128 * 1024;
 
 /// No answer.
 pub(super) struct Failed {
