@@ -211,6 +211,8 @@ pub(in crate::discovery) fn in_words(problems: &config::Problems) -> String {
 /// An address that a worker can have. Link-local ones are a machine's own, its cloud's metadata among them.
 pub(in crate::discovery) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is no address"))?;
+    // An IPv4 address that is written as one of IPv6 is connected to as what it is.
+    let address = address.to_canonical();
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
         IpAddr::V6(address) => address.is_unicast_link_local(),

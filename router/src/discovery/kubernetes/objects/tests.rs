@@ -166,6 +166,8 @@ fn a_port_is_the_only_one_or_the_one_that_is_named() {
 fn no_worker_is_at_an_address_that_only_a_machine_itself_has() {
     for address in [
         "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "::ffff:0.0.0.0",
         "0.0.0.0",
         "224.0.0.1",
         "fe80::1",
