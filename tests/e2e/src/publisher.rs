@@ -104,8 +104,11 @@ async fn play(mut stream: TcpStream, script: &Script) -> u64 {
         return 0;
     }
     let mut sent = script.opening.len() as u64;
+    if script.hangs_up {
+        return sent;
+    }
     let mut ignored = [0; 1024];
-    while !script.hangs_up {
+    loop {
         tokio::select! {
             read = stream.read(&mut ignored) => if matches!(read, Ok(0) | Err(_)) { break },
             () = tokio::time::sleep(script.pause), if !script.then.is_empty() => {

@@ -103,7 +103,7 @@ pub fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), CodecError>
 
 /// Appends a frame.
 pub fn put_frame(out: &mut Vec<u8>, is_command: bool, has_more: bool, body: &[u8]) {
-    let flags = u8::from(has_more) * MORE | u8::from(is_command) * COMMAND;
+    let flags = if has_more { MORE } else { 0 } | if is_command { COMMAND } else { 0 };
     match u8::try_from(body.len()) {
         Ok(length) => out.extend([flags, length]),
         Err(_) => {

@@ -246,7 +246,7 @@ async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
 async fn a_router_begins_without_nats_and_joins_when_it_is_there() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     replicas.nats.kill();
-    let late = within(join(&replicas.engines, &replicas.nats.url(), "late")).await;
+    let late = within(Box::pin(join(&replicas.engines, &replicas.nats.url(), "late"))).await;
     let body = ask("is anybody there", json!({})).to_string();
     let answer = client::open(late.address, "POST", CHAT, &[], body).await.unwrap();
     assert_eq!(answer.whole().await.status, 200);

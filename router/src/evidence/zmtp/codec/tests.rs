@@ -17,7 +17,8 @@ struct Frame {
 impl Frame {
     fn put(&self, out: &mut Vec<u8>) {
         if self.is_long && self.body.len() <= 255 {
-            out.push(u8::from(self.has_more) | u8::from(self.is_command) * COMMAND | LONG);
+            let kind = if self.is_command { COMMAND } else { 0 };
+            out.push(u8::from(self.has_more) | kind | LONG);
             out.extend((self.body.len() as u64).to_be_bytes());
             out.extend(&self.body);
         } else {
