@@ -1,9 +1,9 @@
 //! What time without an answer does to an estimate: it widens, and it does not move.
 //!
 //! A worker that is believed to be slow is sent nothing, so no answer shows that it has recovered. A worker that was idle
-//! may have changed as well. Moving the estimate towards a default would replace evidence by nothing; what time takes away
-//! is certainty. After `t` without an answer the truth is taken to lie within `estimate · (1 ± doubt)`, which is two
-//! standard errors either way, with
+//! may have changed as well. A default is no evidence, so the estimate does not move towards one; only its error grows.
+//! After `t` without an answer the truth is taken to lie within `estimate · (1 ± doubt)`, which is two standard errors
+//! either way, with
 //!
 //! ```text
 //! doubt = 1 − 2^−(t/T)²

@@ -24,7 +24,7 @@ pub struct Overhead {
 
 impl Overhead {
     /// A first token took so much beside what its engine told. Below zero (two clocks, rounded) counts as nothing. `doubt`
-    /// is what time without an answer has left of the mean.
+    /// is that of the mean after a time without an answer.
     pub fn observe(&mut self, doubt: Doubt, beside: Millis) {
         if !beside.0.is_finite() {
             return;

@@ -107,9 +107,9 @@ struct One {
     untold: u32,
     /// Somebody measured or wrote where it began.
     known: bool,
-    /// When its estimate was as good as its answers, as far as later ones have made up for the time in between.
+    /// Since when it counts as idle: half way between the last answer and what this was before it.
     renewed: Millis,
-    /// What that time has left of the estimate.
+    /// How far the estimate may be off because of the time since then.
     doubt: Doubt,
 }
 
@@ -166,7 +166,7 @@ impl One {
         self.learned.seen() >= TRUSTED
     }
 
-    /// What is believed of it in a pool whose median worker has a cost and takes so long for a prompt of this size.
+    /// The cost to publish, given the typical prompt, and the median worker's cost and prediction for it.
     fn believed(&self, (u, h): (Tokens, Tokens), (pool, typical): (PrefillCost, Millis)) -> PrefillCost {
         let (own, error) = self.learned.predict(u, h);
         let anchor = if self.known {
@@ -185,7 +185,7 @@ impl One {
     }
 }
 
-/// Those whose estimate time has left good, or all of them if it has left none so.
+/// The workers with little doubt, or all of them if each is doubtful.
 fn with_little_doubt(mut workers: Vec<&One>) -> Vec<&One> {
     if workers.iter().any(|one| one.doubt.is_small()) {
         workers.retain(|one| one.doubt.is_small());
@@ -269,11 +269,12 @@ impl Costs {
         }
     }
 
-    /// Time has passed: what was not renewed becomes doubtful, and stays what it is.
-    pub fn elapse(&mut self, now: Millis) {
+    /// Time has passed: what was not renewed becomes doubtful, and stays what it is. Returns whether anything is doubtful.
+    pub fn elapse(&mut self, now: Millis) -> bool {
         for one in &mut self.workers {
             one.elapse(now, self.fade);
         }
+        self.workers.iter().any(|one| one.doubt > Doubt::NONE)
     }
 
     /// The typical prompt: tokens to compute, and cached ones.

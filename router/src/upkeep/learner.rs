@@ -263,7 +263,9 @@ fn sweep(app: &App) {
             }
         }
     }
-    publish_costs(app);
+    if app.config.learning.costs && app.feedback.costs.lock().elapse(now) {
+        publish_costs(app);
+    }
     if app.config.hints.enabled {
         for worker in workers
             .iter()

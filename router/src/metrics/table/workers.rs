@@ -93,7 +93,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[WORKER],
-        help: "Mean absolute error of predicting a prefill with that cost.",
+        help: "Error of predicting a typical prefill with that cost: of its answers in the mean, and more after a time without any.",
         gen_ai: None,
     },
     Spec {

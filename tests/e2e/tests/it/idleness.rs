@@ -33,7 +33,7 @@ async fn fleet(engines: usize) -> Fleet {
     .await
 }
 
-/// Lets time pass in which nobody asks for anything. It stands still but for its jumps, so nothing that is under way is late.
+/// Lets time pass without a request. The clock jumps only while nothing is in flight.
 async fn idle(time: Duration) {
     const STEP: Duration = Duration::from_secs(5);
     for _ in 0..time.as_secs() / STEP.as_secs() {
