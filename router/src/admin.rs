@@ -15,6 +15,7 @@
 //! | [`preview`] | another policy on captured turns, or beside the live ones |
 //! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, taken out and back, its α |
+//! | [`keys`] | what each API key may still use, and one that is given it back |
 //! | [`members`] | workers that join and leave |
 //! | [`discovery`] | what finds workers |
 //! | [`audit`] | who changed what |
@@ -32,6 +33,7 @@ pub mod decisions;
 pub mod discovery;
 pub mod events;
 pub mod index;
+pub mod keys;
 pub mod log;
 pub mod members;
 pub mod openapi;
@@ -73,6 +75,7 @@ pub fn operations() -> Vec<Operation> {
         workers::operations(),
         calibration::operations(),
         members::operations(),
+        keys::operations(),
         discovery::operations(),
         audit::operations(),
         events::operations(),

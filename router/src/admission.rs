@@ -29,6 +29,7 @@ use policy::units::Millis;
 
 use self::gate::Gate;
 use self::keys::{Caller, Keyring};
+use self::limits::Left;
 use crate::error::ApiError;
 use crate::operator::tokens::Named;
 
@@ -88,6 +89,18 @@ impl Admission {
     #[must_use]
     pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
         self.keyring.load().left(name, now)
+    }
+
+    /// What each key has left of its requests and its tokens, by name.
+    #[must_use]
+    pub fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
+        self.keyring.load().left_of_all(now)
+    }
+
+    /// Gives the key of this name all back that it has used. What it had left before and has now; `None` if there is none.
+    #[must_use]
+    pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
+        self.keyring.load().reset(name, now)
     }
 
     /// Whose a request is.

@@ -14,6 +14,7 @@ pub mod hold;
 mod in_flight;
 pub mod retry_budget;
 pub mod rotation;
+pub mod seldom;
 pub mod source;
 mod worker;
 

@@ -9,6 +9,7 @@ pub mod among;
 pub mod arrival;
 pub mod ask;
 pub mod choose;
+pub mod claim;
 pub mod client_body;
 pub mod fingerprint;
 pub mod forward;

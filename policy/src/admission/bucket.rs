@@ -3,11 +3,16 @@
 //! A bucket holds at most `burst` units and gains `rate` of them per second. A request takes its estimated units if the
 //! bucket holds as many; when the request has been answered, [`Bucket::correct`] takes or gives back the difference,
 //! which may leave the bucket below zero. So over any time t no more than `burst + rate·t` units are *estimated* in, and
-//! the error of an estimate is paid by its own key's next requests.
+//! the error of an estimate is paid by its own key's next requests. A correction is somebody else's word: it never leaves the
+//! bucket further below zero than it fills in an hour, so that no word locks a key out for longer. What the key
+//! itself has asked for is not bounded so.
 //!
 //! A request for more than the burst would wait for ever: it needs a full bucket instead, and overdraws it.
 
 use crate::units::Millis;
+
+/// The longest time for which a correction can leave a bucket below zero.
+const LONGEST_DEBT: Millis = Millis(3_600_000.0);
 
 /// A token bucket. Units are the caller's: requests, or tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,10 +60,24 @@ impl Bucket {
         Ok(())
     }
 
-    /// Takes units that were used without having been asked for; gives back those that were not, if `units` is negative.
+    /// Takes units that were used without having been asked for, as far as [`LONGEST_DEBT`] allows; gives back those that were
+    /// not, if `units` is negative.
     pub fn correct(&mut self, now: Millis, units: f64) {
         self.refill(now);
-        self.level = (self.level - units).min(self.burst);
+        let floor = self.level.min(-self.rate_per_ms * LONGEST_DEBT.0);
+        self.level = (self.level - units).max(floor).min(self.burst);
+    }
+
+    /// Fills it, whatever was used.
+    pub fn fill(&mut self, now: Millis) {
+        self.refill(now);
+        self.level = self.burst;
+    }
+
+    /// What it holds; below zero if it is overdrawn.
+    #[must_use]
+    pub fn balance(&self, now: Millis) -> f64 {
+        self.level_at(now)
     }
 
     /// The most that it holds.

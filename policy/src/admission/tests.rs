@@ -36,6 +36,28 @@ fn what_was_estimated_too_low_is_paid_by_the_next_request() {
 }
 
 #[test]
+fn no_correction_leaves_more_than_an_hours_debt_and_what_was_asked_for_is_owed_in_full() {
+    let hour = 3_600_000.0;
+    let mut bucket = Bucket::new(10.0, 100.0, Millis(0.0));
+    for _ in 0..2 {
+        bucket.correct(Millis(0.0), 1e12);
+        assert_eq!(bucket.balance(Millis(0.0)), -36_000.0);
+        assert_eq!(bucket.take(Millis(0.0), 100.0), Err(Millis(hour + 10_000.0)));
+    }
+    bucket.fill(Millis(0.0));
+    bucket.take(Millis(0.0), 1e6).unwrap();
+    let owed = bucket.balance(Millis(0.0));
+    bucket.correct(Millis(0.0), 1e12);
+    assert_eq!(
+        bucket.balance(Millis(0.0)),
+        owed,
+        "a correction adds nothing to more than that"
+    );
+    bucket.correct(Millis(0.0), -1e6);
+    assert_eq!(bucket.balance(Millis(0.0)), owed + 1e6);
+}
+
+#[test]
 fn a_request_beyond_the_burst_needs_a_full_bucket_and_overdraws_it() {
     let mut bucket = Bucket::new(1000.0, 100.0, Millis(0.0));
     bucket.take(Millis(0.0), 500.0).unwrap();

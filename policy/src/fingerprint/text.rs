@@ -67,6 +67,8 @@ pub struct Cutter<S> {
     plain: bool,
     /// A field whose mark is not yet written: a field that stays empty leaves no trace.
     pending: Option<Field>,
+    /// A field was not text; see [`Cutter::refers`].
+    refers: bool,
     fill: usize,
     buffer: [u8; CHUNK_BYTES + SLACK],
 }
@@ -92,6 +94,7 @@ impl<S: Sink> Cutter<S> {
             open: false,
             plain: false,
             pending: None,
+            refers: false,
             fill: 0,
             buffer: [0; CHUNK_BYTES + SLACK],
         }
@@ -102,6 +105,7 @@ impl<S: Sink> Cutter<S> {
         self.open = false;
         self.plain = false;
         self.pending = None;
+        self.refers = false;
         self.fill = 0;
     }
 
@@ -124,6 +128,7 @@ impl<S: Sink> Cutter<S> {
 
     /// Opens a field of the message. It leaves no trace unless a byte follows.
     pub fn field(&mut self, field: Field) {
+        self.refers |= matches!(field, Field::Image | Field::Media | Field::Other);
         self.pending = Some(field);
     }
 
@@ -197,6 +202,12 @@ impl<S: Sink> Cutter<S> {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
+    }
+
+    /// Whether some of it may be more than its bytes say: a medium, by its data or its address, or what is not understood.
+    #[must_use]
+    pub fn refers(&self) -> bool {
+        self.refers
     }
 
     /// Canonical bytes taken in, those not yet part of a key included.
@@ -299,6 +310,7 @@ impl<S: Sink> Cutter<S> {
             open: self.open,
             plain: self.plain,
             pending: None,
+            refers: false,
             fill: self.fill,
             buffer: self.buffer,
         };
@@ -327,7 +339,9 @@ impl Pieces {
 
     /// Takes back what came since the mark: its fields turned out to stand in another order than the form's.
     pub fn rewind(&mut self, to: Mark) {
+        let refers = self.refers;
         self.reset();
+        self.refers = refers;
         self.bytes = to.bytes;
         self.sink.0.truncate(to.pieces);
     }

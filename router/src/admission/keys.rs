@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use policy::admission::Flow;
 use policy::units::Millis;
 
-use super::limits::Used;
+use super::limits::{Left, Used};
 use super::tenants::{self, Tenant};
 use crate::error::ApiError;
 use crate::operator::tokens::Named;
@@ -100,6 +100,23 @@ impl Keyring {
     pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         key.used.lock().tokens_left(now)
+    }
+
+    /// What each key has left, by name.
+    pub(super) fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
+        let left = |key: &Arc<Key>| (key.spec.name.clone(), key.used.lock().left(now));
+        let mut all: Vec<_> = self.keys.values().map(left).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    /// Gives the key of this name all back that it has used. What it had left before and has now; `None` if there is none.
+    pub(super) fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
+        let key = self.keys.values().find(|key| key.spec.name == name)?;
+        let mut used = key.used.lock();
+        let before = used.left(now);
+        used.reset(now);
+        Some([before, used.left(now)])
     }
 
     /// Their names, each with what tells it from another of that name.

@@ -5,6 +5,8 @@
 //! what clients get who do not ask for it, or one that broke off) what passed is counted here. So a key can be overdrawn
 //! by the error of its estimates and the length of its answers, and pays for it before its next request comes in. What
 //! was never sent, and an attempt that brought nothing, is given back; what was sent is not because its client left.
+//!
+//! What an engine counted is [believed](crate::path::claim) as far as it can be true, and the bucket bounds what is owed for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +38,24 @@ impl Used {
         self.tokens.map(|bucket| bucket.remaining(now))
     }
 
+    /// What is left of requests and of tokens, where they are bounded.
+    pub(super) fn left(&self, now: Millis) -> [Option<Left>; 2] {
+        [self.requests, self.tokens].map(|bucket| {
+            bucket.map(|bucket| Left {
+                left: bucket.balance(now),
+                burst: bucket.burst(),
+                full_in: bucket.until_full(now),
+            })
+        })
+    }
+
+    /// Gives all of it back.
+    pub(super) fn reset(&mut self, now: Millis) {
+        for bucket in [&mut self.requests, &mut self.tokens].into_iter().flatten() {
+            bucket.fill(now);
+        }
+    }
+
     /// Bounds it as `spec` says from now on; what was used stays used.
     pub(super) fn reshape(&mut self, spec: &config::Key, now: Millis) {
         let bucket = |rate: Option<config::Rate>, before: Option<Bucket>| {
@@ -47,6 +67,17 @@ impl Used {
         self.requests = bucket(spec.requests, self.requests);
         self.tokens = bucket(spec.tokens, self.tokens);
     }
+}
+
+/// What is left of a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Left {
+    /// So much; below zero if it is overdrawn.
+    pub left: f64,
+    /// The most that it can be.
+    pub burst: f64,
+    /// Until it is all there again.
+    pub full_in: Millis,
 }
 
 /// Tokens that were charged to a key before they were known. Dropping it gives them back, unless the request was sent:

@@ -76,6 +76,11 @@ enum What {
         #[command(subcommand)]
         what: Option<workers::Workers>,
     },
+    /// The API keys: what each may still use; give one all of it back.
+    Keys {
+        #[command(subcommand)]
+        what: Option<Keys>,
+    },
     /// The newest turns, kept in memory to try weights on.
     Capture {
         #[command(subcommand)]
@@ -126,6 +131,20 @@ enum What {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Keys {
+    /// All of them.
+    List,
+    /// Give a key all that its limits allow at once, whatever it has used or owes.
+    Reset {
+        /// The key's name.
+        name: String,
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
     },
 }
 
@@ -189,6 +208,18 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
         What::Workers { what } => {
             let (answer, show) = workers::run(client, what.unwrap_or(workers::Workers::List)).await?;
             print(&answer, show)
+        }
+        What::Keys { what } => {
+            let answer = match what.unwrap_or(Keys::List) {
+                Keys::List => client.get("/admin/v1/keys").await?,
+                Keys::Reset { name, reason } => {
+                    let path = format!("/admin/v1/keys/{}/reset", client::escaped(&name));
+                    client
+                        .send(Method::POST, &path, &json!({ "reason": reason }))
+                        .await?
+                }
+            };
+            print(&answer, show::pretty)
         }
         What::Capture { what } => capture(client, what.unwrap_or(Capture::Status), print).await,
         What::Audit { limit } => print(

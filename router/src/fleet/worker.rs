@@ -22,6 +22,7 @@ use super::health::{Health, Probe};
 use super::hints::HintQueue;
 use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
 use super::rotation::Condition;
+use super::seldom::Seldom;
 use super::source::Source;
 use crate::upstream::{Origin, POOL_IDLE};
 
@@ -36,6 +37,8 @@ pub struct Worker {
     pub hints: HintQueue,
     /// How far off its predicted times to first token were of late.
     pub errors: Mutex<Errors>,
+    /// When it was last said that it claims what cannot be.
+    pub doubted: Seldom,
     /// Its address, if its url names one and nothing else.
     pub endpoint: Option<SocketAddr>,
     /// When it joined: whatever is older under its slot was another's.
@@ -134,6 +137,7 @@ impl Worker {
             endpoint: spec.endpoint(),
             hints: HintQueue::default(),
             errors: Mutex::default(),
+            doubted: Seldom::default(),
             joined,
             source: Source::default(),
             offered: AtomicBool::new(true),
@@ -404,6 +408,16 @@ impl Worker {
     #[must_use]
     pub fn models(&self) -> Option<Arc<Vec<serde_json::Value>>> {
         self.models.load_full()
+    }
+
+    /// The longest prompt and answer that it says this model takes together; of a model that it says nothing of, what it says of
+    /// another.
+    #[must_use]
+    pub fn context(&self, model: &str) -> Option<u64> {
+        let models = self.models.load();
+        let cards = models.as_ref()?.iter();
+        let told = cards.filter_map(|card| Some((card["id"] == model, card["max_model_len"].as_u64()?)));
+        told.max().map(|(_, length)| length)
     }
 
     /// Whether it serves this model; `None` if its models are not known.

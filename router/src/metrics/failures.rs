@@ -14,6 +14,7 @@ pub(super) struct Failures {
     standing: Labelled<IntGauge>,
     hedges: Labelled<Counter>,
     drift: Labelled<Counter>,
+    clamped: Labelled<Counter>,
 }
 
 impl Failures {
@@ -25,6 +26,7 @@ impl Failures {
             standing: metrics.gauge("tailroute_worker_breaker")?,
             hedges: metrics.counter("tailroute_hedges_total")?,
             drift: metrics.counter("tailroute_in_flight_drift_total")?,
+            clamped: metrics.counter("tailroute_claims_clamped_total")?,
         };
         for what in ["sent", "won", "refused"] {
             failures.hedges.with_label_values(&[what]);
@@ -67,6 +69,11 @@ impl Metrics {
     /// A turn was, or would have been, sent to a second worker.
     pub fn hedge(&self, what: &str) {
         self.failures.hedges.with_label_values(&[what]).inc();
+    }
+
+    /// A worker has claimed more than can be.
+    pub fn clamped(&self, worker: &str, what: &str) {
+        self.failures.clamped.with_label_values(&[worker, what]).inc();
     }
 
     /// A worker knows of fewer requests than are counted here, and not for a moment only.

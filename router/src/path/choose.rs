@@ -17,6 +17,7 @@ use super::among::Among;
 use super::arrival::REQUEST_ID;
 use super::arrival::trace::TraceId;
 use super::ask::Asked;
+use super::claim::Allowed;
 use super::fingerprint::{Extent, Fingerprint};
 use super::objective::{Goal, OF_HEADER, Origin};
 use super::session::Session;
@@ -45,6 +46,8 @@ pub struct Turn {
     pub arrived: Millis,
     /// Bytes of its body.
     pub body_bytes: usize,
+    /// What it allows its answer's count to be.
+    pub allowed: Allowed,
     /// The model it asks for; empty if it names none.
     pub model: Arc<str>,
     /// Its prompt's keys.
@@ -201,6 +204,7 @@ impl Turn {
             endpoint,
             arrived,
             body_bytes: body.len(),
+            allowed: parsed.allowed,
             goal: Goal::of(headers, &model, &app.live().objective),
             model,
             fingerprint: parsed.fingerprint,

@@ -146,6 +146,12 @@ impl Draft {
         Ok(())
     }
 
+    /// Whether the prompt may be longer in tokens than in bytes: it names media, or has parts that are not understood.
+    #[must_use]
+    pub fn refers(&self) -> bool {
+        self.messages.refers() || self.system.refers()
+    }
+
     /// The fingerprint of what was taken in. A prompt that the router does not understand has no keys and no length.
     ///
     /// Allocates the chain, which is the caller's to keep, and nothing else.

@@ -25,13 +25,14 @@ use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::WorkerId;
 use policy::residency::Hold;
 use policy::units::{Millis, Tokens};
-use tracing::debug;
+use tracing::{debug, warn};
 
 pub use self::outcome::Outcome;
 use super::account::Account;
 use super::admit::Endpoint;
 use super::arrival::trace::TraceId;
 use super::choose::{Choice, Turn};
+use super::claim::{self, Allowed};
 use super::fingerprint::Extent;
 use super::objective::Goal;
 use super::reply::{self, Piece};
@@ -77,6 +78,8 @@ pub struct Flight {
     endpoint: Endpoint,
     tenant: u64,
     arrived: Millis,
+    /// What its request allows the answer's count to be.
+    allowed: Allowed,
     model: Arc<str>,
     session: Option<Session>,
     extent: Extent,
@@ -153,6 +156,7 @@ impl Flight {
             endpoint: turn.endpoint,
             tenant: turn.tenant,
             arrived: turn.arrived,
+            allowed: turn.allowed,
             model: Arc::clone(&turn.model),
             session: turn.session.clone(),
             extent: turn.fingerprint.extent,
@@ -290,6 +294,27 @@ impl Flight {
         if let Some(passing) = &mut self.passing {
             passing.push(piece);
         }
+    }
+
+    /// What is believed of what its answer said. What cannot be true is counted, and said of the worker once in a while.
+    #[must_use]
+    pub fn believed(&self, seen: Seen) -> Seen {
+        let (worker, now) = (self.worker(), self.app.clock.now());
+        let context = || claim::context(worker.context(&self.model));
+        let passed = (self.passed.bytes(), now - self.arrived);
+        let (believed, clamped) = self.allowed.believed(seen, passed, context);
+        for what in clamped.names() {
+            self.app.metrics.clamped(worker.name(), what);
+            if worker.doubted.is_due(now) {
+                warn!(
+                    worker = worker.name(),
+                    what,
+                    claimed = ?seen.usage,
+                    "it counts more tokens or time than there can be: what is beyond is not believed"
+                );
+            }
+        }
+        believed
     }
 
     /// So much of the answer has passed.

@@ -176,7 +176,7 @@ impl Observer {
 
     /// What happened is applied, and written down.
     fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
-        let seen = self.watch.seen();
+        let seen = flight.believed(self.watch.seen());
         self.leg.end(outcome.as_str(), Some(seen));
         let _learning = self.leg.trail().begin(Stage::Learn);
         self.within(|| flight.end(outcome, Some(seen), complete));

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 
 use super::admit::Endpoint;
+use super::claim::Allowed;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
 use super::tenant::Edit;
@@ -39,6 +40,8 @@ pub struct Parsed<'a> {
     pub fingerprint: Fingerprint,
     /// What the body has to say otherwise before a worker gets it, if there are tenants.
     pub edits: Vec<Edit>,
+    /// What it allows its answer's count to be.
+    pub allowed: Allowed,
     /// A member that steers an engine from within.
     pub steering: Option<&'static str>,
     /// A member that no tenant may have, if there are tenants.

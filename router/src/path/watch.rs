@@ -45,6 +45,8 @@ pub struct Passed {
     events: u64,
     /// Bytes of all that was said in them, of every choice.
     said: u64,
+    /// Bytes of all of it.
+    all: u64,
 }
 
 impl Passed {
@@ -58,6 +60,12 @@ impl Passed {
             self.unread
         };
         Tokens(((bytes as f64 * per_byte).ceil() as u64).max(self.events))
+    }
+
+    /// Bytes of all of it.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.all
     }
 
     fn say(&mut self, piece: &Piece<'_>) {
@@ -192,6 +200,7 @@ impl Watch {
 
     /// Takes the next chunk; pieces of the first choice in it are handed to `reply`.
     pub fn push(&mut self, chunk: &[u8], mut reply: impl FnMut(Piece<'_>)) {
+        self.passed.all += chunk.len() as u64;
         match &mut self.form {
             Form::Stream(lines) => {
                 let (mut lines, mut said) = (std::mem::take(lines), Passed::default());

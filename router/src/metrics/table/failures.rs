@@ -59,4 +59,12 @@ pub(super) const TABLE: &[Spec] = &[
         help: "Looks at a worker's own queue that showed fewer requests than are counted here, from the third in a row.",
         gen_ai: None,
     },
+    Spec {
+        name: "tailroute_claims_clamped_total",
+        kind: Kind::Counter,
+        unit: "answers",
+        labels: &[WORKER, of("what", &["prompt", "completion", "cached", "times"])],
+        help: "Answers whose worker counted more tokens, or more time, than there can have been; what was beyond was not believed.",
+        gen_ai: None,
+    },
 ];

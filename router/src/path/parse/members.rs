@@ -6,9 +6,29 @@ use super::namespace::{Namespace, Value};
 use super::{Malformed, Parsed, Scanner, text};
 use crate::admission::tenants::Tenant;
 use crate::path::admit::Endpoint;
+use crate::path::claim::Allowed;
 use crate::path::fingerprint::Draft;
 use crate::path::steering::{self, Keys};
 use crate::path::tenant::{Given, edits, foreign};
+
+/// Members by which a prompt is longer in tokens than the body is in bytes: media, what an engine keeps, another template.
+const REFERS: [&[u8]; 9] = [
+    b"image_data",
+    b"audio_data",
+    b"video_data",
+    b"multi_modal_data",
+    b"conversation",
+    b"prompt",
+    b"prompt_embeds",
+    b"chat_template",
+    b"documents",
+];
+
+/// A whole number that is not below zero; anything else is none.
+fn number(scanner: &mut Scanner<'_>) -> Result<Option<u64>, Malformed> {
+    let said = scanner.skip()?;
+    Ok(std::str::from_utf8(said).ok().and_then(|said| said.parse().ok()))
+}
 
 /// Where a body has its prompt.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +72,7 @@ pub(super) struct Members<'a, 'd> {
     previous: Option<Cow<'a, str>>,
     priority: bool,
     rid: bool,
+    allowed: Allowed,
     steering: Option<&'static str>,
     foreign: Option<&'static str>,
 }
@@ -75,6 +96,7 @@ impl<'a, 'd> Members<'a, 'd> {
             previous: None,
             priority: false,
             rid: false,
+            allowed: Allowed::default(),
             steering: None,
             foreign: None,
         }
@@ -82,6 +104,7 @@ impl<'a, 'd> Members<'a, 'd> {
 
     /// Reads a whole body.
     pub(super) fn read(mut self, body: &'a [u8]) -> Result<Parsed<'a>, Malformed> {
+        self.allowed.bytes = body.len() as u64;
         let mut scanner = Scanner::new(body);
         if scanner.peek() == Some(b'[') {
             // Several bodies in one: an engine may read each as it would read one.
@@ -140,6 +163,14 @@ impl<'a, 'd> Members<'a, 'd> {
             b"previous_response_id" if self.form == Form::Responses => {
                 self.previous = text(scanner)?.filter(|id| !id.is_empty());
             }
+            b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" | b"max_new_tokens" => {
+                let asked = number(scanner)?;
+                self.allowed.max_tokens = self.allowed.max_tokens.max(asked);
+            }
+            b"n" | b"best_of" => {
+                let asked = number(scanner)?;
+                self.allowed.choices = self.allowed.choices.max(asked.unwrap_or(0));
+            }
             b"request_id" if self.form == Form::Responses => self.request_id = Value::read(scanner)?,
             b"priority" if self.tenant.is_some() => {
                 self.priority = true;
@@ -163,6 +194,14 @@ impl<'a, 'd> Members<'a, 'd> {
         if value == b"null" {
             return Ok(());
         }
+        self.allowed.refers |= REFERS.contains(&key);
+        if self.form == Form::Generate && key == b"sampling_params" {
+            // What it bounds stands in there.
+            Scanner::new(value).object(|scanner, key| match key {
+                b"max_new_tokens" | b"n" => self.field(key, scanner),
+                _ => scanner.skip().map(drop),
+            })?;
+        }
         let within = |mut keys: Keys| steering::is_container(key).then(|| keys.push(value)).flatten();
         let found = steering::field(key).or_else(|| within(Keys::default()));
         self.steering = self.steering.or(found);
@@ -177,6 +216,10 @@ impl<'a, 'd> Members<'a, 'd> {
         if self.previous.is_some() {
             self.draft.clear();
         }
+        let mut allowed = self.allowed;
+        // An engine that calls tools by itself computes several prompts for one request.
+        let calls = self.form == Form::Responses && self.has_tools;
+        allowed.refers |= calls || self.previous.is_some() || self.draft.refers();
         let own = self.namespace.salt();
         let given = Given {
             salt: self.namespace.cache_salt(),
@@ -208,6 +251,7 @@ impl<'a, 'd> Members<'a, 'd> {
             previous: self.previous,
             fingerprint,
             edits,
+            allowed,
             steering: self.steering,
             foreign: self.foreign,
         }

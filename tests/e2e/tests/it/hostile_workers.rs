@@ -1,13 +1,16 @@
 //! Workers that answer with what is not true: what of it reaches clients, and what is believed.
 
 use bytes::Bytes;
-use serde_json::json;
+use config::Rate;
+use serde_json::{Value, json};
 use tailroute::serve::Server;
-use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::route;
+use tailroute_e2e::client::{self, CHAT, Whole};
+use tailroute_e2e::fleet::{at_rest, metrics, route};
 use tailroute_e2e::raw::{RawAnswer, Wire, request};
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::Upstream;
+
+use crate::admission::{bearer, key};
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
@@ -180,4 +183,210 @@ async fn no_client_speaks_for_the_router_to_a_worker() {
         let (answer, ()) = tokio::join!(asked, answered);
         assert_eq!(answer.unwrap().status, 200);
     }
+}
+
+/// A count that no answer has.
+const ABSURD: u64 = u32::MAX as u64;
+/// What a chat template may add to a prompt.
+const TEMPLATE: u64 = 1024;
+
+/// A router with the key `a`, whose tokens are bounded.
+async fn bounded(worker: &Upstream, tokens_per_min: f64) -> Server {
+    route(&[worker.address], |config| {
+        let mut key = key("a");
+        key.tokens = Some(Rate {
+            per_s: tokens_per_min / 60.0,
+            burst: tokens_per_min,
+        });
+        config.keys = vec![key];
+        // Messages take no salt.
+        config.admission.unsalted_messages = true;
+    })
+    .await
+}
+
+/// Asks with the key `a`, and is answered with this.
+async fn turn(router: &Server, worker: &mut Upstream, (path, body): (&str, &Value), answer: &str) -> Whole {
+    let secret = bearer("a");
+    let fields = [("authorization", &*secret)];
+    let asked = client::open(router.address, "POST", path, &fields, body.to_string());
+    let answered = async {
+        let exchange = worker.next().await;
+        exchange.answer("200 OK", answer).await;
+    };
+    let (asked, ()) = tokio::join!(asked, answered);
+    let whole = asked.unwrap().whole().await;
+    at_rest(router).await;
+    whole
+}
+
+/// What an admin operation answers.
+async fn admin(router: &Server, method: &str, path: &str, body: &Value) -> Whole {
+    let body = Some(body).filter(|body| !body.is_null());
+    client::admin(router.admin_address, method, path, &[], body).await
+}
+
+/// Tokens that the key `a` has left.
+async fn left(router: &Server) -> f64 {
+    let keys = admin(router, "GET", "/admin/v1/keys", &json!(null)).await.json();
+    assert_eq!(keys["keys"][0]["name"], "a");
+    keys["keys"][0]["tokens"]["left"].as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn an_answers_count_is_believed_as_far_as_it_can_be_true_in_every_api() {
+    let mut worker = Upstream::start().await;
+    let router = bounded(&worker, 1e6).await;
+    let chat = json!({ "model": "sim", "max_tokens": 8, "messages": [{ "role": "user", "content": "hi" }] });
+    let openai = json!({ "prompt_tokens": ABSURD, "completion_tokens": ABSURD,
+        "prompt_tokens_details": { "cached_tokens": ABSURD } });
+    let anthropic =
+        json!({ "input_tokens": ABSURD, "output_tokens": ABSURD, "cache_read_input_tokens": ABSURD });
+    let responses = json!({ "model": "sim", "max_output_tokens": 8, "input": "hi" });
+    let generate = json!({ "text": "hi", "sampling_params": { "max_new_tokens": 8 } });
+    for (path, body, answer) in [
+        (CHAT, &chat, json!({ "choices": [], "usage": openai })),
+        (
+            "/v1/completions",
+            &json!({ "model": "sim", "max_tokens": 8, "prompt": "hi" }),
+            json!({ "choices": [], "usage": openai }),
+        ),
+        (
+            "/v1/messages",
+            &chat,
+            json!({ "type": "message", "content": [], "usage": anthropic }),
+        ),
+        (
+            "/v1/responses",
+            &responses,
+            json!({ "id": "r", "status": "completed", "usage": anthropic }),
+        ),
+        (
+            "/generate",
+            &generate,
+            json!({ "text": "so", "meta_info": openai }),
+        ),
+    ] {
+        let answer = answer.to_string();
+        let before = left(&router).await;
+        assert_eq!(
+            turn(&router, &mut worker, (path, body), &answer).await.status,
+            200,
+            "{path}"
+        );
+        let paid = before - left(&router).await;
+        let most = body.to_string().len() as u64 + 100 + TEMPLATE + answer.len() as u64;
+        assert!(paid > 0.0 && paid <= most as f64, "{path}: {paid} of {most}");
+    }
+    let page = metrics(&router).await;
+    for what in ["prompt", "completion"] {
+        assert_eq!(
+            page.sum("tailroute_claims_clamped_total", &[("what", what)]),
+            5.0,
+            "{what}"
+        );
+    }
+    let bound = 1e5;
+    for sample in page
+        .samples()
+        .iter()
+        .filter(|sample| sample.name.contains("token"))
+    {
+        assert!(sample.value < bound, "{sample:?}");
+    }
+    let decisions = admin(&router, "GET", "/admin/v1/decisions", &json!(null)).await;
+    assert!(
+        !decisions.text().contains(&ABSURD.to_string()),
+        "{}",
+        decisions.text()
+    );
+}
+
+#[tokio::test]
+async fn a_count_that_a_prompt_with_media_may_have_is_bounded_by_the_models_context() {
+    let listed = r#"{"data":[{"id":"sim","max_model_len":50000}]}"#;
+    let mut worker = Upstream::saying(&[("/v1/models", listed)]).await;
+    let router = bounded(&worker, 1e6).await;
+    let image = json!({ "type": "image_url", "image_url": { "url": "http://images.test/1" } });
+    let body =
+        json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": [image] }] });
+    for (claim, paid) in [(30_000, 30_001.0), (ABSURD, 50_001.0)] {
+        let before = left(&router).await;
+        let usage = json!({ "prompt_tokens": claim, "completion_tokens": 1 });
+        let answer = json!({ "choices": [], "usage": usage }).to_string();
+        turn(&router, &mut worker, (CHAT, &body), &answer).await;
+        let took = before - left(&router).await;
+        // Some are gained meanwhile.
+        assert!((paid - 10_000.0..=paid).contains(&took), "{took} of {paid}");
+    }
+}
+
+#[tokio::test]
+async fn no_count_locks_a_key_out_for_more_than_an_hour_and_an_operator_ends_it_at_once() {
+    let mut worker = Upstream::start().await;
+    let router = bounded(&worker, 1000.0).await;
+    let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });
+    let usage = json!({ "prompt_tokens": ABSURD, "completion_tokens": ABSURD });
+    let answer = json!({ "choices": [], "usage": usage }).to_string();
+    turn(&router, &mut worker, (CHAT, &body), &answer).await;
+    let secret = bearer("a");
+    let fields = [("authorization", &*secret)];
+    let refused = client::call(router.address, "POST", CHAT, &fields, body.to_string()).await;
+    assert_eq!(
+        (refused.status.as_u16(), &*refused.error_code()),
+        (429, "rate_limit_exceeded")
+    );
+    let wait: f64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((3000.0..=3661.0).contains(&wait), "{wait}");
+    assert!(left(&router).await < 0.0);
+
+    let reset = "/admin/v1/keys/a/reset";
+    let missing = admin(
+        &router,
+        "POST",
+        "/admin/v1/keys/nobody/reset",
+        &json!({ "reason": "x" }),
+    )
+    .await;
+    assert_eq!(missing.status, 404);
+    assert_eq!(
+        admin(&router, "POST", reset, &json!({})).await.status,
+        422,
+        "a reason is asked for"
+    );
+    let done = admin(&router, "POST", reset, &json!({ "reason": "a broken engine" })).await;
+    assert_eq!(
+        (done.status.as_u16(), done.json()["tokens"]["left"].as_f64()),
+        (200, Some(1000.0))
+    );
+    let audit = admin(&router, "GET", "/admin/v1/audit", &json!(null))
+        .await
+        .json();
+    let entry = &audit["entries"][0];
+    assert_eq!(
+        (&entry["action"], &entry["target"]),
+        (&json!("keys.reset"), &json!("a")),
+        "{audit}"
+    );
+    assert!(
+        entry["before"]["tokens"]["left"].as_f64().unwrap() < 0.0,
+        "{entry}"
+    );
+    let served = turn(&router, &mut worker, (CHAT, &body), r#"{"choices":[]}"#).await;
+    assert_eq!(served.status, 200);
+}
+
+#[tokio::test]
+async fn times_that_an_engine_cannot_have_taken_are_left_out() {
+    let mut worker = Upstream::start().await;
+    let router = bounded(&worker, 1e6).await;
+    let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });
+    let times = json!({ "time_to_first_token_ms": 1e300, "queue_time_ms": 0 });
+    let answer = json!({ "choices": [], "metrics": times }).to_string();
+    turn(&router, &mut worker, (CHAT, &body), &answer).await;
+    let page = metrics(&router).await;
+    assert_eq!(
+        page.sum("tailroute_claims_clamped_total", &[("what", "times")]),
+        1.0
+    );
 }

@@ -1,0 +1,246 @@
+//! What a worker's count of tokens can be at most: it is believed up to there.
+//!
+//! | what | at most |
+//! |---|---|
+//! | the prompt | a token for each byte of the request's body, and what a chat template adds by itself; where the prompt [refers](Allowed::refers) to something else, the model's context |
+//! | the answer | a token for each byte of it that passed; beyond that, where an engine keeps its reasoning to itself, what the request allows (`max_tokens` of each choice), or the model's context for each |
+//! | what of the prompt was cached | the prompt |
+//! | the engine's own times | the time since the request came |
+//!
+//! Whatever is charged, learned, measured or written down of an answer is what is left of the count.
+
+use policy::units::Millis;
+
+use super::watch::{Seen, Usage};
+
+/// Tokens that a chat template may add to a prompt: a system prompt of its own, marks, the date.
+const TEMPLATE: u64 = 1024;
+/// The longest context that a worker is believed to have.
+const LONGEST_CONTEXT: u64 = 1 << 24;
+/// The context of a model of which no worker tells it.
+const UNTOLD_CONTEXT: u64 = 1 << 20;
+/// Most choices of one answer that are believed.
+const MOST_CHOICES: u64 = 1024;
+/// What rounding and clocks may add to an engine's times.
+const SLACK: Millis = Millis(10.0);
+
+/// What a request allows its answer's count to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// Its prompt may be longer in tokens than in bytes: it has media, files, an earlier response, or what is not understood.
+    pub refers: bool,
+    /// Tokens of a choice, if it bounds them.
+    pub max_tokens: Option<u64>,
+    /// Choices that it asks for; 0 if it does not say.
+    pub choices: u64,
+}
+
+/// What was more than can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clamped {
+    /// Tokens of the prompt.
+    pub prompt: bool,
+    /// Tokens of the answer.
+    pub completion: bool,
+    /// Tokens found in a cache.
+    pub cached: bool,
+    /// Times.
+    pub times: bool,
+}
+
+impl Clamped {
+    /// The names of all that was.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.prompt, "prompt"),
+            (self.completion, "completion"),
+            (self.cached, "cached"),
+            (self.times, "times"),
+        ];
+        all.into_iter().filter_map(|(is, name)| is.then_some(name))
+    }
+}
+
+/// The context that a worker is believed to have, given what it tells.
+#[must_use]
+pub fn context(told: Option<u64>) -> u64 {
+    told.map_or(UNTOLD_CONTEXT, |told| told.clamp(1, LONGEST_CONTEXT))
+}
+
+impl Allowed {
+    /// What is believed of an answer of so many bytes that took so long. `context` is asked for only where it matters.
+    #[must_use]
+    pub fn believed(
+        &self,
+        mut seen: Seen,
+        (answered, took): (u64, Millis),
+        context: impl Fn() -> u64,
+    ) -> (Seen, Clamped) {
+        let mut clamped = Clamped::default();
+        if let Some(usage) = &mut seen.usage {
+            self.usage(usage, answered, context, &mut clamped);
+        }
+        let told = seen.queue.unwrap_or_default() + seen.prefill.unwrap_or_default();
+        if told > Millis(took.0 * 1.01) + SLACK {
+            clamped.times = true;
+            (seen.queue, seen.prefill) = (None, None);
+        }
+        (seen, clamped)
+    }
+
+    fn usage(&self, usage: &mut Usage, answered: u64, context: impl Fn() -> u64, clamped: &mut Clamped) {
+        let clamp = |count: &mut u64, most: u64| {
+            let is_more = *count > most;
+            *count = (*count).min(most);
+            is_more
+        };
+        let bytes = self.bytes.saturating_add(TEMPLATE);
+        if usage.prompt > bytes {
+            let most = if self.refers { context().max(bytes) } else { bytes };
+            clamped.prompt = clamp(&mut usage.prompt, most);
+        }
+        if usage.completion > answered {
+            let choices = self.choices.clamp(1, MOST_CHOICES);
+            let most = self
+                .max_tokens
+                .map_or_else(&context, |asked| asked.min(LONGEST_CONTEXT));
+            clamped.completion = clamp(&mut usage.completion, answered.max(most * choices));
+        }
+        if let Some(cached) = &mut usage.cached {
+            clamped.cached = clamp(cached, usage.prompt);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ABSURD: u64 = u32::MAX as u64;
+
+    fn believed(
+        allowed: Allowed,
+        claim: [u64; 2],
+        answered: u64,
+        told: Option<u64>,
+    ) -> ([u64; 2], Vec<&'static str>) {
+        let usage = Usage {
+            prompt: claim[0],
+            completion: claim[1],
+            cached: None,
+        };
+        let seen = Seen {
+            usage: Some(usage),
+            ..Seen::default()
+        };
+        let (seen, clamped) = allowed.believed(seen, (answered, Millis(1e3)), || context(told));
+        let usage = seen.usage.unwrap();
+        ([usage.prompt, usage.completion], clamped.names().collect())
+    }
+
+    #[test]
+    fn a_count_that_can_be_true_is_believed() {
+        let allowed = Allowed {
+            bytes: 100,
+            ..Allowed::default()
+        };
+        assert_eq!(believed(allowed, [100, 50], 50, None), ([100, 50], vec![]));
+        assert_eq!(
+            believed(allowed, [40, 900], 50, Some(8192)),
+            ([40, 900], vec![]),
+            "reasoning that is not shown"
+        );
+    }
+
+    #[test]
+    fn a_prompt_has_no_more_tokens_than_bytes_unless_it_refers_to_something_else() {
+        let mut allowed = Allowed {
+            bytes: 60,
+            ..Allowed::default()
+        };
+        let most = 60 + TEMPLATE;
+        assert_eq!(
+            believed(allowed, [ABSURD, 0], 0, Some(8192)),
+            ([most, 0], vec!["prompt"])
+        );
+        allowed.refers = true;
+        assert_eq!(believed(allowed, [8000, 0], 0, Some(8192)), ([8000, 0], vec![]));
+        assert_eq!(
+            believed(allowed, [ABSURD, 0], 0, Some(8192)),
+            ([8192, 0], vec!["prompt"])
+        );
+        assert_eq!(
+            believed(allowed, [ABSURD, 0], 0, None),
+            ([UNTOLD_CONTEXT, 0], vec!["prompt"])
+        );
+        assert_eq!(
+            believed(allowed, [ABSURD, 0], 0, Some(u64::MAX)),
+            ([LONGEST_CONTEXT, 0], vec!["prompt"]),
+            "a context is a claim as well"
+        );
+    }
+
+    #[test]
+    fn an_answer_has_no_more_tokens_than_bytes_or_than_its_request_allows() {
+        let mut allowed = Allowed::default();
+        assert_eq!(
+            believed(allowed, [0, ABSURD], 9, Some(4096)),
+            ([0, 4096], vec!["completion"])
+        );
+        allowed.max_tokens = Some(16);
+        assert_eq!(
+            believed(allowed, [0, ABSURD], 9, Some(4096)),
+            ([0, 16], vec!["completion"])
+        );
+        assert_eq!(
+            believed(allowed, [0, ABSURD], 200, Some(4096)),
+            ([0, 200], vec!["completion"])
+        );
+        allowed.choices = 4;
+        assert_eq!(believed(allowed, [0, 64], 9, None), ([0, 64], vec![]));
+        allowed.choices = u64::MAX;
+        assert_eq!(
+            believed(allowed, [0, ABSURD], 9, None),
+            ([0, 16 * MOST_CHOICES], vec!["completion"])
+        );
+    }
+
+    #[test]
+    fn times_that_are_longer_than_the_request_took_are_none() {
+        let seen = |queue, prefill| Seen {
+            queue: Some(Millis(queue)),
+            prefill: Some(Millis(prefill)),
+            ..Seen::default()
+        };
+        let believed = |queue, prefill| {
+            let (seen, clamped) = Allowed::default().believed(seen(queue, prefill), (0, Millis(1e3)), || 0);
+            (seen.engine().is_some(), clamped.times)
+        };
+        assert_eq!(believed(400.0, 600.0), (true, false));
+        assert_eq!(believed(400.0, 700.0), (false, true));
+        assert_eq!(believed(1e300, 1e300), (false, true));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_believed_beyond_its_bound_and_nothing_within_it_is_changed(
+            bytes in 0..u64::MAX / 4, refers: bool, max_tokens in prop::option::of(any::<u64>()), choices: u64,
+            prompt: u64, completion: u64, cached in prop::option::of(any::<u64>()),
+            answered in 0..u64::MAX / 4, told in prop::option::of(any::<u64>()),
+        ) {
+            let allowed = Allowed { bytes, refers, max_tokens, choices };
+            let claim = Usage { prompt, completion, cached };
+            let seen = Seen { usage: Some(claim), ..Seen::default() };
+            let (seen, clamped) = allowed.believed(seen, (answered, Millis::ZERO), || context(told));
+            let usage = seen.usage.unwrap();
+            prop_assert!(usage.prompt <= (bytes + TEMPLATE).max(LONGEST_CONTEXT));
+            prop_assert!(usage.completion <= answered.max(LONGEST_CONTEXT * MOST_CHOICES));
+            prop_assert!(usage.cached.is_none_or(|cached| cached <= usage.prompt));
+            prop_assert_eq!(usage != claim, clamped != Clamped::default());
+        }
+    }
+}
