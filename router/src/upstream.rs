@@ -18,7 +18,6 @@
 mod answer;
 mod decoder;
 mod exchange;
-pub use exchange::MAX_HEAD_BYTES;
 mod head;
 
 use std::cell::RefCell;
@@ -31,12 +30,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+
+pub use self::head::MAX_HEAD_BYTES;
 
 pub use self::answer::Answer;
 use self::exchange::Failed;
@@ -103,6 +104,57 @@ pub struct Origin {
 struct Idle {
     stream: TcpStream,
     since: Instant,
+}
+
+/// An answer as far as it was read off the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// The status.
+    pub status: StatusCode,
+    /// The header fields, which say nothing of the body's end that does not hold.
+    pub headers: HeaderMap,
+    /// What has come of the body.
+    pub body: Vec<u8>,
+    /// Its trailers.
+    pub trailers: Option<HeaderMap>,
+    /// The body has ended.
+    pub is_whole: bool,
+    /// Bytes behind it, which are no answer to anything.
+    pub behind: usize,
+}
+
+/// Reads an answer off a connection that gives these pieces and then ends; `None` if its head did not come. By the same steps
+/// as [`Origin::send`] does, without a socket.
+///
+/// # Errors
+/// If it is no answer, or can be read in two ways.
+pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Decoded>, io::Error> {
+    let mut reading = head::Reading::default();
+    let (head, first) = loop {
+        let Some(piece) = pieces.next() else {
+            return Ok(None);
+        };
+        if let Some(head) = reading.take(piece).map_err(invalid)? {
+            break head;
+        }
+    };
+    let mut decoder = decoder::Decoder::new(head.framing);
+    let (mut body, mut behind) = (Vec::new(), 0);
+    let mut take = |piece: &[u8]| -> io::Result<()> {
+        behind += piece.len() - decoder.take(piece, &mut body).map_err(invalid)?;
+        Ok(())
+    };
+    take(&first)?;
+    pieces.try_for_each(take)?;
+    let is_whole = decoder.close();
+    Ok(Some(Decoded {
+        status: head.status,
+        headers: head.headers,
+        body,
+        trailers: decoder.trailers(),
+        is_whole,
+        behind,
+    }))
 }
 
 /// An answer of hyper's client, if its head can be read in one way only; its length is then the body's.

@@ -64,6 +64,9 @@ impl Metrics {
         // Shown as zero before the first.
         self.failures.opened.with_label_values(&[worker]);
         self.failures.drift.with_label_values(&[worker]);
+        for what in ["prompt", "completion", "cached", "times"] {
+            self.failures.clamped.with_label_values(&[worker, what]);
+        }
     }
 
     /// A turn was, or would have been, sent to a second worker.

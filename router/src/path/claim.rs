@@ -5,7 +5,7 @@
 //! | the prompt | a token for each byte of the request's body, and what a chat template adds by itself; where the prompt [refers](Allowed::refers) to something else, the model's context |
 //! | the answer | a token for each byte of it that passed; beyond that, where an engine keeps its reasoning to itself, what the request allows (`max_tokens` of each choice), or the model's context for each |
 //! | what of the prompt was cached | the prompt |
-//! | the engine's own times | the time since the request came |
+//! | the engine's own times | the time since the request came: longer ones are shortened alike |
 //!
 //! Whatever is charged, learned, measured or written down of an answer is what is left of the count.
 
@@ -83,9 +83,12 @@ impl Allowed {
             self.usage(usage, answered, context, &mut clamped);
         }
         let told = seen.queue.unwrap_or_default() + seen.prefill.unwrap_or_default();
-        if told > Millis(took.0 * 1.01) + SLACK {
+        if told > took + SLACK {
             clamped.times = true;
-            (seen.queue, seen.prefill) = (None, None);
+            let share = took.0.max(0.0) / told.0;
+            for time in [&mut seen.queue, &mut seen.prefill].into_iter().flatten() {
+                time.0 *= share;
+            }
         }
         (seen, clamped)
     }
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_longer_than_the_request_took_are_none() {
+    fn times_that_are_longer_than_the_request_took_are_shortened_alike() {
         let seen = |queue, prefill| Seen {
             queue: Some(Millis(queue)),
             prefill: Some(Millis(prefill)),
@@ -218,11 +221,12 @@ mod tests {
         };
         let believed = |queue, prefill| {
             let (seen, clamped) = Allowed::default().believed(seen(queue, prefill), (0, Millis(1e3)), || 0);
-            (seen.engine().is_some(), clamped.times)
+            let times = seen.engine().unwrap();
+            (times.queue.0, times.prefill.0, clamped.times)
         };
-        assert_eq!(believed(400.0, 600.0), (true, false));
-        assert_eq!(believed(400.0, 700.0), (false, true));
-        assert_eq!(believed(1e300, 1e300), (false, true));
+        assert_eq!(believed(400.0, 600.0), (400.0, 600.0, false));
+        assert_eq!(believed(400.0, 1600.0), (200.0, 800.0, true));
+        assert_eq!(believed(f64::MAX, f64::MAX), (0.0, 0.0, true));
     }
 
     proptest! {

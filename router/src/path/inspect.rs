@@ -128,13 +128,3 @@ impl Inspector {
         Some(model.trim().to_owned())
     }
 }
-
-/// Looks at a whole body. Returns the model that it asks for, if it is a form.
-///
-/// # Errors
-/// If it may not be passed on.
-pub fn whole(app: &App, head: &HeaderMap, body: &[u8]) -> Result<Option<String>, ApiError> {
-    let mut inspector = Inspector::new(app, head);
-    inspector.push(body)?;
-    Ok(inspector.model())
-}

@@ -310,7 +310,7 @@ impl Flight {
                     worker = worker.name(),
                     what,
                     claimed = ?seen.usage,
-                    "it counts more tokens or time than there can be: what is beyond is not believed"
+                    "it counts more tokens or time than there can have been: what is beyond is not believed"
                 );
             }
         }

@@ -162,6 +162,49 @@ mod tests {
     }
 
     #[test]
+    fn what_an_answer_may_count_follows_from_its_request() {
+        let allowed = |endpoint, body: &'static str| super::parse(endpoint, body.as_bytes()).unwrap().allowed;
+        let chat = |content: &str, more: &str| {
+            let body = format!(
+                r#"{{"messages":[{{"role":"user","content":{content}}},{{"content":"x","role":"user"}}]{more}}}"#
+            );
+            let allowed = parse(body.as_bytes()).unwrap().allowed;
+            (allowed.refers, allowed.max_tokens, allowed.choices)
+        };
+        assert_eq!(chat(r#""hi""#, ""), (false, None, 0));
+        assert_eq!(
+            chat(
+                r#"[{"type":"text","text":"hi"}]"#,
+                r#","max_tokens":7,"max_completion_tokens":9,"n":3"#
+            ),
+            (false, Some(9), 3)
+        );
+        assert_eq!(chat(r#""hi""#, r#","max_tokens":-1,"n":"x""#), (false, None, 0));
+        for part in [
+            r#"{"type":"image_url","image_url":{"url":"http://x"}}"#,
+            r#"{"type":"input_audio","input_audio":{}}"#,
+            r#"{"type":"file","file":{"file_id":"f"}}"#,
+            r#"{"type":"anything"}"#,
+        ] {
+            assert!(chat(&format!("[{part}]"), "").0, "{part}");
+        }
+        assert!(chat(r#""hi""#, r#","chat_template":"x""#).0);
+        let generate = allowed(
+            Endpoint::Generate,
+            r#"{"text":"x","sampling_params":{"max_new_tokens":5,"n":2}}"#,
+        );
+        assert_eq!((generate.max_tokens, generate.choices), (Some(5), 2));
+        assert!(allowed(Endpoint::Generate, r#"{"text":"x","image_data":"y"}"#).refers);
+        for body in [
+            r#"{"input":"x","previous_response_id":"r"}"#,
+            r#"{"input":"x","tools":[{"type":"web_search"}]}"#,
+        ] {
+            assert!(allowed(Endpoint::Responses, body).refers, "{body}");
+        }
+        assert!(!allowed(Endpoint::Responses, r#"{"input":"x"}"#).refers);
+    }
+
+    #[test]
     fn what_is_not_json_is_refused_with_the_place() {
         for body in ["", "{", "{\"a\":}", "nope", "{\"messages\":[{]}", "{} trailing"] {
             let error = parse(body.as_bytes()).unwrap_err();

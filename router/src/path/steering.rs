@@ -188,7 +188,7 @@ impl Keys {
                 State::Within if self.is_other => memchr::memchr3(b'"', b'\\', b'\n', rest),
                 _ => Some(0),
             };
-            let Some(skipped) = skipped else { return None };
+            let skipped = skipped?;
             at += skipped + 1;
             if let Some(found) = self.byte(rest[skipped]) {
                 return Some(found);

@@ -17,10 +17,11 @@ use crate::fleet::Worker;
 use crate::path::among::Among;
 use crate::path::choose::Choice;
 use crate::path::forward::{self, Wanted, pass, turn_request};
+use crate::path::headers;
+use crate::path::inspect::Inspector;
 use crate::path::learn::{Charged, Flight};
 use crate::path::routes::{Endpoint, Route};
 use crate::path::{self, models};
-use crate::path::{headers, inspect};
 use crate::telemetry::Trail;
 
 /// Where a request goes.
@@ -36,13 +37,8 @@ pub(super) struct Pick {
 }
 
 /// Whether the request's body has to be known before a worker can be picked.
-pub(super) fn needs_body(app: &App, route: &Route) -> bool {
-    match route {
-        Route::Turn(_) | Route::Upload(_) => true,
-        // What it may not say has to be found before it is passed on.
-        Route::Kept(_) | Route::Other => !app.config.http.transfer_fields,
-        _ => false,
-    }
+pub(super) fn needs_body(route: &Route) -> bool {
+    matches!(route, Route::Turn(_) | Route::Upload(_))
 }
 
 /// Picks a worker for a request, of which all is here that [is needed](needs_body).
@@ -162,11 +158,13 @@ fn other(
         among: Some(among),
         ..Wanted::default()
     };
-    let form_model = inspect::whole(app, &head.headers, &body)?;
+    // What of the body is not here yet is looked at as it passes.
+    let mut inspector = Inspector::new(app, &head.headers);
+    inspector.push(&body)?;
     match route {
         Route::Kept(id) => wanted.home = path::keeper(app, id, caller)?,
         Route::Model(name) => wanted.model = Some(name.clone()),
-        Route::Upload(_) => wanted.model = form_model,
+        Route::Upload(_) => wanted.model = inspector.model(),
         _ => {}
     }
     if let Some(model) = &wanted.model {
@@ -179,6 +177,12 @@ fn other(
         endpoints: worker.endpoint.into_iter().collect(),
         headers: headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec),
         body,
-        served: Served::Other(Relayed::new(app, in_flight, place, (started, wanted.endpoint))),
+        served: Served::Other(Relayed::new(
+            app,
+            in_flight,
+            place,
+            (started, wanted.endpoint),
+            inspector,
+        )),
     })
 }

@@ -15,11 +15,13 @@ use tracing::debug;
 
 use crate::app::{App, Place};
 use crate::decisions;
+use crate::error::ApiError;
 use crate::fleet::{InFlight, Worker};
 use crate::path::among::Among;
 use crate::path::choose::{self, Choice, Turn};
 use crate::path::forward::{begun, mark, outcome, pass};
 use crate::path::headers;
+use crate::path::inspect::Inspector;
 use crate::path::learn::{Charged, Flight, Outcome};
 use crate::path::observe::Observer;
 use crate::path::watch::Watch;
@@ -45,6 +47,17 @@ impl Served {
         match self {
             Self::Turn(turn) => turn.head((status, head), by, comes_whole),
             Self::Other(other) => other.head(status, by),
+        }
+    }
+
+    /// Some of the request's body passes, if it was not read before the worker was picked.
+    ///
+    /// # Errors
+    /// If it may not be passed on.
+    pub(super) fn asks(&mut self, piece: &[u8]) -> Result<(), ApiError> {
+        match self {
+            Self::Turn(_) => Ok(()),
+            Self::Other(other) => Ok(other.inspector.push(piece)?),
         }
     }
 
@@ -208,6 +221,7 @@ pub(super) struct Relayed {
     /// When it was picked for, and its name in metrics.
     counted: (Millis, &'static str),
     is_answered: bool,
+    inspector: Inspector,
 }
 
 impl Relayed {
@@ -216,6 +230,7 @@ impl Relayed {
         in_flight: InFlight,
         place: Place,
         counted: (Millis, &'static str),
+        inspector: Inspector,
     ) -> Self {
         Self {
             app: Arc::clone(app),
@@ -223,6 +238,7 @@ impl Relayed {
             _place: place,
             counted,
             is_answered: false,
+            inspector,
         }
     }
 

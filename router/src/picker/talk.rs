@@ -220,7 +220,7 @@ impl Talk<'_> {
         let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
         let (caller, route) = path::enter(app, &mut request, &asked.caller)?;
         let (parts, ()) = request.into_parts();
-        let is_read = asked.has_body && pick::needs_body(app, &route);
+        let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
                 let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trail).await?;
@@ -318,6 +318,11 @@ impl Talk<'_> {
         let mut has_head = false;
         while let Some(message) = inbox.next().await? {
             has_head |= matches!(message.request, Some(Said::ResponseHeaders(_)));
+            if let Some(Said::RequestBody(piece)) = &message.request
+                && let Err(error) = served.asks(&piece.body)
+            {
+                return self.no(error.into(), asked).await;
+            }
             if let Some(told) = self.passes(message, &mut served, asked)?
                 && self.out.send(told).await.is_err()
             {

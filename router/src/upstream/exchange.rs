@@ -7,16 +7,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use http::{Response, Version};
-use memchr::memmem;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::answer::Answer;
-use super::head::{self, Head};
+use super::head::{Head, Reading};
 use super::{Origin, SCRATCH, invalid};
-
-/// Largest head of an answer.
-pub const MAX_HEAD_BYTES: usize = 128 * 1024;
 
 /// No answer.
 pub(super) struct Failed {
@@ -33,7 +29,7 @@ struct Exchange<'a> {
     /// Writing failed. The worker may have answered all the same: that it does not want the rest.
     broken: Option<io::Error>,
     /// Of an answer's head that came in more than one piece.
-    read: Vec<u8>,
+    answer: Reading,
 }
 
 pub(super) async fn exchange(
@@ -48,7 +44,7 @@ pub(super) async fn exchange(
         body,
         sent: false,
         broken: None,
-        read: Vec::new(),
+        answer: Reading::default(),
     };
     let answered = std::future::poll_fn(|cx| exchange.poll(cx)).await;
     let (sent, whole) = (exchange.sent, exchange.is_written());
@@ -87,7 +83,7 @@ impl Exchange<'_> {
                     let end = || io::ErrorKind::UnexpectedEof.into();
                     return Poll::Ready(Err(self.broken.take().unwrap_or_else(end)));
                 }
-                if let Some(answer) = self.take(filled)? {
+                if let Some(answer) = self.answer.take(filled).map_err(invalid)? {
                     return Poll::Ready(Ok(answer));
                 }
             }
@@ -113,36 +109,5 @@ impl Exchange<'_> {
             self.body.advance(written);
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// Takes what was read; the head once it is there, and what came after it.
-    fn take(&mut self, bytes: &[u8]) -> io::Result<Option<(Head, Bytes)>> {
-        let bytes = if self.read.is_empty() {
-            bytes
-        } else {
-            // What has come is parsed anew only where a head may have ended: a head that comes byte by byte would take
-            // the square of its length otherwise.
-            let from = self.read.len().saturating_sub(3);
-            self.read.extend_from_slice(bytes);
-            let new = &self.read[from..];
-            if self.read.len() <= MAX_HEAD_BYTES
-                && memmem::find(new, b"\n\r\n")
-                    .or(memmem::find(new, b"\n\n"))
-                    .is_none()
-            {
-                return Ok(None);
-            }
-            &self.read
-        };
-        match head::read(bytes).map_err(invalid)? {
-            Some((head, taken)) => Ok(Some((head, Bytes::copy_from_slice(&bytes[taken..])))),
-            None if bytes.len() > MAX_HEAD_BYTES => Err(invalid("the head of the answer is too large")),
-            None => {
-                if self.read.is_empty() {
-                    self.read = bytes.to_vec();
-                }
-                Ok(None)
-            }
-        }
     }
 }

@@ -5,9 +5,12 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use memchr::memmem;
 
 use super::decoder::Framing;
 
+/// Largest head of an answer, with the interim ones before it.
+pub const MAX_HEAD_BYTES: usize = 128 * 1024;
 /// Most header fields of an answer.
 const MAX_FIELDS: usize = 128;
 
@@ -30,8 +33,47 @@ pub(super) enum Unreadable {
     Value,
     #[error("the answer has no one length")]
     Length,
+    #[error("the head of the answer is too large")]
+    TooLarge,
     #[error("the answer changes the protocol, which nobody asked for")]
     Switched,
+}
+
+/// An answer's head that comes in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Reading(Vec<u8>);
+
+impl Reading {
+    /// Takes the next piece; the head once it is there, and what came after it.
+    ///
+    /// # Errors
+    /// If it is no head of an answer.
+    pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(Head, Bytes)>, Unreadable> {
+        let bytes = if self.0.is_empty() {
+            piece
+        } else {
+            // What has come is parsed anew only where a head may have ended: one that comes byte by byte would take the
+            // square of its length otherwise.
+            let from = self.0.len().saturating_sub(3);
+            self.0.extend_from_slice(piece);
+            let new = &self.0[from..];
+            let may_end = memmem::find(new, b"\n\r\n").or_else(|| memmem::find(new, b"\n\n"));
+            if may_end.is_none() && self.0.len() <= MAX_HEAD_BYTES {
+                return Ok(None);
+            }
+            &self.0
+        };
+        match read(bytes)? {
+            Some((head, taken)) => Ok(Some((head, Bytes::copy_from_slice(&bytes[taken..])))),
+            None if bytes.len() > MAX_HEAD_BYTES => Err(Unreadable::TooLarge),
+            None => {
+                if self.0.is_empty() {
+                    self.0 = bytes.to_vec();
+                }
+                Ok(None)
+            }
+        }
+    }
 }
 
 /// The head of `request` to `host`, with the length of its body; there is room for a small one after it.

@@ -377,7 +377,7 @@ async fn no_count_locks_a_key_out_for_more_than_an_hour_and_an_operator_ends_it_
 }
 
 #[tokio::test]
-async fn times_that_an_engine_cannot_have_taken_are_left_out() {
+async fn times_that_an_engine_cannot_have_taken_are_shortened() {
     let mut worker = Upstream::start().await;
     let router = bounded(&worker, 1e6).await;
     let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });

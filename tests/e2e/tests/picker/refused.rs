@@ -25,7 +25,16 @@ async fn a_request_that_is_wrong_is_refused_with_what_is_wrong() {
     .await;
     let large = ask(&words(1, 2_000), json!({})).to_string();
     let unknown = ask("hi", json!({ "model": "nope" })).to_string();
+    let steers = ask("hi", json!({ "kv_transfer_params": {} })).to_string();
+    let absurd = ask("hi", json!({ "model": "m".repeat(1000) })).to_string();
     for (what, body, status, code) in [
+        (
+            "what steers an engine",
+            steers.as_bytes(),
+            400,
+            "field_not_allowed",
+        ),
+        ("an absurd name", absurd.as_bytes(), 400, "invalid_name"),
         ("garbage", "{\"model\":".as_bytes(), 400, "malformed_json"),
         ("not UTF-8", b"{\"model\":\"\xff\"}", 400, "malformed_json"),
         ("nothing", b"", 400, "malformed_json"),
@@ -54,7 +63,26 @@ async fn a_request_that_is_wrong_is_refused_with_what_is_wrong() {
     assert_eq!(stream.immediate().await.2["type"], "error");
     let page = fleet.metrics().await;
     let picks = |outcome| page.sum("tailroute_picker_picks_total", &[("outcome", outcome)]);
-    assert_eq!((picks("refused"), picks("picked")), (14.0, 0.0));
+    assert_eq!((picks("refused"), picks("picked")), (18.0, 0.0));
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_body_that_steers_an_engine_as_it_passes_is_refused_where_it_does() {
+    let (fleet, gateway) = start(vec![quick()], |_| {}).await;
+    let mut stream = gateway.open(("POST", "/v1/unknown"), &[], false, None).await;
+    assert_eq!(stream.named().await.endpoints.len(), 1);
+    stream.body(br#"{"kv_trans"#, false);
+    stream.told().await.expect("it goes on");
+    stream.body(br#"fer_params":{}}"#, true);
+    let (status, _, error) = stream.immediate().await;
+    assert_eq!(
+        (status, &error["error"]["param"]),
+        (400, &json!("kv_transfer_params"))
+    );
+    let headers = [("x-data-parallel-rank", "1")];
+    let mut stream = gateway.open(("POST", "/v1/unknown"), &headers, false, None).await;
+    assert_eq!(stream.immediate().await.0, 400);
     fleet.at_rest().await;
 }
 
