@@ -177,12 +177,12 @@ fn other(
         endpoints: worker.endpoint.into_iter().collect(),
         headers: headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec),
         body,
-        served: Served::Other(Relayed::new(
+        served: Served::Other(Box::new(Relayed::new(
             app,
             in_flight,
             place,
             (started, wanted.endpoint),
             inspector,
-        )),
+        ))),
     })
 }

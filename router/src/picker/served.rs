@@ -32,7 +32,7 @@ pub(super) enum Served {
     /// A turn.
     Turn(Box<Carried>),
     /// Anything else.
-    Other(Relayed),
+    Other(Box<Relayed>),
 }
 
 impl Served {
