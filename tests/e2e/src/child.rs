@@ -74,12 +74,7 @@ impl Child {
     ///
     /// # Panics
     /// If it does not come up.
-    pub async fn router_under(
-        shell: &str,
-        address: SocketAddr,
-        admin: SocketAddr,
-        config: &Path,
-    ) -> Self {
+    pub async fn router_under(shell: &str, address: SocketAddr, admin: SocketAddr, config: &Path) -> Self {
         let arguments = [
             "serve".to_owned(),
             "--config".to_owned(),

@@ -1,6 +1,7 @@
 //! A client that speaks proper HTTP/1.1, one connection per request, so that a test can hang up whenever it likes.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
@@ -305,7 +306,7 @@ pub async fn admin(
 #[derive(Debug)]
 pub struct H2 {
     sender: hyper::client::conn::http2::SendRequest<Full<Bytes>>,
-    _connection: Connection,
+    _connection: Arc<Connection>,
 }
 
 impl H2 {
@@ -327,7 +328,16 @@ impl H2 {
         }));
         Self {
             sender,
-            _connection: connection,
+            _connection: Arc::new(connection),
+        }
+    }
+
+    /// The same connection once more: it stays until both are dropped.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self {
+            sender: self.sender.clone(),
+            _connection: Arc::clone(&self._connection),
         }
     }
 

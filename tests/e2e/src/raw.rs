@@ -49,6 +49,12 @@ impl Wire {
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
+        Self::over(stream)
+    }
+
+    /// A connection that is there already.
+    #[must_use]
+    pub fn over(stream: TcpStream) -> Self {
         Self {
             stream: BufReader::new(stream),
         }

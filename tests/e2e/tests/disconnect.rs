@@ -4,6 +4,11 @@
 //! A cancelled request that goes on keeps a GPU busy for nobody: <https://github.com/sgl-project/sglang/issues/6280>,
 //! <https://github.com/smg-project/smg/issues/2136>. On a quiet machine `make disconnect` holds every one of them to
 //! 10 ms; here, where tests share the machine, to what no scheduler should take.
+//!
+//! And the forms in which a client can leave, 20 times each: it closes its connection, resets it or closes it for writing
+//! alone; while its head is under way, in the router's queue, before the first byte of an answer, in the middle of a stream;
+//! with nothing behind its request, with an empty line, with another request; or it resets a stream of HTTP/2. Closing for
+//! writing alone is leaving: on the wire it is the same FIN, and a router that waited for more would work for those who closed.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,8 +24,11 @@ use serde_json::json;
 use sim_engine::{EngineConfig, Stats};
 use tailroute_e2e::client::{self, CHAT, H2};
 use tailroute_e2e::fleet::{Fleet, stuck_in_decode, stuck_in_prefill};
+use tailroute_e2e::raw::request;
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::wait::{until, within};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 const TRIALS: u64 = 200;
 /// What was promised.
@@ -207,4 +215,211 @@ fn a_client_that_leaves_is_known_to_be_gone_at_the_engine_at_once() {
         );
         assert!(times[most] <= limit, "{phase:?}: {:?}", times[most]);
     }
+}
+
+/// What a client does when it leaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Manner {
+    Fin,
+    Reset,
+    HalfClose,
+    H2Reset,
+}
+
+/// How far its request has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    Head,
+    Queue,
+    FirstByte,
+    Stream,
+}
+
+/// A form of leaving: how, when, and what had been sent behind the request.
+#[derive(Clone, Copy, Debug)]
+struct Form(Manner, Moment, &'static str);
+
+const FORM_TRIALS: u64 = 20;
+const CRLF: &str = "\r\n";
+const NEXT: &str = "GET /v1/models HTTP/1.1\r\nhost: router.test\r\n\r\n";
+
+fn forms() -> Vec<Form> {
+    use {Manner::*, Moment::*};
+    let mut forms = Vec::new();
+    for moment in [Head, Queue, FirstByte, Stream] {
+        forms.extend([Fin, Reset, HalfClose].map(|manner| Form(manner, moment, "")));
+    }
+    for moment in [Queue, FirstByte, Stream] {
+        for behind in [CRLF, NEXT] {
+            forms.extend([Fin, Reset, HalfClose].map(|manner| Form(manner, moment, behind)));
+        }
+        forms.push(Form(H2Reset, moment, ""));
+    }
+    forms
+}
+
+/// A client that can leave in every form.
+enum Leaver {
+    One(TcpStream),
+    Two(H2, tokio::task::JoinHandle<()>),
+}
+
+impl Leaver {
+    async fn ask(fleet: &Fleet, Form(manner, moment, behind): Form, number: u64) -> Self {
+        let body = ask(&words(number, 20), json!({ "stream": moment == Moment::Stream })).to_string();
+        if manner == Manner::H2Reset {
+            let h2 = H2::connect(fleet.address()).await;
+            let stream = h2.again();
+            let asking = tokio::spawn(async move {
+                let _answer = stream.post(CHAT, body).await;
+                std::future::pending::<()>().await;
+            });
+            return Self::Two(h2, asking);
+        }
+        let mut stream = TcpStream::connect(fleet.address()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let length = format!("content-length: {}", body.len());
+        let mut bytes = request(&format!("POST {CHAT}"), &[&length], &body);
+        bytes.extend_from_slice(behind.as_bytes());
+        if moment == Moment::Head {
+            bytes.truncate(40);
+        }
+        stream.write_all(&bytes).await.unwrap();
+        Self::One(stream)
+    }
+
+    /// Leaves. What is returned keeps a half-closed connection.
+    async fn leave(self, manner: Manner) -> Option<Self> {
+        match self {
+            Self::One(mut stream) if manner == Manner::HalfClose => {
+                stream.shutdown().await.unwrap();
+                Some(Self::One(stream))
+            }
+            Self::One(stream) => {
+                if manner == Manner::Reset {
+                    stream.set_zero_linger().unwrap();
+                }
+                None
+            }
+            Self::Two(h2, asking) => {
+                asking.abort();
+                Some(Self::Two(h2, asking))
+            }
+        }
+    }
+}
+
+/// One trial: how long it took, if the request was given up at all.
+async fn form_trial(fleet: &Fleet, form: Form, number: u64) -> Option<Duration> {
+    let Form(manner, moment, _) = form;
+    let (engine, gate) = (&fleet.engines[0], &fleet.router.app().admission.gate);
+    let (before, counts) = (engine.stats(), gate.counts());
+    let leaver = Leaver::ask(fleet, form, number).await;
+    let reached = |now: &Stats| now.received > before.received && now.running + now.waiting > 0;
+    match moment {
+        Moment::Head => {}
+        Moment::Queue => until("it waits", || gate.counts() != counts).await,
+        Moment::FirstByte => drop(within(engine.stats_when(reached)).await),
+        Moment::Stream => {
+            let begun = |now: &Stats| reached(now) && now.generation_tokens > before.generation_tokens;
+            within(engine.stats_when(begun)).await;
+        }
+    }
+    let left = Instant::now();
+    let rest = leaver.leave(manner).await;
+    let gone = async {
+        match (moment, rest) {
+            (Moment::Head, Some(Leaver::One(mut stream))) => {
+                let mut said = Vec::new();
+                // A reset closes it too.
+                let _ = stream.read_to_end(&mut said).await;
+            }
+            (Moment::Head, _) => assert_eq!(engine.stats().received, before.received),
+            (Moment::Queue, _rest) => {
+                while gate.counts() != counts {
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(
+                    engine.stats().received,
+                    before.received,
+                    "no engine has heard of it"
+                );
+            }
+            (_, _rest) => {
+                let aborted = before.aborted.total() + 1;
+                engine.stats_when(|now| now.aborted.total() == aborted).await;
+            }
+        }
+    };
+    let is_gone = tokio::time::timeout(AT_ALL, gone).await.is_ok();
+    is_gone.then(|| left.elapsed())
+}
+
+/// The times of those trials in which the engine came to know. A form of which it does not is not tried again.
+async fn form_trials(form: Form) -> Vec<Duration> {
+    let Form(_, moment, _) = form;
+    let engine = match moment {
+        Moment::FirstByte => stuck_in_prefill(),
+        _ => stuck_in_decode(),
+    };
+    let fleet = Fleet::start(vec![engine], |config| {
+        // Nothing else that could wake anybody.
+        config.health.interval = Duration::from_secs(3600);
+        config.health.queue_interval = None;
+        if moment == Moment::Queue {
+            config.admission.max_concurrent_per_worker = std::num::NonZeroU32::new(1);
+        }
+    })
+    .await;
+    let first = (moment == Moment::Queue)
+        .then(|| ask("the first in the queue", json!({ "stream": true })).to_string())
+        .map(|body| tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body)));
+    let rest = usize::from(first.is_some());
+    if first.is_some() {
+        within(fleet.engines[0].stats_when(|stats| stats.running == 1)).await;
+    }
+    let mut times = Vec::new();
+    for number in 0..FORM_TRIALS {
+        let Some(took) = form_trial(&fleet, form, number).await else {
+            break;
+        };
+        times.push(took);
+        until("the router has let go of it", || {
+            fleet.router.app().in_flight() == rest
+        })
+        .await;
+    }
+    if let Some(first) = first {
+        first.abort();
+        drop(first.await);
+    }
+    times
+}
+
+#[test]
+fn in_every_form_of_leaving_a_client_is_known_to_be_gone_at_once() {
+    let limit = if std::env::var_os("STRICT").is_some() {
+        SOON
+    } else {
+        AT_ALL
+    };
+    let (mut in_time, mut all) = (0, 0);
+    for form in forms() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let times = runtime.block_on(async move { tokio::spawn(form_trials(form)).await.unwrap() });
+        let kept = times.iter().filter(|took| **took <= limit).count() as u64;
+        let worst = times
+            .iter()
+            .max()
+            .map_or(f64::NAN, |took| took.as_secs_f64() * 1e3);
+        println!(
+            "{{\"form\":\"{form:?}\",\"trials\":{FORM_TRIALS},\"in_time\":{kept},\"max_ms\":{worst:.2}}}"
+        );
+        (in_time, all) = (in_time + kept, all + FORM_TRIALS);
+    }
+    assert_eq!(in_time, all, "not known within {limit:?} each time");
 }

@@ -66,7 +66,12 @@ async fn when_descriptors_run_out_livez_answers_and_the_data_port_comes_back() {
     drop(held);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let served = is_served(&stage).await;
-    report.add("a client is served afterwards", "yes", if served { "yes" } else { "no" }, served);
+    report.add(
+        "a client is served afterwards",
+        "yes",
+        if served { "yes" } else { "no" },
+        served,
+    );
     let honest = Honest::start(&stage, 10).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     report.honest(&honest.end().await);

@@ -28,12 +28,16 @@ async fn held(target: &Target, what: &str) -> io::Result<Held> {
     Ok(match what {
         "an HTTP/1.1 connection that asked once" => {
             let mut stream = target.connect().await?;
-            stream.write_all(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n").await?;
+            stream
+                .write_all(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+                .await?;
             Held::One(stream)
         }
         "half a head" => {
             let mut stream = target.connect().await?;
-            stream.write_all(&http1::request("ok", "", http1::QUESTION)[..40]).await?;
+            stream
+                .write_all(&http1::request("ok", "", http1::QUESTION)[..40])
+                .await?;
             Held::One(stream)
         }
         "an HTTP/2 connection that asked once" => Held::Two(http2::refused(target).await?),

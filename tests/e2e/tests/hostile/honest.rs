@@ -135,8 +135,7 @@ async fn stream(shared: &Shared, connection: &mut Connection) -> Result<(), Stri
     Ok(())
 }
 
-async fn client(shared: Arc<Shared>, first: Option<Connection>) {
-    let http2 = first.is_some();
+async fn client(shared: Arc<Shared>, http2: bool, first: Option<Connection>) {
     let mut connection = first;
     while !shared.stop.load(Ordering::Relaxed) {
         let streamed = async {
@@ -177,17 +176,15 @@ impl Honest {
             errors: Mutex::default(),
         });
         let mut clients = JoinSet::new();
-        let mut http2: Option<Connection> = None;
+        let mut joint: Option<Connection> = None;
         for number in 0..streams {
-            let first = if number.is_multiple_of(2) {
-                None
-            } else {
-                if (number / 2).is_multiple_of(PER_CONNECTION) {
-                    http2 = Some(Connection::open(shared.router, true).await.unwrap());
-                }
-                http2.as_ref().and_then(Connection::again)
-            };
-            clients.spawn(client(Arc::clone(&shared), first));
+            let http2 = !number.is_multiple_of(2);
+            if http2 && (number / 2).is_multiple_of(PER_CONNECTION) {
+                // Without one, each stream opens its own, or says why it cannot.
+                joint = Connection::open(shared.router, true).await.ok();
+            }
+            let first = joint.as_ref().filter(|_| http2).and_then(Connection::again);
+            clients.spawn(client(Arc::clone(&shared), http2, first));
         }
         Self {
             shared,

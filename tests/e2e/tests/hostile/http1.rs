@@ -96,7 +96,12 @@ pub(crate) const KINDS: [Kind; 14] = [
         ends: Ends::Router,
         life: |target| {
             Box::pin(async move {
-                slowly(target, head("transfer-encoding: chunked").as_bytes(), b"1\r\n \r\n").await
+                slowly(
+                    target,
+                    head("transfer-encoding: chunked").as_bytes(),
+                    b"1\r\n \r\n",
+                )
+                .await
             })
         },
     },
@@ -169,7 +174,7 @@ async fn slowly(target: Target, first: &[u8], piece: &'static [u8]) -> io::Resul
     until_closed(stream, piece, SLOWLY).await
 }
 
-async fn half_a_head(target: Target) -> io::Result<()> {
+pub(crate) async fn half_a_head(target: Target) -> io::Result<()> {
     let mut stream = target.connect().await?;
     let mut bytes = b"GET /v1/models HTTP/1.1\r\nhost: router.test\r\n".to_vec();
     for number in 0..20 {
@@ -190,18 +195,25 @@ async fn half_a_request(target: Target) -> io::Result<()> {
 
 async fn absurd_chunks(target: Target) -> io::Result<()> {
     let mut stream = target.connect().await?;
-    stream.write_all(head("transfer-encoding: chunked").as_bytes()).await?;
+    stream
+        .write_all(head("transfer-encoding: chunked").as_bytes())
+        .await?;
     stream.write_all(target.next(&CHUNKS).as_bytes()).await?;
     let said = read_to_end(&mut stream).await;
     if said.starts_with(b"HTTP/1.1 2") {
-        target.wrong(format!("2xx to a body that cannot be: {}", String::from_utf8_lossy(&said)));
+        target.wrong(format!(
+            "2xx to a body that cannot be: {}",
+            String::from_utf8_lossy(&said)
+        ));
     }
     Ok(())
 }
 
 async fn breaks_off(target: Target) -> io::Result<()> {
     let mut stream = target.connect().await?;
-    stream.write_all(head("content-length: 100000").as_bytes()).await?;
+    stream
+        .write_all(head("content-length: 100000").as_bytes())
+        .await?;
     stream.write_all(&[b' '; 50_000]).await?;
     tokio::time::sleep(ARRIVED).await;
     hang_up(&target, &stream)
@@ -236,7 +248,9 @@ async fn long_name(target: Target) -> io::Result<()> {
     let mut stream = target.connect().await?;
     let name = format!("{}-{}", target.number(), "m".repeat(1_000_000));
     let body = QUESTION.replace("evil", &name);
-    stream.write_all(&request("ok", "connection: close\r\n", &body)).await?;
+    stream
+        .write_all(&request("ok", "connection: close\r\n", &body))
+        .await?;
     let said = read_to_end(&mut stream).await;
     if said.starts_with(b"HTTP/1.1 2") {
         target.wrong("2xx for a model's name of 1 MB");
@@ -249,7 +263,9 @@ async fn steers(target: Target) -> io::Result<()> {
     let mut stream = target.connect().await?;
     let field = target.next(&TRANSFERS);
     let body = QUESTION.replacen('{', &format!("{{{field},"), 1);
-    stream.write_all(&request("ok", "connection: close\r\n", &body)).await?;
+    stream
+        .write_all(&request("ok", "connection: close\r\n", &body))
+        .await?;
     let said = read_to_end(&mut stream).await;
     if !said.starts_with(b"HTTP/1.1 400 ") {
         let line = String::from_utf8_lossy(&said[..said.len().min(40)]).into_owned();

@@ -104,7 +104,11 @@ pub(crate) const KINDS: [Kind; 13] = [
 ];
 
 fn asking(mode: &str) -> Vec<u8> {
-    block("POST", CHAT, &[("authorization", &bearer(RUDE)), ("x-mode", mode)])
+    block(
+        "POST",
+        CHAT,
+        &[("authorization", &bearer(RUDE)), ("x-mode", mode)],
+    )
 }
 
 /// A connection whose only request was refused.
@@ -123,7 +127,8 @@ pub(crate) async fn refused(target: &Target) -> io::Result<Raw> {
 /// A connection with half a header block on it.
 pub(crate) async fn in_a_block(target: &Target, pieces: usize) -> io::Result<Raw> {
     let mut raw = refused(target).await?;
-    raw.write(&frame(HEADERS, 0, 3, &block("POST", CHAT, &[]))).await?;
+    raw.write(&frame(HEADERS, 0, 3, &block("POST", CHAT, &[])))
+        .await?;
     for number in 0..pieces {
         let piece = literal(&format!("x-{number}"), &"a".repeat(15_900));
         if raw.write(&frame(CONTINUATION, 0, 3, &piece)).await.is_err() {
@@ -139,7 +144,7 @@ async fn half_a_preface(target: Target) -> io::Result<()> {
     until_closed(stream, b"", EVERY).await
 }
 
-async fn half_a_block(target: Target) -> io::Result<()> {
+pub(crate) async fn half_a_block(target: Target) -> io::Result<()> {
     in_a_block(&target, 19).await?.until_closed(b"", EVERY).await
 }
 
@@ -196,7 +201,8 @@ async fn open_streams(target: Target) -> io::Result<()> {
 async fn empty_data(target: Target) -> io::Result<()> {
     let mut raw = Raw::open(&target, b"").await?;
     raw.write(&frame(HEADERS, END_HEADERS, 1, &asking("ok"))).await?;
-    raw.until_closed(&frame(DATA, 0, 1, b"").repeat(FLOOD), EVERY).await
+    raw.until_closed(&frame(DATA, 0, 1, b"").repeat(FLOOD), EVERY)
+        .await
 }
 
 async fn no_window(target: Target) -> io::Result<()> {
@@ -206,7 +212,8 @@ async fn no_window(target: Target) -> io::Result<()> {
     for number in 0..10 {
         let stream = 1 + 2 * number;
         raw.write(&frame(HEADERS, END_HEADERS, stream, &block)).await?;
-        raw.write(&frame(DATA, END_STREAM, stream, QUESTION.as_bytes())).await?;
+        raw.write(&frame(DATA, END_STREAM, stream, QUESTION.as_bytes()))
+            .await?;
     }
     raw.until_closed(b"", EVERY).await
 }

@@ -59,12 +59,17 @@ impl Livez {
 fn probe(admin: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&admin, GIVEN_UP_AFTER)?;
     stream.set_read_timeout(Some(GIVEN_UP_AFTER))?;
-    write!(stream, "GET /livez HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET /livez HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n"
+    )?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     if answer.starts_with(b"HTTP/1.1 200 ") {
         return Ok(());
     }
     let answer = String::from_utf8_lossy(&answer);
-    Err(io::Error::other(answer.lines().next().unwrap_or("nothing").to_owned()))
+    Err(io::Error::other(
+        answer.lines().next().unwrap_or("nothing").to_owned(),
+    ))
 }

@@ -14,7 +14,7 @@
 //! | [`drain`] | an end that idle connections must not hold up |
 //!
 //! Clients that leave are in `disconnect`. [`honest`] and [`livez`] are who must not notice; [`stage`] starts the processes, and
-//! [`report`] holds figures to what is asked. The router is the release build's binary in `make test-hostile` (`SECONDS=10
+//! [`report`] holds figures to what is asked. The router is the release build's binary in `make test-hostile` (`SECONDS=3
 //! STREAMS=200`, `STRICT=1` on a quiet machine), and this program itself in `make test`, at a few seconds and streams.
 
 #![allow(

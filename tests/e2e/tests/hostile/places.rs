@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::livez::Livez;
 use crate::report::Report;
 use crate::stage::{CLOSED_WITHIN, HONEST, Plan, RUDE, Stage, bearer};
-use crate::strangers::{Target, read_to_end};
+use crate::strangers::{Life, Target, read_to_end};
 use crate::workers::{Evil, Models};
 use crate::{divided_by, http1, http2, seconds, turn};
 
@@ -22,7 +22,11 @@ header_timeout_s = 2
 idle_timeout_s = 3
 ";
 /// Silent connections to the admin port.
-const SILENT: usize = 300;
+const SILENT: usize = 600;
+/// Connections with half a head.
+const HEADS: usize = 300;
+/// What each may make the router hold: a head of `max_header_bytes` (64 KiB), the room that it grew in, and a connection.
+const OF_A_HEAD_KIB: u64 = 160;
 /// Names of a megabyte.
 const NAMES: usize = 20;
 /// What they may make the router hold, and its metrics page be.
@@ -105,6 +109,47 @@ async fn clients_that_have_left_hold_no_place() {
         format!("{in_flight} after {:.1} s", left.elapsed().as_secs_f64()),
         in_flight == 0.0,
     );
+    report.close();
+}
+
+/// What so many connections with half a head of 300 kB make the router hold.
+async fn half_heads(report: &mut Report, name: &str, life: fn(Target) -> Life) {
+    let stage = Stage::start(Plan {
+        engines: 1,
+        ..Plan::default()
+    })
+    .await;
+    let target = Target::new(stage.data());
+    let before = stage.router.usage();
+    let mut strangers = JoinSet::new();
+    for _ in 0..HEADS {
+        strangers.spawn(life(target.clone()));
+    }
+    tokio::time::sleep(CLOSED_WITHIN / 4).await;
+    let (grown, most) = (
+        stage.router.usage().peak_kib.saturating_sub(before.rss_kib),
+        HEADS as u64 * OF_A_HEAD_KIB,
+    );
+    report.add(
+        format!("memory for {HEADS} heads, {name}"),
+        format!("<= {} MiB", most / 1024),
+        format!("{} MiB", grown / 1024),
+        grown <= most,
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_head_takes_little_more_than_a_head_may_be() {
+    let _turn = turn().await;
+    let mut report = Report::new("half heads of 300 kB");
+    half_heads(&mut report, "HTTP/1.1", |target| {
+        Box::pin(http1::half_a_head(target))
+    })
+    .await;
+    half_heads(&mut report, "HTTP/2", |target| {
+        Box::pin(http2::half_a_block(target))
+    })
+    .await;
     report.close();
 }
 

@@ -44,7 +44,8 @@ pub(crate) enum Habit {
 #[derive(Debug)]
 pub(crate) struct Publisher {
     events: SocketAddr,
-    replay: SocketAddr,
+    /// Where lost batches are asked for, if the habit shows there.
+    replay: Option<SocketAddr>,
     accepting: [JoinHandle<()>; 2],
 }
 
@@ -62,16 +63,20 @@ impl Publisher {
         let (replay, replaying) = listen(Habit::HugeFrame, "ROUTER").await;
         Self {
             events,
-            replay,
+            replay: (habit == Habit::HugeReplay).then_some(replay),
             accepting: [publishing, replaying],
         }
     }
 
     /// The lines of the section of the worker whose publisher it is.
     pub(crate) fn lines(&self) -> String {
+        let replay = self
+            .replay
+            .map(|replay| format!("kv_events_replay = \"tcp://{replay}\"\n"));
         format!(
-            "kv_events = \"tcp://{}\"\nkv_events_replay = \"tcp://{}\"\n",
-            self.events, self.replay
+            "kv_events = \"tcp://{}\"\n{}",
+            self.events,
+            replay.unwrap_or_default()
         )
     }
 }
@@ -121,11 +126,7 @@ fn claim(flags: u8, bytes: u64) -> Vec<u8> {
 
 fn ready(socket: &str) -> Vec<u8> {
     let length = u32::try_from(socket.len()).unwrap().to_be_bytes();
-    let command = [
-        &b"\x05READY\x0bSocket-Type"[..],
-        &length,
-        socket.as_bytes(),
-    ];
+    let command = [&b"\x05READY\x0bSocket-Type"[..], &length, socket.as_bytes()];
     frame(COMMAND, &command.concat())
 }
 

@@ -63,7 +63,12 @@ impl Report {
         let name = format!("errors of {} honest streams", tally.streams);
         self.none(name, &tally.errors);
         let complete = tally.complete;
-        self.add("honest answers, complete", "> 0", complete.to_string(), complete > 0);
+        self.add(
+            "honest answers, complete",
+            "> 0",
+            complete.to_string(),
+            complete > 0,
+        );
     }
 
     /// How soon `/livez` answered. The time is held to what is asked where the machine is quiet; that it answers, always.
@@ -72,7 +77,11 @@ impl Report {
         let worst = probed.slowest;
         self.add(
             format!("slowest of {} /livez", probed.answered),
-            format!("<= {} ms{}", LIVEZ_WITHIN.as_millis(), if is_strict() { "" } else { " if STRICT" }),
+            format!(
+                "<= {} ms{}",
+                LIVEZ_WITHIN.as_millis(),
+                if is_strict() { "" } else { " if STRICT" }
+            ),
             format!("{:.1} ms", worst.as_secs_f64() * 1e3),
             worst <= LIVEZ_WITHIN || !is_strict(),
         );

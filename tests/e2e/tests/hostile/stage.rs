@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,9 +31,14 @@ max_connections = 4000
 max_in_flight = 2000
 max_unread_bytes = 134217728
 drain_timeout_s = 20
+";
+/// Hostile workers stay in rotation however often they fail, and an engine gets an honest request as its client wrote it.
+const ALWAYS: &str = "
+[failure]
+breaker_failures = 1000000
 [health]
-interval_ms = 500
-timeout_ms = 5000
+interval_ms = 2000
+timeout_ms = 2000
 [admission]
 salt_requests = false
 [index]
@@ -68,7 +74,7 @@ pub(crate) struct Plan {
     pub(crate) engines: usize,
     /// Workers of the scenario's own.
     pub(crate) workers: Vec<Worker>,
-    /// Sections in place of the limits above, if any.
+    /// Limits in place of those above, if any.
     pub(crate) limits: Option<String>,
     /// Further sections.
     pub(crate) more: String,
@@ -112,8 +118,7 @@ fn configuration(plan: &Plan, engines: &[Child]) -> String {
         }
     }
     text.push_str(plan.limits.as_deref().unwrap_or(LIMITS));
-    // Hostile workers stay in rotation however often they fail.
-    text.push_str("[failure]\nbreaker_failures = 1000000\n");
+    text.push_str(ALWAYS);
     text.push_str(&plan.more);
     if !plan.more.contains("[log]") {
         text.push_str("[log]\nlevel = \"off\"\n");
@@ -170,7 +175,8 @@ impl Stage {
         Sample {
             usage: self.router.usage(),
             in_flight: page.sum("tailroute_worker_in_flight", &[]),
-            queued: page.sum("tailroute_admission_waiting", &[]) + page.sum("tailroute_admission_inside", &[]),
+            queued: page.sum("tailroute_admission_waiting", &[])
+                + page.sum("tailroute_admission_inside", &[]),
             tasks: page.sum("tailroute_tasks", &[]),
         }
     }
@@ -210,9 +216,14 @@ impl Stage {
     pub(crate) fn budget_kib(&self) -> u64 {
         let arguments = ["check", "--json", "--no-env"].map(str::to_owned);
         let file = self.config.display().to_string();
-        let output = tailroute(&[&arguments[..], &[file]].concat(), "")
-            .output()
+        let mut checking = tailroute(&[&arguments[..], &[file]].concat(), "")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
             .unwrap();
+        // A part ends when its standard input does.
+        let _held = checking.stdin.take();
+        let output = checking.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let report = text.find('{').zip(text.rfind('}'));
         let (from, to) = report.expect("a report");

@@ -1,5 +1,6 @@
 //! Strangers: each kind has some connections, which live one after the other for as long as the scenario lasts.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -16,6 +17,8 @@ use tokio::task::JoinSet;
 use crate::report::Report;
 use crate::stage::CLOSED_WITHIN;
 
+/// Between the first connections of two strangers, so that no queue of the kernel overflows and delays one of them.
+const APART: Duration = Duration::from_millis(1);
 /// Between two lives of a connection.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -116,9 +119,15 @@ impl Strangers {
     pub(crate) fn start(kinds: &[Kind], target: &Target, divided_by: usize) -> Self {
         let (stop, stopped) = watch::channel(false);
         let mut slots = JoinSet::new();
+        let mut wait = Duration::ZERO;
         for kind in kinds {
             for _ in 0..kind.connections.div_ceil(divided_by) {
-                slots.spawn(slot(*kind, target.clone(), stopped.clone()));
+                let slot = slot(*kind, target.clone(), stopped.clone());
+                slots.spawn(async move {
+                    tokio::time::sleep(wait).await;
+                    slot.await
+                });
+                wait += APART;
             }
         }
         Self {
@@ -131,21 +140,21 @@ impl Strangers {
     /// No connection follows. Those that the router has to end are waited for.
     pub(crate) async fn end(mut self, report: &mut Report) {
         self.stop.send_replace(true);
-        let mut longest: Vec<(&'static str, Duration)> = Vec::new();
+        let mut longest: BTreeMap<&'static str, Duration> = BTreeMap::new();
         while let Some(ended) = self.slots.join_next().await {
-            longest.push(ended.unwrap());
+            let (name, life) = ended.unwrap();
+            let longest = longest.entry(name).or_default();
+            *longest = life.max(*longest);
         }
-        longest.sort_by_key(|(_, longest)| std::cmp::Reverse(*longest));
-        let late: Vec<String> = longest
+        let late: Vec<&str> = longest
             .iter()
-            .filter(|(_, longest)| *longest > CLOSED_WITHIN)
-            .map(|(name, longest)| format!("{name} ({:.1} s)", longest.as_secs_f64()))
+            .filter(|(_, life)| **life > CLOSED_WITHIN)
+            .map(|(name, _)| *name)
             .collect();
-        let mut kinds = late.clone();
-        kinds.dedup_by_key(|late| late.split(" (").next().map(str::to_owned));
-        let measured = match longest.first() {
-            _ if !late.is_empty() => format!("{} later, of: {}", late.len(), kinds.join(", ")),
-            Some((name, longest)) => format!("{:.1} s ({name})", longest.as_secs_f64()),
+        let worst = longest.iter().max_by_key(|(_, life)| **life);
+        let measured = match worst {
+            _ if !late.is_empty() => format!("later: {}", late.join(", ")),
+            Some((name, life)) => format!("{:.1} s ({name})", life.as_secs_f64()),
             None => "-".to_owned(),
         };
         report.add(

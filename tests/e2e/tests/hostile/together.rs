@@ -41,19 +41,35 @@ async fn beside(scenario: &'static str, kinds: &[Kind], habits: &[Habit]) {
     let target = Target::new(stage.data());
     let strangers = Strangers::start(kinds, &target, divided_by());
     tokio::time::sleep(seconds()).await;
-    strangers.end(&mut report).await;
+    if kinds.is_empty() {
+        drop(strangers);
+    } else {
+        strangers.end(&mut report).await;
+    }
     report.honest(&honest.end().await);
     report.livez(&livez.end());
     let lives = stage.router.lives();
     report.add("the router lives", "yes", if lives { "yes" } else { "no" }, lives);
-    if lives {
+    if lives && !kinds.is_empty() {
         let steered: u64 = evils.iter().map(Evil::steered).sum();
-        report.add("requests that steer an engine", "0", steered.to_string(), steered == 0);
+        report.add(
+            "requests that steer an engine",
+            "0",
+            steered.to_string(),
+            steered == 0,
+        );
         let visits: u64 = evils.iter().map(Evil::visits_elsewhere).sum();
-        report.add("connections to hosts that workers name", "0", visits.to_string(), visits == 0);
+        report.add(
+            "connections to hosts that workers name",
+            "0",
+            visits.to_string(),
+            visits == 0,
+        );
+    }
+    if lives {
         let after = stage.settled(at_rest).await;
         report.held(&stage, at_rest, after);
-        if kinds.is_empty() {
+        if kinds.is_empty() && !habits.is_empty() {
             let grown = after.usage.peak_kib.saturating_sub(at_rest.usage.rss_kib);
             report.add(
                 "memory for publishers",

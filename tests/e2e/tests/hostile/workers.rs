@@ -27,7 +27,8 @@ const LOOKS_LIKE_A_HEAD: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r
 /// What is sent with a length of 5.
 const TWENTY: &str = "ABCDEFGHIJKLMNOPQRST";
 const OK: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"evil","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}"#;
-const USAGE: &str = r#""usage":{"prompt_tokens":4294967295,"completion_tokens":4294967295,"total_tokens":8589934590}}"#;
+const USAGE: &str =
+    r#""usage":{"prompt_tokens":4294967295,"completion_tokens":4294967295,"total_tokens":8589934590}}"#;
 
 /// A host and port that no worker has any business with. Nobody may connect.
 #[derive(Debug)]
@@ -241,7 +242,8 @@ async fn answer(stream: &mut TcpStream, mode: &str) -> io::Result<bool> {
             }
         }
         "two-lengths" => {
-            let head = format!("HTTP/1.1 200 OK\r\n{JSON}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n");
+            let head =
+                format!("HTTP/1.1 200 OK\r\n{JSON}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n");
             let body = format!("{:x}\r\n{TWENTY}\r\n0\r\n\r\n", TWENTY.len());
             stream.write_all((head + &body).as_bytes()).await?;
             return Ok(false);
@@ -251,12 +253,17 @@ async fn answer(stream: &mut TcpStream, mode: &str) -> io::Result<bool> {
             stream.write_all(&whole("200 OK", JSON, &body)).await?;
         }
         "fields" => {
-            let fields = "x-tailroute-error: evil\r\nx-tailroute-worker: evil\r\nx-ratelimit-limit-requests: 7777\r\n";
+            let fields =
+                "x-tailroute-error: evil\r\nx-tailroute-worker: evil\r\nx-ratelimit-limit-requests: 7777\r\n";
             stream.write_all(&whole("200 OK", fields, OK)).await?;
         }
         "endless-head" => {
             stream.write_all(b"HTTP/1.1 200 OK\r\n").await?;
-            endless(stream, &b"x-more: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n".repeat(300)).await?;
+            endless(
+                stream,
+                &b"x-more: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n".repeat(300),
+            )
+            .await?;
         }
         "endless-line" => {
             stream.write_all(EVENTS).await?;
@@ -276,12 +283,16 @@ async fn answer(stream: &mut TcpStream, mode: &str) -> io::Result<bool> {
             }
         }
         "garbage" => {
-            let bytes: Vec<u8> = (0..10_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let bytes: Vec<u8> = (0..10_000_u32)
+                .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
+                .collect();
             stream.write_all(&bytes).await?;
             return Ok(false);
         }
         "short" => {
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"a\":").await?;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"a\":")
+                .await?;
             return Ok(false);
         }
         _ => stream.write_all(&whole("200 OK", JSON, OK)).await?,
@@ -332,20 +343,26 @@ const LOOKED_AT: [(&str, fn(&RawAnswer) -> bool); 3] = [
         answer.status == 200
             && !answer.headers.contains_key("x-tailroute-error")
             && !answer.headers.contains_key("x-ratelimit-limit-requests")
-            && answer.headers.get("x-tailroute-worker").is_none_or(|worker| worker != "evil")
+            && answer
+                .headers
+                .get("x-tailroute-worker")
+                .is_none_or(|worker| worker != "evil")
     }),
 ];
 
 /// Asks, looks at the answer, and at the next one on the same connection.
 async fn asks_and_looks(target: Target) -> io::Result<()> {
     let (mode, is_good) = target.next(&LOOKED_AT);
-    let data = target.data;
+    let mut wire = Wire::over(target.connect().await?);
     // What is no answer at all panics.
     let answers = tokio::spawn(async move {
-        let mut wire = Wire::connect(data).await;
         wire.write(&request(mode, "", QUESTION)).await;
         let first = wire.answer().await.expect("an answer");
-        if first.headers.get("connection").is_some_and(|said| said == "close") {
+        if first
+            .headers
+            .get("connection")
+            .is_some_and(|said| said == "close")
+        {
             return (first, None);
         }
         wire.write(&request("ok", "", QUESTION)).await;
@@ -368,24 +385,24 @@ async fn asks_and_looks(target: Target) -> io::Result<()> {
 
 /// A worker's count does not take a key's allowance away for longer than its answers can have cost.
 async fn is_charged(target: Target) -> io::Result<()> {
-    let data = target.data;
-    let ask = |mode: &'static str| {
+    for mode in ["usage", "ok"] {
         let metered = String::from_utf8(request(mode, "", QUESTION)).unwrap();
         let metered = metered.replace(&bearer(RUDE), &bearer(METERED));
-        async move {
-            let mut wire = Wire::connect(data).await;
+        let mut wire = Wire::over(target.connect().await?);
+        let answer = tokio::spawn(async move {
             wire.write(metered.as_bytes()).await;
             wire.answer().await.expect("an answer")
-        }
-    };
-    for mode in ["usage", "ok"] {
-        let Ok(answer) = tokio::spawn(ask(mode)).await else {
+        });
+        let Ok(answer) = answer.await else {
             target.wrong(format!("{mode}: no answer to a key with an allowance"));
             return Ok(());
         };
         if answer.status != 200 {
             let after = answer.headers.get("retry-after");
-            target.wrong(format!("{} with retry-after {after:?} after a count of 2^32", answer.status));
+            target.wrong(format!(
+                "{} with retry-after {after:?} after a count of 2^32",
+                answer.status
+            ));
         }
     }
     // A few hundred tokens of its hundred thousand a minute are spent.
@@ -395,9 +412,19 @@ async fn is_charged(target: Target) -> io::Result<()> {
 
 /// Reads for a while, and leaves.
 async fn reads_some(target: Target) -> io::Result<()> {
-    let modes = ["endless-head", "endless-line", "endless-size", "garbage", "short", "reset", "hang"];
+    let modes = [
+        "endless-head",
+        "endless-line",
+        "endless-size",
+        "garbage",
+        "short",
+        "reset",
+        "hang",
+    ];
     let mut stream = target.connect().await?;
-    stream.write_all(&request(target.next(&modes), "", QUESTION)).await?;
+    stream
+        .write_all(&request(target.next(&modes), "", QUESTION))
+        .await?;
     let reading = async {
         let mut buffer = vec![0; 0x10000];
         while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}

@@ -1,0 +1,8 @@
+# Strangers of every kind at once, against the release binary.
+.PHONY: test-hostile
+# As many descriptors as may be had: a stranger's connection takes two, its own and the router's.
+test-hostile: setup ## hostile clients, workers and publishers beside STREAMS=200 honest ones, for SECONDS=3 each (3 minutes after the build; STRICT=1 holds /livez to 50 ms)
+	@$(CARGO) build --release --locked --workspace --bins --test hostile
+	@ulimit -S -n $$(ulimit -H -n) && SECONDS=$(or $(SECONDS),3) STREAMS=$(or $(STREAMS),200) $(if $(STRICT),STRICT=1) \
+	    TAILROUTE_BIN=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/tailroute \
+	    $(CARGO) test --release --locked --workspace --test hostile -- --nocapture --test-threads=1
