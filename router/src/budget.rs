@@ -10,8 +10,8 @@ use config::Config;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
 use crate::operator::recent;
+use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
 use crate::upstream;
 
 /// The binary, its runtime and metrics without any traffic.
@@ -66,33 +66,65 @@ impl Budget {
             + count(upstream::MAX_HEAD_BYTES).max(count(H2_SEND_BYTES) + u64::from(H2_STREAM_BYTES));
         let in_flight = count(limits.max_in_flight.get()).saturating_mul(request);
         let picker = config.endpoint_picker.as_ref();
-        let picker = picker.map_or(0, |picker| count(picker.max_connections).saturating_mul(connection));
+        let picker = picker.map_or(0, |picker| {
+            count(picker.max_connections).saturating_mul(connection)
+        });
         let workers = count(config.workers.len().max(1));
         let events = count(limits.max_kv_message_bytes.get());
         let parts = [
             ("the router itself", OWN_BYTES, ""),
             ("connections", connections, "limits.max_connections"),
-            ("requests until their answers begin", count(limits.max_unread_bytes.get()), "limits.max_unread_bytes"),
-            ("requests in flight and their answers", in_flight, "limits.max_in_flight"),
-            ("connections of gateways", picker, "endpoint_picker.max_connections"),
+            (
+                "requests until their answers begin",
+                count(limits.max_unread_bytes.get()),
+                "limits.max_unread_bytes",
+            ),
+            (
+                "requests in flight and their answers",
+                in_flight,
+                "limits.max_in_flight",
+            ),
+            (
+                "connections of gateways",
+                picker,
+                "endpoint_picker.max_connections",
+            ),
             ("the admin port", ADMIN_BYTES, ""),
-            ("the index", count(config.index.max_bytes.get()), "index.max_bytes"),
+            (
+                "the index",
+                count(config.index.max_bytes.get()),
+                "index.max_bytes",
+            ),
             ("conversations and responses", TABLES_BYTES, ""),
-            ("what is known of workers' caches", workers.saturating_mul(WORKER_BYTES), "[[workers]]"),
+            (
+                "what is known of workers' caches",
+                workers.saturating_mul(WORKER_BYTES),
+                "[[workers]]",
+            ),
             (
                 "messages of cache events",
                 events.saturating_mul(1 + EVENT_BYTES_PER_BYTE),
                 "limits.max_kv_message_bytes",
             ),
-            ("recent decisions", count(config.explain.max_bytes), "explain.max_bytes"),
-            ("captured turns, audit log and events", count(recent::DEFAULT_BYTES) + (8 << 20), ""),
+            (
+                "recent decisions",
+                count(config.explain.max_bytes),
+                "explain.max_bytes",
+            ),
+            (
+                "captured turns, audit log and events",
+                count(recent::DEFAULT_BYTES) + (8 << 20),
+                "",
+            ),
         ];
         let parts: Vec<Part> = parts
             .into_iter()
             .filter(|(_, bytes, _)| *bytes > 0)
             .map(|(what, bytes, keys)| Part { what, bytes, keys })
             .collect();
-        let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+        let bytes = parts
+            .iter()
+            .fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
         Self { parts, bytes }
     }
 }
@@ -101,7 +133,11 @@ impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>9} MiB  memory at most", self.bytes.div_ceil(1 << 20))?;
         for Part { what, bytes, keys } in &self.parts {
-            let keys = if keys.is_empty() { String::new() } else { format!(" ({keys})") };
+            let keys = if keys.is_empty() {
+                String::new()
+            } else {
+                format!(" ({keys})")
+            };
             writeln!(f, "{:>9} MiB  {what}{keys}", bytes.div_ceil(1 << 20))?;
         }
         Ok(())
@@ -143,7 +179,9 @@ pub fn container_limit() -> Option<u64> {
         };
         // The limit of a group above holds too; within a container the path is seen from its own root.
         for group in Path::new(path).ancestors() {
-            let group = Path::new(root).join(group.strip_prefix("/").unwrap_or(group)).join(file);
+            let group = Path::new(root)
+                .join(group.strip_prefix("/").unwrap_or(group))
+                .join(file);
             limits.extend(std::fs::read_to_string(group).ok().and_then(|text| limit(&text)));
         }
     }

@@ -51,7 +51,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let report = json!({ "ok": config.is_some(), "file": file, "problems": problems, "memory": memory });
         super::print(&serde_json::to_string_pretty(&report)?)?;
     } else if let Some(config) = &config {
-        super::print(&format!("{file}: good; {}\n{}", summary(config), Budget::of(config)))?;
+        super::print(&format!(
+            "{file}: good; {}\n{}",
+            summary(config),
+            Budget::of(config)
+        ))?;
     } else {
         let noun = if problems.len() == 1 {
             "problem"

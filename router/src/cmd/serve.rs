@@ -12,9 +12,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::{budget, logs};
 use crate::reload::{self, Source};
 use crate::serve::{Server, descriptors};
+use crate::{budget, logs};
 
 /// Serve: route requests to workers.
 ///

@@ -237,6 +237,7 @@ impl Framing {
         self.bound(line, bytes)?;
         if end.is_none() {
             self.part.extend_from_slice(rest);
+            begins(line, &self.part)?;
             return Ok(read);
         }
         self.place = if self.part.is_empty() {
@@ -267,6 +268,40 @@ impl Framing {
         };
         if bytes > longest { Err(Bad(why)) } else { Ok(()) }
     }
+}
+
+/// Refuses what no line of a head begins with: hyper parses a head as it comes, and would answer such a one by itself.
+fn begins(line: Line, part: &[u8]) -> Result<(), Bad> {
+    let is_good = match (line, part) {
+        (Line::Request | Line::Field, b"\r") => true,
+        (Line::Request, part) => {
+            let mut words = part.splitn(3, |byte| *byte == b' ');
+            let (method, target, version) = (words.next(), words.next(), words.next());
+            method.is_some_and(is_token)
+                && target.is_none_or(|target| target.iter().all(u8::is_ascii_graphic))
+                && (version.is_none() || target.is_some_and(is_target))
+                && version.is_none_or(|version| {
+                    [&b"HTTP/1.1\r"[..], b"HTTP/1.0\r"]
+                        .iter()
+                        .any(|all| all.starts_with(version))
+                })
+        }
+        (Line::Field, part) => match memchr::memchr(b':', part) {
+            None => is_token(part),
+            Some(colon) => {
+                let value = &part[colon + 1..];
+                let value = value.strip_suffix(b"\r").unwrap_or(value);
+                is_token(&part[..colon]) && !value.iter().any(is_control)
+            }
+        },
+        _ => true,
+    };
+    if is_good { Ok(()) } else { Err(MALFORMED) }
+}
+
+/// Whether it is a control character that no value of a field has.
+fn is_control(byte: &u8) -> bool {
+    byte.is_ascii_control() && *byte != b'\t'
 }
 
 /// Steps over as much of `left` as there is.
@@ -371,10 +406,9 @@ fn is_old(text: &[u8]) -> Result<bool, Bad> {
 /// Whether it is a target that `http` takes, which reads all but plain paths.
 fn is_target(target: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~%?&=+:@,;!$'()*".contains(byte);
-    let is_visible = |byte: &u8| byte.is_ascii_graphic() || !byte.is_ascii();
     match target {
         [b'/', rest @ ..] if rest.iter().all(is_plain) => true,
-        _ => target.iter().all(is_visible) && http::Uri::try_from(target).is_ok(),
+        _ => target.iter().all(u8::is_ascii_graphic) && http::Uri::try_from(target).is_ok(),
     }
 }
 
@@ -382,7 +416,6 @@ fn is_target(target: &[u8]) -> bool {
 fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
     let colon = memchr::memchr(b':', text).ok_or(MALFORMED)?;
     let (name, value) = (&text[..colon], trimmed(&text[colon + 1..]));
-    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
     if is_token(name) && name.len() <= MAX_NAME_BYTES && !value.iter().any(is_control) {
         Ok((name, value))
     } else {
@@ -420,8 +453,7 @@ impl Name {
 /// A chunk's size, with or without an extension after it.
 fn chunk_size(text: &[u8]) -> Result<u64, Bad> {
     let end = memchr::memchr(b';', text).unwrap_or(text.len());
-    let control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
-    if end > 16 || text[end..].iter().any(control) {
+    if end > 16 || text[end..].iter().any(is_control) {
         return Err(MALFORMED);
     }
     number(&text[..end], 16).ok_or(MALFORMED)

@@ -118,9 +118,8 @@ fn request(cursor: &mut Cursor<'_>) -> Result<Request, End> {
     if !(is_11 || version == "HTTP/1.0") || !is_token(method) || target.is_empty() {
         return Err(End::Refused(start));
     }
-    let is_invisible = |c: char| c.is_ascii() && !c.is_ascii_graphic();
-    let bytes: Vec<u8> = target.chars().map(|c| c as u8).collect();
-    if target.contains(is_invisible) || http::Uri::try_from(&bytes[..]).is_err() {
+    let is_invisible = |c: char| !c.is_ascii_graphic();
+    if target.contains(is_invisible) || target.parse::<http::Uri>().is_err() {
         return Err(End::Refused(start));
     }
     let (mut lengths, mut encodings, mut hosts) = (Vec::new(), Vec::new(), 0);
