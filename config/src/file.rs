@@ -72,6 +72,17 @@ pub fn expect_regular(path: &Path) -> io::Result<()> {
     }
 }
 
+/// As [`expect_regular`], but for a file that is going to be made: nothing may be there.
+///
+/// # Errors
+/// If something else is there.
+pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
+    match expect_regular(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        found => found,
+    }
+}
+
 /// Does what may block with a file on a thread of its own, and waits for it for at most `limit`.
 ///
 /// # Errors

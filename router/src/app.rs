@@ -179,7 +179,8 @@ impl App {
         let metrics = Metrics::new()?;
         metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
         let capture = config.capture.as_ref();
-        let capture = capture.map(|capture| Capture::start(capture, metrics.captured()));
+        let capture = capture
+            .map(|capture| Capture::start(capture, metrics.captured(), metrics.task_restarts("capture")));
         let bus = config.fleet.as_ref();
         let bus = bus.map(|fleet| Bus::new(fleet, metrics.bus()));
         let traces = config.traces.as_ref();
@@ -482,6 +483,7 @@ impl App {
             admission: self.admission.gate.counts(),
             discovery: self.discovery.standings(),
             bus: self.bus.as_ref().map(|bus| BusGauges::of(bus)),
+            log_dropped: crate::logs::writer::dropped(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }

@@ -75,8 +75,8 @@ pub struct Bus {
     /// What is counted.
     pub counters: BusCounters,
     queue: mpsc::Sender<Said>,
-    /// Taken by the task that speaks.
-    waiting: Mutex<Option<mpsc::Receiver<Said>>>,
+    /// Held by the task that speaks.
+    waiting: tokio::sync::Mutex<mpsc::Receiver<Said>>,
     next_turn: AtomicU64,
     /// Somebody should hear soon what is under way.
     roll_wanted: Notify,
@@ -138,7 +138,7 @@ impl Bus {
             peers: Peers::default(),
             counters,
             queue,
-            waiting: Mutex::new(Some(waiting)),
+            waiting: tokio::sync::Mutex::new(waiting),
             next_turn: AtomicU64::new(0),
             roll_wanted: Notify::new(),
             bucket: OnceLock::new(),
@@ -200,11 +200,6 @@ impl Bus {
             joined: self.joined.lock().clone(),
             peers: self.peers.state(now),
         }
-    }
-
-    /// The queue's other end; `None` if somebody has it already.
-    fn queue(&self) -> Option<mpsc::Receiver<Said>> {
-        self.waiting.lock().take()
     }
 }
 

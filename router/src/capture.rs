@@ -35,10 +35,12 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use policy::units::Millis;
 use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
 
 use self::file::Ring;
 use self::numbers::Numbers;
@@ -48,6 +50,11 @@ use crate::metrics::{Counter, Labelled};
 
 /// Records that wait for the writer.
 const QUEUE: usize = 4096;
+
+/// For its file to be made, when the router starts.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+/// For what was handed in to be written, when the router stops.
+const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// A capture that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -85,23 +92,30 @@ struct Shared {
 
 impl Capture {
     /// Opens the file and starts the thread that writes it. Turns are counted in `turns` by what became of them:
-    /// `written`, `dropped` (the queue was full), `late` (others had been written already), `failed` (the disk).
+    /// `written`, `dropped` (the queue was full), `late` (others had been written already), `failed` (the disk). Times that
+    /// the thread was started again are counted in `restarts`.
     ///
     /// # Errors
     /// If the file cannot be made, or the thread not started.
-    pub fn start(settings: &config::Capture, turns: Labelled<Counter>) -> Result<Self, CaptureError> {
+    pub fn start(
+        settings: &config::Capture,
+        turns: Labelled<Counter>,
+        restarts: Counter,
+    ) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),
             source,
         };
-        let ring = Ring::open(&settings.path, settings.max_bytes.get() as u64).map_err(failed)?;
+        let (path, max_bytes) = (settings.path.clone(), settings.max_bytes.get() as u64);
+        let open = move || Ring::open(&path, max_bytes);
+        let ring = config::file::within(&settings.path, OPEN_LIMIT, open).map_err(failed)?;
         let numbers = Numbers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
         let open = Arc::new(Open::default());
         let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), turns.clone());
         std::thread::Builder::new()
             .name("capture".to_owned())
-            .spawn(move || writer.run(messages))
+            .spawn(move || writer.run_supervised(messages, &restarts))
             .map_err(failed)?;
         let sequence = AtomicU64::new(0);
         Ok(Self(Arc::new(Shared {
@@ -124,11 +138,16 @@ impl Capture {
         }
     }
 
-    /// Waits until what was handed in is written.
+    /// Waits until what was handed in is written, or the disk has taken too long.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
-        if self.0.queue.send(Message::End(done)).await.is_ok() {
-            let _ = written.await;
+        let flushed = async {
+            if self.0.queue.send(Message::End(done)).await.is_ok() {
+                let _ = written.await;
+            }
+        };
+        if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
+            warn!("the capture's last turns are not written: its disk does not answer");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write as _};
+use std::sync::mpsc;
+use std::time::Duration;
 
 pub mod check;
 pub mod ctl;
@@ -28,9 +30,19 @@ pub fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Writes `text` and a newline to standard error. Where even that fails there is nobody left to tell.
+/// Time for standard error to take what is written to it as a program ends.
+const COMPLAINT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Writes `text` and a newline to standard error. A write that fails is ignored, and one that blocks is given up.
 pub fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let (line, (done, written)) = (format!("{text}\n"), mpsc::channel());
+    let write = move || {
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        let _ = done.send(());
+    };
+    if std::thread::Builder::new().spawn(write).is_ok() {
+        let _ = written.recv_timeout(COMPLAINT_LIMIT);
+    }
 }
 
 /// The process's environment. Names and values that are no UTF-8 cannot be ours.

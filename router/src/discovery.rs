@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 
 use crate::app::App;
 use crate::fleet::source::Source;
+use crate::supervise::{Task, forever};
 
 pub use self::board::{Board, Found};
 
@@ -42,16 +43,24 @@ pub fn spawn(app: &Arc<App>, tasks: &mut JoinSet<()>) {
     if !settings.is_on() {
         return;
     }
-    if let Some(settings) = &settings.kubernetes {
-        tasks.spawn(kubernetes::keep(Arc::clone(app), settings.clone()));
+    if let Some(settings) = settings.kubernetes.clone() {
+        let of = Arc::clone(app);
+        let keep = move || kubernetes::keep(Arc::clone(&of), settings.clone());
+        tasks.spawn(forever(Arc::clone(app), Task::only("discovery_kubernetes"), keep));
     }
-    if let Some(settings) = &settings.dns {
-        tasks.spawn(dns::keep(Arc::clone(app), settings.clone()));
+    if let Some(settings) = settings.dns.clone() {
+        let of = Arc::clone(app);
+        let keep = move || dns::keep(Arc::clone(&of), settings.clone());
+        tasks.spawn(forever(Arc::clone(app), Task::only("discovery_dns"), keep));
     }
-    if let Some(path) = &settings.file {
-        tasks.spawn(file::keep(Arc::clone(app), path.clone()));
+    if let Some(path) = settings.file.clone() {
+        let of = Arc::clone(app);
+        let keep = move || file::keep(Arc::clone(&of), path.clone());
+        tasks.spawn(forever(Arc::clone(app), Task::only("discovery_file"), keep));
     }
-    tasks.spawn(members::keep(Arc::clone(app)));
+    let of = Arc::clone(app);
+    let keep = move || members::keep(Arc::clone(&of));
+    tasks.spawn(forever(Arc::clone(app), Task::only("discovery_members"), keep));
 }
 
 /// What a source is asked for, in words.

@@ -4,14 +4,18 @@
 //! say of which request they are if it has the fields, or the lines, of [`request`].
 
 pub mod request;
+pub mod writer;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal as _;
+use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use config::LogFormat;
 use parking_lot::Mutex;
-use tracing::info;
+use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{self, DefaultFields, JsonFields};
 
@@ -32,6 +36,9 @@ struct Levels {
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
+
+/// For a panic's line to be written before the thread unwinds, in case the process does not outlive it.
+const PANIC_LIMIT: Duration = Duration::from_millis(20);
 
 /// Why a level was not put in force.
 #[derive(Debug, thiserror::Error)]
@@ -62,15 +69,18 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     Ok(filter)
 }
 
-/// Starts the log as it is configured.
+/// Starts the log as it is configured. From then on panics are lines of it.
 ///
 /// # Errors
 /// If the level is none, or there is a log already.
 pub fn start(log: &config::Log) -> anyhow::Result<()> {
-    let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
     let filter = filter(&log.level)?;
+    let writer = writer::start(log.format == LogFormat::Json).context("no thread for the log")?;
+    let builder = tracing_subscriber::fmt()
+        .with_writer(writer)
+        // It would print them to standard error, and panic where that cannot be written to.
+        .log_internal_errors(false)
+        .with_ansi(std::io::stderr().is_terminal());
     let (done, swap): (_, Swap) = match log.format {
         LogFormat::Json => {
             let lines = format::format().json().with_current_span(false);
@@ -95,7 +105,22 @@ pub fn start(log: &config::Log) -> anyhow::Result<()> {
     });
     // Whoever was first has the log, and then `done` was an error.
     let _ = LOG.set(Log { swap, levels });
+    // The standard hook writes to standard error itself, and would wait for a reader that stalls.
+    std::panic::set_hook(Box::new(panicked));
     Ok(())
+}
+
+fn panicked(info: &PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+    error!(
+        at = info.location().map(tracing::field::display),
+        thread = std::thread::current().name(),
+        backtrace = backtrace.as_ref().map(tracing::field::display),
+        "panic: {}",
+        info.payload_as_str().unwrap_or("no message")
+    );
+    writer::flush(PANIC_LIMIT);
 }
 
 /// What is logged now; `None` if the log is not the router's.

@@ -11,6 +11,7 @@
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
 //! | [`picker`] | what gateways ask |
 //! | [`bus`] | other replicas |
+//! | [`process`] | tasks and the log |
 //! | [`page`] | gauges, set when the page is asked for |
 //!
 //! [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
@@ -28,6 +29,7 @@ mod gen_ai;
 mod labelled;
 mod page;
 mod picker;
+mod process;
 mod registrar;
 mod requests;
 pub mod table;
@@ -56,6 +58,7 @@ use self::page::Page;
 pub use self::page::{Gauges, WorkerGauges};
 pub use self::picker::Open;
 use self::picker::Picker;
+use self::process::Process;
 pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
@@ -77,6 +80,7 @@ pub struct Metrics {
     picker: Picker,
     traces: TraceCounters,
     replicas: Replicas,
+    process: Process,
 }
 
 impl Metrics {
@@ -94,6 +98,7 @@ impl Metrics {
         let discovery = Discovery::new(&metrics)?;
         let replicas = Replicas::new(&metrics)?;
         let picker = Picker::new(&metrics)?;
+        let process = Process::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
         // The other way round, it would not have been made.
         let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
@@ -114,6 +119,7 @@ impl Metrics {
             picker,
             traces,
             replicas,
+            process,
         })
     }
 
@@ -139,6 +145,7 @@ impl Metrics {
         self.discovery.set(&gauges.discovery);
         self.set_admin(gauges.policy_revision, gauges.audit_failures);
         self.replicas.set(gauges.bus.as_ref());
+        self.process.set_dropped(gauges.log_dropped);
         self.requests.show_all();
         let shown = |worker: &&WorkerGauges| self.workers.admit(&worker.name);
         for worker in gauges.workers.iter().filter(shown) {

@@ -233,14 +233,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Reads the configuration again whenever it is asked to, or a file of it changes. Does not end.
 pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
-    let mut in_force = look(&app, &source);
+    let mut in_force = look(&app, &source).await;
     let mut seen = in_force.clone();
     loop {
         let was_asked = tokio::select! {
             () = asked.notified() => true,
             () = tokio::time::sleep(LOOK) => false,
         };
-        let before = std::mem::replace(&mut seen, look(&app, &source));
+        let before = std::mem::replace(&mut seen, look(&app, &source).await);
         if !was_asked && (seen == in_force || seen != before) {
             continue;
         }
@@ -259,14 +259,23 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
 pub(crate) type Looks = (u64, u64, i64, i64, u64);
 
 /// The files as they are now, those of the configuration in force included.
-fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
+async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
     let live = app.live();
-    let own = source.file.iter().chain(&live.files);
-    own.map(|path| (path.clone(), looks(path))).collect()
+    let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
+    let looks = look_at(own.clone()).await;
+    own.into_iter().zip(looks).collect()
 }
 
-pub(crate) fn looks(path: &Path) -> Option<Looks> {
-    let found = std::fs::metadata(path).ok()?;
+/// How files look now, in their order; `None` for one that is not there, or whose file system does not answer.
+pub(crate) async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Looks>> {
+    let none = vec![None; paths.len()];
+    let look = move || paths.iter().map(|path| looks(path)).collect();
+    tokio::task::spawn_blocking(look).await.unwrap_or(none)
+}
+
+fn looks(path: &Path) -> Option<Looks> {
+    let own = path.to_owned();
+    let found = config::file::within(path, config::file::READ_LIMIT, move || std::fs::metadata(own)).ok()?;
     Some((
         found.dev(),
         found.ino(),

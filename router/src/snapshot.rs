@@ -16,7 +16,7 @@
 pub mod format;
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,6 +33,11 @@ use crate::fleet::hold::Hold;
 /// tokens. Keys are never more than tokens; whoever fills a cache with text of a byte per token fills a snapshot sooner, and
 /// the log says that it is too long.
 const MAX_FILE_BYTES: u64 = 4 << 30;
+
+/// For a file to be read: gigabytes, off a slow disk.
+const READ_LIMIT: Duration = Duration::from_secs(60);
+/// For a file to be written. A drain waits for it.
+const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
 /// For workers to be found that were not written down, before it is read.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
@@ -54,11 +59,21 @@ pub enum SnapshotError {
     Long(u64),
 }
 
-/// Restores the last snapshot, then writes one again and again, for as long as the task lives.
-pub async fn keep(app: Arc<App>, settings: Snapshot) {
+/// Restores the last snapshot if it is to, then writes one again and again, for as long as the task lives.
+pub async fn keep(app: Arc<App>, settings: Snapshot, restore: bool) {
+    if restore {
+        restore_last(&app, &settings).await;
+    }
+    loop {
+        tokio::time::sleep(settings.interval).await;
+        save(&app, &settings).await;
+    }
+}
+
+async fn restore_last(app: &Arc<App>, settings: &Snapshot) {
     // It is restored to workers that are there.
     let _ = tokio::time::timeout(FOUND_WITHIN, app.discovery.settled()).await;
-    let reading = (Arc::clone(&app), settings.clone());
+    let reading = (Arc::clone(app), settings.clone());
     let read = tokio::task::spawn_blocking(move || read(&reading.0, &reading.1)).await;
     match read {
         Ok(Ok(entries)) => info!(path = %settings.path.display(), entries, "snapshot restored"),
@@ -69,10 +84,6 @@ pub async fn keep(app: Arc<App>, settings: Snapshot) {
             warn!(path = %settings.path.display(), error = %describe(&error), "snapshot ignored");
         }
         Err(error) => warn!(%error, "snapshot ignored"),
-    }
-    loop {
-        tokio::time::sleep(settings.interval).await;
-        save(&app, &settings).await;
     }
 }
 
@@ -137,11 +148,16 @@ fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
     // Beside the file, so that the renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file = std::fs::File::create(&beside)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    Ok(bytes.len())
+    let (length, beside, to) = (bytes.len(), PathBuf::from(beside), path.to_owned());
+    config::file::within(path, WRITE_LIMIT, move || {
+        config::file::expect_regular_or_none(&to)?;
+        config::file::expect_regular_or_none(&beside)?;
+        let mut file = std::fs::File::create(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &to)
+    })?;
+    Ok(length)
 }
 
 fn fits(bytes: usize) -> Result<(), SnapshotError> {
@@ -154,11 +170,14 @@ fn fits(bytes: usize) -> Result<(), SnapshotError> {
 /// Returns how many entries were brought back.
 fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
-    let length = std::fs::metadata(&settings.path)?.len();
+    let own = settings.path.clone();
+    let length = move || Ok(std::fs::metadata(&own)?.len());
+    let length = config::file::within(&settings.path, READ_LIMIT, length)?;
     if length > MAX_FILE_BYTES {
         return Err(SnapshotError::Long(length));
     }
-    let contents = decode(&std::fs::read(&settings.path)?)?;
+    let bytes = config::file::read_within(&settings.path, MAX_FILE_BYTES, READ_LIMIT)?;
+    let contents = decode(&bytes)?;
     let age = now_ms().saturating_sub(contents.taken_ms) / 1000;
     if age > settings.max_age.as_secs() {
         return Err(SnapshotError::Old(age));

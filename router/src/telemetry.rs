@@ -21,8 +21,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tracing::warn;
 
 use self::export::Exporter;
@@ -54,7 +53,8 @@ struct Kept {
 pub struct Traces {
     keeper: Keeper,
     queue: mpsc::Sender<Parcel>,
-    exporter: Mutex<Option<(Exporter, Outbox)>>,
+    /// Held by the task that sends.
+    exporter: Mutex<(Exporter, Outbox)>,
     headers: Arc<ArcSwap<HeaderMap>>,
     metrics: TraceCounters,
 }
@@ -80,16 +80,17 @@ impl Traces {
         Ok(Arc::new(Self {
             keeper: Keeper::new(shares),
             queue,
-            exporter: Mutex::new(Some((exporter, Outbox(outbox)))),
+            exporter: Mutex::new((exporter, Outbox(outbox))),
             headers,
             metrics,
         }))
     }
 
-    /// What sends them, for the task that does; once.
-    pub fn exporter(&self) -> Option<impl Future<Output = ()> + Send + 'static> {
-        let (exporter, outbox) = self.exporter.lock().take()?;
-        Some(exporter.run(outbox))
+    /// Sends them, for as long as the task lives. There is one such task at a time.
+    pub async fn export(self: Arc<Self>) {
+        let mut own = self.exporter.lock().await;
+        let (exporter, outbox) = &mut *own;
+        exporter.run(outbox).await;
     }
 
     /// Sends these headers from now on: the collector's token may have changed.

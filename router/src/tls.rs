@@ -23,6 +23,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
+/// Longest file of certificates; a bundle of every public root is a quarter of it.
+const LONGEST_FILE_BYTES: u64 = 1 << 20;
+
 /// Why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -328,8 +331,10 @@ fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         path: path.to_owned(),
         source,
     };
-    let certificates = CertificateDer::pem_file_iter(path).map_err(read)?;
-    let chain = certificates.collect::<Result<Vec<_>, _>>().map_err(read)?;
+    let pem = pem(path)?;
+    let chain = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(read)?;
     if chain.is_empty() {
         return Err(TlsError::Empty {
             path: path.to_owned(),
@@ -339,8 +344,15 @@ fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|source| TlsError::File {
+    PrivateKeyDer::from_pem_slice(&pem(path)?).map_err(|source| TlsError::File {
         path: path.to_owned(),
         source,
+    })
+}
+
+fn pem(path: &Path) -> Result<Vec<u8>, TlsError> {
+    config::file::read(path, LONGEST_FILE_BYTES).map_err(|error| TlsError::File {
+        path: path.to_owned(),
+        source: rustls::pki_types::pem::Error::Io(error),
     })
 }

@@ -14,30 +14,54 @@ mod template;
 
 use std::sync::Arc;
 
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::supervise::{Task, forever};
 
 /// Starts it all. Ends when the set is dropped.
 #[must_use]
 pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     if let Some(snapshot) = &app.config.index.snapshot {
-        tasks.spawn(crate::snapshot::keep(Arc::clone(app), snapshot.clone()));
+        let (of, snapshot) = (Arc::clone(app), snapshot.clone());
+        // What is started again does not restore again: what was learned since is newer.
+        let mut restore = true;
+        let keep = move || {
+            let restore = std::mem::take(&mut restore);
+            crate::snapshot::keep(Arc::clone(&of), snapshot.clone(), restore)
+        };
+        tasks.spawn(forever(Arc::clone(app), Task::only("snapshot"), keep));
     }
-    tasks.spawn(crate::admission::gate::keep_moving(Arc::clone(app)));
-    tasks.spawn(reverts::policy(Arc::clone(app)));
-    tasks.spawn(reverts::alphas(Arc::clone(app)));
-    if let Some(exporter) = app.traces.as_ref().and_then(|traces| traces.exporter()) {
-        tasks.spawn(exporter);
+    spawn_forever(app, &mut tasks, "gate", crate::admission::gate::keep_moving);
+    spawn_forever(app, &mut tasks, "policy_reverts", reverts::policy);
+    spawn_forever(app, &mut tasks, "alpha_reverts", reverts::alphas);
+    if let Some(traces) = &app.traces {
+        let traces = Arc::clone(traces);
+        let export = move || Arc::clone(&traces).export();
+        tasks.spawn(forever(Arc::clone(app), Task::only("traces"), export));
     }
     if let Some(lessons) = app.feedback.lessons() {
-        tasks.spawn(learner::learn(Arc::clone(app), lessons));
+        // Lent to the task, which may be started again.
+        let (of, lessons) = (Arc::clone(app), Arc::new(Mutex::new(lessons)));
+        let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&lessons));
+        tasks.spawn(forever(Arc::clone(app), Task::only("learner"), learn));
     }
     if app.bus.is_some() {
-        tasks.spawn(crate::bus::run(Arc::clone(app)));
+        spawn_forever(app, &mut tasks, "bus", crate::bus::run);
     }
-    tasks.spawn(roster::keep(Arc::clone(app)));
+    spawn_forever(app, &mut tasks, "roster", roster::keep);
     crate::discovery::spawn(app, &mut tasks);
     tasks
+}
+
+/// Starts a task that needs nothing but the app.
+fn spawn_forever<F>(app: &Arc<App>, tasks: &mut JoinSet<()>, kind: &'static str, start: fn(Arc<App>) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let of = Arc::clone(app);
+    let start = move || start(Arc::clone(&of));
+    tasks.spawn(forever(Arc::clone(app), Task::only(kind), start));
 }

@@ -17,7 +17,7 @@ pub struct EndpointPicker {
     /// as an `ORIGINAL_DST` cluster does.
     #[schemars(range(max = 15))]
     pub fallbacks: u32,
-    /// Connections of gateways at the same time; more wait.
+    /// Connections of gateways at the same time; beyond them a new one takes the place of one without a request, or waits.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_connections: u32,
     /// Requests at the same time on each of these connections, each for as long as its answer takes; more wait in the

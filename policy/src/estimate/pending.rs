@@ -198,7 +198,10 @@ impl PendingWork {
         let lost = self.strike_out_lost(now, figure);
         let pending = self.len() as u32;
         // The work of others.
-        let others = (figure.waiting + figure.running).saturating_sub(figure.in_flight);
+        let others = figure
+            .waiting
+            .saturating_add(figure.running)
+            .saturating_sub(figure.in_flight);
         let elsewhere = others.min(figure.waiting);
         if pending > 0 && elsewhere > 0 && figure.waiting >= pending {
             self.head_started = self.head_started.max(figure.asked);
@@ -224,7 +227,9 @@ impl PendingWork {
         let Some(last) = self.last_figure else { return 0 };
         let pending = self.len() as u32;
         let decoding = figure.in_flight.saturating_sub(pending);
-        let room = figure.waiting + figure.running.saturating_sub(decoding);
+        let room = figure
+            .waiting
+            .saturating_add(figure.running.saturating_sub(decoding));
         let old = |item: &&mut Item| !item.done && item.sent < last;
         let count = self.items.iter_mut().filter(old).count() as u32;
         let lost = count.saturating_sub(room);

@@ -8,7 +8,7 @@ import { h } from '../view.js';
 import { differences } from './draft.js';
 
 const audit = new Source('/admin/v1/audit?limit=100', { every: 5000 });
-const KINDS = [['policy', 'Policy'], ['worker', 'Worker'], ['breaker', 'Breaker'], ['reload', 'Reload']];
+const KINDS = [['policy', 'Policy'], ['worker', 'Worker'], ['breaker', 'Breaker'], ['reload', 'Reload'], ['task', 'Task']];
 const state = { hidden: new Set() };
 
 /** What an event says, and how bad it is. */
@@ -21,6 +21,7 @@ export function told({ kind, subject, now }) {
     return [now.ready ? 'is given work' : 'is given no work', now.ready ? 'good' : 'warn'];
   }
   if (kind === 'reload') return now.refused ? [`refused: ${now.refused}`, 'bad'] : ['the configuration was read again', 'quiet'];
+  if (kind === 'task') return [`${now.failed}; started again`, 'bad'];
   return [JSON.stringify(now), 'quiet', subject];
 }
 

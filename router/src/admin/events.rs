@@ -30,7 +30,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "events.follow",
             (Method::GET, "/admin/v1/events"),
             Role::Read,
-            "What changes, as it happens: the policy, workers, breakers, reloads; `lagged` says how many were missed",
+            "What changes, as it happens: the policy, workers, breakers, reloads, tasks that failed; `lagged` says how many were missed",
             follow,
         )
         .of_type("text/event-stream")

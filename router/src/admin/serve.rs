@@ -1,14 +1,18 @@
-//! The admin port's connections: a bound on their number, a time for heads, and one in which something of an answer has to
-//! be read, so that whoever can reach the port can neither use up the router's descriptors nor hold the port. When all
-//! places are taken a few are left for probes: an orchestrator must not take a router for dead because others do not let go.
+//! The admin port's connections, so that probes are answered whatever others do.
+//!
+//! Connections are bounded, and one on which no request is under way makes room for a new one ([`Places`]). Requests under
+//! way are bounded too, by half as many; beyond that everything but a probe is refused at once. So there are always
+//! connections that can make room, and a probe finds a place however many others are opened, and however many of them ask
+//! for something and do not read it. A head has to come within a time, and so has something of an answer to be taken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::Request;
-use axum::response::IntoResponse as _;
-use axum::{Extension, Router};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,72 +23,68 @@ use tokio::task::JoinSet;
 use tower_service::Service as _;
 use tracing::{debug, warn};
 
+use self::pieces::Pieces;
 use super::call::From;
 use super::problem::Problem;
 use super::status;
 use crate::app::App;
+use crate::places::{Connection, Places};
 use crate::serve::client_io::ClientIo;
 use crate::serve::socket::Socket;
+use crate::supervise::{Task, forever};
+
+mod pieces;
 
 /// Rest after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes of a head that are read, and of an answer that wait to be written.
+const BUFFER: usize = 32 << 10;
 
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// At once.
     connections: usize,
+    /// Requests under way, but for probes.
+    requests: usize,
     /// For a request's head to be there.
     head: Duration,
     /// In which something of what waits to be written has to be taken.
     patience: Duration,
 }
 
-/// Of whoever comes.
 const BOUNDS: Bounds = Bounds {
-    connections: 256,
+    connections: 512,
+    requests: 256,
     head: Duration::from_secs(10),
     patience: Duration::from_secs(30),
 };
-/// Of probes, when there is no other place.
-const PROBES: Bounds = Bounds {
-    connections: 16,
-    head: Duration::from_secs(1),
-    patience: Duration::from_secs(1),
-};
+
+/// What is answered, and what it may take.
+#[derive(Debug)]
+struct Port {
+    all: Router,
+    /// What is answered when there is no room for a request.
+    probes: Router,
+    bounds: Bounds,
+    places: Arc<Places>,
+    requests: Arc<Semaphore>,
+}
 
 /// Serves the admin port for as long as the task lives; its connections end with it.
 pub async fn run(app: Arc<App>, listener: TcpListener) {
     let probes = status::probes(&app).fallback(|| async {
-        Problem::unavailable("all places for connections are taken; only /livez and /readyz are answered now")
-            .into_response()
+        let what = "too many requests are under way; only /livez and /readyz are answered now";
+        Problem::unavailable(what).into_response()
     });
-    accept(
-        listener,
-        Places::new(super::router(&app), BOUNDS),
-        Places::new(probes, PROBES),
-    )
-    .await;
+    let port = Arc::new(Port::new(super::router(&app), probes, BOUNDS));
+    let listener = Arc::new(listener);
+    let accepting = move || accept(Arc::clone(&listener), Arc::clone(&port));
+    forever(app, Task::only("admin_port"), accepting).await;
 }
 
-/// What is answered, and how many connections may ask.
-struct Places {
-    router: Router,
-    bounds: Bounds,
-    free: Arc<Semaphore>,
-}
-
-impl Places {
-    fn new(router: Router, bounds: Bounds) -> Self {
-        Self {
-            router,
-            bounds,
-            free: Arc::new(Semaphore::new(bounds.connections)),
-        }
-    }
-}
-
-async fn accept(listener: TcpListener, all: Places, spare: Places) {
+async fn accept(listener: Arc<TcpListener>, port: Arc<Port>) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -96,113 +96,78 @@ async fn accept(listener: TcpListener, all: Places, spare: Places) {
             }
         };
         while connections.try_join_next().is_some() {}
-        let (places, place) = tokio::select! {
-            biased;
-            place = Arc::clone(&all.free).acquire_owned() => (&all, place),
-            place = Arc::clone(&spare.free).acquire_owned() => (&spare, place),
+        let Some(place) = port.places.take().await else {
+            return;
         };
-        let Ok(place) = place else { return };
-        connections.spawn(connection(
-            places.router.clone(),
-            places.bounds,
-            (stream, from),
-            place,
-        ));
+        let own = port.places.connection();
+        connections.spawn(connection(Arc::clone(&port), (stream, from), (place, own)));
     }
 }
 
 async fn connection(
-    router: Router,
-    bounds: Bounds,
+    port: Arc<Port>,
     (stream, from): (TcpStream, SocketAddr),
-    place: OwnedSemaphorePermit,
+    (place, own): (OwnedSemaphorePermit, Arc<Connection>),
 ) {
     // Small answers to people who wait for them.
     let _ = stream.set_nodelay(true);
-    let router = router.layer(Extension(From(from)));
+    let io = ClientIo::of_other_port(Socket::plain(stream), place, port.bounds.patience);
+    let (head, asked) = (port.bounds.head, Arc::clone(&own));
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let request: Request = request.map(axum::body::Body::new);
-        router.clone().call(request)
+        let mut request: Request = request.map(axum::body::Body::new);
+        request.extensions_mut().insert(From(from));
+        let (port, asked) = (Arc::clone(&port), Arc::clone(&asked));
+        async move { Ok::<_, std::convert::Infallible>(port.answer(&asked, request).await) }
     });
-    let served = http1::Builder::new()
+    let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head)
-        .serve_connection(
-            TokioIo::new(ClientIo::of_other_port(
-                Socket::plain(stream),
-                place,
-                bounds.patience,
-            )),
-            service,
-        )
-        .await;
-    if let Err(error) = served {
-        debug!(%error, %from, "a connection of the admin port broke");
+        .header_read_timeout(head)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(io), service);
+    tokio::select! {
+        served = serving => {
+            if let Err(error) = served {
+                debug!(%error, %from, "a connection of the admin port broke");
+            }
+        }
+        () = own.must_close() => debug!(%from, "an idle connection of the admin port makes room for another"),
+    }
+}
+
+impl Port {
+    fn new(all: Router, probes: Router, bounds: Bounds) -> Self {
+        Self {
+            all,
+            probes,
+            bounds,
+            places: Places::new(bounds.connections),
+            requests: Arc::new(Semaphore::new(bounds.requests)),
+        }
+    }
+
+    /// Answers a request. It is under way until its answer has been handed to the connection.
+    async fn answer(&self, connection: &Arc<Connection>, request: Request) -> Response {
+        let under_way = connection.begin();
+        if matches!(request.uri().path(), "/livez" | "/readyz") {
+            return respond(&self.probes, request).await;
+        }
+        let Ok(permit) = Arc::clone(&self.requests).try_acquire_owned() else {
+            let mut answer = respond(&self.probes, request).await;
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(header::CONNECTION, close);
+            return answer;
+        };
+        let answer = respond(&self.all, request).await;
+        answer.map(|body| axum::body::Body::new(Pieces::new(body, (under_way, permit))))
+    }
+}
+
+async fn respond(router: &Router, request: Request) -> Response {
+    match router.clone().call(request).await {
+        Ok(answer) => answer,
+        Err(never) => match never {},
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::routing::get;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    use super::*;
-
-    /// For a machine that does much else.
-    const LONG: Duration = Duration::from_secs(60);
-
-    async fn ask(address: SocketAddr) -> TcpStream {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream
-            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-            .await
-            .unwrap();
-        stream
-    }
-
-    /// Reads until this was said.
-    async fn hears(mut stream: TcpStream, text: &str) {
-        let mut read = Vec::new();
-        let heard = async {
-            while !String::from_utf8_lossy(&read).contains(text) {
-                let count = stream.read_buf(&mut read).await.unwrap();
-                assert!(count > 0, "{}", String::from_utf8_lossy(&read));
-            }
-        };
-        tokio::time::timeout(LONG, heard).await.unwrap();
-    }
-
-    /// A port with one place and one for probes, whose first client has begun to get an answer that it does not read.
-    async fn held(patience: Duration) -> (SocketAddr, Arc<Semaphore>, TcpStream, JoinSet<()>) {
-        let big = Router::new().route("/", get(|| async { vec![b'x'; 64 << 20] }));
-        let probes = Router::new().route("/", get(|| async { "alive" }));
-        let bounds = |patience| Bounds {
-            connections: 1,
-            head: LONG,
-            patience,
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let all = Places::new(big, bounds(patience));
-        let free = Arc::clone(&all.free);
-        let mut serving = JoinSet::new();
-        serving.spawn(accept(listener, all, Places::new(probes, bounds(LONG))));
-        let idle = ask(address).await;
-        idle.readable().await.unwrap();
-        (address, free, idle, serving)
-    }
-
-    #[tokio::test]
-    async fn who_does_not_read_leaves_room_for_probes() {
-        let (address, free, _idle, _serving) = held(LONG).await;
-        assert_eq!(free.available_permits(), 0);
-        hears(ask(address).await, "alive").await;
-    }
-
-    #[tokio::test]
-    async fn who_does_not_read_loses_its_place() {
-        let (_, free, _idle, _serving) = held(Duration::from_millis(100)).await;
-        // It comes back without anybody's doing.
-        drop(tokio::time::timeout(LONG, free.acquire()).await.unwrap().unwrap());
-    }
-}
+mod tests;

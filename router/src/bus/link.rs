@@ -3,12 +3,14 @@
 //! Nothing is kept for a server that is not there: what was true then is not true any more when it is back. The roll call
 //! that follows at once says what is.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
@@ -17,6 +19,7 @@ use super::bucket::Bucket;
 use super::speak::{Out, speak};
 use super::{calibrations, join, leader, live_policy};
 use crate::app::App;
+use crate::supervise::{Task, forever, until_done};
 use crate::tls;
 
 /// Between two attempts to reach a server: the first, and the longest.
@@ -27,14 +30,16 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const PING: Duration = Duration::from_secs(1);
 /// Messages of others that wait to be read; what comes then is lost, and its number is missed.
 const INBOX: usize = 4_096;
+/// Longest file of credentials.
+const LONGEST_CREDENTIALS: u64 = 1 << 20;
 /// Between two looks at who is silent.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Why NATS cannot even be tried.
 #[derive(Debug, thiserror::Error)]
 enum LinkError {
-    #[error("fleet.credentials_file")]
-    Credentials(#[from] std::io::Error),
+    #[error("the files of [fleet]")]
+    Files(#[from] io::Error),
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
     #[error(transparent)]
@@ -67,6 +72,29 @@ impl Out for ToNats {
     }
 }
 
+/// What the tasks of a connection share.
+#[derive(Clone)]
+struct Connected {
+    app: Arc<App>,
+    bus: Arc<Bus>,
+    client: Client,
+    /// What becomes of the connection; held by the task that watches it.
+    events: Arc<Mutex<mpsc::Receiver<Event>>>,
+}
+
+impl Connected {
+    fn app(&self) -> Arc<App> {
+        Arc::clone(&self.app)
+    }
+
+    fn bus(&self) -> Arc<Bus> {
+        Arc::clone(&self.bus)
+    }
+}
+
+/// A task of a connection.
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Connects, speaks and hears, for as long as the task lives.
 pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
     let (client, events) = loop {
@@ -84,21 +112,49 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
     };
     // Nobody else sets it.
     let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
-    let mut tasks = JoinSet::new();
-    tasks.spawn(live_policy::follow(Arc::clone(&app), Arc::clone(&bus)));
-    tasks.spawn(leader::lead(Arc::clone(&app), Arc::clone(&bus)));
-    tasks.spawn(calibrations::follow(Arc::clone(&app), Arc::clone(&bus)));
-    tasks.spawn(join::join(Arc::clone(&app), Arc::clone(&bus), client.clone()));
-    tasks.spawn(join::give(Arc::clone(&app), Arc::clone(&bus), client.clone()));
-    tasks.spawn(watch(Arc::clone(&app), Arc::clone(&bus), events));
-    tasks.spawn(hear(Arc::clone(&app), Arc::clone(&bus), client.clone()));
-    tasks.spawn(tidy(Arc::clone(&app), Arc::clone(&bus)));
-    let mut out = ToNats {
+    let connected = Connected {
+        app: Arc::clone(&app),
+        bus,
         client,
-        subject: subject(&bus),
-        bus: Arc::clone(&bus),
+        events: Arc::new(Mutex::new(events)),
     };
-    speak(&app, &bus, &mut out).await;
+    let mut tasks = JoinSet::new();
+    let mut spawn = |kind, start: fn(&Connected) -> Running| {
+        let connected = connected.clone();
+        tasks.spawn(forever(Arc::clone(&app), Task::only(kind), move || {
+            start(&connected)
+        }));
+    };
+    spawn("bus_policy", |to| {
+        Box::pin(live_policy::follow(to.app(), to.bus()))
+    });
+    spawn("bus_leader", |to| Box::pin(leader::lead(to.app(), to.bus())));
+    spawn("bus_calibrations", |to| {
+        Box::pin(calibrations::follow(to.app(), to.bus()))
+    });
+    spawn("bus_give", |to| {
+        Box::pin(join::give(to.app(), to.bus(), to.client.clone()))
+    });
+    spawn("bus_watch", |to| {
+        Box::pin(watch(to.app(), to.bus(), Arc::clone(&to.events)))
+    });
+    spawn("bus_hear", |to| {
+        Box::pin(hear(to.app(), to.bus(), to.client.clone()))
+    });
+    spawn("bus_tidy", |to| Box::pin(tidy(to.app(), to.bus())));
+    let joins = connected.clone();
+    let join = move || join::join(joins.app(), joins.bus(), joins.client.clone());
+    tasks.spawn(until_done(Arc::clone(&app), Task::only("bus_join"), join));
+    let say = move || {
+        let (app, bus) = (connected.app(), connected.bus());
+        let mut out = ToNats {
+            client: connected.client.clone(),
+            subject: subject(&bus),
+            bus: Arc::clone(&bus),
+        };
+        async move { speak(&app, &bus, &mut out).await }
+    };
+    forever(app, Task::only("bus_speak"), say).await;
 }
 
 fn subject(bus: &Bus) -> String {
@@ -129,8 +185,12 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
                 let _ = tell.try_send(event);
             }
         });
-    if let Some(path) = &settings.credentials {
-        options = options.credentials_file(path).await?;
+    if let Some(path) = settings.credentials.clone() {
+        let read = move || config::file::read_text(&path, LONGEST_CREDENTIALS);
+        let text = tokio::task::spawn_blocking(read)
+            .await
+            .map_err(io::Error::other)??;
+        options = options.credentials(&text)?;
     }
     if let Some(token) = &settings.token {
         options = options.token(token.expose().to_owned());
@@ -138,13 +198,20 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
     if settings.is_encrypted {
         options = options
             .require_tls(true)
-            .tls_client_config(tls::towards_nats(settings)?);
+            .tls_client_config(tls_client(settings.clone()).await?);
     }
     Ok((options.connect(settings.servers.as_slice()).await?, events))
 }
 
+/// Reads certificates.
+async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, LinkError> {
+    let read = tokio::task::spawn_blocking(move || tls::towards_nats(&settings)).await;
+    Ok(read.map_err(io::Error::other)??)
+}
+
 /// Says when NATS comes and goes.
-async fn watch(app: Arc<App>, bus: Arc<Bus>, mut events: mpsc::Receiver<Event>) {
+async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
+    let mut events = events.lock().await;
     while let Some(event) = events.recv().await {
         let now = app.clock.now();
         match event {

@@ -44,7 +44,7 @@ pub(super) struct Speaker {
 
 /// Speaks for as long as the task lives.
 pub(super) async fn speak(app: &App, bus: &Arc<Bus>, out: &mut impl Out) {
-    let Some(mut queue) = bus.queue() else { return };
+    let mut queue = bus.waiting.lock().await;
     let mut speaker = Speaker::new(bus);
     let mut said = Vec::with_capacity(AT_ONCE);
     let mut next = Instant::now();

@@ -18,7 +18,6 @@ use crate::fleet::Worker;
 struct Replica {
     app: Arc<App>,
     speaker: Speaker,
-    queue: mpsc::Receiver<Said>,
 }
 
 #[derive(Default)]
@@ -49,7 +48,6 @@ impl Replica {
         bus.set_up(Millis::ZERO, true);
         Self {
             speaker: Speaker::new(&bus),
-            queue: bus.queue().unwrap(),
             app,
         }
     }
@@ -77,7 +75,9 @@ impl Replica {
     /// What it says of its turns by now.
     async fn says(&mut self) -> Vec<Vec<u8>> {
         let mut said = Vec::new();
-        while let Ok(one) = self.queue.try_recv() {
+        let bus = Arc::clone(self.bus());
+        let mut queue = bus.waiting.try_lock().unwrap();
+        while let Ok(one) = queue.try_recv() {
             said.push(one);
         }
         self.speaker.take_in(self.app.clock.now(), &mut said);
@@ -88,9 +88,9 @@ impl Replica {
 
     async fn calls_the_roll(&mut self) -> Vec<Vec<u8>> {
         let mut sack = Sack::default();
-        self.speaker
-            .call_roll(&self.app, &mut self.queue, &mut sack)
-            .await;
+        let bus = Arc::clone(self.bus());
+        let mut queue = bus.waiting.lock().await;
+        self.speaker.call_roll(&self.app, &mut queue, &mut sack).await;
         sack.0
     }
 

@@ -66,6 +66,7 @@ impl Ring {
 }
 
 fn begin(path: &Path) -> io::Result<File> {
+    config::file::expect_regular_or_none(path)?;
     let mut before = OsString::from(path);
     before.push(".1");
     match std::fs::rename(path, &before) {

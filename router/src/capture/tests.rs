@@ -69,6 +69,10 @@ fn shared(a: &Line, b: &Line) -> usize {
     ids(a).iter().zip(ids(b)).take_while(|(a, b)| **a == *b).count()
 }
 
+fn restarts() -> Counter {
+    crate::metrics::Metrics::new().unwrap().task_restarts("capture")
+}
+
 fn counters() -> Labelled<Counter> {
     crate::metrics::Metrics::new().unwrap().captured()
 }
@@ -185,8 +189,11 @@ fn a_capture_is_a_trace_sorted_by_arrival_whenever_its_turns_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
     let turns = counters();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone(), restarts()).unwrap();
     let slips: Vec<_> = (0..5)
         .map(|at| capture.begin(Millis(f64::from(at) * 100.0)))
         .collect();
@@ -207,8 +214,11 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
     std::fs::write(&path, "what an earlier run left").unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let capture = Capture::start(&settings(&path, 4000), counters()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let capture = Capture::start(&settings(&path, 4000), counters(), restarts()).unwrap();
     let before = folder.path().join("capture.jsonl.1");
     assert_eq!(
         std::fs::read_to_string(&before).unwrap(),
@@ -228,7 +238,12 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
 
 #[test]
 fn a_path_that_cannot_be_written_is_an_error_at_the_start() {
-    let error = Capture::start(&settings(Path::new("/nowhere/at/all"), 4000), counters()).unwrap_err();
+    let error = Capture::start(
+        &settings(Path::new("/nowhere/at/all"), 4000),
+        counters(),
+        restarts(),
+    )
+    .unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot write a capture to /nowhere/at/all (capture.path)"
@@ -258,8 +273,11 @@ fn a_turn_that_is_very_late_is_counted_and_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
     let turns = counters();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone(), restarts()).unwrap();
     let chat = Chat(vec![("user", text(1, 100))]);
     for arrived in [9000.0, 8000.0, 1000.0] {
         capture.begin(Millis(arrived)).hand_in(chat.record(1, 1));
@@ -280,9 +298,12 @@ fn turns_of(trace: &[u8]) -> Vec<Turn> {
 fn a_memory_is_the_trace_that_a_file_would_be_whenever_its_turns_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     let (file, memory) = (
-        Capture::start(&settings(&path, 1 << 20), counters()).unwrap(),
+        Capture::start(&settings(&path, 1 << 20), counters(), restarts()).unwrap(),
         Memory::new(1 << 20),
     );
     let times = (0..40u64).map(|at| Millis(at as f64 * 10.0));

@@ -1,18 +1,20 @@
 //! The thread behind a capture: puts turns in order, numbers them, writes them.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::file::Ring;
 use super::numbers::{Line, Numbers};
 use super::record::{Place, Record};
 use super::{Message, Open};
 use crate::metrics::{Counter, Labelled};
+use crate::supervise;
 
 /// Most keys of records that are held back: 32 MiB.
 const HELD_KEYS: usize = 2 << 20;
@@ -57,8 +59,21 @@ impl Writer {
         }
     }
 
-    /// Until nobody can hand in anything any more.
-    pub(super) fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+    /// Until nobody can hand in anything any more. A panic costs the turns that were being written.
+    pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<Message>, restarts: &Counter) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(&mut messages))) {
+            restarts.inc();
+            self.held_keys = self.held.values().map(|record| record.prompt.len()).sum();
+            error!(
+                task = "capture",
+                why = supervise::message(&*panic),
+                "a task failed and is started again"
+            );
+            rest();
+        }
+    }
+
+    fn run(&mut self, messages: &mut mpsc::Receiver<Message>) {
         loop {
             // Where nothing is held there is nothing to look after.
             let mut next = if self.held.is_empty() {

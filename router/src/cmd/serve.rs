@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use config::{Config, Overrides};
@@ -14,7 +15,13 @@ use tokio::sync::Notify;
 
 use crate::reload::{self, Source};
 use crate::serve::{Server, descriptors};
+use crate::supervise::{Task, forever};
 use crate::{budget, logs};
+
+/// For tasks and threads to end after the drain.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
+/// For the log's last lines to be written.
+const LOG_LIMIT: Duration = Duration::from_secs(1);
 
 /// Serve: route requests to workers.
 ///
@@ -60,7 +67,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     descriptors::fit(&mut config);
     budget::report(&config);
     let runtime = runtime().context("no runtime")?;
-    runtime.block_on(serve(config, source))
+    let ended = runtime.block_on(serve(config, source));
+    // What still blocks, on a file system that hangs or otherwise, holds nothing that is worth waiting for.
+    runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+    logs::writer::flush(LOG_LIMIT);
+    ended
 }
 
 /// As many threads as there are processors for it. With a single one, as a sidecar is often given, there is nobody to hand
@@ -76,16 +87,16 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
+    // Handled and then ignored: a write beyond RLIMIT_FSIZE fails, as one to a full disk does, instead of ending the process.
+    let _beyond_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::start(config).await?;
     let asked = Arc::new(Notify::new());
-    let reloading = tokio::spawn(reload::watch(
-        Arc::clone(server.app()),
-        source,
-        Arc::clone(&asked),
-    ));
+    let (app, again) = (Arc::clone(server.app()), Arc::clone(&asked));
+    let watch = move || reload::watch(Arc::clone(&app), source.clone(), Arc::clone(&again));
+    let reloading = tokio::spawn(forever(Arc::clone(server.app()), Task::only("reload"), watch));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,

@@ -29,7 +29,9 @@ pub(super) async fn keep(app: Arc<App>, settings: config::Dns) {
     let mut pause = Pause::new(pause::seed());
     loop {
         // Read each time: who is asked may change, too.
-        let asked = match Resolver::new(&settings) {
+        let own = settings.clone();
+        let resolver = tokio::task::spawn_blocking(move || Resolver::new(&own)).await;
+        let asked = match resolver.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(resolver) => ask(&resolver, &settings, &app.config.discovery).await,
             Err(why) => Err(why),
         };

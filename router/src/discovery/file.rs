@@ -23,7 +23,7 @@ pub(super) async fn keep(app: Arc<App>, path: PathBuf) {
     let (mut read_as, mut seen) = (None, None);
     let mut first = true;
     loop {
-        let now = reload::looks(&path);
+        let now = reload::look_at(vec![path.clone()]).await.pop().flatten();
         let settled = std::mem::replace(&mut seen, now) == now;
         if first || (settled && now != read_as) {
             // One that failed to be read is not read again until it looks different, but for one that is not there.

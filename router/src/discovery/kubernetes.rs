@@ -117,7 +117,13 @@ impl<T: Object> Following<'_, T> {
     async fn step(&mut self) -> Result<(), Failure> {
         let server = match self.server.take() {
             Some(server) => server,
-            None => Server::new(self.settings).map_err(Failure::Because)?,
+            None => {
+                // Reads files.
+                let settings = self.settings.clone();
+                let made = tokio::task::spawn_blocking(move || Server::new(&settings)).await;
+                made.map_err(|error| Failure::Because(error.to_string()))?
+                    .map_err(Failure::Because)?
+            }
         };
         let done = match self.version.clone() {
             None => self.list(&server).await,

@@ -14,6 +14,7 @@ use super::{BusGauges, clamp, yes_no};
 use crate::discovery::board::SourceState;
 use crate::feedback::ClassState;
 use crate::fleet::breaker::Standing;
+use crate::logs::writer::Dropped;
 
 /// What is true at one moment, for the page.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub struct Gauges {
     pub admission: (usize, usize),
     /// Other replicas, if there are to be any.
     pub bus: Option<BusGauges>,
+    /// Lines of the log that were lost.
+    pub log_dropped: Dropped,
 }
 
 /// A worker at one moment.

@@ -11,6 +11,7 @@ mod discovery;
 mod failures;
 mod gen_ai;
 mod picker;
+mod process;
 mod requests;
 mod tail;
 mod traces;
@@ -138,6 +139,7 @@ pub const TABLE: &[(&str, &[Spec])] = &[
     ("Objectives, habits and the free tail", tail::TABLE),
     ("Traces", traces::TABLE),
     ("Replicas", bus::TABLE),
+    ("The process", process::TABLE),
 ];
 
 /// The metric of this name.

@@ -13,9 +13,10 @@ mod refusals;
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use schemars::JsonSchema;
@@ -27,6 +28,8 @@ use self::file::Lines;
 use self::refusals::Refusals;
 use super::revisions::Revision;
 
+/// For an entry to be on disk; an answer waits for it.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// Changes in memory, and refusals as well.
 const ENTRIES: usize = 1_000;
 /// Bytes of each in memory, as their JSON counts them.
@@ -142,8 +145,23 @@ pub struct Audit {
 /// Where changes are written to, and where refusals.
 #[derive(Debug)]
 struct Files {
-    applied: Arc<Mutex<Lines>>,
-    refused: Arc<Mutex<Lines>>,
+    applied: File,
+    refused: File,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct File {
+    path: PathBuf,
+    lines: Arc<Mutex<Lines>>,
+}
+
+impl File {
+    /// Writes a line. A disk that does not answer is given up, and not waited for again until it does.
+    fn write(self, line: Vec<u8>) -> io::Result<()> {
+        let path = self.path;
+        config::file::within(&path, WRITE_LIMIT, move || self.lines.lock().write(&line))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -191,7 +209,14 @@ impl Audit {
     /// # Errors
     /// If a file cannot be opened.
     pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
-        let lines = |path: &Path| Ok::<_, io::Error>(Arc::new(Mutex::new(Lines::open(path, max_bytes)?)));
+        let lines = |path: &Path| {
+            let own = path.to_owned();
+            let lines = config::file::within(path, WRITE_LIMIT, move || Lines::open(&own, max_bytes))?;
+            Ok::<_, io::Error>(File {
+                path: path.to_owned(),
+                lines: Arc::new(Mutex::new(lines)),
+            })
+        };
         Ok(Self {
             files: Some(Files {
                 applied: lines(path)?,
@@ -207,8 +232,8 @@ impl Audit {
             return;
         };
         let file = self.files.as_ref().map(|files| match entry.outcome {
-            Outcome::Applied => Arc::clone(&files.applied),
-            Outcome::Refused => Arc::clone(&files.refused),
+            Outcome::Applied => files.applied.clone(),
+            Outcome::Refused => files.refused.clone(),
         });
         let Some(file) = file else {
             return;
@@ -216,7 +241,7 @@ impl Audit {
         let mut line = serde_json::to_vec(&*entry).unwrap_or_default();
         line.push(b'\n');
         // Not on a thread that serves requests: a disk may take its time.
-        let written = tokio::task::spawn_blocking(move || file.lock().write(&line)).await;
+        let written = tokio::task::spawn_blocking(move || file.write(line)).await;
         let failed = match written {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),

@@ -21,7 +21,7 @@ pub struct Event {
     pub at_unix_ms: u64,
     /// What kind of thing.
     pub kind: Kind,
-    /// Which: a worker's name, `policy`, `config`.
+    /// Which: a worker's name, `policy`, `config`, a kind of task.
     pub subject: String,
     /// What it is now.
     pub now: Value,
@@ -43,6 +43,8 @@ pub enum Kind {
     Replicas,
     /// A worker's cache events are followed, or are not any more and why.
     Evidence,
+    /// A long-lived task failed and is started again.
+    Task,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             Self::Reload => "reload",
             Self::Replicas => "replicas",
             Self::Evidence => "evidence",
+            Self::Task => "task",
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The endpoint picker's port: HTTP/2 connections of gateways, one stream of messages for each request.
 //!
 //! Bounded are the connections, the streams on each, a message's size and what waits to be sent on a stream. A stream is a task of
-//! hyper's, and ends with it.
+//! hyper's, and ends with it. Where every place for a connection is taken, one without a stream is closed for a new one.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,7 +18,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 use tracing::{debug, warn};
@@ -27,9 +28,11 @@ use super::talk::talk;
 use super::wire::{PATH, ProcessingRequest, ProcessingResponse};
 use crate::app::App;
 use crate::metrics::Open;
+use crate::places::{Connection, Places, UnderWay};
 use crate::serve::Phase;
 use crate::serve::client_io::ClientIo;
 use crate::serve::socket::{Socket, Tcp};
+use crate::supervise::{Task, until_done};
 
 /// Rest after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -47,40 +50,47 @@ pub(crate) async fn run(
     app: Arc<App>,
     settings: EndpointPicker,
     listener: TcpListener,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) {
-    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let (of, port) = (Arc::clone(&app), Arc::new((settings, listener)));
+    let accepting = move || accept(Arc::clone(&of), Arc::clone(&port), phase.clone());
+    until_done(app, Task::only("picker_port"), accepting).await;
+}
+
+async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut phase: watch::Receiver<Phase>) {
+    let (settings, listener) = &*port;
+    let places = Places::new(settings.max_connections);
     let phases = phase.clone();
     let begin = |stream: TcpStream, place| {
         tokio::spawn(connection(
             Arc::clone(&app),
             settings.clone(),
-            (stream, place),
+            (stream, place, places.connection()),
             phases.clone(),
         ));
     };
     loop {
         let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (listener.accept().await, place)
+            let (stream, _) = listener.accept().await?;
+            Ok::<_, io::Error>((stream, places.take().await))
         };
-        let (accepted, place) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
             accepted = accepted => accepted,
         };
-        match (accepted, place) {
-            (Ok((stream, _)), Ok(place)) => begin(stream, place),
-            (Err(error), _) => {
+        match accepted {
+            Ok((stream, Some(place))) => begin(stream, place),
+            Ok((_, None)) => return,
+            Err(error) => {
                 warn!(%error, "the endpoint picker's port cannot accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
-            (_, Err(_)) => return,
         }
     }
     // Who waits has connected already, and would be reset with the port.
     while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Some(place) = places.try_take() else {
             return;
         };
         begin(stream, place);
@@ -90,19 +100,24 @@ pub(crate) async fn run(
 async fn connection(
     app: Arc<App>,
     settings: EndpointPicker,
-    (stream, place): (TcpStream, OwnedSemaphorePermit),
+    (stream, place, own): (TcpStream, OwnedSemaphorePermit, Arc<Connection>),
     mut phase: watch::Receiver<Phase>,
 ) {
     // A gateway waits for each of many small messages.
     let _ = stream.set_nodelay(true);
-    let Some(socket) = open(&app, &settings, stream).await else {
+    let opened = tokio::select! {
+        opened = open(&app, &settings, stream) => opened,
+        () = own.must_close() => None,
+    };
+    let Some(socket) = opened else {
         return;
     };
     let patience = app.live().limits.idle_timeout;
     let io = TokioIo::new(ClientIo::of_other_port(socket, place, patience));
+    let asked = Arc::clone(&own);
     let service = service_fn(move |request: Request<Incoming>| {
-        let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(answer(app, request).await) }
+        let processor = Processor(Arc::clone(&app), Arc::new(asked.begin()));
+        async move { Ok::<_, Infallible>(answer(processor, request).await) }
     });
     let server = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -128,6 +143,10 @@ async fn connection(
                 }
                 server.as_mut().graceful_shutdown();
             }
+            () = own.must_close() => {
+                debug!("a gateway's idle connection makes room for another");
+                return;
+            }
         }
     }
 }
@@ -152,11 +171,12 @@ async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option
     None
 }
 
-async fn answer(app: Arc<App>, request: Request<Incoming>) -> http::Response<tonic::body::Body> {
+async fn answer(processor: Processor, request: Request<Incoming>) -> http::Response<tonic::body::Body> {
     if request.uri().path() != PATH {
         return Status::unimplemented("only the external processor is served here").into_http();
     }
-    let most = app
+    let most = processor
+        .0
         .live()
         .limits
         .max_body_bytes
@@ -164,12 +184,12 @@ async fn answer(app: Arc<App>, request: Request<Incoming>) -> http::Response<ton
         .saturating_add(MESSAGE_SLACK);
     tonic::server::Grpc::new(ProstCodec::default())
         .max_decoding_message_size(most)
-        .streaming(Processor(app), request)
+        .streaming(processor, request)
         .await
 }
 
 /// `ExternalProcessor`
-struct Processor(Arc<App>);
+struct Processor(Arc<App>, Arc<UnderWay>);
 
 impl tower_service::Service<tonic::Request<Streaming<ProcessingRequest>>> for Processor {
     type Response = tonic::Response<Conversation>;
@@ -181,7 +201,7 @@ impl tower_service::Service<tonic::Request<Streaming<ProcessingRequest>>> for Pr
     }
 
     fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
-        let conversation = Conversation::new(&self.0, request.into_inner());
+        let conversation = Conversation::new(&self.0, Arc::clone(&self.1), request.into_inner());
         std::future::ready(Ok(tonic::Response::new(conversation)))
     }
 }
@@ -196,16 +216,18 @@ struct Conversation {
     told: mpsc::Receiver<ProcessingResponse>,
     failed: Option<Status>,
     _open: Open,
+    _under_way: Arc<UnderWay>,
 }
 
 impl Conversation {
-    fn new(app: &Arc<App>, incoming: Streaming<ProcessingRequest>) -> Self {
+    fn new(app: &Arc<App>, under_way: Arc<UnderWay>, incoming: Streaming<ProcessingRequest>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         Self {
             talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(incoming), out))),
             told,
             failed: None,
             _open: app.metrics.picker_opened(),
+            _under_way: under_way,
         }
     }
 }

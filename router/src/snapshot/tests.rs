@@ -98,7 +98,7 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
             .finish();
         let _guard = tracing::subscriber::set_default(subscriber);
         let app = App::new(config.clone()).unwrap();
-        let keeping = tokio::spawn(keep(app, settings.clone()));
+        let keeping = tokio::spawn(keep(app, settings.clone(), true));
         while log.lines().is_empty() {
             tokio::task::yield_now().await;
         }
@@ -118,7 +118,7 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
     let (_folder, path) = folder();
     let (config, settings) = configured(&path, HOUR);
     let app = App::new(config).unwrap();
-    let keeping = tokio::spawn(keep(Arc::clone(&app), settings));
+    let keeping = tokio::spawn(keep(Arc::clone(&app), settings, true));
     for turn in 1..=3_u64 {
         app.knowledge
             .counted(&format!("model-{turn}"), 1000, policy::units::Tokens(300));

@@ -167,7 +167,7 @@ impl Exporter {
     }
 
     /// Sends what comes, until nothing can come any more.
-    pub async fn run(mut self, Outbox(mut outbox): Outbox) {
+    pub async fn run(&mut self, Outbox(outbox): &mut Outbox) {
         let mut batch: Vec<Kept> = Vec::with_capacity(BATCH);
         let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
         let mut due = None;

@@ -7,7 +7,7 @@ use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::slo::{self, ServedTurn};
 use policy::units::{Millis, Tokens};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use crate::app::App;
@@ -22,7 +22,8 @@ const SWEEP: Duration = Duration::from_millis(500);
 const BATCH: usize = 64;
 
 /// Learns for as long as the task lives.
-pub(super) async fn learn(app: Arc<App>, mut lessons: mpsc::Receiver<Taught>) {
+pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taught>>>) {
+    let mut lessons = lessons.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut batch = Vec::with_capacity(BATCH);

@@ -11,8 +11,8 @@
 mod exposition;
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use bytes::Bytes;
 use http::Method;
 use policy::estimate::QueueFigure;
 use policy::units::{Millis, Tokens};
@@ -30,6 +30,8 @@ use crate::fleet::Worker;
 const INTERVALS: f64 = 2.5;
 /// Looks in a row at which requests were missing from which on the counts do not agree.
 const DRIFTS: u32 = 3;
+/// An answer that takes more than a moment to read, in bytes.
+const LONG_ANSWER: usize = 64 << 10;
 /// An engine without figures is asked again after so many intervals.
 const SELDOM: u32 = 60;
 
@@ -44,7 +46,10 @@ struct Counts {
 }
 
 /// Asks one worker for as long as the task lives.
-pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
+pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
+    let Some(interval) = app.config.health.queue_interval else {
+        return;
+    };
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut skip = 0;
@@ -84,7 +89,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
                 let line = cost.alpha_ms_per_token * tokens.as_f64() + cost.beta_ms * waiting;
                 Millis(line.max(cost.floor_ms * waiting))
             }),
-            in_flight: in_flight + others,
+            in_flight: in_flight.saturating_add(others),
             mean_work: Millis::ZERO,
         };
         let found = worker.reconcile(app.clock.now(), figure);
@@ -95,7 +100,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>, interval: Duration) {
                 "prefills counted here are not there"
             );
         }
-        let there = counts.waiting + counts.running;
+        let there = counts.waiting.saturating_add(counts.running);
         if drift.looked(in_flight, there) {
             app.metrics.in_flight_drift(worker.name());
         }
@@ -133,11 +138,26 @@ async fn ask(app: &App, worker: &Worker) -> Option<Counts> {
         .await
         .ok()?;
     let rank = worker.spec.rank;
-    let (mut counts, is_sglang) = read(&page, rank)?;
+    let (mut counts, is_sglang) = beside(page, move |page| read(page, rank)).await??;
     if is_sglang && let Ok(loads) = control::call(app, worker, Method::GET, "/v1/loads", None).await {
-        counts.take_loads(&loads, rank);
+        return beside(loads, move |loads| {
+            counts.take_loads(loads, rank);
+            counts
+        })
+        .await;
     }
     Some(counts)
+}
+
+/// Reads an answer; a long one not on a thread that serves requests.
+async fn beside<T: Send + 'static>(
+    answer: Bytes,
+    read: impl FnOnce(&[u8]) -> T + Send + 'static,
+) -> Option<T> {
+    if answer.len() <= LONG_ANSWER {
+        return Some(read(&answer));
+    }
+    tokio::task::spawn_blocking(move || read(&answer)).await.ok()
 }
 
 /// The counts of a metrics page, all ranks' or one's, and whether it is SGLang's. `None` if it has none.
@@ -150,6 +170,7 @@ fn read(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
     families.into_iter().find_map(|(waiting, running, is_sglang)| {
         let [waiting, running] = exposition::figures(page, [waiting, running], rank);
         let counts = Counts {
+            // These casts saturate.
             waiting: waiting? as u32,
             running: running.unwrap_or(0.0) as u32,
             waiting_tokens: None,

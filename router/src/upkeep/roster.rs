@@ -1,5 +1,6 @@
 //! Who is looked after: each worker's tasks begin when it joins, and end when it has left.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,13 @@ use crate::app::App;
 use crate::evidence::follow::follow;
 use crate::fleet::Worker;
 use crate::fleet::hold::Hold;
+use crate::supervise::{Task, forever};
 
 /// Between two looks at whether those that are to leave have ended what they had.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// A task that looks after a worker.
+type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Keeps every worker looked after, for as long as the task lives.
 pub(super) async fn keep(app: Arc<App>) {
@@ -45,15 +50,20 @@ pub(super) async fn keep(app: Arc<App>) {
 
 fn crew(app: &Arc<App>, worker: &Arc<Worker>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(health::watch(Arc::clone(app), Arc::clone(worker)));
+    let mut spawn = |kind, start: fn(Arc<App>, Arc<Worker>) -> Looking| {
+        let (of, looked_after) = (Arc::clone(app), Arc::clone(worker));
+        let start = move || start(Arc::clone(&of), Arc::clone(&looked_after));
+        tasks.spawn(forever(Arc::clone(app), Task::of(kind, worker.name()), start));
+    };
+    spawn("probes", |app, worker| Box::pin(health::watch(app, worker)));
     if worker.spec.kv_events != config::KvEvents::Off {
-        tasks.spawn(follow(Arc::clone(app), Arc::clone(worker)));
+        spawn("kv_events", |app, worker| Box::pin(follow(app, worker)));
     }
-    if let Some(interval) = app.config.health.queue_interval {
-        tasks.spawn(queues::watch(Arc::clone(app), Arc::clone(worker), interval));
+    if app.config.health.queue_interval.is_some() {
+        spawn("queues", |app, worker| Box::pin(queues::watch(app, worker)));
     }
     if app.config.hints.enabled {
-        tasks.spawn(hints::deliver(Arc::clone(app), Arc::clone(worker)));
+        spawn("hints", |app, worker| Box::pin(hints::deliver(app, worker)));
     }
     tasks
 }

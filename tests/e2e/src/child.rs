@@ -38,6 +38,24 @@ impl Drop for Child {
     }
 }
 
+/// What a process finds when it starts.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Its standard error.
+    pub stderr: Stdio,
+    /// What a shell does before it becomes the process, such as `ulimit -f 16`; nothing if it is empty.
+    pub shell: String,
+}
+
+impl Default for Surroundings {
+    fn default() -> Self {
+        Self {
+            stderr: Stdio::inherit(),
+            shell: String::new(),
+        }
+    }
+}
+
 impl Child {
     fn start(address: SocketAddr, mut command: Command) -> Self {
         // What is read of standard input never ends while this process lives; then the part ends too.
@@ -75,6 +93,23 @@ impl Child {
     /// # Panics
     /// If it does not come up.
     pub async fn router_under(shell: &str, address: SocketAddr, admin: SocketAddr, config: &Path) -> Self {
+        let found = Surroundings {
+            shell: shell.to_owned(),
+            ..Surroundings::default()
+        };
+        Self::router_in(address, admin, config, found).await
+    }
+
+    /// `tailroute serve` with this configuration file, in these surroundings.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub async fn router_in(
+        address: SocketAddr,
+        admin: SocketAddr,
+        config: &Path,
+        found: Surroundings,
+    ) -> Self {
         let arguments = [
             "serve".to_owned(),
             "--config".to_owned(),
@@ -84,7 +119,9 @@ impl Child {
             "--admin".to_owned(),
             admin.to_string(),
         ];
-        let child = Self::start(address, tailroute(&arguments, shell));
+        let mut command = tailroute(&arguments, &found.shell);
+        command.stderr(found.stderr);
+        let child = Self::start(address, command);
         let admin = Self::answers_at(admin, "/readyz").await;
         assert!(admin, "the router is not ready");
         child

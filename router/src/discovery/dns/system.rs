@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Where it stands.
 pub(super) const FILE: &str = "/etc/resolv.conf";
+/// Longest file that is read.
+pub(super) const LONGEST_FILE_BYTES: u64 = 1 << 20;
 /// Most servers and domains that are taken, as resolvers have it.
 const MOST_SERVERS: usize = 3;
 const MOST_DOMAINS: usize = 8;

@@ -80,7 +80,7 @@ impl Server {
                 "default".to_owned(),
             ),
             None => {
-                let namespace = std::fs::read_to_string(account("namespace"));
+                let namespace = config::file::read_text(&account("namespace"), LONGEST_TOKEN);
                 let namespace = namespace.map_err(|error| {
                     format!(
                         "{ACCOUNT}/namespace cannot be read ({error}): the router runs in no pod, or without its service \
@@ -152,14 +152,7 @@ impl Server {
             return Ok(None);
         };
         let shown = path.display().to_string();
-        let read = tokio::task::spawn_blocking(move || {
-            let long = std::fs::metadata(&path)?.len() > LONGEST_TOKEN;
-            if long {
-                Ok(String::new())
-            } else {
-                std::fs::read_to_string(&path)
-            }
-        });
+        let read = tokio::task::spawn_blocking(move || config::file::read_text(&path, LONGEST_TOKEN));
         let read = read.await.map_err(|error| Refusal::Failed(error.to_string()))?;
         let text = read.map_err(|error| Refusal::Failed(format!("{shown} cannot be read: {error}")))?;
         let token = text.trim();

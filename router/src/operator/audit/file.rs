@@ -88,6 +88,8 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Readable by its owner alone: it names people.
 fn append_to(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
+    // A pipe without a reader would block.
+    config::file::expect_regular_or_none(path)?;
     OpenOptions::new()
         .create(true)
         .append(true)

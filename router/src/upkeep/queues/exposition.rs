@@ -7,26 +7,33 @@
 //! `--enable-metrics-for-all-schedulers` is set) and for every priority beside the sum of all: these are parts or
 //! repetitions of the same queue, and the largest of them is its length.
 
+use std::collections::BTreeMap;
+
 /// Labels that tell ranks apart.
 const RANK_LABELS: [&str; 2] = ["engine", "dp_rank"];
+/// Most ranks of an endpoint. A page that names more tells nothing.
+const MOST_RANKS: usize = 1_024;
+/// Largest figure that is believed: no engine counts further, and sums of these are exact.
+const LARGEST: f64 = 1e15;
 
 /// For each name its figure: of one rank, or all ranks' sum. `None` where the page does not tell.
 pub(super) fn figures<const N: usize>(page: &str, names: [&str; N], rank: Option<u32>) -> [Option<f64>; N] {
-    let mut found: [Vec<(Option<u32>, f64)>; N] = std::array::from_fn(|_| Vec::new());
+    let mut found: [BTreeMap<Option<u32>, f64>; N] = std::array::from_fn(|_| BTreeMap::new());
     for line in page.lines() {
         for (name, ranks) in names.iter().zip(&mut found) {
             let Some((of, value)) = line.strip_prefix(name).and_then(sample) else {
                 continue;
             };
-            match ranks.iter_mut().find(|(known, _)| *known == of) {
-                Some((_, largest)) => *largest = largest.max(value),
-                None => ranks.push((of, value)),
+            let largest = ranks.entry(of).or_insert(value);
+            *largest = largest.max(value);
+            if ranks.len() > MOST_RANKS {
+                return [None; N];
             }
         }
     }
     found.map(|ranks| match rank {
-        None => ranks.iter().map(|(_, value)| *value).reduce(|a, b| a + b),
-        Some(_) => ranks.iter().find(|(of, _)| *of == rank).map(|(_, value)| *value),
+        None => ranks.into_values().reduce(|a, b| a + b),
+        Some(_) => ranks.get(&rank).copied(),
     })
 }
 
@@ -42,7 +49,7 @@ fn sample(rest: &str) -> Option<(Option<u32>, f64)> {
         .next()?
         .parse()
         .ok()?;
-    (value.is_finite() && value >= 0.0).then_some((rank, value))
+    (0.0..=LARGEST).contains(&value).then_some((rank, value))
 }
 
 /// The rank among labels (`name="value",…}`), and what follows them.
@@ -92,6 +99,23 @@ mod tests {
         assert_eq!(figures(page, ["a", "b"], Some(1)), [Some(3.0), None]);
         assert_eq!(figures(page, ["a", "b"], Some(12)), [Some(4.0), None]);
         assert_eq!(figures(page, ["a", "b"], Some(2)), [None, None]);
+    }
+
+    #[test]
+    fn a_page_of_more_ranks_than_an_endpoint_has_tells_nothing_and_is_not_read_to_its_end() {
+        let page = |ranks: usize| -> String {
+            let line = |rank| format!("a{{engine=\"{rank}\"}} 1\n");
+            (0..ranks).map(line).collect()
+        };
+        assert_eq!(figures(&page(MOST_RANKS), ["a"], None), [Some(MOST_RANKS as f64)]);
+        assert_eq!(figures(&page(MOST_RANKS + 1), ["a"], None), [None]);
+        assert_eq!(figures(&page(MOST_RANKS + 1), ["a"], Some(0)), [None]);
+    }
+
+    #[test]
+    fn a_figure_that_no_engine_counts_to_is_passed_over() {
+        let page = "a 1e300\na 7\nb 1e16\nc inf\n";
+        assert_eq!(figures(page, ["a", "b", "c"], None), [Some(7.0), None, None]);
     }
 
     #[test]

@@ -154,9 +154,9 @@ async fn a_router_that_comes_back_knows_where_conversations_live() {
 }
 
 #[tokio::test]
-async fn the_router_serves_while_a_snapshot_is_still_being_read_and_takes_it_up_when_it_is_there() {
+async fn the_router_serves_while_a_snapshot_is_still_being_taken_up() {
     let folder = tempfile::tempdir().unwrap();
-    let (written, pipe) = (folder.path().join("index"), folder.path().join("pipe"));
+    let (written, other) = (folder.path().join("index"), folder.path().join("other"));
     let mut fleet = Fleet::start(vec![quick()], |config| {
         config.index.snapshot = Some(kept_at(&written));
     })
@@ -164,10 +164,17 @@ async fn the_router_serves_while_a_snapshot_is_still_being_read_and_takes_it_up_
     let mut talk = Conversation::new(&words(1, 300));
     fleet.turn(&mut talk, &[], &words(2, 50)).await;
     fleet.at_rest().await;
-    // A pipe that nobody writes to yet: reading it takes as long as we like.
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.unwrap().success());
-    fleet = restart(fleet, &pipe).await;
+    fleet = restart(fleet, &other).await;
+    let (app, bytes) = (Arc::clone(fleet.router.app()), std::fs::read(&written).unwrap());
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    // Another one is under way for as long as we like.
+    let reading = tokio::task::spawn_blocking(move || {
+        let under_way = app.snapshot.lock();
+        let _ = held.recv();
+        drop(under_way);
+        tailroute::snapshot::restore(&app, &bytes).unwrap()
+    });
+    until("it is under way", || fleet.router.app().snapshot.is_locked()).await;
     let knowledge = &fleet.router.app().knowledge;
     let first = fleet
         .turn(&mut Conversation::new(&words(5, 100)), &[], &words(6, 20))
@@ -175,17 +182,12 @@ async fn the_router_serves_while_a_snapshot_is_still_being_read_and_takes_it_up_
     fleet.at_rest().await;
     let page = fleet.metrics().await;
     assert_eq!(page.sum("tailroute_requests_total", &[("outcome", "ok")]), 1.0);
-    assert!(fleet.router.app().snapshot.is_locked(), "it is being read");
-    let held = knowledge.held(WorkerId(0)).0;
-    assert!(held >= first.prompt && held < 300, "{held} of {first:?}");
-    let bytes = std::fs::read(&written).unwrap();
-    tokio::task::spawn_blocking(move || std::fs::write(pipe, bytes).unwrap())
-        .await
-        .unwrap();
-    until("the snapshot is taken up", || {
-        knowledge.held(WorkerId(0)).0 >= held + 350
-    })
-    .await;
+    assert!(fleet.router.app().snapshot.is_locked());
+    let already = knowledge.held(WorkerId(0)).0;
+    assert!(already >= first.prompt && already < 300, "{already} of {first:?}");
+    drop(go_on);
+    assert!(reading.await.unwrap() > 0);
+    assert!(knowledge.held(WorkerId(0)).0 >= already + 350);
     let turned = fleet.turn(&mut talk, &[], &words(3, 50)).await;
     fleet.at_rest().await;
     assert!(turned.cached >= 350, "{turned:?}");

@@ -5,6 +5,8 @@
 //!
 //! | scenario | at length |
 //! |---|---|
+//! | `files` | – |
+//! | `log` | – |
 //! | `kill` | `SECONDS=20 STRICT=1 make kill` |
 //! | `soak` | `make soak` (`SECONDS=600 STREAMS=1000`, `JSON=1` for JSON lines) |
 
@@ -16,7 +18,9 @@
     reason = "tests and their helpers, whose reports go to standard output"
 )]
 
+mod files;
 mod kill;
+mod log;
 mod soak;
 
 use std::str::FromStr;

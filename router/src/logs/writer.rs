@@ -1,0 +1,376 @@
+//! Lines of the log on their way to standard error, without a caller that waits for it or fails with it.
+//!
+//! A line goes into a bounded buffer, and one thread writes what is there. A reader that stalls blocks that thread alone; a
+//! disk that is full, or a reader that is gone, costs lines and nothing else. Lines that did not fit or could not be written
+//! are counted ([`dropped`]), and a line says how many were lost as soon as lines can be written again.
+//!
+//! Rejected: `tracing-appender`. Its queue is bounded in lines and not in bytes, it forgets what its thread could not write,
+//! and its guard prints to standard output, which panics where that is closed.
+
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use serde_json::json;
+use tracing::warn;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Bytes of lines that wait for the thread. It holds as many again while it writes them.
+const WAITING_BYTES: usize = 1 << 20;
+/// Longest line; what is longer is cut.
+const LONGEST_LINE: usize = 16 << 10;
+/// Rest before a standard error that would block is tried again.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// Lines that were lost since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// The buffer was full: standard error is slower than the log, or stalls.
+    pub full: u64,
+    /// Standard error could not be written to.
+    pub failed: u64,
+}
+
+impl Dropped {
+    fn all(self) -> u64 {
+        self.full + self.failed
+    }
+}
+
+/// The lines of the process's log. There is one standard error, and so one of these.
+static LINES: OnceLock<&'static Lines> = OnceLock::new();
+
+/// Starts the thread that writes to standard error.
+///
+/// # Errors
+/// If it cannot be started.
+pub(super) fn start(is_json: bool) -> io::Result<Writer> {
+    let lines = LINES.get_or_init(|| Box::leak(Box::default()));
+    // One thread for the life of the process: it has nothing to give back.
+    let run = || lines.write_to(&mut io::stderr());
+    std::thread::Builder::new().name("log".to_owned()).spawn(run)?;
+    Ok(Writer { lines, is_json })
+}
+
+/// Lines that were lost.
+#[must_use]
+pub fn dropped() -> Dropped {
+    LINES
+        .get()
+        .map(|lines| lines.state.lock().dropped)
+        .unwrap_or_default()
+}
+
+/// Waits until what was logged is written, or the time is up.
+pub fn flush(limit: Duration) {
+    if let Some(lines) = LINES.get() {
+        lines.flush(limit);
+    }
+}
+
+/// Where the log's lines go; each `write` is one line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writer {
+    lines: &'static Lines,
+    is_json: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    state: Mutex<State>,
+    /// There is something to write.
+    filled: Condvar,
+    /// All of it is written, or lost.
+    emptied: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// The thread writes what it took.
+    is_writing: bool,
+    dropped: Dropped,
+}
+
+impl Lines {
+    /// Takes a line, if there is room for it.
+    fn push(&self, line: &[u8]) {
+        let mut state = self.state.lock();
+        if state.waiting.len() + line.len() > WAITING_BYTES {
+            state.dropped.full += 1;
+        } else {
+            state.waiting.extend_from_slice(line);
+            self.filled.notify_one();
+        }
+    }
+
+    /// Writes lines for as long as the process lives.
+    fn write_to(&self, out: &mut impl Write) {
+        let (mut batch, mut is_torn, mut told) = (Vec::new(), false, 0);
+        loop {
+            let before = self.take(&mut batch);
+            let work = AssertUnwindSafe(|| write_lines(out, &batch, &mut is_torn));
+            // A writer that panics has written nothing that is known of.
+            let lost = catch_unwind(work).unwrap_or_else(|_| count_lines(&batch));
+            let mut state = self.state.lock();
+            state.dropped.failed += lost;
+            state.is_writing = false;
+            drop(state);
+            self.emptied.notify_all();
+            if lost == 0 && before.all() > told {
+                told = before.all();
+                warn!(
+                    lines = told,
+                    "lines of the log were lost since the start: standard error was too slow, or could not be written to"
+                );
+            }
+        }
+    }
+
+    /// Waits for lines and takes them. Returns what was lost before.
+    fn take(&self, batch: &mut Vec<u8>) -> Dropped {
+        batch.clear();
+        let mut state = self.state.lock();
+        while state.waiting.is_empty() {
+            self.filled.wait(&mut state);
+        }
+        std::mem::swap(batch, &mut state.waiting);
+        state.is_writing = true;
+        state.dropped
+    }
+
+    fn flush(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        let mut state = self.state.lock();
+        while state.is_writing || !state.waiting.is_empty() {
+            if self.emptied.wait_until(&mut state, until).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+/// Writes lines. Returns how many of them were lost; after a line that was written in part, the next begins anew.
+fn write_lines(out: &mut impl Write, mut lines: &[u8], is_torn: &mut bool) -> u64 {
+    let whole = |written: &[u8]| written.last().is_none_or(|byte| *byte == b'\n');
+    if *is_torn {
+        match write_some(out, b"\n") {
+            Ok(_) => *is_torn = false,
+            Err(_) => return count_lines(lines),
+        }
+    }
+    while !lines.is_empty() {
+        match write_some(out, lines) {
+            Ok(count) => {
+                *is_torn = !whole(&lines[..count]);
+                lines = &lines[count..];
+            }
+            Err(_) => return count_lines(lines),
+        }
+    }
+    0
+}
+
+fn write_some(out: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Whoever shares it may have set it so.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => rest(),
+            done => return done,
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own, which nobody waits for"
+)]
+fn rest() {
+    std::thread::sleep(AGAIN);
+}
+
+fn count_lines(lines: &[u8]) -> u64 {
+    memchr::memchr_iter(b'\n', lines).count() as u64
+}
+
+/// A line that is too long, cut; of JSON it is JSON.
+fn cut(line: &[u8], is_json: bool) -> Vec<u8> {
+    let begins = String::from_utf8_lossy(&line[..LONGEST_LINE / 4]);
+    let mut cut = if is_json {
+        let fields =
+            json!({ "message": "a line of the log was too long", "bytes": line.len(), "begins": begins });
+        json!({ "level": "WARN", "target": module_path!(), "fields": fields }).to_string()
+    } else {
+        format!("{begins} … ({} bytes)", line.len())
+    };
+    cut.push('\n');
+    cut.into_bytes()
+}
+
+impl Write for Writer {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if line.len() > LONGEST_LINE {
+            self.lines.push(&cut(line, self.is_json));
+        } else {
+            self.lines.push(line);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Writer {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        *self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn lines() -> &'static Lines {
+        Box::leak(Box::default())
+    }
+
+    fn write(lines: &'static Lines, line: &str) {
+        let mut writer = Writer {
+            lines,
+            is_json: false,
+        };
+        writer.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// Waits until so many lines are known to be lost.
+    fn lost(lines: &Lines, wanted: Dropped) {
+        let begun = Instant::now();
+        while lines.state.lock().dropped != wanted {
+            assert!(begun.elapsed() < LONG, "{:?}", lines.state.lock().dropped);
+            std::thread::yield_now();
+        }
+    }
+
+    /// What a thread has written, and what it is to answer next; `Ok` without an answer.
+    struct Out {
+        written: Arc<Mutex<Vec<u8>>>,
+        answers: mpsc::Receiver<io::Result<usize>>,
+    }
+
+    impl Write for Out {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = self.answers.recv().unwrap_or(Ok(usize::MAX))?.min(bytes.len());
+            self.written.lock().extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A log whose writing waits for an answer each time.
+    fn log() -> (
+        &'static Lines,
+        Arc<Mutex<Vec<u8>>>,
+        mpsc::Sender<io::Result<usize>>,
+    ) {
+        let (lines, written) = (lines(), Arc::<Mutex<Vec<u8>>>::default());
+        let (answer, answers) = mpsc::channel();
+        let mut out = Out {
+            written: Arc::clone(&written),
+            answers,
+        };
+        std::thread::spawn(move || lines.write_to(&mut out));
+        (lines, written, answer)
+    }
+
+    fn text(written: &Mutex<Vec<u8>>) -> String {
+        String::from_utf8(written.lock().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_reader_that_stalls_costs_lines_beyond_the_bound_and_holds_nobody_up() {
+        let (lines, written, answer) = log();
+        let line = "x".repeat(LONGEST_LINE - 1);
+        let fit = WAITING_BYTES / LONGEST_LINE;
+        write(lines, &line);
+        // The thread has taken the first one, and is stuck with it.
+        let begun = Instant::now();
+        while !lines.state.lock().is_writing {
+            assert!(begun.elapsed() < LONG);
+            std::thread::yield_now();
+        }
+        for _ in 0..fit + 7 {
+            write(lines, &line);
+        }
+        let full = Dropped { full: 7, failed: 0 };
+        assert_eq!(lines.state.lock().dropped, full);
+        lines.flush(Duration::from_millis(10));
+        drop(answer);
+        lines.flush(LONG);
+        assert_eq!(text(&written).lines().count(), fit + 1);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted_and_a_torn_line_is_not_gone_on_with() {
+        let (lines, written, answer) = log();
+        answer.send(Ok(2)).unwrap();
+        answer.send(Err(io::ErrorKind::StorageFull.into())).unwrap();
+        write(lines, "first");
+        lost(lines, Dropped { full: 0, failed: 1 });
+        answer.send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+        write(lines, "second");
+        lost(lines, Dropped { full: 0, failed: 2 });
+        drop(answer);
+        write(lines, "third");
+        lines.flush(LONG);
+        assert_eq!(text(&written), "fi\nthird\n");
+    }
+
+    #[test]
+    fn a_writer_that_panics_costs_its_lines_and_not_the_thread() {
+        struct Panics(mpsc::Sender<Vec<u8>>, bool);
+        impl Write for Panics {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                assert!(std::mem::replace(&mut self.1, true), "on purpose");
+                self.0.send(bytes.to_vec()).unwrap();
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (lines, (tell, told)) = (lines(), mpsc::channel());
+        std::thread::spawn(move || lines.write_to(&mut Panics(tell, false)));
+        write(lines, "first");
+        lost(lines, Dropped { full: 0, failed: 1 });
+        write(lines, "second");
+        assert_eq!(told.recv_timeout(LONG).unwrap(), b"second\n");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_and_one_of_json_stays_json() {
+        let line = format!("{}\n", "é\"\\".repeat(LONGEST_LINE));
+        for is_json in [false, true] {
+            let cut = cut(line.as_bytes(), is_json);
+            assert!(cut.len() <= LONGEST_LINE, "{}", cut.len());
+            assert_eq!(count_lines(&cut), 1);
+            assert_eq!(serde_json::from_slice::<serde_json::Value>(&cut).is_ok(), is_json);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! How the router itself fares: its tasks and its log.
+
+use parking_lot::Mutex;
+
+use super::Metrics;
+use super::labelled::{Counter, Labelled};
+use super::registrar::{MetricError, Registrar};
+use crate::logs::writer::Dropped;
+use crate::supervise::TASKS;
+
+/// Tasks that were started again, and lines of the log that were lost.
+#[derive(Debug)]
+pub(super) struct Process {
+    restarts: Labelled<Counter>,
+    lost: Labelled<Counter>,
+    /// What of the lines is counted already.
+    counted: Mutex<Dropped>,
+}
+
+impl Process {
+    pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let restarts = metrics.counter("tailroute_task_restarts_total")?;
+        for task in TASKS {
+            restarts.with_label_values(&[task]);
+        }
+        Ok(Self {
+            restarts,
+            lost: metrics.counter("tailroute_log_lines_dropped_total")?,
+            counted: Mutex::default(),
+        })
+    }
+
+    /// So many lines were lost since the process started.
+    pub(super) fn set_dropped(&self, dropped: Dropped) {
+        let mut counted = self.counted.lock();
+        let count = |why, before: u64, now: u64| {
+            self.lost
+                .with_label_values(&[why])
+                .inc_by(now.saturating_sub(before));
+        };
+        count("full", counted.full, dropped.full);
+        count("failed", counted.failed, dropped.failed);
+        *counted = dropped;
+    }
+}
+
+impl Metrics {
+    /// How often a task of this kind was started again.
+    #[must_use]
+    pub fn task_restarts(&self, task: &str) -> Counter {
+        self.process.restarts.with_label_values(&[task])
+    }
+}

@@ -1,0 +1,233 @@
+//! Long-lived tasks are started again when they panic.
+//!
+//! A task that is gone takes its duty with it: without its probes a worker stays out of rotation for ever, while the
+//! process looks alive. So every task that is meant to last runs under [`forever`] or [`until_done`]. A panic is logged,
+//! counted (`tailroute_task_restarts_total`) and told as an event, and after a pause the task begins anew. What a task must
+//! not lose, such as the receiving end of a queue, is held outside of what is started, and lent to it.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::error;
+
+use crate::app::App;
+use crate::operator::events::Kind;
+
+/// The pause before a task is started again: after its first panic, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// A task that ran for so long begins with the first pause again.
+const STEADY: Duration = Duration::from_secs(60);
+/// Longest message of a panic that is passed on, in characters.
+const LONGEST_MESSAGE: usize = 256;
+
+/// The kinds of supervised tasks, as the metric's label names them.
+pub const TASKS: &[&str] = &[
+    "admin_port",
+    "alpha_reverts",
+    "bus",
+    "bus_calibrations",
+    "bus_give",
+    "bus_hear",
+    "bus_join",
+    "bus_leader",
+    "bus_policy",
+    "bus_speak",
+    "bus_tidy",
+    "bus_watch",
+    "capture",
+    "data_port",
+    "discovery_dns",
+    "discovery_file",
+    "discovery_kubernetes",
+    "discovery_members",
+    "gate",
+    "handover",
+    "hints",
+    "kv_events",
+    "learner",
+    "picker_port",
+    "policy_reverts",
+    "probes",
+    "queues",
+    "reload",
+    "roster",
+    "snapshot",
+    "traces",
+];
+
+/// A task's kind, and which of its kind it is.
+#[derive(Clone, Debug)]
+pub struct Task {
+    kind: &'static str,
+    /// The worker that it serves; empty if there is one task of its kind.
+    worker: String,
+}
+
+impl Task {
+    /// The one task of a kind.
+    #[must_use]
+    pub fn only(kind: &'static str) -> Self {
+        Self {
+            kind,
+            worker: String::new(),
+        }
+    }
+
+    /// A worker's task of a kind.
+    #[must_use]
+    pub fn of(kind: &'static str, worker: &str) -> Self {
+        Self {
+            kind,
+            worker: worker.to_owned(),
+        }
+    }
+}
+
+/// Runs a task that does not end: a return is treated as a panic is.
+pub async fn forever<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
+    run(&app, &task, start, |()| Some("it ended by itself")).await;
+}
+
+/// Runs a task to its end.
+pub async fn until_done<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
+    run(&app, &task, start, |()| None).await;
+}
+
+/// Runs a task until it returns something with which `wrong` finds no fault.
+async fn run<F: Future>(
+    app: &App,
+    task: &Task,
+    mut start: impl FnMut() -> F,
+    wrong: impl Fn(F::Output) -> Option<&'static str>,
+) {
+    let mut pause = PAUSE.0;
+    loop {
+        let begun = Instant::now();
+        // `start` too: what it panics with is the task's.
+        let running = AssertUnwindSafe(async { start().await }).catch_unwind();
+        let why = match running.await {
+            Ok(returned) => match wrong(returned) {
+                None => return,
+                Some(why) => why.to_owned(),
+            },
+            Err(panic) => message(&*panic),
+        };
+        if begun.elapsed() >= STEADY {
+            pause = PAUSE.0;
+        }
+        report(app, task, &why, pause);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+fn report(app: &App, task: &Task, why: &str, pause: Duration) {
+    let (kind, again_in_ms) = (task.kind, pause.as_millis() as u64);
+    let worker = (!task.worker.is_empty()).then_some(&*task.worker);
+    app.metrics.task_restarts(kind).inc();
+    let now = json!({ "failed": why, "worker": worker, "again_in_ms": again_in_ms });
+    app.operator.events.tell(Kind::Task, kind, now);
+    error!(
+        task = kind,
+        worker, why, again_in_ms, "a task failed and is started again"
+    );
+}
+
+/// What a panic said.
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("no message");
+    format!(
+        "panic: {}",
+        text.chars().take(LONGEST_MESSAGE).collect::<String>()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use config::Overrides;
+    use tokio::sync::{Mutex, mpsc};
+
+    use super::*;
+
+    fn app() -> Arc<App> {
+        let overrides = Overrides {
+            workers: vec!["http://w:1".to_owned()],
+            ..Overrides::default()
+        };
+        App::new(config::load_file(None, BTreeMap::new(), overrides).unwrap()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_counted_told_and_started_again_with_what_it_was_lent() {
+        let app = app();
+        let mut events = app.operator.events.listen();
+        let (hand_in, queue) = mpsc::channel::<u32>(8);
+        let (queue, done) = (Arc::new(Mutex::new(queue)), Arc::<AtomicU32>::default());
+        let sum = Arc::clone(&done);
+        let add = move || {
+            let (queue, sum) = (Arc::clone(&queue), Arc::clone(&sum));
+            async move {
+                while let Some(number) = queue.lock().await.recv().await {
+                    assert!(number != 13, "thirteen came");
+                    sum.fetch_add(number, Ordering::Relaxed);
+                }
+            }
+        };
+        for number in [1, 13, 2] {
+            hand_in.send(number).await.unwrap();
+        }
+        drop(hand_in);
+        until_done(Arc::clone(&app), Task::of("probes", "w"), add).await;
+        assert_eq!(done.load(Ordering::Relaxed), 3);
+        assert_eq!(app.metrics.task_restarts("probes").get(), 1);
+        let event = events.recv().await.unwrap();
+        assert_eq!((event.kind, event.subject.as_str()), (Kind::Task, "probes"));
+        let told = json!({ "failed": "panic: thirteen came", "worker": "w", "again_in_ms": 100 });
+        assert_eq!(event.now, told);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_up_to_half_a_minute_and_begin_anew_after_a_steady_minute() {
+        let (app, begun) = (app(), Instant::now());
+        let starts = Arc::<parking_lot::Mutex<Vec<u64>>>::default();
+        let seen = Arc::clone(&starts);
+        let fail = move || {
+            let mut seen = seen.lock();
+            seen.push(begun.elapsed().as_millis() as u64);
+            let steady = if seen.len() == 12 { STEADY } else { Duration::ZERO };
+            async move {
+                tokio::time::sleep(steady).await;
+            }
+        };
+        let task = tokio::spawn(forever(app, Task::only("gate"), fail));
+        while starts.lock().len() < 14 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        task.abort();
+        let starts = starts.lock();
+        let gaps: Vec<u64> = starts.windows(2).map(|pair| (pair[1] - pair[0]) / 100).collect();
+        assert_eq!(gaps[..13], [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 601, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_while_it_is_made_is_started_again_too() {
+        let mut first = true;
+        let start = move || {
+            assert!(!std::mem::take(&mut first), "on purpose");
+            std::future::ready(())
+        };
+        let app = app();
+        until_done(Arc::clone(&app), Task::only("bus_join"), start).await;
+        assert_eq!(app.metrics.task_restarts("bus_join").get(), 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! A router whose standard error cannot be written to, or is not read.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tailroute_e2e::child::{Child, Surroundings, free_address, metrics};
+use tailroute_e2e::client::{CHAT, call};
+use tailroute_e2e::talk::{ask, words};
+
+/// On a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A router at this level of the log before a worker.
+struct Serving {
+    router: Child,
+    admin: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Serving {
+    async fn start(engine: SocketAddr, level: &str, stderr: impl Into<Stdio>) -> Self {
+        let (folder, admin) = (tempfile::tempdir().unwrap(), free_address());
+        let config = folder.path().join("tailroute.toml");
+        let text = format!(
+            "[[workers]]\nurl = \"http://{engine}\"\n[health]\ninterval_ms = 200\ntimeout_ms = 150\n[log]\nlevel = \"{level}\"\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let found = Surroundings {
+            stderr: stderr.into(),
+            ..Surroundings::default()
+        };
+        let router = Child::router_in(free_address(), admin, &config, found).await;
+        Self {
+            router,
+            admin,
+            _folder: folder,
+        }
+    }
+
+    /// The status of a turn.
+    async fn turn(&self) -> u16 {
+        let body = ask(&words(1, 20), json!({ "max_tokens": 1 })).to_string();
+        call(self.router.address, "POST", CHAT, &[], body)
+            .await
+            .status
+            .as_u16()
+    }
+
+    async fn dropped(&self, why: &str) -> f64 {
+        let page = metrics(self.admin).await;
+        page.sum("tailroute_log_lines_dropped_total", &[("why", why)])
+    }
+
+    async fn is_ready(&self) -> bool {
+        metrics(self.admin).await.sum("tailroute_worker_ready", &[]) > 0.0
+    }
+
+    async fn becomes(&self, ready: bool) {
+        let begun = Instant::now();
+        while self.is_ready().await != ready {
+            assert!(begun.elapsed() < LONG, "the worker's readiness stays {}", !ready);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn ends_when_told(&mut self) {
+        self.router.signal("TERM");
+        let ended = tokio::time::timeout(LONG, self.router.ends()).await;
+        assert!(ended.expect("it ends"), "it ends well");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_probes() {
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (reader, gone) = std::io::pipe().unwrap();
+    drop(reader);
+    for stderr in [Stdio::from(full), Stdio::from(gone)] {
+        let address = free_address();
+        let mut engine = Child::engine(address, true, 0.0).await;
+        let mut serving = Serving::start(address, "debug", stderr).await;
+        assert_eq!(serving.turn().await, 200);
+        // What the probes' task logs of it cannot be written.
+        engine.kill();
+        serving.becomes(false).await;
+        let _engine = Child::engine(address, true, 0.0).await;
+        serving.becomes(true).await;
+        for _ in 0..20 {
+            assert_eq!(serving.turn().await, 200);
+        }
+        assert!(serving.dropped("failed").await > 0.0);
+        let page = metrics(serving.admin).await;
+        assert_eq!(page.sum("tailroute_task_restarts_total", &[]), 0.0);
+        serving.ends_when_told().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_is_not_read_holds_nothing_up_and_says_how_much_was_lost_once_it_is() {
+    let engine = Child::engine(free_address(), true, 0.0).await;
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut serving = Serving::start(engine.address, "trace", writer).await;
+    let begun = Instant::now();
+    while serving.dropped("full").await == 0.0 {
+        assert!(begun.elapsed() < LONG, "no line was lost");
+        for _ in 0..50 {
+            assert_eq!(serving.turn().await, 200);
+        }
+        let alive = call(serving.admin, "GET", "/livez", &[], "").await;
+        assert_eq!(alive.status, 200);
+    }
+    let reading = std::thread::spawn(move || {
+        let mut told = None;
+        for line in BufReader::new(reader).lines().map(Result::unwrap) {
+            if line.contains("lines of the log were lost") {
+                told = Some(line);
+            }
+        }
+        told
+    });
+    while serving.dropped("full").await == 0.0 || serving.turn().await != 200 {}
+    for _ in 0..50 {
+        assert_eq!(serving.turn().await, 200);
+    }
+    serving.ends_when_told().await;
+    drop(serving);
+    let told = reading.join().unwrap().expect("the log says how much was lost");
+    assert!(told.contains("WARN"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_whose_log_is_never_read_ends_when_it_is_told_to() {
+    let engine = Child::engine(free_address(), true, 0.0).await;
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let mut serving = Serving::start(engine.address, "trace", writer).await;
+    let begun = Instant::now();
+    while serving.dropped("full").await == 0.0 {
+        assert!(begun.elapsed() < LONG, "no line was lost");
+        assert_eq!(serving.turn().await, 200);
+    }
+    serving.ends_when_told().await;
+}
