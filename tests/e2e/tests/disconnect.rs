@@ -416,9 +416,12 @@ fn in_every_form_of_leaving_a_client_is_known_to_be_gone_at_once() {
             .iter()
             .max()
             .map_or(f64::NAN, |took| took.as_secs_f64() * 1e3);
-        println!(
-            "{{\"form\":\"{form:?}\",\"trials\":{FORM_TRIALS},\"in_time\":{kept},\"max_ms\":{worst:.2}}}"
-        );
+        let Form(manner, moment, behind) = form;
+        let figures = json!({
+            "leaves": format!("{manner:?}"), "at": format!("{moment:?}"), "behind": behind,
+            "trials": FORM_TRIALS, "in_time": kept, "max_ms": worst,
+        });
+        println!("{figures}");
         (in_time, all) = (in_time + kept, all + FORM_TRIALS);
     }
     assert_eq!(in_time, all, "not known within {limit:?} each time");
