@@ -319,7 +319,9 @@ async fn form_trial(fleet: &Fleet, form: Form, number: u64) -> Option<Duration> 
     match moment {
         Moment::Head => {}
         Moment::Queue => until("it waits", || gate.counts() != counts).await,
-        Moment::FirstByte => drop(within(engine.stats_when(reached)).await),
+        Moment::FirstByte => {
+            within(engine.stats_when(reached)).await;
+        }
         Moment::Stream => {
             let begun = |now: &Stats| reached(now) && now.generation_tokens > before.generation_tokens;
             within(engine.stats_when(begun)).await;

@@ -30,7 +30,10 @@ thread_local! {
 
 /// A router whose only worker refuses connections.
 fn start() -> (Runtime, Server) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let overrides = Overrides {
         listen: Some("127.0.0.1:0".to_owned()),
         admin: Some("127.0.0.1:0".to_owned()),
@@ -74,7 +77,11 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let (kind, number) = (kind % KINDS, kind / KINDS);
     // Every other header block begins as a request does.
     let begun = kind == HEADERS && number.is_multiple_of(2);
-    let payload = if begun { [&block(number / 2)[..], payload].concat() } else { payload.to_vec() };
+    let payload = if begun {
+        [&block(number / 2)[..], payload].concat()
+    } else {
+        payload.to_vec()
+    };
     // What a flag says is in the payload is not at the head of a block that begins with a method.
     let flags = if begun { flags & !0x28 } else { flags };
     let length = (payload.len() as u32).to_be_bytes();
@@ -91,7 +98,9 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
 /// A connection from one of many addresses: ports of a single one would be used up by those that have just been closed.
 async fn connect(server: &Server, number: usize) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(([127, 0, 1, (number % 250) as u8 + 1], 0).into()).unwrap();
+    socket
+        .bind(([127, 0, 1, (number % 250) as u8 + 1], 0).into())
+        .unwrap();
     socket.connect(server.address).await.unwrap()
 }
 
@@ -112,7 +121,10 @@ async fn speak(server: &Server, stream: TcpStream, bytes: &[u8]) {
             tokio::task::yield_now().await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, both).await.is_ok(), "the connection does not end");
+    assert!(
+        tokio::time::timeout(PATIENCE, both).await.is_ok(),
+        "the connection does not end"
+    );
 }
 
 fuzz_target!(|input: (Vec<(u8, u8, u8, &[u8])>, &[u8])| {

@@ -330,8 +330,10 @@ pub(crate) const KINDS: [Kind; 3] = [
     },
 ];
 
-/// Modes, and whether an answer to them is one that a client should get.
-const LOOKED_AT: [(&str, fn(&RawAnswer) -> bool); 3] = [
+/// A mode, and whether an answer to it is one that a client should get.
+type LookedAt = (&'static str, fn(&RawAnswer) -> bool);
+
+const LOOKED_AT: [LookedAt; 3] = [
     ("looks-like-a-head", |answer| {
         answer.status == 200 && answer.body == LOOKS_LIKE_A_HEAD.repeat(2).as_bytes()
     }),
