@@ -52,7 +52,6 @@ use crate::upstream::{self, POOL_IDLE, Reply};
 
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
-/// Largest buffer for a worker's response head.
 
 /// Everything that requests share.
 #[derive(Debug)]

@@ -108,12 +108,7 @@ impl Server {
             let run = crate::picker::serve::run(Arc::clone(&app), settings, listener, phases.clone());
             tokio::spawn(run)
         });
-        let data = tokio::spawn(accept::run(
-            Arc::clone(&app),
-            listener,
-            app.config.limits.max_connections.get(),
-            phases,
-        ));
+        let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
         let admin = tokio::spawn(crate::admin::serve::run(Arc::clone(&app), admin_listener));
         let replaced = Arc::new(Notify::new());
         if let (Some(path), Ok(sockets)) = (handover, shared) {

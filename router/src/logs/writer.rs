@@ -282,12 +282,11 @@ mod tests {
         }
     }
 
+    /// Allows one write each, or fails it.
+    type Answer = mpsc::Sender<io::Result<usize>>;
+
     /// A log whose writing waits for an answer each time.
-    fn log() -> (
-        &'static Lines,
-        Arc<Mutex<Vec<u8>>>,
-        mpsc::Sender<io::Result<usize>>,
-    ) {
+    fn log() -> (&'static Lines, Arc<Mutex<Vec<u8>>>, Answer) {
         let (lines, written) = (lines(), Arc::<Mutex<Vec<u8>>>::default());
         let (answer, answers) = mpsc::channel();
         let mut out = Out {

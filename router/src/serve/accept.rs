@@ -15,14 +15,39 @@ use super::connections::{ConnectionPermit, Connections};
 use super::progress::Progress;
 use crate::app::App;
 use crate::path::arrival;
+use crate::supervise::{Task, until_done};
 
 /// Rest after an accept that failed for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until told to stop. Each of them holds a receiver of the phase for as long as it is served.
-pub(super) async fn run(app: Arc<App>, listener: TcpListener, max: usize, mut phase: watch::Receiver<Phase>) {
-    let connections = Connections::new(max);
+pub(super) async fn run(app: Arc<App>, listener: TcpListener, phase: watch::Receiver<Phase>) {
+    let port = Arc::new((
+        listener,
+        Connections::new(app.config.limits.max_connections.get()),
+    ));
     let connector = Connector::new(&app);
+    let accepting = {
+        let app = Arc::clone(&app);
+        move || {
+            accept(
+                Arc::clone(&app),
+                Arc::clone(&port),
+                connector.clone(),
+                phase.clone(),
+            )
+        }
+    };
+    until_done(app, Task::only("data_port"), accepting).await;
+}
+
+async fn accept(
+    app: Arc<App>,
+    port: Arc<(TcpListener, Arc<Connections>)>,
+    connector: Connector,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let (listener, connections) = &*port;
     let phases = phase.clone();
     let begin = |(stream, address): (TcpStream, SocketAddr), (place, progress)| {
         let peer = arrival::peer(&app, address, app.tls.acceptor().is_some());
