@@ -33,6 +33,7 @@ use tracing::{info, warn};
 use self::handover::Predecessor;
 use self::listen::Listeners;
 use crate::app::App;
+use crate::supervise::{Task, until_done};
 
 /// How often a drain looks whether everything has ended.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
@@ -244,6 +245,7 @@ async fn succeed(
         let _ = tokio::time::timeout(READY_LIMIT, some_ready).await;
         predecessor.relieve().await;
     }
-    handover::offer(path, sockets).await;
+    let offering = || handover::offer(&path, &sockets);
+    until_done(app, Task::only("handover"), offering).await;
     replaced.notify_one();
 }

@@ -72,8 +72,8 @@ pub(super) async fn ask(path: &Path) -> io::Result<Option<(Vec<TcpListener>, Pre
 }
 
 /// Waits until another process has taken over these sockets. Does not end before.
-pub(super) async fn offer(path: PathBuf, sockets: Vec<OwnedFd>) {
-    let listener = match listen(&path) {
+pub(super) async fn offer(path: &Path, sockets: &[OwnedFd]) {
+    let listener = match listen(path) {
         Ok(listener) => listener,
         Err(error) => {
             warn!(%error, path = %path.display(), "no process will be able to take over from this one");
@@ -82,7 +82,7 @@ pub(super) async fn offer(path: PathBuf, sockets: Vec<OwnedFd>) {
     };
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => match give(stream, &sockets).await {
+            Ok((stream, _)) => match give(stream, sockets).await {
                 Ok(()) => {
                     info!("another process has taken over");
                     return;
