@@ -5,12 +5,13 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
-use memchr::memmem;
 
 use super::decoder::Framing;
 
 /// Largest head of an answer, with the interim ones before it.
 pub const MAX_HEAD_BYTES: usize = 128 * 1024;
+/// Most interim answers (1xx) before one.
+const MAX_INTERIM: usize = 16;
 /// Most header fields of an answer.
 const MAX_FIELDS: usize = 128;
 
@@ -52,13 +53,9 @@ impl Reading {
         let bytes = if self.0.is_empty() {
             piece
         } else {
-            // What has come is parsed anew only where a head may have ended: one that comes byte by byte would take the
-            // square of its length otherwise.
-            let from = self.0.len().saturating_sub(3);
             self.0.extend_from_slice(piece);
-            let new = &self.0[from..];
-            let may_end = memmem::find(new, b"\n\r\n").or_else(|| memmem::find(new, b"\n\n"));
-            if may_end.is_none() && self.0.len() <= MAX_HEAD_BYTES {
+            // What has come is parsed anew for each line, and not for each byte of it.
+            if !piece.contains(&b'\n') && self.0.len() <= MAX_HEAD_BYTES {
                 return Ok(None);
             }
             &self.0
@@ -113,7 +110,7 @@ fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 /// If it is no head of an answer, or does not say how long the answer is.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
     let mut from = 0;
-    loop {
+    for _ in 0..=MAX_INTERIM {
         let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
         let status = httparse::ParserConfig::default()
@@ -140,6 +137,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
             }
         }
     }
+    Err(Unreadable::TooLarge)
 }
 
 /// Values are parts of `whole`, which is `bytes` from `from` on: one allocation for all of them.
@@ -206,9 +204,12 @@ fn framing(
     let (coding, is_one) = (codings.next(), codings.next().is_none());
     let is_coded = coding.is_some();
     let is_chunked = coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    // A length beside a coding is not the body's.
+    if is_coded || status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    }
     if status == StatusCode::NO_CONTENT {
         headers.remove(TRANSFER_ENCODING);
-        headers.remove(CONTENT_LENGTH);
     }
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok((Framing::Length(0), !is_coded));
@@ -219,7 +220,6 @@ fn framing(
             if !is_chunked || !is_one || version < Version::HTTP_11 {
                 return Err(Unreadable::Length);
             }
-            headers.remove(CONTENT_LENGTH);
             Ok((Framing::Chunked, length.is_none()))
         }
         Some(length) => {
@@ -305,6 +305,7 @@ mod tests {
             (200, "content-length: 5\r\ncontent-length: 5\r\n", Some("5")),
             (204, "content-length: 5\r\n", None),
             (304, "content-length: 5\r\n", Some("5")),
+            (304, "content-length: 5\r\ntransfer-encoding: chunked\r\n", None),
         ] {
             let text = format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
             let (head, _) = read(text.as_bytes()).unwrap().unwrap();
@@ -339,6 +340,8 @@ mod tests {
         for end in 0..text.len() - 4 {
             assert!(read(&text[..end]).unwrap().is_none(), "{end}");
         }
+        let endless = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(MAX_INTERIM + 1);
+        assert_eq!(read(&endless).unwrap_err(), Unreadable::TooLarge);
         let (head, taken) = read(text).unwrap().unwrap();
         assert_eq!(
             (head.status, &text[taken..]),
