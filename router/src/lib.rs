@@ -1,5 +1,8 @@
 //! The `tailroute` binary's parts.
 
+// `eprintln!` panics where standard error cannot be written to.
+#![warn(clippy::print_stderr)]
+
 pub mod admin;
 pub mod admission;
 pub mod app;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tailroute_e2e::child::{Child, Surroundings, free_address, metrics};
-use tailroute_e2e::client::{CHAT, call};
+use tailroute_e2e::client::{self, CHAT, call};
 use tailroute_e2e::talk::{ask, words};
 
 /// On a busy machine.
@@ -92,7 +92,7 @@ async fn files_that_are_pipes_are_refused_and_neither_discovery_nor_the_end_wait
     std::fs::remove_file(&workers).unwrap();
     pipe(&workers);
     until("the pipe is told of", async || {
-        let sources = call(admin, "GET", "/admin/v1/discovery", &[], "").await;
+        let sources = client::admin(admin, "GET", "/admin/v1/discovery", &[], None).await;
         sources.text().contains("no regular file")
     })
     .await;
