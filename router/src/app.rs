@@ -50,6 +50,8 @@ use crate::tls::{Connector, Tls, TlsError};
 use crate::unread::Unread;
 use crate::upstream::{self, POOL_IDLE, Reply};
 
+/// Bytes that may be held of all answers as they pass, beside the first of each.
+pub const MAX_COPIED_BYTES: usize = 256 << 20;
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
 
@@ -103,6 +105,8 @@ pub struct App {
     in_flight: AtomicUsize,
     /// Bytes of heads that are being read, and of bodies until their answers begin.
     unread: Arc<AtomicUsize>,
+    /// Bytes that are held of answers as they pass.
+    copied: Arc<AtomicUsize>,
     draining: AtomicBool,
     cut: watch::Sender<bool>,
 }
@@ -229,6 +233,7 @@ impl App {
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             unread: Arc::default(),
+            copied: Arc::default(),
             draining: AtomicBool::new(false),
             cut: watch::Sender::new(false),
             config,
@@ -361,6 +366,12 @@ impl App {
             Arc::clone(&self.unread),
             self.live().limits.max_unread_bytes.get(),
         )
+    }
+
+    /// Room for what is held of a worker's answer as it passes.
+    #[must_use]
+    pub fn copied(&self) -> Unread {
+        Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
     }
 
     /// Requests in flight.

@@ -10,7 +10,9 @@ use config::Config;
 use serde::Serialize;
 use tracing::{info, warn};
 
+use crate::app::MAX_COPIED_BYTES;
 use crate::operator::recent;
+use crate::path::watch::UNCOUNTED_BYTES;
 use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
 use crate::upstream;
 
@@ -18,18 +20,23 @@ use crate::upstream;
 const OWN_BYTES: u64 = 96 << 20;
 /// A connection: its task, hyper's state, a read and a write buffer, and what of a head is not counted elsewhere.
 const CONNECTION_BYTES: u64 = 40 << 10;
-/// The admin port: its connections, each with the longest head and body.
-const ADMIN_BYTES: u64 = 272 * (320 << 10);
+/// The admin port: its connections, and the longest bodies of its requests.
+const ADMIN_BYTES: u64 = 512 * (100 << 10) + 256 * (256 << 10);
 /// What TLS keeps beside that.
 const TLS_BYTES: u64 = 48 << 10;
 /// A request in flight: its task, its parsed head, its prompt's keys and its records.
 const REQUEST_BYTES: u64 = 32 << 10;
-/// What is known of one worker's cache: its mirror, and the blocks that it told of.
-const WORKER_BYTES: u64 = 48 << 20;
-/// What is read of a message of cache events, as events, at most, in bytes per byte of the message.
-const EVENT_BYTES_PER_BYTE: u64 = 2;
-/// Conversations, token offsets, sessions and stored responses: tables of fixed size.
+/// What one worker's blocks take at most: 2^21 of them, twice while their table grows.
+const BLOCKS_BYTES: u64 = 400 << 20;
+/// The mirror of one worker's cache, of some hundred thousand blocks.
+const MIRROR_BYTES: u64 = 16 << 20;
+/// A worker's stream of cache events at its worst: a message being read, a replay, and the events of a batch.
+const EVENT_BYTES: u64 = 40 << 20;
+/// Conversations, token offsets, sessions, stored responses, models: tables of fixed size.
 const TABLES_BYTES: u64 = 128 << 20;
+
+/// The audit log's queue and the log's buffers.
+const LOGS_BYTES: u64 = 8 << 20;
 
 /// One part of the budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -62,15 +69,19 @@ impl Budget {
             None => CONNECTION_BYTES,
         };
         let connections = count(limits.max_connections.get()).saturating_mul(connection);
-        let request = REQUEST_BYTES
-            + count(upstream::MAX_HEAD_BYTES).max(count(H2_SEND_BYTES) + u64::from(H2_STREAM_BYTES));
+        let answer = count(upstream::MAX_HEAD_BYTES).max(count(H2_SEND_BYTES + UNCOUNTED_BYTES));
+        let request = REQUEST_BYTES + answer.max(u64::from(H2_STREAM_BYTES));
         let in_flight = count(limits.max_in_flight.get()).saturating_mul(request);
         let picker = config.endpoint_picker.as_ref();
         let picker = picker.map_or(0, |picker| {
             count(picker.max_connections).saturating_mul(connection)
         });
         let workers = count(config.workers.len().max(1));
-        let events = count(limits.max_kv_message_bytes.get());
+        // Five halves: a message grows into a buffer half as large again, and a replay may be under way beside it.
+        let events =
+            (count(limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES);
+        let tells = |worker: &config::Worker| worker.kv_events != config::KvEvents::Off;
+        let publishers = count(config.workers.iter().filter(|worker| tells(worker)).count());
         let parts = [
             ("the router itself", OWN_BYTES, ""),
             ("connections", connections, "limits.max_connections"),
@@ -85,6 +96,11 @@ impl Budget {
                 "limits.max_in_flight",
             ),
             (
+                "what is read of answers as they pass",
+                count(MAX_COPIED_BYTES),
+                "",
+            ),
+            (
                 "connections of gateways",
                 picker,
                 "endpoint_picker.max_connections",
@@ -97,14 +113,19 @@ impl Budget {
             ),
             ("conversations and responses", TABLES_BYTES, ""),
             (
-                "what is known of workers' caches",
-                workers.saturating_mul(WORKER_BYTES),
-                "[[workers]]",
+                "mirrors of workers' caches",
+                workers.saturating_mul(MIRROR_BYTES),
+                "",
+            ),
+            (
+                "blocks that workers tell of",
+                publishers.saturating_mul(BLOCKS_BYTES),
+                "workers.kv_events",
             ),
             (
                 "messages of cache events",
-                events.saturating_mul(1 + EVENT_BYTES_PER_BYTE),
-                "limits.max_kv_message_bytes",
+                publishers.saturating_mul(events),
+                "limits.max_kv_message_bytes, workers.kv_events",
             ),
             (
                 "recent decisions",
@@ -112,8 +133,8 @@ impl Budget {
                 "explain.max_bytes",
             ),
             (
-                "captured turns, audit log and events",
-                count(recent::DEFAULT_BYTES) + (8 << 20),
+                "captured turns, audit log, log",
+                count(recent::DEFAULT_BYTES) + LOGS_BYTES,
                 "",
             ),
         ];

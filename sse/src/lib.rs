@@ -104,6 +104,20 @@ impl Lines {
         }
     }
 
+    /// Bytes that are held of a line whose end has not come.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.carry.len()
+    }
+
+    /// Skips the rest of the line that is held, as one that is too long.
+    pub fn skip(&mut self) {
+        if !self.carry.is_empty() && !std::mem::replace(&mut self.skipping, true) {
+            self.skipped += 1;
+            self.carry = Vec::new();
+        }
+    }
+
     /// Lines that were too long.
     #[must_use]
     pub fn skipped(&self) -> u64 {

@@ -192,7 +192,8 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         errand.turn.endpoint,
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
-    );
+    )
+    .within(errand.app.copied());
     mark(&mut parts.headers, flight.worker(), Some(sequence));
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);

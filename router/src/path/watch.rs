@@ -10,6 +10,7 @@ use policy::units::{Millis, Tokens};
 
 use super::reply::Piece;
 use super::routes::{Endpoint, Family};
+use crate::unread::Unread;
 
 mod event;
 mod generate;
@@ -22,6 +23,8 @@ use stencil::Stencil;
 
 /// Longest whole answer that is read for its usage; a longer one still passes, unread.
 const MAX_WHOLE_BYTES: usize = 8 << 20;
+/// Bytes held of an answer that do not count among those held of all answers.
+pub const UNCOUNTED_BYTES: usize = 64 << 10;
 /// Most tokens that a worker is believed to have counted. Far beyond any model, and sums of such counts are safe.
 const MAX_TOKENS: u64 = 1 << 32;
 
@@ -105,6 +108,8 @@ impl Seen {
 #[derive(Debug)]
 pub struct Watch {
     form: Form,
+    /// Room for what is held of the answer, within what all of them may have together.
+    room: Option<Unread>,
     stencil: Stencil,
     endpoint: Endpoint,
     /// The answer's own id, where it can be asked for by it; see `stored`.
@@ -148,6 +153,7 @@ impl Watch {
         };
         Self {
             form,
+            room: None,
             stencil: Stencil::default(),
             endpoint,
             answer: None,
@@ -163,6 +169,24 @@ impl Watch {
             prefill: None,
             queue: None,
         }
+    }
+
+    /// The same, which holds of its answer what this room allows. What has no room passes unread.
+    #[must_use]
+    pub fn within(mut self, room: Unread) -> Self {
+        self.room = Some(room);
+        self
+    }
+
+    /// Whether what is held of the answer has room.
+    fn has_room(&mut self) -> bool {
+        let held = match &self.form {
+            Form::Stream(lines) => lines.held(),
+            Form::Whole(copy) => copy.len(),
+            Form::Unread => 0,
+        };
+        let counted = (held + self.text.len()).saturating_sub(UNCOUNTED_BYTES);
+        self.room.as_mut().is_none_or(|room| room.resize(counted))
     }
 
     /// What it has said so far.
@@ -220,6 +244,13 @@ impl Watch {
                 self.form = Form::Unread;
                 reply(Piece::Unrepeated);
             }
+        }
+        if !self.has_room() {
+            match &mut self.form {
+                Form::Stream(lines) => lines.skip(),
+                form => *form = Form::Unread,
+            }
+            reply(Piece::Unrepeated);
         }
         if !self.is_stream() {
             self.first_token |= !chunk.is_empty();

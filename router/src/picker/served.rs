@@ -169,7 +169,8 @@ impl Carried {
         }
         let outcome = outcome(status, &mut flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING));
+        let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
+            .within(self.app.copied());
         self.observer = Some(Observer::new(watch, (flight, leg), outcome));
         mark(&mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 /// Descriptors that are not clients' or requests': the admin port's connections, control calls, files, the runtime's own.
-const OWN: usize = 512;
+const OWN: usize = 1024;
 
 /// Raises the soft limit to the hard one, and lowers the bounds on connections and requests that do not fit it.
 pub fn fit(config: &mut Config) {
@@ -80,9 +80,9 @@ mod tests {
         for (configured, limit, fits) in [
             ((10_000, 4_096), 1 << 20, (10_000, 4_096)),
             ((10_000, 4_096), usize::MAX, (10_000, 4_096)),
-            ((10_000, 4_096), 14_608, (10_000, 4_096)),
-            ((10_000, 4_096), 14_607, (9_999, 4_096)),
-            ((10_000, 4_096), 4_096, (1_792, 1_792)),
+            ((10_000, 4_096), 15_120, (10_000, 4_096)),
+            ((10_000, 4_096), 15_119, (9_999, 4_096)),
+            ((10_000, 4_096), 4_096, (1_536, 1_536)),
             ((10_000, 100), 1_024, (412, 100)),
             ((10_000, 4_096), 256, (64, 64)),
             ((1, 1), 2, (1, 1)),

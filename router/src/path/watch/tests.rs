@@ -1,3 +1,6 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 /// What was read of an answer, and its pieces, written down.
@@ -339,4 +342,34 @@ fn what_generates_nothing_is_not_read() {
     let (watch, text) = other(Endpoint::Embeddings, "application/json", answer);
     assert_eq!((watch.usage, watch.complete), (None, true));
     assert!(text.chars().all(|said| said == '!'));
+}
+
+#[test]
+fn what_has_no_room_passes_unread() {
+    let total = Arc::new(AtomicUsize::new(0));
+    let watch = |kind| {
+        let room = Unread::new(Arc::clone(&total), 1000);
+        Watch::new(Endpoint::Chat, Some(kind), false).within(room)
+    };
+    let usage = r#"{"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
+    let pad = " ".repeat(UNCOUNTED_BYTES);
+    let mut small = watch("application/json");
+    small.push(format!("{pad}{usage}").as_bytes(), |_| {});
+    let mut large = watch("application/json");
+    large.push(format!("{pad}{pad}{usage}").as_bytes(), |_| {});
+    let mut stream = watch("text/event-stream");
+    stream.push(format!("data: {pad}{pad}").as_bytes(), |_| {});
+    stream.push(format!("\n\ndata: {usage}\n\n").as_bytes(), |_| {});
+    for watch in [&mut small, &mut large] {
+        watch.end(|_| {});
+    }
+    assert_eq!(small.usage.map(|usage| usage.prompt), Some(9));
+    assert_eq!(large.usage, None);
+    assert_eq!(
+        stream.usage.map(|usage| usage.prompt),
+        Some(9),
+        "the next line is read"
+    );
+    drop((small, large, stream));
+    assert_eq!(total.load(Ordering::Relaxed), 0, "all room is given back");
 }
