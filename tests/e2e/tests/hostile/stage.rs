@@ -13,8 +13,6 @@ use tailroute_e2e::metrics::Page;
 
 /// Milliseconds between the tokens of an honest engine.
 const GAP_MS: f64 = 40.0;
-/// The memory that the router is held to while it prints no budget.
-const BUDGET_KIB: u64 = 1024 * 1024;
 /// The router returns to its state at rest within this time: connections to workers are kept idle for some seconds.
 const SETTLED_WITHIN: Duration = Duration::from_secs(30);
 /// Idle connections and tasks that the router may keep for each worker, beyond those at rest.
@@ -211,8 +209,7 @@ impl Stage {
         at_rest.tasks + (2 * KEPT_PER_WORKER * self.workers) as f64
     }
 
-    /// The memory, in KiB, that the router says strangers can make it hold: `memory_budget_bytes` of `tailroute check
-    /// --json`, where it is printed.
+    /// The memory, in KiB, that strangers can make the router hold, as `tailroute check --json` says it.
     pub(crate) fn budget_kib(&self) -> u64 {
         let arguments = ["check", "--json", "--no-env"].map(str::to_owned);
         let file = self.config.display().to_string();
@@ -229,8 +226,6 @@ impl Stage {
         let (from, to) = report.expect("a report");
         let report: Value = serde_json::from_str(&text[from..=to]).unwrap();
         assert_eq!(report["ok"], true, "{report}");
-        report["memory_budget_bytes"]
-            .as_u64()
-            .map_or(BUDGET_KIB, |bytes| bytes / 1024)
+        report["memory"]["bytes"].as_u64().expect("a budget") / 1024
     }
 }
