@@ -12,7 +12,6 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::progress::OpenRequest;
 use super::stalled::Held;
 use crate::body::{Body, BodyError};
 
@@ -85,8 +84,6 @@ pub(super) struct Watched {
     pub(super) held: Arc<Mutex<Held>>,
     pub(super) handed: Arc<Mutex<Handed>>,
     pub(super) carrier: Carrier,
-    /// Dropped with this: the answer is complete then.
-    pub(super) _request: OpenRequest,
 }
 
 impl HttpBody for Watched {
@@ -150,9 +147,11 @@ impl HttpBody for Watched {
 }
 
 impl Drop for Watched {
-    /// hyper wants no more of it: nor does its connection.
+    /// hyper wants no more of it: nor does its connection. The request is not open any more.
     fn drop(&mut self) {
-        let body = self.held.lock().body.take();
+        let mut held = self.held.lock();
+        let (body, _request) = (held.body.take(), held.request.take());
+        drop(held);
         if self.carrier != Carrier::Streams {
             let before = std::mem::replace(&mut self.handed.lock().whole, body);
             drop(before);

@@ -4,7 +4,8 @@
 //! within the answer can notice that its time is up, and a worker would be held for as long as the client likes. In
 //! HTTP/2 that goes for each stream, while the connection is well. So each connection looks from outside at the answers
 //! that it is sending: one whose last frame was handed out, and no other asked for, for `limits.idle_timeout_s` or past
-//! its request's deadline, is dropped, and with it all that is behind it. Its client gets an error where it reads on.
+//! its request's deadline, is dropped, and with it all that is behind it. Its client gets an error where it reads on. Its
+//! request is not open any more, so a connection on which nothing is taken becomes idle, and ends as an idle one does.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -49,6 +50,8 @@ pub(super) struct Held {
     pub(super) handed_out: Option<Instant>,
     /// When all of it has to be there.
     due: Option<Instant>,
+    /// Open until hyper drops the answer, or the answer is given up.
+    pub(super) request: Option<OpenRequest>,
     pub(super) passage: Passage,
 }
 
@@ -93,6 +96,7 @@ impl Answers {
                 body: Some(body),
                 handed_out: None,
                 due,
+                request: Some(request),
                 passage,
             }));
             let mut sending = self.sending.lock();
@@ -108,7 +112,6 @@ impl Answers {
                 held,
                 handed: Arc::clone(&self.handed),
                 carrier,
-                _request: request,
             })
         })
     }
@@ -147,11 +150,11 @@ impl Answers {
             let mut held = held.lock();
             let at = held.stuck_at(now, self.patience);
             if at <= now {
-                given_up.extend(held.body.take());
+                given_up.push((held.body.take(), held.request.take()));
             } else {
                 next_look = Some(next_look.map_or(at, |next| next.min(at)));
             }
-            held.body.is_some()
+            held.request.is_some()
         });
         sending.next_look = next_look;
         drop(sending);
@@ -266,6 +269,31 @@ mod tests {
             never = answers.watch() => match never {},
             () = urgent => assert_eq!(seconds(Some(began.elapsed())), Some(2)),
             _ = async { while endless.frame().await.is_some() {} } => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_answer_is_given_up_is_not_open_any_more() {
+        for (frames, asked) in [(&["a", "b"][..], 1), (&["a"], 1)] {
+            let (answers, progress) = (Arc::new(Answers::new(PATIENCE)), Arc::new(Progress::default()));
+            let frames: Vec<_> = frames
+                .iter()
+                .map(|frame| Ok::<_, BodyError>(Frame::data(Bytes::from_static(frame.as_bytes()))))
+                .collect();
+            let answer = Response::new(body::streaming(StreamBody::new(futures_util::stream::iter(
+                frames,
+            ))));
+            let mut body = answers
+                .send(answer, Carrier::Streams, progress.request_began())
+                .into_body();
+            for _ in 0..asked {
+                assert!(body.frame().await.is_some());
+            }
+            assert!(progress.is_open());
+            let watched = tokio::time::timeout(PATIENCE + LOOK, answers.watch()).await;
+            assert!(watched.is_err() && !progress.is_open());
+            drop(body);
+            assert!(!progress.is_open(), "and it is not counted twice");
         }
     }
 

@@ -1,5 +1,6 @@
 //! The figures of a scenario: what was asked, what was measured.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::livez::Probed;
@@ -49,11 +50,21 @@ impl Report {
         });
     }
 
-    /// Things that must not have happened.
+    /// Things that must not have happened: how often, and what most often.
     pub(crate) fn none(&mut self, name: impl Into<String>, found: &[String]) {
-        let measured = match found.first() {
-            None => "0".to_owned(),
-            Some(first) => format!("{}, such as: {}", found.len(), shortened(first)),
+        let mut often: BTreeMap<&str, usize> = BTreeMap::new();
+        for what in found {
+            *often.entry(what).or_default() += 1;
+        }
+        let mut often: Vec<_> = often.into_iter().collect();
+        often.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
+        let often = often.iter().take(3);
+        let often: Vec<_> = often
+            .map(|(what, times)| format!("{times} x {}", shortened(what)))
+            .collect();
+        let measured = match found.len() {
+            0 => "0".to_owned(),
+            count => format!("{count}: {}", often.join("; ")),
         };
         self.add(name, "0", measured, found.is_empty());
     }

@@ -388,7 +388,9 @@ async fn asks_and_looks(target: Target) -> io::Result<()> {
 /// A worker's count does not take a key's allowance away for longer than its answers can have cost.
 async fn is_charged(target: Target) -> io::Result<()> {
     for mode in ["usage", "ok"] {
-        let metered = String::from_utf8(request(mode, "", QUESTION)).unwrap();
+        // Without a bound on its answer, an engine's count is believed up to the model's context.
+        let bounded = QUESTION.replacen('{', r#"{"max_tokens":16,"#, 1);
+        let metered = String::from_utf8(request(mode, "", &bounded)).unwrap();
         let metered = metered.replace(&bearer(RUDE), &bearer(METERED));
         let mut wire = Wire::over(target.connect().await?);
         let answer = tokio::spawn(async move {
