@@ -10,14 +10,18 @@
 //! | the service manager | systemd's `LISTEN_FDS`: the data port first, then the admin port, then the endpoint picker's |
 //! | this process | bound as configured |
 
+use std::io;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use listenfd::ListenFd;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tracing::{info, warn};
 
 use super::handover::{self, Predecessor};
+
+/// Connections that wait to be accepted; the kernel takes less where `net.core.somaxconn` is.
+const BACKLOG: u32 = 4096;
 
 /// The listening sockets.
 #[derive(Debug)]
@@ -52,14 +56,10 @@ pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
         }
     }
     let (server, admin) = (config.server.listen, config.admin.listen);
-    let data = given.take_or_bind(server, "server.listen", 0).await?;
-    let admin = given.take_or_bind(admin, "admin.listen", 0).await?;
+    let data = given.take_or_bind(server, "server.listen", 0)?;
+    let admin = given.take_or_bind(admin, "admin.listen", 0)?;
     let picker = match &config.endpoint_picker {
-        Some(picker) => Some(
-            given
-                .take_or_bind(picker.listen, "endpoint_picker.listen", 0)
-                .await?,
-        ),
+        Some(picker) => Some(given.take_or_bind(picker.listen, "endpoint_picker.listen", 0)?),
         None => None,
     };
     Ok(Listeners {
@@ -76,12 +76,7 @@ struct Given(Vec<std::net::TcpListener>);
 
 impl Given {
     /// The one among them with this address, or the next one if any port will do; else one of this process's own.
-    async fn take_or_bind(
-        &mut self,
-        address: SocketAddr,
-        key: &str,
-        any_port: u16,
-    ) -> anyhow::Result<TcpListener> {
+    fn take_or_bind(&mut self, address: SocketAddr, key: &str, any_port: u16) -> anyhow::Result<TcpListener> {
         let fits = |socket: &std::net::TcpListener| {
             let bound = socket.local_addr().ok();
             bound.is_some_and(|bound| {
@@ -94,8 +89,41 @@ impl Given {
             return TcpListener::from_std(socket)
                 .with_context(|| format!("cannot take over {address} ({key})"));
         }
-        TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address} ({key})"))
+        bind(address).with_context(|| format!("cannot listen on {address} ({key})"))
+    }
+}
+
+/// A listening socket whose queue holds a burst of connections: in one that overflows, a client waits for a second or more until
+/// its own kernel asks again.
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A port whose last connections are still closing can be bound.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_burst_of_connections_waits_to_be_accepted() {
+        const BURST: usize = 300;
+        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+        let most: usize = most.map_or(BURST, |most| most.trim().parse().unwrap());
+        let listener = bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut held = Vec::new();
+        for number in 0..BURST.min(most) {
+            let connection = TcpStream::connect_timeout(&address, Duration::from_millis(500));
+            held.push(connection.unwrap_or_else(|error| panic!("connection {number}: {error}")));
+        }
     }
 }
