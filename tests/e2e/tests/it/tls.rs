@@ -20,7 +20,8 @@ use serde_json::json;
 use sim_engine::{Engine, EngineConfig};
 use tailroute::serve::Server;
 use tailroute_e2e::client::CHAT;
-use tailroute_e2e::fleet::{Fleet, configured, metrics, quick};
+use tailroute_e2e::fleet::{Fleet, configured, metrics, quick, stuck_in_prefill};
+use tailroute_e2e::raw::request;
 use tailroute_e2e::replies;
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::wait::{PATIENCE, until, within};
@@ -190,6 +191,51 @@ async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
         said.starts_with("HTTP/1.1 400 ") && said.contains("malformed_http"),
         "{said}"
     );
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_within_tls_is_noticed_whatever_it_sent_behind_its_request() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let fleet = Fleet::start(vec![stuck_in_prefill()], encrypted(folder.path(), &authority)).await;
+    let body = ask("a question", json!({ "stream": true })).to_string();
+    let length = format!("content-length: {}", body.len());
+    let question = request(&format!("POST {CHAT}"), &[&length], &body);
+    let engine = &fleet.engines[0];
+    for (left, rest) in (1..).zip([&b""[..], b"\r\n", &question]) {
+        let mut stream = connect(fleet.address(), &authority, None, "http/1.1")
+            .await
+            .unwrap();
+        stream.write_all(&[&question[..], rest].concat()).await.unwrap();
+        within(engine.stats_when(|stats| stats.running + stats.waiting == 1)).await;
+        drop(stream);
+        within(engine.stats_when(|stats| stats.aborted.total() == left)).await;
+    }
+    fleet.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_before() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let within_tls = encrypted(folder.path(), &authority);
+    let fleet = Fleet::start(vec![quick()], |config| {
+        within_tls(config);
+        config.limits.max_connections = 2.try_into().unwrap();
+        config.limits.header_timeout = Duration::from_secs(3);
+    })
+    .await;
+    // The head of a handshake record of 16 KiB, and no more.
+    let mut halves = Vec::new();
+    for _ in 0..2 {
+        let mut half = TcpStream::connect(fleet.address()).await.unwrap();
+        half.write_all(b"\x16\x03\x01\x40\x00\x01").await.unwrap();
+        halves.push(half);
+    }
+    let answered = status(connect(fleet.address(), &authority, None, "http/1.1").await).await;
+    assert_eq!(answered, Some(200));
+    for mut half in halves {
+        let mut said = Vec::new();
+        let _ = within(half.read_to_end(&mut said)).await;
+    }
 }
 
 #[tokio::test]
