@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use config::Watched;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 
-use self::client::{Refusal, Server, Status};
-use self::objects::{Endpoint, Event, List, Meta, Object, Rules, gather};
+use self::client::{Lines, Refusal, Server, Status};
+use self::objects::{Endpoint, Event, List, Meta, Object, Rules, check_version, gather};
 pub(super) use self::objects::{address, in_words};
 use super::pause::{self, Pause};
 use crate::app::App;
@@ -38,14 +38,20 @@ use crate::fleet::source::Source;
 const PAGE: &str = "250";
 /// Most objects that are kept.
 const MOST_OBJECTS: usize = 10_000;
+/// Most endpoints that are kept of all objects.
+const MOST_ENDPOINTS: usize = 20_000;
 /// Most answers to one list, whatever is in them.
 const MOST_PAGES: usize = 1_000;
+/// For all answers to one list.
+const LIST_PATIENCE: Duration = Duration::from_secs(60);
 /// Seconds that a watch is asked to last at most.
 const WATCH_S: u64 = 55;
-/// How much longer than asked for a watch may be silent.
+/// How much longer than asked for a watch may last.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Between the beginnings of two watches, at least.
 const BREATH: Duration = Duration::from_millis(250);
+/// Between two publications of what a watch has told, at least.
+const PUBLISH: Duration = Duration::from_millis(50);
 
 /// Keeps what the server says on the board, for as long as the task lives.
 pub(super) async fn keep(app: Arc<App>, settings: config::Kubernetes) {
@@ -69,8 +75,11 @@ async fn follow<T: Object>(app: &App, settings: &config::Kubernetes, selector: S
         selector,
         server: None,
         objects: BTreeMap::new(),
+        endpoints: 0,
         version: None,
         watched: None,
+        published: Instant::now(),
+        is_new: false,
         pause: Pause::new(pause::seed()),
         kind: PhantomData,
     };
@@ -91,10 +100,16 @@ struct Following<'a, T> {
     server: Option<Server>,
     /// What each object names, by the object's name.
     objects: BTreeMap<String, Vec<Endpoint>>,
+    /// How many endpoints these are.
+    endpoints: usize,
     /// What the next watch begins at; `None`: everything has to be listed.
     version: Option<String>,
     /// When the last watch began.
     watched: Option<Instant>,
+    /// When something was published last.
+    published: Instant,
+    /// Whether something has changed since.
+    is_new: bool,
     pause: Pause,
     kind: PhantomData<T>,
 }
@@ -126,7 +141,10 @@ impl<T: Object> Following<'_, T> {
             }
         };
         let done = match self.version.clone() {
-            None => self.list(&server).await,
+            None => (timeout(LIST_PATIENCE, self.list(&server)).await).unwrap_or_else(|_| {
+                let what = format!("a list of {} takes longer than {LIST_PATIENCE:?}", T::RESOURCE);
+                Err(Failure::Because(what))
+            }),
             Some(version) => self.watch(&server, &version).await,
         };
         // What could not be reached may be reached with another certificate.
@@ -139,6 +157,7 @@ impl<T: Object> Following<'_, T> {
     async fn list(&mut self, server: &Server) -> Result<(), Failure> {
         let (path, mut next) = (T::path(&server.namespace), String::new());
         let mut objects = BTreeMap::new();
+        let mut endpoints = 0;
         let mut version = String::new();
         for page in 0.. {
             let mut ask = vec![("labelSelector", self.selector.as_str()), ("limit", PAGE)];
@@ -149,17 +168,19 @@ impl<T: Object> Following<'_, T> {
                 .get(&path, &ask)
                 .await
                 .map_err(|error| refused(LIST, error))?;
-            let answer: List<T> = serde_json::from_slice(&text)
+            let answer: List<'_> = serde_json::from_slice(&text)
                 .map_err(|error| Failure::Because(format!("the answer to a list is no list: {error}")))?;
             for object in answer.items {
-                objects.insert(object.name().to_owned(), object.endpoints(&self.rules));
+                let object: T = checked(object)?;
+                let named = object.endpoints(&self.rules);
+                endpoints += named.len();
+                objects.insert(object.name().to_owned(), named);
+                if objects.len() > MOST_OBJECTS || endpoints > MOST_ENDPOINTS {
+                    return Err(too_many::<T>());
+                }
             }
-            if objects.len() > MOST_OBJECTS || page > MOST_PAGES {
-                let what = format!(
-                    "there are more than {MOST_OBJECTS} {}: narrow what is watched",
-                    T::RESOURCE
-                );
-                return Err(Failure::Because(what));
+            if page > MOST_PAGES {
+                return Err(too_many::<T>());
             }
             version = answer.metadata.resource_version;
             next = answer.metadata.next_page.unwrap_or_default();
@@ -172,10 +193,11 @@ impl<T: Object> Following<'_, T> {
                 "the answer to a list has no resourceVersion".to_owned(),
             ));
         }
+        check_version(&version).map_err(Failure::Because)?;
         debug!(objects = objects.len(), version, "listed");
+        self.endpoints = objects.values().map(Vec::len).sum();
         self.objects = objects;
         self.version = Some(version);
-        self.pause.reset();
         self.publish();
         Ok(())
     }
@@ -197,17 +219,39 @@ impl<T: Object> Following<'_, T> {
         let lines = server.lines(&T::path(&server.namespace), &ask).await;
         let mut lines = lines.map_err(|error| refused(WATCH, error))?;
         self.app.discovery.heard(Source::Kubernetes);
-        let silence = Duration::from_secs(WATCH_S) + PATIENCE;
-        // One that is silent for longer is dead, whatever the connection says: another one goes on where it ended.
-        while let Ok(line) = timeout(silence, lines.next()).await {
+        // One that lasts longer than it was asked to is given up: another one goes on where it ended.
+        let end = Instant::now() + Duration::from_secs(WATCH_S) + PATIENCE;
+        let followed = self.follow_lines(&mut lines, end).await;
+        if self.is_new {
+            self.publish();
+        }
+        followed
+    }
+
+    /// Takes lines until they end or it is time. What they change is published at once, or [`PUBLISH`] after the last time.
+    async fn follow_lines(&mut self, lines: &mut Lines, end: Instant) -> Result<(), Failure> {
+        while Instant::now() < end {
+            let due = self.published + PUBLISH;
+            if self.is_new && due <= Instant::now() {
+                self.publish();
+            }
+            let until = if self.is_new { due.min(end) } else { end };
+            let Ok(line) = timeout_at(until, lines.next()).await else {
+                continue;
+            };
             match line.map_err(|error| refused(WATCH, error))? {
                 Some(line) if line.is_empty() => {}
                 Some(line) => {
                     self.take(&line)?;
                     self.pause.reset();
                 }
-                None => break,
+                None => {
+                    self.pause.reset();
+                    break;
+                }
             }
+            // Lines that are here already are taken without waiting; other tasks of the thread get their turn.
+            tokio::task::consume_budget().await;
         }
         Ok(())
     }
@@ -217,21 +261,19 @@ impl<T: Object> Following<'_, T> {
         let event: Event<'_> = read(line)?;
         let version = match event.kind {
             "ADDED" | "MODIFIED" => {
-                let object: T = of(event.object)?;
-                let endpoints = object.endpoints(&self.rules);
-                self.objects.insert(object.name().to_owned(), endpoints);
-                if self.objects.len() > MOST_OBJECTS {
-                    // The list says what is wrong, and what was known before stays.
-                    self.version = None;
+                let object: T = checked(event.object)?;
+                self.put(&object);
+                if self.objects.len() > MOST_OBJECTS || self.endpoints > MOST_ENDPOINTS {
+                    // The list says what is wrong, and what was published before stays.
+                    self.remove(object.name());
+                    self.is_new = false;
                     return Err(Failure::Gone);
                 }
-                self.publish();
                 object.version().to_owned()
             }
             "DELETED" => {
-                let object: T = of(event.object)?;
-                self.objects.remove(object.name());
-                self.publish();
+                let object: T = checked(event.object)?;
+                self.remove(object.name());
                 object.version().to_owned()
             }
             "ERROR" => {
@@ -241,7 +283,9 @@ impl<T: Object> Following<'_, T> {
             // A bookmark, or what servers will say one day: it has a version.
             _ => {
                 self.app.discovery.heard(Source::Kubernetes);
-                of::<Only>(event.object)?.metadata.resource_version
+                let meta = of::<Only>(event.object)?.metadata;
+                meta.check().map_err(Failure::Because)?;
+                meta.resource_version
             }
         };
         if !version.is_empty() {
@@ -250,7 +294,21 @@ impl<T: Object> Following<'_, T> {
         Ok(())
     }
 
-    fn publish(&self) {
+    fn put(&mut self, object: &T) {
+        self.remove(object.name());
+        let endpoints = object.endpoints(&self.rules);
+        self.endpoints += endpoints.len();
+        self.objects.insert(object.name().to_owned(), endpoints);
+    }
+
+    fn remove(&mut self, name: &str) {
+        let before = self.objects.remove(name);
+        self.endpoints -= before.map_or(0, |before| before.len());
+        self.is_new = true;
+    }
+
+    fn publish(&mut self) {
+        (self.published, self.is_new) = (Instant::now(), false);
         let found = gather(self.objects.values().flatten());
         self.app.discovery.found(Source::Kubernetes, found);
     }
@@ -263,6 +321,10 @@ impl<T: Object> Following<'_, T> {
                 None
             }
             Failure::Refused(verb, refusal) => {
+                if verb == WATCH && matches!(refusal, Refusal::Said { code: 400 | 422, .. }) {
+                    // It may be the version that the server does not take.
+                    self.version = None;
+                }
                 let namespace = self.server.as_ref().map_or("", |server| &server.namespace);
                 Some(explain(verb, T::RESOURCE, namespace, &refusal))
             }
@@ -285,6 +347,20 @@ struct Only {
 fn read<'a, T: serde::Deserialize<'a>>(line: &'a [u8]) -> Result<T, Failure> {
     serde_json::from_slice(line)
         .map_err(|error| Failure::Because(format!("an event of the watch makes no sense: {error}")))
+}
+
+/// An object of which no more is kept than an API server may say.
+fn checked<T: Object>(object: &RawValue) -> Result<T, Failure> {
+    let object: T = of(object)?;
+    object.meta().check().map_err(Failure::Because)?;
+    Ok(object)
+}
+
+fn too_many<T: Object>() -> Failure {
+    Failure::Because(format!(
+        "there are more than {MOST_OBJECTS} {} or {MOST_ENDPOINTS} endpoints: narrow what is watched",
+        T::RESOURCE
+    ))
 }
 
 fn of<T: serde::de::DeserializeOwned>(object: &RawValue) -> Result<T, Failure> {

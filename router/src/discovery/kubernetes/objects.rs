@@ -1,14 +1,15 @@
 //! What objects of Kubernetes have in common, and how what they name becomes workers.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 
 use config::{Port, Scheme, Template};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::discovery::board::{Found, Named};
+use crate::discovery::board::{Found, Named, shortened};
 
 /// What annotations that say something of a worker begin with.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
@@ -16,6 +17,12 @@ pub(super) const PREFIX: &str = "worker.tailroute.io/";
 const PORT: &str = "port";
 /// Longest name of a worker; a pod's may be longer, and then it is called by its address.
 const LONGEST_NAME: usize = 64;
+/// Longest name of an object: Kubernetes allows 253 bytes.
+const LONGEST_OBJECT_NAME: usize = 253;
+/// Longest version of an object or a list: etcd's are numbers of at most 20 digits.
+const LONGEST_VERSION: usize = 128;
+/// Most elements of any list of an answer. An EndpointSlice has at most 1,000 endpoints.
+const MOST_ELEMENTS: usize = 10_000;
 
 /// A kind of object that names workers. Only what is needed of it is read.
 pub(super) trait Object: DeserializeOwned + Send + 'static {
@@ -51,6 +58,17 @@ pub(super) struct Meta {
 }
 
 impl Meta {
+    /// Checks what is kept of it.
+    ///
+    /// # Errors
+    /// If its name or its version is longer than any that an API server gives.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.name.len() > LONGEST_OBJECT_NAME {
+            return Err(format!("the name of an object has {} bytes", self.name.len()));
+        }
+        check_version(&self.resource_version)
+    }
+
     /// What its annotations say of a worker, without their prefix.
     pub(super) fn says(&self) -> BTreeMap<String, String> {
         let annotations = self.annotations.iter().flatten();
@@ -59,15 +77,25 @@ impl Meta {
     }
 }
 
-/// An answer to a list.
+/// Checks a version, which is sent back with the next watch.
+///
+/// # Errors
+/// If it is longer than any that an API server gives.
+pub(super) fn check_version(version: &str) -> Result<(), String> {
+    match version.len() {
+        0..=LONGEST_VERSION => Ok(()),
+        bytes => Err(format!("a resourceVersion has {bytes} bytes")),
+    }
+}
+
+/// An answer to a list. Its objects are parsed one after the other: parsed, they may take many times the bytes of their text.
 #[derive(Debug, Deserialize)]
-#[serde(bound = "T: DeserializeOwned")]
-pub(super) struct List<T> {
+pub(super) struct List<'a> {
     #[serde(default)]
     pub(super) metadata: ListMeta,
-    // Go writes an empty list so.
-    #[serde(default = "Vec::new", deserialize_with = "or_empty")]
-    pub(super) items: Vec<T>,
+    // A list always has items, null where there are none. An answer without them is no list, and takes no worker away.
+    #[serde(borrow, deserialize_with = "or_empty")]
+    pub(super) items: Vec<&'a RawValue>,
 }
 
 /// Where a list ends.
@@ -88,11 +116,36 @@ pub(super) struct Event<'a> {
     pub(super) object: &'a RawValue,
 }
 
-/// A list that may be `null`.
+/// A list that may be `null`, of at most [`MOST_ELEMENTS`].
 pub(super) fn or_empty<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
+    from.deserialize_any(Elements(PhantomData))
+}
+
+struct Elements<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "null or a list of at most {MOST_ELEMENTS} elements")
+    }
+
+    fn visit_unit<E>(self) -> Result<Vec<T>, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = from.next_element()? {
+            if elements.len() == MOST_ELEMENTS {
+                return Err(A::Error::invalid_length(MOST_ELEMENTS + 1, &self));
+            }
+            elements.push(element);
+        }
+        Ok(elements)
+    }
 }
 
 /// One thing that an object names.
@@ -151,11 +204,12 @@ impl<'a> Rules<'a> {
             Ok(said) => find(said.as_ref().or(self.port)),
             Err(why) => Err(why),
         };
-        let address = address(spoken.address);
+        let text = shortened(spoken.address);
+        let address = address(&text);
         let named = |port: u16| match (spoken.pod, &address) {
             (Some(pod), _) if pod.len() <= LONGEST_NAME => pod.to_owned(),
             (_, Ok(IpAddr::V6(address))) => format!("[{address}]:{port}"),
-            _ => format!("{}:{port}", spoken.address),
+            _ => format!("{text}:{port}"),
         };
         let name = named(*port.as_ref().unwrap_or(&0));
         let workers = match (&address, port) {
@@ -164,12 +218,9 @@ impl<'a> Rules<'a> {
             (_, Err(why)) => Err(why),
         };
         Endpoint {
-            rank: (
-                address.is_ok_and(|address| address.is_ipv6()),
-                spoken.address.to_owned(),
-            ),
+            rank: (address.is_ok_and(|address| address.is_ipv6()), text),
             name,
-            workers,
+            workers: workers.map_err(|why| shortened(&why)),
             ready: spoken.ready,
         }
     }

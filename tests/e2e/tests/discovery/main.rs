@@ -10,6 +10,7 @@
 mod api;
 mod dns;
 mod file;
+mod hostile_api;
 mod identity;
 mod kubernetes;
 

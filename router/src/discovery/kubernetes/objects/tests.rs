@@ -292,3 +292,41 @@ fn a_long_name_gives_way_to_the_address_and_what_is_told_of_many_is_bounded() {
         (100, 32)
     );
 }
+
+#[test]
+fn of_what_an_object_says_no_more_is_kept_than_an_api_server_may_say() {
+    let long = "9".repeat(1 << 20);
+    let slices = [slice(one_port(), json!([{ "addresses": [long] }]))];
+    let config = configured("");
+    let settings = config.discovery.kubernetes.as_ref().unwrap();
+    let rules = Rules::new(settings, &config.discovery.template);
+    let kept = |endpoint: &Endpoint| {
+        let why = endpoint.workers.as_ref().unwrap_err();
+        endpoint.name.len() + endpoint.rank.1.len() + why.len()
+    };
+    let of_address: Slice = serde_json::from_value(slices[0].clone()).unwrap();
+    assert!(kept(&of_address.endpoints(&rules)[0]) < 5_000);
+    let says = json!({ "worker.tailroute.io/ranks": long });
+    let annotated = pod(json!({ "name": "p", "annotations": says }), up("10.0.0.1", "True"));
+    let of_annotation: Pod = serde_json::from_value(annotated).unwrap();
+    assert!(kept(&of_annotation.endpoints(&rules)[0]) < 5_000);
+    let meta = |name: &str, version: &str| Meta {
+        name: name.to_owned(),
+        resource_version: version.to_owned(),
+        ..Meta::default()
+    };
+    assert!(meta(&"n".repeat(253), &"8".repeat(128)).check().is_ok());
+    assert!(meta(&"n".repeat(254), "8").check().is_err());
+    assert!(meta("n", &"8".repeat(129)).check().is_err());
+}
+
+#[test]
+fn a_list_of_an_answer_is_read_up_to_its_bound() {
+    let of = |endpoints: usize| {
+        let endpoints = vec![json!({}); endpoints];
+        serde_json::from_value::<Slice>(slice(one_port(), json!(endpoints)))
+    };
+    assert!(of(10_000).is_ok());
+    let error = of(10_001).unwrap_err().to_string();
+    assert!(error.contains("at most 10000"), "{error}");
+}
