@@ -89,12 +89,7 @@ impl Fleet {
             None => {}
         }
         let mut workers = Vec::clone(&self.workers.load());
-        // A request that had chosen it when it went may be on it yet.
-        let empty = |worker: &Arc<Worker>| {
-            worker.gone_since().is_some_and(|since| now >= since + EMPTY_FOR)
-                && worker.with_load(|load| load.in_flight) == 0
-        };
-        let slot = workers.iter().position(empty).unwrap_or(workers.len());
+        let slot = empty_slot(&workers, now).unwrap_or(workers.len());
         if slot >= MAX_SLOTS {
             return Err(JoinError::Full);
         }
@@ -107,6 +102,12 @@ impl Fleet {
         self.workers.store(Arc::new(workers));
         self.changed.send_replace(());
         Ok(worker)
+    }
+
+    /// Whether one more worker can join without there being more slots than `most`.
+    pub fn has_slot(&self, now: Millis, most: usize) -> bool {
+        let workers = self.workers.load();
+        workers.len() < most || empty_slot(&workers, now).is_some()
     }
 
     /// A worker is to leave: it gets nothing more, and is [`Self::gone`] when it has ended what it has. Returns what was
@@ -180,6 +181,15 @@ impl Fleet {
         let mut present = workers.iter().filter(|worker| worker.hold() != Hold::Gone);
         workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
     }
+}
+
+/// A slot that may have another holder.
+fn empty_slot(workers: &[Arc<Worker>], now: Millis) -> Option<usize> {
+    workers.iter().position(|worker| {
+        // A request that had chosen it when it went may be on it yet.
+        worker.gone_since().is_some_and(|since| now >= since + EMPTY_FOR)
+            && worker.with_load(|load| load.in_flight) == 0
+    })
 }
 
 #[cfg(test)]

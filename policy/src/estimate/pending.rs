@@ -34,6 +34,9 @@ use std::collections::VecDeque;
 
 use crate::units::Millis;
 
+/// As many items are held without a look at which of them are done.
+const LEAST_TIDIED: usize = 64;
+
 /// Names one piece of pending work. Tickets grow in the order the work was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
@@ -88,6 +91,8 @@ struct Elsewhere {
 #[derive(Clone, Debug, Default)]
 pub struct PendingWork {
     items: VecDeque<Item>,
+    /// How many items there are when those that are done are taken out: they stay behind a head that is not.
+    tidied_at: usize,
     total: f64,
     head_started: Millis,
     next: u64,
@@ -107,6 +112,10 @@ impl PendingWork {
     pub fn sent(&mut self, now: Millis, predicted: Millis) -> Ticket {
         if self.items.is_empty() {
             self.head_started = now;
+        }
+        if self.items.len() >= self.tidied_at.max(LEAST_TIDIED) {
+            self.items.retain(|item| !item.done);
+            self.tidied_at = 2 * self.items.len();
         }
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -320,6 +329,22 @@ mod tests {
         work.first_token(Millis(70.0), second);
         assert!(work.is_empty());
         assert_eq!(work.wait(Millis(70.0)), Millis::ZERO);
+    }
+
+    #[test]
+    fn aborted_requests_behind_a_head_that_never_begins_take_no_room() {
+        let mut work = PendingWork::new();
+        let head = work.sent(Millis(0.0), Millis(100.0));
+        for _ in 0..10_000 {
+            let aborted = work.sent(Millis(0.0), Millis(50.0));
+            work.gone(Millis(0.0), aborted);
+        }
+        let last = work.sent(Millis(0.0), Millis(25.0));
+        assert!(work.items.len() <= LEAST_TIDIED, "{}", work.items.len());
+        assert_eq!(work.wait(Millis(0.0)), Millis(125.0));
+        work.first_token(Millis(100.0), head);
+        work.first_token(Millis(125.0), last);
+        assert!(work.is_empty());
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Utilisation {
     since: Option<Millis>,
 }
 
+/// Windows of work that are remembered at the most: ρ is then a hundred, and within five windows without work it is one.
+const MOST_WINDOWS: f64 = 100.0;
 /// The least share of a window that a young estimate is divided by.
 const LEAST_WINDOW: f64 = 0.2;
 
@@ -57,7 +59,7 @@ impl Utilisation {
     /// Work of this predicted length was routed to the worker.
     pub fn add(&mut self, now: Millis, work: Millis) {
         let faded = self.faded(now);
-        self.work = self.work * faded + work.0;
+        self.work = (self.work * faded + work.0).min(MOST_WINDOWS * self.tau.0);
         self.pieces = self.pieces * faded + 1.0;
         self.at = now.max(self.at);
         self.since.get_or_insert(now);
@@ -97,6 +99,15 @@ mod tests {
             rho.add(Millis(f64::from(step) * 10.0), Millis(7.0));
         }
         assert!((rho.at(Millis(20_000.0)) - 0.7).abs() < 0.01);
+    }
+
+    #[test]
+    fn absurd_work_is_forgotten_within_some_windows() {
+        let mut rho = Utilisation::new(Millis(1000.0));
+        rho.add(Millis(10_000.0), Millis(1e11));
+        rho.add(Millis(10_000.0), Millis(1e11));
+        assert!(rho.at(Millis(10_000.0)) <= MOST_WINDOWS / LEAST_WINDOW);
+        assert!(rho.at(Millis(16_000.0)) < 0.5);
     }
 
     #[test]

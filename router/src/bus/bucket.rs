@@ -14,6 +14,7 @@ use async_nats::jetstream::{self, Context, ErrorCode};
 use async_nats::{Client, HeaderMap, HeaderValue, header};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use tokio::sync::watch;
 
 /// Revisions of each key that the bucket keeps: the most that a bucket can.
 pub const HISTORY: usize = 64;
@@ -21,6 +22,10 @@ pub const HISTORY: usize = 64;
 pub const LONGEST_BYTES: usize = 64 << 10;
 /// Most that all values together take on the server's disk.
 const MOST_BYTES: i64 = 64 << 20;
+/// Highest number that is believed of a revision or a calibration: each counts on by one.
+pub(super) const HIGHEST_NUMBER: u64 = 1 << 53;
+/// Between two looks at what was written: whoever writes without a pause is looked at with one.
+pub(super) const BREATH: Duration = Duration::from_millis(50);
 /// For the bucket to answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(2);
 /// What a value that was taken away is marked with.
@@ -64,10 +69,24 @@ impl Bucket {
         }
     }
 
-    /// Hears whenever somebody writes under a key: what is heard may be no news, or have been refused.
-    pub(super) async fn changes(&self, key: &str) -> Result<async_nats::Subscriber, BucketError> {
+    /// Tells whenever something is written under a key: it may be no news, or have been refused. What was written is not kept,
+    /// however much of it comes before it is looked at. The sender is gone when no more can be heard.
+    pub(super) async fn changes(&self, key: &str) -> Result<watch::Receiver<()>, BucketError> {
         let heard = self.client.subscribe(self.subject(key)).await;
-        heard.map_err(|error| self.trouble(error))
+        let mut heard = heard.map_err(|error| self.trouble(error))?;
+        let (tell, told) = watch::channel(());
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = tell.closed() => return,
+                    message = heard.next() => match message {
+                        Some(_) => _ = tell.send_replace(()),
+                        None => return,
+                    },
+                }
+            }
+        });
+        Ok(told)
     }
 
     /// What stands under a key now. The bucket is made if it is not there.
@@ -100,7 +119,7 @@ impl Bucket {
             let mut values = Vec::new();
             while let Some(entry) = entries.next().await {
                 let entry = entry.map_err(|error| self.trouble(error))?;
-                if entry.operation == Operation::Put {
+                if entry.operation == Operation::Put && entry.value.len() <= LONGEST_BYTES {
                     values.push(entry.value);
                 }
             }

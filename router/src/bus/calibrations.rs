@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use policy::cost::PrefillCost;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Bus;
-use super::bucket::{Bucket, BucketError, LONGEST_BYTES};
+use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::app::App;
 use crate::fleet::hold::Measured;
 use crate::operator::audit::{Happened, Who};
@@ -121,9 +121,7 @@ impl Bus {
         loop {
             let standing = bucket.get(KEY).await?;
             let mut all: All = match &standing.value {
-                Some(bytes) if bytes.len() <= LONGEST_BYTES => serde_json::from_slice(bytes)
-                    .map_err(|error| bucket.unreadable(KEY, &error.to_string()))?,
-                Some(bytes) => return Err(bucket.unreadable(KEY, &format!("{} bytes", bytes.len()))),
+                Some(bytes) => read(bytes).map_err(|why| bucket.unreadable(KEY, &why))?,
                 // It has none yet, or was lost; or somebody has taken them away.
                 None if standing.sequence == 0 => self.calibrations.state.lock().known.clone(),
                 None => All::new(),
@@ -194,6 +192,18 @@ impl Bus {
     }
 }
 
+/// What another replica wrote.
+fn read(bytes: &[u8]) -> Result<All, String> {
+    if bytes.len() > LONGEST_BYTES {
+        return Err(format!("{} bytes", bytes.len()));
+    }
+    let all: All = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match all.values().find(|told| told.number > HIGHEST_NUMBER) {
+        Some(told) => Err(format!("number {}", told.number)),
+        None => Ok(all),
+    }
+}
+
 /// Puts what was told here above all that was told before. Returns the numbers.
 fn number(all: &mut All, new: &BTreeMap<String, Calibration>, replica: &str) -> Vec<(String, u64)> {
     let mut last = all.values().map(|told| told.number).max().unwrap_or(0);
@@ -240,11 +250,11 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
                     }
                     trouble = error;
                 }
+                let next = Instant::now() + BREATH;
                 let may_hear = tokio::select! {
-                    heard = told.next() => {
-                        // One look is enough for all that was written meanwhile.
-                        while let Some(Some(_)) = told.next().now_or_never() {}
-                        heard.is_some()
+                    heard = told.changed() => {
+                        tokio::time::sleep_until(next).await;
+                        heard.is_ok()
                     }
                     () = bus.calibrations.wanted.notified() => true,
                     () = tokio::time::sleep(LOOK) => true,
@@ -305,6 +315,24 @@ mod tests {
         assert!(bytes.len() <= LONGEST_BYTES && bytes.len() > LONGEST_BYTES - 500);
         assert!(!all.contains_key("first") && all.contains_key("last"));
         assert_eq!(serde_json::from_slice::<All>(&bytes).unwrap(), all);
+    }
+
+    #[test]
+    fn what_stands_there_is_read_within_bounds() {
+        let told = |number: u64| {
+            let what = Told {
+                number,
+                replica: "r".to_owned(),
+                what: measured(1.0),
+            };
+            serde_json::to_vec(&All::from([("w".to_owned(), what)])).unwrap()
+        };
+        assert_eq!(read(&told(HIGHEST_NUMBER)).unwrap().len(), 1);
+        // The next one would have no number above it.
+        assert!(read(&told(u64::MAX)).is_err());
+        for garbage in [&b"\xff"[..], b"[]", b"{\"w\":1}", &vec![b' '; LONGEST_BYTES + 1]] {
+            assert!(read(garbage).is_err());
+        }
     }
 
     #[test]

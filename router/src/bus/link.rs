@@ -3,13 +3,15 @@
 //! Nothing is kept for a server that is not there: what was true then is not true any more when it is back. The roll call
 //! that follows at once says what is.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};
-use futures_util::StreamExt as _;
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
@@ -17,7 +19,7 @@ use tracing::{debug, info, warn};
 use super::Bus;
 use super::bucket::Bucket;
 use super::speak::{Out, speak};
-use super::{calibrations, join, leader, live_policy};
+use super::{calibrations, join, leader, live_policy, wire};
 use crate::app::App;
 use crate::supervise::{Task, forever, until_done};
 use crate::tls;
@@ -28,8 +30,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// A server that is silent for two of these is not there: its machine may be gone.
 const PING: Duration = Duration::from_secs(1);
-/// Messages of others that wait to be read; what comes then is lost, and its number is missed.
-const INBOX: usize = 4_096;
+/// Messages of a subscription that wait in the client; what comes then is lost, and its number is missed.
+const INBOX: usize = 1_024;
+/// Bytes of others' messages that wait to be read.
+const INBOX_BYTES: usize = 16 << 20;
 /// Longest file of credentials.
 const LONGEST_CREDENTIALS: u64 = 1 << 20;
 /// Between two looks at who is silent.
@@ -251,13 +255,51 @@ fn trouble(app: &App, bus: &Bus, error: &str) {
     }
 }
 
+/// Messages of others that wait to be read, within a bound of bytes.
+#[derive(Debug, Default)]
+struct Inbox {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Inbox {
+    /// Takes a message in, unless it is too long for any, or there is no room.
+    fn put(&mut self, bus: &Bus, payload: Bytes) {
+        if payload.len() > wire::LONGEST_BYTES {
+            bus.counters.message("received", payload.len());
+            bus.counters.lost("malformed", 1);
+        } else if self.bytes + payload.len() > INBOX_BYTES {
+            bus.counters.lost("inbox", 1);
+        } else {
+            self.bytes += payload.len();
+            // A slice would keep what was read with it.
+            self.waiting.push_back(Bytes::copy_from_slice(&payload));
+        }
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let payload = self.waiting.pop_front()?;
+        self.bytes -= payload.len();
+        Some(payload)
+    }
+}
+
 /// Hears the others.
 async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     loop {
         match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {
             Ok(mut messages) => {
+                let mut inbox = Inbox::default();
                 while let Some(message) = messages.next().await {
-                    bus.peers.hear(&app, bus.id, &message.payload);
+                    inbox.put(&bus, message.payload);
+                    while let Some(payload) = inbox.take() {
+                        bus.peers.hear(&app, bus.id, &payload);
+                        // The client holds messages by their number, whatever their length: none waits there for long.
+                        while let Some(Some(message)) = messages.next().now_or_never() {
+                            inbox.put(&bus, message.payload);
+                        }
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
             Err(error) => warn!(%error, "the others cannot be heard"),

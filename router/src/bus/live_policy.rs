@@ -16,17 +16,17 @@ mod document;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use self::document::Document;
 use super::Bus;
-use super::bucket::{Bucket, BucketError, Standing};
+use super::bucket::{BREATH, Bucket, BucketError, Standing};
 use crate::app::App;
 use crate::operator::audit::Happened;
 use crate::operator::revisions::{Adopted, Change, Made, Revision, Stale};
@@ -295,7 +295,7 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
 }
 
 /// Returns whether more can be heard.
-async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut async_nats::Subscriber) -> bool {
+async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut watch::Receiver<()>) -> bool {
     let mut pause = AGAIN;
     if bus.is_up() {
         let is_found = bus.look_again(app, bucket).await;
@@ -304,11 +304,11 @@ async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut async_n
             pause = LOOK;
         }
     }
+    let next = Instant::now() + BREATH;
     tokio::select! {
-        heard = told.next() => {
-            // One look is enough for all that was written meanwhile.
-            while let Some(Some(_)) = told.next().now_or_never() {}
-            heard.is_some()
+        heard = told.changed() => {
+            tokio::time::sleep_until(next).await;
+            heard.is_ok()
         }
         () = bus.live_policy.wanted.notified() => true,
         () = app.policy.is_reconfigured() => true,

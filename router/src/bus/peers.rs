@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use policy::estimate::Ticket;
@@ -16,11 +17,22 @@ use super::wire::{self, Body, Left, News, Roll, Sent, UnderWay, WireError};
 use super::worker_key;
 use crate::app::App;
 use crate::fleet::{Worker, hold};
+use crate::unread::Unread;
 
 /// Replicas that are heard at the same time; what more say is not understood.
 const MOST_PEERS: usize = 64;
 /// Turns of one replica that are held.
 const MOST_TURNS: usize = 65_536;
+/// Bytes of the turns of all replicas that are held.
+pub(super) const MOST_BYTES: usize = 64 << 20;
+/// A turn that is held, with its places in maps and queues.
+pub(super) const TURN_BYTES: usize = 256;
+/// A key of its prompt that is held.
+const KEY_BYTES: usize = size_of::<u32>();
+/// Longest prefill that is believed of one turn. A longer one says no more: nothing is sent behind it anyway.
+const MOST_PREFILL: Millis = Millis(600_000.0);
+/// Messages that one message can show to be missing: more are not sent in [`SILENT`].
+const MOST_MISSING: u64 = 100_000;
 /// Who has said nothing for so long is gone.
 pub const SILENT: Millis = Millis(3_000.0);
 
@@ -32,6 +44,8 @@ pub struct Peers(Mutex<All>);
 struct All {
     peers: BTreeMap<u64, Peer>,
     workers: Workers,
+    /// Bytes that all turns take.
+    held: Arc<AtomicUsize>,
     /// Whether it was said that somebody is not understood.
     is_foreign_known: bool,
 }
@@ -55,6 +69,7 @@ struct Turn {
     ticket: Option<Ticket>,
     hold: Option<Hold>,
     session: Option<u64>,
+    _room: Unread,
 }
 
 /// Another replica, as people see it.
@@ -133,12 +148,18 @@ impl Peers {
             bus.roll_wanted.notify_one();
             Peer::new(head.number)
         });
-        let missing = head.number.saturating_sub(peer.next);
+        let missing = head.number.saturating_sub(peer.next).min(MOST_MISSING);
         peer.lost = peer.lost.saturating_add(missing);
         counters.lost("message", missing);
         peer.next = head.number.saturating_add(1);
         peer.heard = now;
-        let mut books = Books { app, workers, now };
+        let held = &all.held;
+        let mut books = Books {
+            app,
+            workers,
+            held,
+            now,
+        };
         match body {
             Body::Turns(news) => {
                 counters.events("received", news.len() as u64);
@@ -158,6 +179,7 @@ impl Peers {
         let mut books = Books {
             app,
             workers: &all.workers,
+            held: &all.held,
             now,
         };
         all.peers.retain(|_, peer| {
@@ -213,6 +235,7 @@ impl Peer {
 struct Books<'a> {
     app: &'a App,
     workers: &'a Workers,
+    held: &'a Arc<AtomicUsize>,
     now: Millis,
 }
 
@@ -254,6 +277,16 @@ impl Books<'_> {
         found
     }
 
+    /// Room for one more turn with so many keys.
+    fn room(&self, peer: &Peer, keys: usize) -> Option<Unread> {
+        let mut room = Unread::new(Arc::clone(self.held), MOST_BYTES);
+        let has_room = peer.turns.len() < MOST_TURNS && room.grow(TURN_BYTES + keys * KEY_BYTES);
+        if let (false, Some(bus)) = (has_room, &self.app.bus) {
+            bus.counters.lost("turns", 1);
+        }
+        has_room.then_some(room)
+    }
+
     fn sent(&mut self, peer: &mut Peer, sent: &Sent) {
         let at = self.now.saturating_sub(sent.age);
         // A roll call may have told of it.
@@ -263,16 +296,17 @@ impl Books<'_> {
         let Some(worker) = self.worker(sent.worker) else {
             return;
         };
-        if peer.turns.len() == MOST_TURNS {
+        let Some(room) = self.room(peer, sent.keys.len()) else {
             return;
-        }
-        let ticket = worker.others_sent(at, Some(sent.prefill));
+        };
+        let ticket = worker.others_sent(at, Some(sent.prefill.min(MOST_PREFILL)));
         let hold = self.hold(&worker, &sent.keys);
         let turn = Turn {
             worker,
             ticket,
             hold,
             session: sent.session,
+            _room: room,
         };
         peer.turns.insert(sent.turn, turn);
     }
@@ -323,7 +357,8 @@ impl Books<'_> {
     }
 
     fn roll(&mut self, peer: &mut Peer, roll: Roll) {
-        if peer.name != roll.name {
+        // A process keeps its name: one that gives another each time is not told of each time.
+        if peer.name.is_empty() && !roll.name.is_empty() {
             info!(replica = roll.name, "another replica is heard");
             peer.name = roll.name;
         }
@@ -355,16 +390,17 @@ impl Books<'_> {
         let Some(worker) = self.worker(turn.worker) else {
             return;
         };
-        if peer.turns.len() == MOST_TURNS {
+        let Some(room) = self.room(peer, 0) else {
             return;
-        }
-        let prefill = (!turn.begun).then_some(turn.prefill);
+        };
+        let prefill = (!turn.begun).then_some(turn.prefill.min(MOST_PREFILL));
         let ticket = worker.others_sent(self.now.saturating_sub(turn.age), prefill);
         let known = Turn {
             worker,
             ticket,
             hold: None,
             session: None,
+            _room: room,
         };
         peer.turns.insert(turn.turn, known);
     }

@@ -291,3 +291,65 @@ async fn a_long_roll_is_called_in_parts_that_leave_no_gap() {
     other.hears(&one.calls_the_roll().await);
     assert_eq!(other.others().0 as usize, told.len());
 }
+
+/// A message that no honest replica would write.
+fn lie(sender: u64, number: u64, sent: &[wire::Sent]) -> Vec<u8> {
+    let mut writer = wire::Writer::default();
+    for sent in sent {
+        writer.sent(sent, &wire::Keys::of(&sent.keys, 0, |end| end));
+    }
+    writer.take(wire::Head {
+        kind: wire::Kind::Turns,
+        sender,
+        number,
+    })
+}
+
+fn sent(turn: u64, worker: u64, keys: &Chain) -> wire::Sent {
+    wire::Sent {
+        turn,
+        worker,
+        age: Millis(1e11),
+        prefill: Millis(1e11),
+        session: Some(turn),
+        keys: keys.clone(),
+    }
+}
+
+#[tokio::test]
+async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_silent() {
+    tokio::time::pause();
+    let honest = Replica::new("honest");
+    let worker = honest.worker(0);
+    let key = worker_key(worker.name());
+    let absurd = Chain::of_ends((1..=100).map(|n| (policy::ids::PrefixHash(n), n * u64::from(u32::MAX))).collect());
+    for turn in 0..100 {
+        honest.hears(&[lie(1, u64::MAX, &[sent(u64::MAX - turn, key, &absurd)])]);
+    }
+    let wait = |honest: &Replica| honest.worker(0).view(honest.app.clock.now(), None, Tokens::ZERO).wait.0;
+    assert_eq!(honest.others(), (100, 100));
+    assert!(wait(&honest) <= 100.0 * 600_000.0, "{}", wait(&honest));
+    tokio::time::advance(crate::clock::duration(peers::SILENT + Millis(1.0))).await;
+    honest.bus().peers.tidy(&honest.app);
+    assert_eq!((honest.others(), honest.bus().peers.count()), ((0, 0), (0, 0)));
+    assert_eq!(wait(&honest), 0.0);
+    // The utilisation fades within minutes, whatever was claimed.
+    tokio::time::advance(std::time::Duration::from_secs(600)).await;
+    let rho = honest.worker(0).with_load(|load| load.utilisation.at(honest.app.clock.now()));
+    assert!(rho < 1.0, "{rho}");
+}
+
+#[tokio::test]
+async fn more_replicas_than_are_heard_and_more_turns_than_are_held_take_no_room() {
+    let honest = Replica::new("honest");
+    let key = worker_key(honest.worker(0).name());
+    let long = Chain::of_ends((1..=4_096).map(|n| (policy::ids::PrefixHash(n), n)).collect());
+    let room = peers::MOST_BYTES / (peers::TURN_BYTES + 4 * 4_096);
+    for sender in 0..70 {
+        for turn in 0..64 {
+            honest.hears(&[lie(1 + sender, turn, &[sent(turn, key, &long)])]);
+        }
+    }
+    let (replicas, turns) = honest.bus().peers.count();
+    assert!(replicas <= 64 && turns <= room, "{replicas} replicas, {turns} turns of {room}");
+}

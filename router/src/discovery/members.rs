@@ -31,6 +31,10 @@ pub(super) async fn keep(app: Arc<App>) {
     }
 }
 
+/// Slots for each worker that may be found: one that has left keeps its slot for some seconds, and all of them may be replaced
+/// twice within these. Workers that come and go faster wait to join.
+const SLOTS_PER_WORKER: usize = 3;
+
 /// Those that sources name, by name, and who was refused.
 struct Wanted<'a> {
     workers: BTreeMap<&'a str, (Source, &'a Named)>,
@@ -112,6 +116,7 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
         .filter(|worker| worker.source.finds())
         .count();
     let most = app.config.discovery.max_workers;
+    let slots = app.config.workers.len() + SLOTS_PER_WORKER * most;
     let (mut waits, mut refused) = (false, Vec::new());
     for (name, (source, named)) in &wanted.workers {
         match by_name.get(name) {
@@ -132,6 +137,8 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
         } else if found >= most {
             let why = format!("discovery.max_workers allows {most}, and there are so many");
             refused.push((*source, *name, why));
+        } else if !app.fleet.has_slot(app.clock.now(), slots) {
+            waits = true;
         } else {
             match app.join_named(named.spec.clone(), *source, named.ready) {
                 Ok(_) => {

@@ -68,6 +68,7 @@ impl Replicas {
             "malformed",
             "peers",
             "worker",
+            "turns",
         ] {
             counters.lost.with_label_values(&[what]);
         }

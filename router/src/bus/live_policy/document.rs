@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::bus::Bus;
-use crate::bus::bucket::LONGEST_BYTES;
+use crate::bus::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::operator::revisions::{Adopted, Change, Pending, Revision, Source};
 use crate::operator::unix_ms;
 
@@ -97,7 +97,13 @@ impl Document {
         if bytes.len() > LONGEST_BYTES {
             return Err(format!("{} bytes long", bytes.len()));
         }
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+        let document: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let back_to = document.revert.as_ref().map_or(0, |revert| revert.to_revision);
+        let highest = document.revision.max(back_to);
+        if highest > HIGHEST_NUMBER {
+            return Err(format!("revision {highest}"));
+        }
+        Ok(document)
     }
 
     /// As it is put in force here.
@@ -164,6 +170,33 @@ fn completed(document: &Value, fields: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn written(revision: u64, weights: &Value) -> Vec<u8> {
+        let document = serde_json::json!({
+            "lineage": 1, "revision": revision, "settings": { "weights": weights }, "since_unix_ms": u64::MAX, "by": "b",
+            "replica": "r", "reason": null, "source": "put",
+        });
+        document.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_revision_that_none_could_follow_is_refused() {
+        let none = serde_json::json!({});
+        assert!(Document::read(&written(HIGHEST_NUMBER, &none)).is_ok());
+        assert!(Document::read(&written(u64::MAX, &none)).is_err());
+        for garbage in [&b"\xff"[..], b"[]", b"{}", &vec![b' '; LONGEST_BYTES + 1]] {
+            assert!(Document::read(garbage).is_err());
+        }
+    }
+
+    #[test]
+    fn absurd_settings_are_refused_as_on_the_admin_port() {
+        for weight in [serde_json::json!(-1.0), serde_json::json!(1e300), serde_json::json!("x")] {
+            let document = written(1, &serde_json::json!({ "load": weight }));
+            let document = Document::read(&document).unwrap();
+            assert!(settings(&document.settings).is_err(), "{weight}");
+        }
+    }
 
     #[test]
     fn what_an_older_or_newer_replica_wrote_can_be_read() {

@@ -75,10 +75,11 @@ pub(super) const TABLE: &[Spec] = &[
                 "malformed",
                 "peers",
                 "worker",
+                "turns",
             ],
         )],
         help: "What did not get through: events that found the queue full, messages while NATS was gone, others' that did not \
-               come, or were not understood, or of too many replicas, or of a worker that is not known here.",
+               come, or were not understood, or of too many replicas, or of a worker that is not known here; turns for which there is no room.",
         gen_ai: None,
     },
 ];
