@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `wire` | Envoy's messages |
 //! | `serve` | the port: connections, streams, their end |
+//! | `bounded` | what messages may make the router hold |
 //! | `talk` | one request, from its head to the end of its answer |
 //! | `inbox` | what comes in of it, as a body where it is one |
 //! | `head` | the request's head, and whom it may go to |
@@ -16,6 +17,7 @@
 //! | `told` | what goes out |
 //! | `served` | the answer as it passes, and who really gave it |
 
+mod bounded;
 mod head;
 mod inbox;
 mod pick;

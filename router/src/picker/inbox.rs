@@ -1,33 +1,60 @@
 //! What a gateway says of one request, message by message; its body as one that can be read like any other.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::Stream as _;
 use http_body::{Body as HttpBody, Frame};
 use tonic::{Status, Streaming};
 
+use super::bounded::{Weighed, overloaded};
 use super::wire::{ProcessingRequest, Said};
+use crate::app::App;
 use crate::body::BodyError;
+use crate::unread::Unread;
 
 /// What comes in.
 pub(super) struct Inbox {
-    incoming: Streaming<ProcessingRequest>,
+    app: Arc<App>,
+    incoming: Streaming<Weighed>,
+    /// Of the message that came last, until the next one comes or it is taken.
+    room: Option<Unread>,
     /// What came while nobody wanted to know more than whether the gateway is still there.
     kept: Option<ProcessingRequest>,
 }
 
 impl Inbox {
-    pub(super) fn new(incoming: Streaming<ProcessingRequest>) -> Self {
-        Self { incoming, kept: None }
+    pub(super) fn new(app: &Arc<App>, incoming: Streaming<Weighed>) -> Self {
+        Self {
+            app: Arc::clone(app),
+            incoming,
+            room: None,
+            kept: None,
+        }
+    }
+
+    /// The room of the message that came last, to be kept for as long as it is.
+    pub(super) fn take_room(&mut self) -> Option<Unread> {
+        self.room.take()
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<ProcessingRequest>, Status>> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready(Ok(Some(kept)));
         }
-        Pin::new(&mut self.incoming).poll_next(cx).map(Option::transpose)
+        self.room = None;
+        let Some(next) = ready!(Pin::new(&mut self.incoming).poll_next(cx)) else {
+            return Poll::Ready(Ok(None));
+        };
+        let Weighed { message, bytes } = next?;
+        let mut room = self.app.unread();
+        if !room.grow(bytes) {
+            return Poll::Ready(Err(overloaded()));
+        }
+        self.room = Some(room);
+        Poll::Ready(Ok(Some(message)))
     }
 
     /// The next message; `None` if the gateway is done with the request.
@@ -95,6 +122,8 @@ impl HttpBody for RequestBody<'_> {
             Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(Ok(message)) => message,
         };
+        // Whoever reads a body counts what it keeps of it.
+        drop(body.inbox.take_room());
         match message.and_then(|message| message.request) {
             Some(Said::RequestBody(piece)) => {
                 body.is_over = piece.end_of_stream || body.is_one_piece;

@@ -20,12 +20,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tonic::{Status, Streaming};
-use tonic_prost::ProstCodec;
 use tracing::{debug, warn};
 
+use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, Weighed};
 use super::inbox::Inbox;
-use super::talk::talk;
-use super::wire::{PATH, ProcessingRequest, ProcessingResponse};
+use super::talk::{Going, talk};
+use super::wire::{PATH, ProcessingResponse};
 use crate::app::App;
 use crate::metrics::Open;
 use crate::places::{Connection, Places, UnderWay};
@@ -40,8 +40,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Messages that wait to be taken by a gateway, of one request.
 const WAITING: usize = 4;
-/// What a message may have beside a whole body.
-const MESSAGE_SLACK: usize = 1 << 20;
 /// Longest head of a stream.
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
@@ -181,8 +179,9 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
         .limits
         .max_body_bytes
         .get()
-        .saturating_add(MESSAGE_SLACK);
-    tonic::server::Grpc::new(ProstCodec::default())
+        .saturating_add(2 * MOST_BESIDE_BODIES);
+    let request = request.map(|body| Counted::new(body, processor.0.unread()));
+    tonic::server::Grpc::new(BoundedCodec)
         .max_decoding_message_size(most)
         .streaming(processor, request)
         .await
@@ -191,7 +190,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
 /// `ExternalProcessor`
 struct Processor(Arc<App>, Arc<UnderWay>);
 
-impl tower_service::Service<tonic::Request<Streaming<ProcessingRequest>>> for Processor {
+impl tower_service::Service<tonic::Request<Streaming<Weighed>>> for Processor {
     type Response = tonic::Response<Conversation>;
     type Error = Status;
     type Future = std::future::Ready<Result<Self::Response, Status>>;
@@ -200,7 +199,7 @@ impl tower_service::Service<tonic::Request<Streaming<ProcessingRequest>>> for Pr
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Streaming<Weighed>>) -> Self::Future {
         let conversation = Conversation::new(&self.0, Arc::clone(&self.1), request.into_inner());
         std::future::ready(Ok(tonic::Response::new(conversation)))
     }
@@ -213,17 +212,17 @@ type Talking = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 /// dropped.
 struct Conversation {
     talking: Option<Talking>,
-    told: mpsc::Receiver<ProcessingResponse>,
+    told: mpsc::Receiver<Going>,
     failed: Option<Status>,
     _open: Open,
     _under_way: Arc<UnderWay>,
 }
 
 impl Conversation {
-    fn new(app: &Arc<App>, under_way: Arc<UnderWay>, incoming: Streaming<ProcessingRequest>) -> Self {
+    fn new(app: &Arc<App>, under_way: Arc<UnderWay>, incoming: Streaming<Weighed>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         Self {
-            talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(incoming), out))),
+            talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(app, incoming), out))),
             told,
             failed: None,
             _open: app.metrics.picker_opened(),
@@ -239,7 +238,7 @@ impl Stream for Conversation {
         let this = self.get_mut();
         loop {
             // What was said leaves before anything else is done.
-            if let Poll::Ready(Some(told)) = this.told.poll_recv(cx) {
+            if let Poll::Ready(Some((told, _))) = this.told.poll_recv(cx) {
                 return Poll::Ready(Some(Ok(told)));
             }
             let Some(talking) = &mut this.talking else {
@@ -251,7 +250,7 @@ impl Stream for Conversation {
                     this.failed = ended.err();
                 }
                 Poll::Pending => match this.told.poll_recv(cx) {
-                    Poll::Ready(Some(told)) => return Poll::Ready(Some(Ok(told))),
+                    Poll::Ready(Some((told, _))) => return Poll::Ready(Some(Ok(told))),
                     _ => return Poll::Pending,
                 },
             }

@@ -39,9 +39,12 @@ use crate::path::arrival::Arrival;
 use crate::path::forward::Deadline;
 use crate::path::routes::Family;
 use crate::telemetry::{Stage, Trail};
+use crate::unread::Unread;
 
+/// A message to a gateway, with the room of what it came from.
+pub(super) type Going = (ProcessingResponse, Option<Unread>);
 /// Where answers go.
-pub(super) type Outgoing = mpsc::Sender<ProcessingResponse>;
+pub(super) type Outgoing = mpsc::Sender<Going>;
 
 /// Why no worker is named.
 enum No {
@@ -128,6 +131,8 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         given,
         trail,
     };
+    // Decoded, they take more than the request that was made of them.
+    drop((first, head, inbox.take_room()));
     asked.trail.asked(request.method(), asked.endpoint);
     let talking = async {
         match talk.ask(&mut inbox, request, &asked).await {
@@ -176,7 +181,7 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     async fn send(&self, told: ProcessingResponse) -> Result<(), No> {
-        self.out.send(told).await.map_err(|_| No::Gone)
+        self.out.send((told, None)).await.map_err(|_| No::Gone)
     }
 
     /// No worker is named.
@@ -210,7 +215,7 @@ impl Talk<'_> {
             _ => "refused",
         });
         // Who does not listen any more need not hear it.
-        let _ = self.out.send(told::refused(error, family, &marks)).await;
+        let _ = self.out.send((told::refused(error, family, &marks), None)).await;
         Ok(())
     }
 
@@ -235,7 +240,7 @@ impl Talk<'_> {
             };
             Ok((picked, body, room, by_trailers))
         };
-        let (picked, body, _room, by_trailers) = tokio::select! {
+        let (picked, body, room, by_trailers) = tokio::select! {
             biased;
             picked = picking => picked?,
             () = deadline.head_passed() => return Err(deadline.exceeded().into()),
@@ -243,7 +248,7 @@ impl Talk<'_> {
         };
         let changes = told::changes(&asked.given, &picked.headers);
         if is_read {
-            self.name(picked, changes, &body, by_trailers).await
+            self.name(picked, changes, (&body, room), by_trailers).await
         } else {
             let told = told::picked(Told::RequestHeaders, &picked.endpoints, changes, None);
             self.send(told).await?;
@@ -282,7 +287,7 @@ impl Talk<'_> {
         &self,
         pick: Pick,
         changes: HeaderMutation,
-        given: &Bytes,
+        (given, room): (&Bytes, Option<Unread>),
         by_trailers: bool,
     ) -> Result<Served, No> {
         let Pick {
@@ -294,7 +299,7 @@ impl Talk<'_> {
         if self.modes.request == BodyMode::Buffered {
             let other = (body != *given).then_some(body);
             let picked = told::picked(Told::RequestBody, &endpoints, changes, other);
-            self.send(picked).await?;
+            self.out.send((picked, room)).await.map_err(|_| No::Gone)?;
             return Ok(served);
         }
         let picked = told::picked(Told::RequestHeaders, &endpoints, changes, None);
@@ -324,7 +329,7 @@ impl Talk<'_> {
                 return self.no(error.into(), asked).await;
             }
             if let Some(told) = self.passes(message, &mut served, asked)?
-                && self.out.send(told).await.is_err()
+                && self.out.send((told, inbox.take_room())).await.is_err()
             {
                 return Ok(());
             }

@@ -11,6 +11,9 @@ use prost::{Enumeration, Message, Oneof};
 /// Where the service is.
 pub const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
+/// Fields of `ProcessingRequest` that are pieces of bodies.
+pub const BODY_TAGS: [u32; 2] = [4, 5];
+
 /// `ProcessingRequest`: what the gateway says.
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingRequest {

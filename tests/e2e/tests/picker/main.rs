@@ -10,6 +10,7 @@
 mod account;
 mod carried;
 mod gateway;
+mod hostile;
 mod named;
 mod refused;
 mod setup;

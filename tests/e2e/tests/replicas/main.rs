@@ -11,6 +11,7 @@
 )]
 
 mod calibrating;
+mod hostile;
 mod joining;
 mod leading;
 mod live_policy;
