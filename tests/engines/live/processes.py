@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import json
 import os
 import random
@@ -262,6 +263,7 @@ def _config(
     policy: str = "tail",
     learn_costs: bool = False,
     calibration: Path | None = None,
+    tenants: tuple[str, ...] = (),
 ) -> str:
     lines = [
         f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"',
@@ -283,7 +285,15 @@ def _config(
             f'cache_policy = "{"t-lru" if hints else "lru"}"\n'
             f'dialect = "{dialect}"\nkv_events = "{"auto" if events else "off"}"'
         )
+    lines += [
+        f'[[keys]]\nname = "{tenant}"\nsha256 = "{hashlib.sha256(key_of(tenant).encode()).hexdigest()}"' for tenant in tenants
+    ]
     return "\n".join(lines) + "\n"
+
+
+def key_of(tenant: str) -> str:
+    """The API key of a tenant."""
+    return f"key-of-{tenant}"
 
 
 def prefill_ms(cost: dict[str, float], tokens: int) -> float:

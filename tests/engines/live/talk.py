@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processes import BLOCK, HOME, MODEL, http
+from processes import BLOCK, HOME, MODEL, http, key_of
 from transformers import AutoTokenizer
 
 _tokenizer = AutoTokenizer.from_pretrained(str(Path(HOME) / "model-1"))
@@ -86,9 +86,13 @@ class Conversation:
         return usage(read)
 
 
-def complete(url: str, prompt: list[int], session: str | None, last: bool = False, **more: Any) -> Usage:
+def complete(
+    url: str, prompt: list[int], session: str | None, last: bool = False, tenant: str | None = None, **more: Any
+) -> Usage:
     """One completion of a prompt of token ids, of one token. The conversation's last, if its client says so."""
     headers = {} if session is None else {"X-Session-ID": session}
+    if tenant is not None:
+        headers["Authorization"] = f"Bearer {key_of(tenant)}"
     if last:
         headers["X-Session-End"] = "1"
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, **more}

@@ -54,6 +54,18 @@ def test_it_is_recognised_and_told_the_objective_and_keeps_the_older_conversatio
     assert by_lru <= TURN
 
 
+def test_no_tenant_finds_cached_what_another_has_asked(engine):
+    engine.reset_cache()
+    asked = ids(960, 1024)
+    with Router("sglang-tenants", [engine], tenants=("victim", "thief")) as router:
+        complete(router.url, asked, "of-the-victim", tenant="victim")
+        for session, more in [("own", {}), ("of-the-victim", {"cache_salt": "victim"})]:
+            assert complete(router.url, asked + ids(961, 8), session, tenant="thief", **more).cached == 0
+            engine.reset_cache()
+            complete(router.url, asked, "of-the-victim", tenant="victim")
+        assert complete(router.url, asked + ids(962, 8), "of-the-victim", tenant="victim").cached >= 1000
+
+
 def test_clients_and_streams(engine):
     with Router("sglang-clients", [engine]) as router:
         client = openai.OpenAI(base_url=router.v1, api_key="none", max_retries=0)
