@@ -322,11 +322,21 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
     let honest = Replica::new("honest");
     let worker = honest.worker(0);
     let key = worker_key(worker.name());
-    let absurd = Chain::of_ends((1..=100).map(|n| (policy::ids::PrefixHash(n), n * u64::from(u32::MAX))).collect());
+    let absurd = Chain::of_ends(
+        (1..=100)
+            .map(|n| (policy::ids::PrefixHash(n), n * u64::from(u32::MAX)))
+            .collect(),
+    );
     for turn in 0..100 {
         honest.hears(&[lie(1, u64::MAX, &[sent(u64::MAX - turn, key, &absurd)])]);
     }
-    let wait = |honest: &Replica| honest.worker(0).view(honest.app.clock.now(), None, Tokens::ZERO).wait.0;
+    let wait = |honest: &Replica| {
+        honest
+            .worker(0)
+            .view(honest.app.clock.now(), None, Tokens::ZERO)
+            .wait
+            .0
+    };
     assert_eq!(honest.others(), (100, 100));
     assert!(wait(&honest) <= 100.0 * 600_000.0, "{}", wait(&honest));
     tokio::time::advance(crate::clock::duration(peers::SILENT + Millis(1.0))).await;
@@ -335,7 +345,9 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
     assert_eq!(wait(&honest), 0.0);
     // The utilisation fades within minutes, whatever was claimed.
     tokio::time::advance(std::time::Duration::from_secs(600)).await;
-    let rho = honest.worker(0).with_load(|load| load.utilisation.at(honest.app.clock.now()));
+    let rho = honest
+        .worker(0)
+        .with_load(|load| load.utilisation.at(honest.app.clock.now()));
     assert!(rho < 1.0, "{rho}");
 }
 
@@ -351,5 +363,8 @@ async fn more_replicas_than_are_heard_and_more_turns_than_are_held_take_no_room(
         }
     }
     let (replicas, turns) = honest.bus().peers.count();
-    assert!(replicas <= 64 && turns <= room, "{replicas} replicas, {turns} turns of {room}");
+    assert!(
+        replicas <= 64 && turns <= room,
+        "{replicas} replicas, {turns} turns of {room}"
+    );
 }

@@ -191,7 +191,11 @@ mod tests {
 
     #[test]
     fn absurd_settings_are_refused_as_on_the_admin_port() {
-        for weight in [serde_json::json!(-1.0), serde_json::json!(1e300), serde_json::json!("x")] {
+        for weight in [
+            serde_json::json!(-1.0),
+            serde_json::json!(1e300),
+            serde_json::json!("x"),
+        ] {
             let document = written(1, &serde_json::json!({ "load": weight }));
             let document = Document::read(&document).unwrap();
             assert!(settings(&document.settings).is_err(), "{weight}");

@@ -176,7 +176,10 @@ async fn a_watch_that_makes_no_sense_is_said_and_changes_nothing() {
         (b"\xff\xfe\n".to_vec(), "makes no sense"),
         (b"{\"type\":\"ADDED\"}\n".to_vec(), "makes no sense"),
         (event("ADDED", &json!(7)).into_bytes(), "makes no sense"),
-        (event("ADDED", &named).into_bytes(), "name of an object has 254 bytes"),
+        (
+            event("ADDED", &named).into_bytes(),
+            "name of an object has 254 bytes",
+        ),
         (
             event("BOOKMARK", &versioned).into_bytes(),
             "resourceVersion has 129 bytes",
@@ -287,7 +290,10 @@ async fn addresses_that_come_and_go_at_full_speed_leave_nothing_behind() {
     let slots = finding.router.app().fleet.workers().len();
     assert!(slots <= 3 * 8, "{slots} slots of at most 8 workers");
     let page = finding.metrics().await;
-    let of_workers = page.samples().iter().filter(|sample| sample.name == "tailroute_worker_ready");
+    let of_workers = page
+        .samples()
+        .iter()
+        .filter(|sample| sample.name == "tailroute_worker_ready");
     let series = of_workers.count();
     assert!(series <= 3 * 8, "{series} workers have metrics");
 }

@@ -1,5 +1,7 @@
 //! TLS on both sides: who is let in by its certificate, what is renewed, and what stays readable.
 
+mod hostile;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -110,18 +110,19 @@ async fn messages_that_never_become_whole_share_the_bound_on_what_clients_have_s
     // Two have room; which of the four is a matter of chance.
     let mut refused = 0;
     for (_, answer) in &mut streams {
-        let frame = tokio::time::timeout(std::time::Duration::from_millis(500), answer.body_mut().frame()).await;
+        let frame =
+            tokio::time::timeout(std::time::Duration::from_millis(500), answer.body_mut().frame()).await;
         let Ok(Some(Ok(frame))) = frame else { continue };
         let trailers = frame.into_trailers().expect("the end");
-        assert_eq!(trailers["grpc-status"], (Code::ResourceExhausted as i32).to_string().as_str());
+        assert_eq!(
+            trailers["grpc-status"],
+            (Code::ResourceExhausted as i32).to_string().as_str()
+        );
         refused += 1;
     }
     assert_eq!(refused, 2);
     drop(streams);
-    within(async {
-        while gateway.carry(&[], &ask("hi", json!({}))).await.status != 200 {}
-    })
-    .await;
+    within(async { while gateway.carry(&[], &ask("hi", json!({}))).await.status != 200 {} }).await;
     fleet.at_rest().await;
 }
 

@@ -89,7 +89,12 @@ async fn messages_of_the_greatest_length_at_full_speed_take_neither_memory_nor_t
     let turns = [&[1u8, 0][..], &[7; 8], &[0, 0], &[3; 160 << 10]].concat();
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
-        for subject in ["test.turns", "test.join", "$KV.test.policy", "$KV.test.calibrations"] {
+        for subject in [
+            "test.turns",
+            "test.join",
+            "$KV.test.policy",
+            "$KV.test.calibrations",
+        ] {
             liar.publish(subject, &long).await;
             liar.publish(subject, &turns).await;
         }
@@ -135,15 +140,31 @@ async fn a_revision_that_none_could_follow_is_said_to_be_unreadable_and_changes_
 async fn a_snapshot_that_never_ends_keeps_no_router_from_being_ready() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     let mut liar = Liar::connect(&replicas).await;
-    liar.0.write_all(b"SUB test.join 1\r\nSUB test.join.* 2\r\n").await.unwrap();
+    liar.0
+        .write_all(b"SUB test.join 1\r\nSUB test.join.* 2\r\n")
+        .await
+        .unwrap();
     liar.taken().await;
     tokio::spawn(async move {
         while let Some((asked, reply, payload)) = liar.hear().await {
             let answer = if asked == "test.join" {
-                [&b"tr-off-1"[..], &1u64.to_le_bytes(), &u64::MAX.to_le_bytes(), b"liar"].concat()
+                [
+                    &b"tr-off-1"[..],
+                    &1u64.to_le_bytes(),
+                    &u64::MAX.to_le_bytes(),
+                    b"liar",
+                ]
+                .concat()
             } else {
                 let number = &payload[16..20];
-                [&b"tr-chk-1"[..], &9u64.to_le_bytes(), number, &u32::MAX.to_le_bytes(), b"x"].concat()
+                [
+                    &b"tr-chk-1"[..],
+                    &9u64.to_le_bytes(),
+                    number,
+                    &u32::MAX.to_le_bytes(),
+                    b"x",
+                ]
+                .concat()
             };
             liar.publish(&reply, &answer).await;
         }
@@ -155,5 +176,13 @@ async fn a_snapshot_that_never_ends_keeps_no_router_from_being_ready() {
     replicas.routers.push(late);
     let address = replicas.routers[1].address;
     let body = ask("hi", json!({})).to_string();
-    assert_eq!(client::open(address, "POST", CHAT, &[], body).await.unwrap().whole().await.status, 200);
+    assert_eq!(
+        client::open(address, "POST", CHAT, &[], body)
+            .await
+            .unwrap()
+            .whole()
+            .await
+            .status,
+        200
+    );
 }

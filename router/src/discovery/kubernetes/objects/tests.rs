@@ -307,7 +307,10 @@ fn of_what_an_object_says_no_more_is_kept_than_an_api_server_may_say() {
     let of_address: Slice = serde_json::from_value(slices[0].clone()).unwrap();
     assert!(kept(&of_address.endpoints(&rules)[0]) < 5_000);
     let says = json!({ "worker.tailroute.io/ranks": long });
-    let annotated = pod(json!({ "name": "p", "annotations": says }), up("10.0.0.1", "True"));
+    let annotated = pod(
+        json!({ "name": "p", "annotations": says }),
+        up("10.0.0.1", "True"),
+    );
     let of_annotation: Pod = serde_json::from_value(annotated).unwrap();
     assert!(kept(&of_annotation.endpoints(&rules)[0]) < 5_000);
     let meta = |name: &str, version: &str| Meta {

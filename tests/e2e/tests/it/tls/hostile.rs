@@ -1,0 +1,143 @@
+//! Certificates that have expired or are swapped under load, and peers that do not keep to TLS.
+
+use std::time::Instant;
+
+use rcgen::date_time_ymd;
+
+use super::*;
+
+/// A certificate that was good until 2001.
+fn expired(authority: &Authority) -> Paper {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+    params.not_before = date_time_ymd(2000, 1, 1);
+    params.not_after = date_time_ymd(2001, 1, 1);
+    Paper {
+        cert: params.signed_by(&key, &authority.issuer).unwrap().pem(),
+        key: key.serialize_pem(),
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_certificate_has_expired_is_not_let_in() {
+    let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let ca = folder.path().join("clients.pem");
+    std::fs::write(&ca, &clients.pem).unwrap();
+    let identity = authority.sign().write(folder.path(), "router");
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.tls.server = Some(ServerTls {
+            identity,
+            client_ca: Some(ca),
+        });
+    })
+    .await;
+    let (address, old) = (fleet.address(), expired(&clients));
+    for alpn in ["h2", "http/1.1"] {
+        let refused = connect(address, &authority, Some(&old), alpn).await;
+        assert_eq!(status(refused).await, None);
+        let known = connect(address, &authority, Some(&clients.sign()), alpn).await;
+        assert_eq!(status(known).await, Some(200));
+    }
+    assert_eq!(fleet.received(), [2]);
+}
+
+#[tokio::test]
+async fn a_worker_whose_certificate_has_expired_gets_nothing() {
+    let (folder, workers) = (tempfile::tempdir().unwrap(), Authority::new());
+    let engine = Engine::start(quick()).await.unwrap();
+    let address = in_front_of(engine.addr(), &expired(&workers), None).await;
+    let ca = folder.path().join("workers.pem");
+    std::fs::write(&ca, &workers.pem).unwrap();
+    let mut config = configured(&[address]);
+    config.workers[0].url = format!("https://{address}").parse().unwrap();
+    config.tls.workers.ca = Some(ca);
+    config.health.interval = Duration::from_millis(10);
+    let router = Server::start(config).await.unwrap();
+    let body = ask("hi", json!({})).to_string();
+    let answer = tailroute_e2e::client::call(router.address, "POST", CHAT, &[], body).await;
+    assert_eq!(answer.status, 503);
+    assert!(!router.app().fleet.any_ready());
+    assert_eq!(engine.stats().received, 0);
+}
+
+#[tokio::test]
+async fn certificates_that_are_swapped_all_the_time_cost_no_client_its_connection() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
+    let (app, address) = (Arc::clone(fleet.router.app()), fleet.address());
+    let begun = Instant::now();
+    let mut asked = 0;
+    while begun.elapsed() < Duration::from_millis(500) || asked < 20 {
+        let connecting = connect(address, &authority, None, "h2");
+        let swapping = async {
+            authority.sign().write(folder.path(), "router");
+            app.reconfigure(&app.config).unwrap();
+        };
+        let (stream, ()) = tokio::join!(connecting, swapping);
+        assert_eq!(status(stream).await, Some(200));
+        asked += 1;
+    }
+    fleet.at_rest().await;
+}
+
+/// A record of a handshake message that is said to have 16 MiB.
+fn endless_hello(first: bool) -> Vec<u8> {
+    let mut record = vec![22, 3, 1, 0x3f, 0xff];
+    if first {
+        record.extend_from_slice(&[1, 0xff, 0xff, 0xff]);
+    }
+    record.resize(5 + 0x3fff, 0);
+    record
+}
+
+#[tokio::test]
+async fn a_hello_without_end_and_fragments_of_nothing_are_refused_at_once() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
+    // Empty fragments are no progress, and a record of another kind is no handshake.
+    let empty = [22, 3, 1, 0, 0];
+    for (first, then) in [
+        (endless_hello(true), endless_hello(false)),
+        (empty.to_vec(), empty.repeat(1000)),
+        (vec![23, 3, 3, 0, 1, 0], vec![23, 3, 3, 0, 1, 0]),
+    ] {
+        let mut stream = TcpStream::connect(fleet.address()).await.unwrap();
+        stream.write_all(&first).await.unwrap();
+        let begun = Instant::now();
+        let sent = within(async {
+            let mut sent = first.len();
+            while stream.write_all(&then).await.is_ok() {
+                sent += then.len();
+                tokio::task::yield_now().await;
+            }
+            sent
+        })
+        .await;
+        assert!(sent < 8 << 20, "{sent} bytes were taken");
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+    assert!(fleet.metrics().await.sum("tailroute_tls_failures_total", &[]) >= 3.0);
+}
+
+#[tokio::test]
+async fn a_client_that_closes_tls_and_not_its_socket_holds_its_connection_no_longer_than_an_idle_one() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let identity = encrypted(folder.path(), &authority);
+    let fleet = Fleet::start(vec![quick()], |config| {
+        identity(config);
+        config.limits.header_timeout = Duration::from_millis(50);
+        config.limits.idle_timeout = Duration::from_millis(200);
+    })
+    .await;
+    let stream = connect(fleet.address(), &authority, None, "http/1.1")
+        .await
+        .unwrap();
+    let (mut tcp, mut tls) = stream.into_inner();
+    tls.send_close_notify();
+    let mut said = Vec::new();
+    tls.write_tls(&mut said).unwrap();
+    tcp.write_all(&said).await.unwrap();
+    let mut rest = Vec::new();
+    let _ = within(tcp.read_to_end(&mut rest)).await;
+    fleet.at_rest().await;
+}
