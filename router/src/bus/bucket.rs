@@ -80,7 +80,7 @@ impl Bucket {
                 tokio::select! {
                     () = tell.closed() => return,
                     message = heard.next() => match message {
-                        Some(_) => _ = tell.send_replace(()),
+                        Some(_) => tell.send_replace(()),
                         None => return,
                     },
                 }
