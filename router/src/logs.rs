@@ -66,6 +66,18 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
         }
     }
+    // It warns of every alert and every renegotiation that a client tries: lines that a stranger can write at will.
+    let mut directives = level
+        .split(',')
+        .map(|directive| directive.trim().to_ascii_lowercase());
+    let is_quiet = directives.any(|directive| directive == "info" || directive == "warn");
+    if is_quiet
+        && !["trace", "rustls"]
+            .iter()
+            .any(|word| level.to_ascii_lowercase().contains(word))
+    {
+        filter = filter.add_directive("rustls=error".parse()?);
+    }
     Ok(filter)
 }
 
@@ -177,6 +189,21 @@ mod tests {
             let filter = filter(level).unwrap().to_string();
             assert_eq!(filter.contains("hyper=trace"), shown, "{level}: {filter}");
             assert!(filter.contains("rustls=debug"), "{level}: {filter}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_says_within_tls_writes_no_lines_unless_they_are_asked_for() {
+        for (level, is_quiet) in [
+            ("info", true),
+            ("info,tailroute=debug", true),
+            ("WARN", true),
+            ("info,rustls=warn", false),
+            ("debug", false),
+            ("off", false),
+        ] {
+            let filter = filter(level).unwrap().to_string();
+            assert_eq!(filter.contains("rustls=error"), is_quiet, "{level}: {filter}");
         }
     }
 
