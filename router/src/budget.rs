@@ -35,6 +35,10 @@ const EVENT_BYTES: u64 = 40 << 20;
 /// Conversations, token offsets, sessions, stored responses, models: tables of fixed size.
 const TABLES_BYTES: u64 = 128 << 20;
 
+/// What is kept of other replicas: their turns, messages that wait, a snapshot that is taken and one that is given.
+const REPLICAS_BYTES: u64 = (64 + 16 + 64 + 64) << 20;
+/// The longest list of an API server, as text and while it is read, and one event.
+const LISTS_BYTES: u64 = (2 * 64 + 8) << 20;
 /// The audit log's queue and the log's buffers.
 const LOGS_BYTES: u64 = 8 << 20;
 
@@ -82,6 +86,8 @@ impl Budget {
             (count(limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES);
         let tells = |worker: &config::Worker| worker.kv_events != config::KvEvents::Off;
         let publishers = count(config.workers.iter().filter(|worker| tells(worker)).count());
+        let replicas = config.fleet.as_ref().map_or(0, |_| REPLICAS_BYTES);
+        let lists = config.discovery.kubernetes.as_ref().map_or(0, |_| LISTS_BYTES);
         let parts = [
             ("the router itself", OWN_BYTES, ""),
             ("connections", connections, "limits.max_connections"),
@@ -132,6 +138,8 @@ impl Budget {
                 count(config.explain.max_bytes),
                 "explain.max_bytes",
             ),
+            ("what other replicas say", replicas, "fleet.nats"),
+            ("lists of an API server", lists, "discovery.kubernetes"),
             (
                 "captured turns, audit log, log",
                 count(recent::DEFAULT_BYTES) + LOGS_BYTES,
@@ -217,6 +225,26 @@ fn limit(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_budget_is_the_sum_of_what_is_configured() {
+        let budget = |more: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let text = format!("[[workers]]\nurl = \"http://127.0.0.1:1\"\n{more}");
+            std::fs::write(&file, text).unwrap();
+            let config = config::load_file(Some(file.path()), Default::default(), Default::default());
+            Budget::of(&config.unwrap())
+        };
+        let plain = budget("");
+        assert_eq!(
+            plain.bytes,
+            plain.parts.iter().map(|part| part.bytes).sum::<u64>()
+        );
+        let less = budget("[limits]\nmax_unread_bytes = 536870912\n");
+        assert_eq!(plain.bytes - less.bytes, 512 << 20);
+        let with_replicas = budget("[fleet]\nnats = \"nats://127.0.0.1:4222\"\n");
+        assert_eq!(with_replicas.bytes - plain.bytes, REPLICAS_BYTES);
+    }
 
     #[test]
     fn a_group_without_a_limit_has_none_in_either_version() {
