@@ -211,6 +211,12 @@ fn framing(
     if status == StatusCode::NO_CONTENT {
         headers.remove(TRANSFER_ENCODING);
     }
+    // It may have been said twice.
+    if let Some(length) = length
+        && headers.contains_key(CONTENT_LENGTH)
+    {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok((Framing::Length(0), !is_coded));
     }
@@ -222,11 +228,7 @@ fn framing(
             }
             Ok((Framing::Chunked, length.is_none()))
         }
-        Some(length) => {
-            // It may have been said twice.
-            headers.insert(CONTENT_LENGTH, length.into());
-            Ok((Framing::Length(length), true))
-        }
+        Some(length) => Ok((Framing::Length(length), true)),
         None => Ok((Framing::UntilClose, true)),
     }
 }
@@ -305,6 +307,7 @@ mod tests {
             (200, "content-length: 5\r\ncontent-length: 5\r\n", Some("5")),
             (204, "content-length: 5\r\n", None),
             (304, "content-length: 5\r\n", Some("5")),
+            (304, "content-length: 5\r\ncontent-length: 5\r\n", Some("5")),
             (304, "content-length: 5\r\ntransfer-encoding: chunked\r\n", None),
         ] {
             let text = format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
