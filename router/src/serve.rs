@@ -32,6 +32,7 @@ use tracing::{info, warn};
 
 use self::handover::Predecessor;
 use self::listen::Listeners;
+use crate::admin::serve::AdminPort;
 use crate::app::App;
 use crate::supervise::{Task, until_done};
 
@@ -70,7 +71,7 @@ pub struct Server {
     app: Arc<App>,
     phase: watch::Sender<Phase>,
     data: JoinHandle<()>,
-    admin: JoinHandle<()>,
+    admin: AdminPort,
     picker: Option<JoinHandle<()>>,
     tasks: JoinSet<()>,
     replaced: Arc<Notify>,
@@ -110,7 +111,7 @@ impl Server {
             tokio::spawn(run)
         });
         let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
-        let admin = tokio::spawn(crate::admin::serve::run(Arc::clone(&app), admin_listener));
+        let admin = AdminPort::start(Arc::clone(&app), admin_listener)?;
         let replaced = Arc::new(Notify::new());
         if let (Some(path), Ok(sockets)) = (handover, shared) {
             tasks.spawn(succeed(
@@ -142,7 +143,7 @@ impl Server {
         self.replaced.notified().await;
         self.is_replaced.store(true, Ordering::Release);
         // From here on the other process answers for both.
-        self.admin.abort();
+        self.admin.stop();
     }
 
     /// What the requests share: for tests and for programs that embed the router.
@@ -192,7 +193,7 @@ impl Server {
             self.phase.send_replace(Phase::Cut);
             let _ = tokio::time::timeout(CUT_LIMIT, nothing_in_flight(&self.app)).await;
         }
-        self.admin.abort();
+        self.admin.stop();
         if let Some(traces) = &self.app.traces {
             traces.flush(FLUSH_LIMIT).await;
         }

@@ -4,9 +4,14 @@
 //! way are bounded too, by half as many; beyond that everything but a probe is refused at once. So there are always
 //! connections that can make room, and a probe finds a place however many others are opened, and however many of them ask
 //! for something and do not read it. A head has to come within a time, and so has something of an answer to be taken.
+//!
+//! Connections and probes have a thread of their own, so that a probe waits for no request of a client, however many there
+//! are. Whatever else is asked for runs where everything else does.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use axum::Router;
@@ -18,7 +23,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 use tracing::{debug, warn};
@@ -65,6 +71,8 @@ const BOUNDS: Bounds = Bounds {
 #[derive(Debug)]
 struct Port {
     all: Router,
+    /// Where that runs.
+    workers: Handle,
     /// What is answered when there is no room for a request.
     probes: Router,
     bounds: Bounds,
@@ -72,13 +80,55 @@ struct Port {
     requests: Arc<Semaphore>,
 }
 
-/// Serves the admin port for as long as the task lives; its connections end with it.
-pub async fn run(app: Arc<App>, listener: TcpListener) {
+/// The admin port's thread. It ends with this.
+#[derive(Debug)]
+pub struct AdminPort(Arc<Notify>);
+
+impl AdminPort {
+    /// Serves the admin port from now on. What it is asked for, but for probes, runs on the present runtime.
+    ///
+    /// # Errors
+    /// If there is no thread for it.
+    pub fn start(app: Arc<App>, listener: TcpListener) -> io::Result<Self> {
+        let workers = Handle::current();
+        let listener = listener.into_std()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _within = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let serving = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = run(app, listener, workers) => {}
+                    () = stopped.notified() => {}
+                }
+            });
+        };
+        thread::Builder::new().name("admin".to_owned()).spawn(serving)?;
+        Ok(Self(stop))
+    }
+
+    /// Closes the port and its connections.
+    pub fn stop(&self) {
+        self.0.notify_one();
+    }
+}
+
+impl Drop for AdminPort {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+async fn run(app: Arc<App>, listener: TcpListener, workers: Handle) {
     let probes = status::probes(&app).fallback(|| async {
         let what = "too many requests are under way; only /livez and /readyz are answered now";
         Problem::unavailable(what).into_response()
     });
-    let port = Arc::new(Port::new(super::router(&app), probes, BOUNDS));
+    let port = Arc::new(Port::new((super::router(&app), workers), probes, BOUNDS));
     let listener = Arc::new(listener);
     let accepting = move || accept(Arc::clone(&listener), Arc::clone(&port));
     forever(app, Task::only("admin_port"), accepting).await;
@@ -135,9 +185,10 @@ async fn connection(
 }
 
 impl Port {
-    fn new(all: Router, probes: Router, bounds: Bounds) -> Self {
+    fn new((all, workers): (Router, Handle), probes: Router, bounds: Bounds) -> Self {
         Self {
             all,
+            workers,
             probes,
             bounds,
             places: Places::new(bounds.connections),
@@ -149,21 +200,26 @@ impl Port {
     async fn answer(&self, connection: &Arc<Connection>, request: Request) -> Response {
         let under_way = connection.begin();
         if matches!(request.uri().path(), "/livez" | "/readyz") {
-            return respond(&self.probes, request).await;
+            return respond(self.probes.clone(), request).await;
         }
         let Ok(permit) = Arc::clone(&self.requests).try_acquire_owned() else {
-            let mut answer = respond(&self.probes, request).await;
+            let mut answer = respond(self.probes.clone(), request).await;
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(header::CONNECTION, close);
             return answer;
         };
-        let answer = respond(&self.all, request).await;
+        let mut task = JoinSet::new();
+        task.spawn_on(respond(self.all.clone(), request), &self.workers);
+        let answer = match task.join_next().await {
+            Some(Ok(answer)) => answer,
+            _ => Problem::internal("the request failed; the log says why").into_response(),
+        };
         answer.map(|body| axum::body::Body::new(Pieces::new(body, (under_way, permit))))
     }
 }
 
-async fn respond(router: &Router, request: Request) -> Response {
-    match router.clone().call(request).await {
+async fn respond(mut router: Router, request: Request) -> Response {
+    match router.call(request).await {
         Ok(answer) => answer,
         Err(never) => match never {},
     }

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 async fn ask(address: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
@@ -40,7 +41,7 @@ async fn port(bounds: Bounds) -> (SocketAddr, Arc<Port>, JoinSet<()>) {
         .fallback(|| async { "no room" });
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
     let address = listener.local_addr().unwrap();
-    let port = Arc::new(Port::new(all, probes, bounds));
+    let port = Arc::new(Port::new((all, Handle::current()), probes, bounds));
     let mut serving = JoinSet::new();
     serving.spawn(accept(listener, Arc::clone(&port)));
     (address, port, serving)
@@ -149,4 +150,34 @@ async fn who_does_not_read_loses_its_place() {
         assert!(begun.elapsed() < LONG);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+#[tokio::test]
+async fn a_probe_waits_for_no_thread_that_is_busy_with_requests() {
+    let overrides = config::Overrides {
+        workers: vec!["http://127.0.0.1:9".to_owned()],
+        ..Default::default()
+    };
+    let config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let port = AdminPort::start(App::new(config).unwrap(), listener).unwrap();
+    // From here on the only thread that requests have does nothing else.
+    let mut probe = std::net::TcpStream::connect(address).unwrap();
+    probe.set_read_timeout(Some(LONG)).unwrap();
+    let request = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut probe, request).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut probe, &mut answer).unwrap();
+    assert!(answer.ends_with("alive\n"), "{answer}");
+    let mut metrics = ask(address, "/metrics").await;
+    assert!(
+        is_told(&mut metrics, "tailroute_").await,
+        "what else is asked for is answered too"
+    );
+    drop(port);
+    assert!(
+        !is_told(&mut metrics, "anything").await,
+        "its connections end with the port"
+    );
 }
