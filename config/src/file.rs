@@ -2,7 +2,7 @@
 //!
 //! Opening a named pipe blocks until another process opens its other end, a device can be read without end, and a file
 //! system whose server is gone does not answer at all. None of these may hold up a caller. So what blocks runs on a thread
-//! of its own, and its caller waits for at most a given time. No thread can be interrupted in such a call: a path whose
+//! apart, and its caller waits for at most a given time. No thread can be interrupted in such a call: a path whose
 //! thread was given up is refused until that thread ends, so that a file system that hangs costs one thread for each path.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, SendError, SyncSender};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,6 +19,12 @@ use parking_lot::Mutex;
 pub const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Paths that may hang at once. Each holds a thread.
 const MOST_STUCK: usize = 64;
+
+/// What a thread does.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread that waits for the next access, if one does: the configuration is looked at twice a second.
+static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
 /// Paths whose thread was given up and has not ended.
 static STUCK: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -110,7 +116,7 @@ pub fn within<T: Send + 'static>(
         // There is room for it, and under the lock: who gives up either finds it, or is found in the set.
         let _ = done.try_send(worked);
     };
-    std::thread::Builder::new().name("file".to_owned()).spawn(run)?;
+    start(Box::new(run))?;
     match outcome.recv_timeout(limit) {
         Ok(worked) => worked,
         Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the access ended without a result")),
@@ -128,8 +134,39 @@ pub fn within<T: Send + 'static>(
     }
 }
 
+/// Runs a job on the thread that waits, or on a new one.
+fn start(job: Job) -> io::Result<()> {
+    let spare = SPARE.lock().take();
+    let job = match spare {
+        None => job,
+        Some(spare) => match spare.send(job) {
+            Ok(()) => return Ok(()),
+            Err(SendError(job)) => job,
+        },
+    };
+    let (hand_in, jobs) = mpsc::sync_channel(1);
+    let work = move || {
+        let mut next = Some(job);
+        while let Some(job) = next {
+            job();
+            {
+                let mut spare = SPARE.lock();
+                if spare.is_some() {
+                    // One is enough.
+                    return;
+                }
+                *spare = Some(hand_in.clone());
+            }
+            next = jobs.recv().ok();
+        }
+    };
+    std::thread::Builder::new().name("file".to_owned()).spawn(work)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::time::Instant;
 
     use super::*;
@@ -192,6 +229,17 @@ mod tests {
             assert!(begun.elapsed() < LONG, "it has ended");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn accesses_one_after_another_share_a_thread() {
+        let mut threads = HashSet::new();
+        for _ in 0..1_000 {
+            threads.insert(within(Path::new("/some"), LONG, || Ok(std::thread::current().id())).unwrap());
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        // Other tests use the same one, and it may not be back yet.
+        assert!(threads.len() < 500, "{}", threads.len());
     }
 
     #[test]
