@@ -78,7 +78,7 @@ struct Args {
     /// With --telemetry: each part of it alone as well.
     #[arg(long, requires = "telemetry")]
     parts: bool,
-    /// Folder of another `tailroute`, which that in --bin is compared with: requests and bursts of both in turns, without peers.
+    /// Folder of another `tailroute`, which that in --bin is compared with: requests and tokens of both in turns, without peers.
     #[arg(long, conflicts_with = "telemetry")]
     against: Option<PathBuf>,
     /// First of the ports to use.

@@ -37,17 +37,22 @@ const CELLS: [Cell; 4] = [
     Cell::Paced(256),
     Cell::Burst,
 ];
-/// What builds are compared by: what can be measured in slices.
-const CELLS_OF_BUILDS: [Cell; 5] = [
+/// What builds are compared by.
+const CELLS_OF_BUILDS: [Cell; 8] = [
     Cell::Request(0),
     Cell::Request(8 << 10),
     Cell::Request(128 << 10),
     Cell::Request(1 << 20),
+    Cell::Paced(64),
+    Cell::Paced(256),
+    Cell::Paced(1000),
     Cell::Burst,
 ];
 /// Every second of a router's load its metrics are read and what is left of a batch of traces is sent, so a measurement is as
 /// long.
 const MEASURE: Duration = Duration::from_secs(1);
+/// Of streams that several builds have at once.
+const AT_ONCE: Duration = Duration::from_secs(4);
 /// The same in parts. Traces are sent a while after the requests that they are of. (What a router does besides while others have
 /// the load, two thousandths of a processor, is in all alike.)
 const SLICES: Slices = Slices {
@@ -282,7 +287,18 @@ async fn measure(
     bench.seed += 1 << 20;
     let figure = cell.figures()[0];
     let mut costs = BTreeMap::new();
-    if !cell.is_sliced() {
+    if !cell.is_sliced() && bench.args.against.is_some() {
+        // Streams go on for ever, so they cannot be had in slices: all routers have them at once, and share what the machine does.
+        let measuring = routers
+            .iter()
+            .map(|router| cell.measure(router.address, Some(&router.process), AT_ONCE, bench.seed));
+        let measured = futures_util::future::join_all(measuring).await;
+        for (router, cost) in routers.iter().zip(measured) {
+            let name = router.variant.name;
+            let cost = cost.with_context(|| format!("{figure} of the router that is {name}"))?;
+            costs.insert(name, cost[0]);
+        }
+    } else if !cell.is_sliced() {
         for router in routers {
             let name = router.variant.name;
             // The same conversations for all of them, and the metrics once in the middle.
