@@ -60,6 +60,18 @@ pub struct Budget {
     pub parts: Vec<Part>,
     /// Their sum.
     pub bytes: u64,
+    /// What each worker adds that discovery finds, and how many it may find; the sum has none of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
+}
+
+/// Workers that discovery may find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// What each adds.
+    pub worker_bytes: u64,
+    /// How many there may be.
+    pub max_workers: usize,
 }
 
 impl Budget {
@@ -84,6 +96,10 @@ impl Budget {
         // Five halves: a message grows into a buffer half as large again, and a replay may be under way beside it.
         let events =
             (count(limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES);
+        let found = config.discovery.is_on().then_some(Found {
+            worker_bytes: (MIRROR_BYTES + BLOCKS_BYTES).saturating_add(events),
+            max_workers: config.discovery.max_workers,
+        });
         let tells = |worker: &config::Worker| worker.kv_events != config::KvEvents::Off;
         let publishers = count(config.workers.iter().filter(|worker| tells(worker)).count());
         let replicas = config.fleet.as_ref().map_or(0, |_| REPLICAS_BYTES);
@@ -154,7 +170,7 @@ impl Budget {
         let bytes = parts
             .iter()
             .fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
-        Self { parts, bytes }
+        Self { parts, bytes, found }
     }
 }
 
@@ -169,7 +185,14 @@ impl fmt::Display for Budget {
             };
             writeln!(f, "{:>9} MiB  {what}{keys}", bytes.div_ceil(1 << 20))?;
         }
-        Ok(())
+        match self.found {
+            Some(Found { worker_bytes, .. }) => writeln!(
+                f,
+                "{:>9} MiB  besides for each worker that is found (discovery.max_workers, limits.max_kv_message_bytes)",
+                worker_bytes.div_ceil(1 << 20)
+            ),
+            None => Ok(()),
+        }
     }
 }
 
@@ -242,6 +265,12 @@ mod tests {
         );
         let less = budget("[limits]\nmax_unread_bytes = 536870912\n");
         assert_eq!(plain.bytes - less.bytes, 512 << 20);
+        assert_eq!(plain.found, None);
+        let found = budget("[discovery.file]\npath = \"/workers.toml\"\n")
+            .found
+            .unwrap();
+        let one_more = budget("[[workers]]\nurl = \"http://127.0.0.1:2\"\n");
+        assert_eq!(found.worker_bytes, one_more.bytes - plain.bytes);
         let with_replicas = budget("[fleet]\nnats = \"nats://127.0.0.1:4222\"\n");
         assert_eq!(with_replicas.bytes - plain.bytes, REPLICAS_BYTES);
     }
