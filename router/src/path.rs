@@ -77,17 +77,15 @@ pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incomin
 
 async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Response<Body> {
     let started = app.clock.now();
-    let endpoint = match admit::route(&app, &request) {
-        Ok(route) => route.endpoint(),
-        Err(_) => "none",
-    };
+    let route = admit::route(&app, &request);
+    let endpoint = admit::endpoint(&route);
     trail.asked(request.method(), endpoint);
     let caller = app.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
     let answered = tokio::select! {
         biased;
-        answered = answer(&app, request, &caller, (deadline, &trail)) => answered,
+        answered = answer(&app, (request, route), &caller, (deadline, &trail)) => answered,
         () = deadline.head_passed() => Err(deadline.exceeded()),
         // Nothing of an answer is there yet, and no time is left to wait for it.
         () = app.when_cut_off() => Err(ApiError::Draining),
@@ -132,11 +130,11 @@ pub(crate) fn refused(
 
 async fn answer(
     app: &Arc<App>,
-    mut request: Request<Incoming>,
+    (mut request, route): (Request<Incoming>, Result<Route, ApiError>),
     caller: &Result<Caller, ApiError>,
     (deadline, trail): (Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
-    let (caller, route) = enter(app, &mut request, caller)?;
+    let (caller, route) = enter(app, (&mut request, route), caller)?;
     match route {
         Route::Models => Ok(models::list(app)),
         Route::Model(name) => models::one(app, &name),
@@ -165,13 +163,13 @@ async fn answer(
 /// If not.
 pub(crate) fn enter<'a, B>(
     app: &Arc<App>,
-    request: &mut Request<B>,
+    (request, route): (&mut Request<B>, Result<Route, ApiError>),
     caller: &'a Result<Caller, ApiError>,
 ) -> Result<(&'a Caller, Route), ApiError> {
     let Ok(caller) = caller else {
         return Err(ApiError::Unauthorized);
     };
-    let route = admit::route(app, request)?;
+    let route = route?;
     steering::permit_head(app, request.headers())?;
     caller.count_request(app.clock.now())?;
     if let Some(tenant) = caller.tenant() {

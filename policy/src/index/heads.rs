@@ -209,12 +209,11 @@ impl Heads {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Bytes of all tables.
     pub(super) fn bytes(&self) -> u64 {
-        self.levels
-            .iter()
-            .filter_map(OnceLock::get)
-            .map(|table| size_of_val::<[Slot]>(table) as u64)
-            .sum()
+        // Each table is twice the one before, and all up to the present one are there.
+        let smallest = (size_of::<Slot>() << SMALLEST_HEADS_LOG2) as u64;
+        self.next_bytes() - smallest
     }
 }
 

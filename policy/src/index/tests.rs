@@ -235,6 +235,16 @@ fn an_answer_given_while_the_writer_is_stopped_says_so() {
 }
 
 #[test]
+fn outgrown_tables_count_among_the_bytes() {
+    let heads = heads::Heads::new();
+    let smallest = heads.bytes();
+    for tables in [3, 7, 15] {
+        heads.grow();
+        assert_eq!(heads.bytes(), tables * smallest);
+    }
+}
+
+#[test]
 fn a_lookup_of_what_is_not_there_does_not_wait_for_a_writer_that_is_stopped_in_a_removal() {
     let mut index = Index::new(ROOMY);
     index.store(WorkerId(0), &keys(&[1, 2, 3, 4])).unwrap();

@@ -18,8 +18,9 @@ use crate::unread::Unread;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
-/// Most memory that is set aside for a body because its client declares that long a one. A longer body's grows as it comes.
-const RESERVED_BYTES: usize = 256 * 1024;
+/// Most memory that is set aside for a body because its client declares that long a one: it is not moved as it grows, and the
+/// system gives pages only for bytes that come. A longer body's memory grows with it.
+const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request.
 ///
@@ -44,6 +45,11 @@ pub fn route<B>(app: &Arc<App>, request: &Request<B>) -> Result<Route, ApiError>
         extra,
         app.admission.has_keys(),
     )
+}
+
+/// The name in metrics of what was found.
+pub fn endpoint(route: &Result<Route, ApiError>) -> &'static str {
+    route.as_ref().map_or("none", Route::endpoint)
 }
 
 fn header_bytes(headers: &HeaderMap) -> usize {

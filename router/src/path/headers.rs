@@ -39,7 +39,7 @@ pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
 /// On a worker's answer they would speak for the router, and on a client's request they would speak for it to a worker.
 const ROUTERS_OWN: [&str; 2] = ["x-tailroute-", "x-ratelimit-"];
 
-const HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     PROXY_AUTHENTICATE,
@@ -52,7 +52,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// Fields that no `Connection` field may name away: how the rest is read hangs on them, and who asks, and for what.
 /// A client that could remove them would speak for a proxy before this router, or change what the worker is asked.
-const NEVER_NAMED: [HeaderName; 6] = [
+static NEVER_NAMED: [HeaderName; 6] = [
     http::header::CONTENT_LENGTH,
     http::header::CONTENT_TYPE,
     http::header::CONTENT_ENCODING,
@@ -69,9 +69,14 @@ pub fn is_routers_own(name: &str) -> bool {
 
 /// Removes the router's own headers from a message of somebody else.
 pub fn strip_routers_own(headers: &mut HeaderMap) {
-    // Hardly any message has one.
-    while let Some(own) = headers.keys().find(|name| is_routers_own(name.as_str())).cloned() {
-        headers.remove(own);
+    remove_where(headers, |name| is_routers_own(name.as_str()));
+}
+
+/// Removes the fields whose names are such. A message has few fields, and hardly any of these: to go through them costs less
+/// than to look up each name that a field might have.
+pub(super) fn remove_where(headers: &mut HeaderMap, is_such: impl Fn(&HeaderName) -> bool) {
+    while let Some(name) = headers.keys().find(|name| is_such(name)).cloned() {
+        headers.remove(name);
     }
 }
 
@@ -94,9 +99,7 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|name| name.trim().parse().ok())
         .filter(|name| !NEVER_NAMED.contains(name))
         .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
+    remove_where(headers, |name| HOP_BY_HOP.contains(name) || named.contains(name));
 }
 
 /// Removes what the router has already dealt with, or must not take from a client.

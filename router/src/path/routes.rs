@@ -257,7 +257,11 @@ pub fn find(
     {
         return decoded(model).map(Route::Model).ok_or(ApiError::NotFound);
     }
-    let path = plain(path).ok_or(ApiError::NotFound)?;
+    // As nearly all are.
+    let path = match Endpoint::at(path) {
+        Some(_) => Cow::Borrowed(path),
+        None => plain(path).ok_or(ApiError::NotFound)?,
+    };
     let path = &*path;
     if !is_passed(path, extra) || (has_tenants && !is_understood(path, is_upgrade, extra)) {
         return Err(ApiError::NotFound);

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue};
 use policy::fingerprint::Chain;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::arrival::trace::hex_of_half;
 use super::headers;
 use crate::admission::tenants::Tenant;
 use crate::knowledge::Knowledge;
@@ -88,7 +89,9 @@ fn is_plain(name: &str) -> bool {
 }
 
 fn derived_name(key: u64) -> Arc<str> {
-    format!("tr-{key:016x}").into()
+    let mut name = *b"tr-0000000000000000";
+    name[3..].copy_from_slice(&hex_of_half(key));
+    str::from_utf8(&name).unwrap_or_default().into()
 }
 
 #[cfg(test)]

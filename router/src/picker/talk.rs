@@ -33,7 +33,7 @@ use crate::admission::keys::Caller;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::path;
-use crate::path::admit::{self, Received};
+use crate::path::admit::{self, Received, Route};
 use crate::path::among::Among;
 use crate::path::arrival::Arrival;
 use crate::path::forward::Deadline;
@@ -121,10 +121,11 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
     };
     let given = request.headers().clone();
     let (whose, trail) = Arrival::at_gateway(&app, &mut request).told();
+    let route = admit::route(&app, &request);
     let asked = Asked {
         caller: app.admission.identify(request.headers()),
         family: Family::of(request.uri().path()),
-        endpoint: admit::route(&app, &request).map_or("none", |route| route.endpoint()),
+        endpoint: admit::endpoint(&route),
         started: app.clock.now(),
         among: head::among(&first),
         has_body: !head.end_of_stream,
@@ -135,7 +136,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
     drop((first, head, inbox.take_room()));
     asked.trail.asked(request.method(), asked.endpoint);
     let talking = async {
-        match talk.ask(&mut inbox, request, &asked).await {
+        match talk.ask(&mut inbox, (request, route), &asked).await {
             Ok(served) => {
                 app.metrics.picked("picked");
                 talk.until_it_ends(&mut inbox, served, &asked).await
@@ -220,10 +221,15 @@ impl Talk<'_> {
     }
 
     /// Picks a worker, and names it.
-    async fn ask(&self, inbox: &mut Inbox, mut request: Request<()>, asked: &Asked) -> Result<Served, No> {
+    async fn ask(
+        &self,
+        inbox: &mut Inbox,
+        (mut request, route): (Request<()>, Result<Route, ApiError>),
+        asked: &Asked,
+    ) -> Result<Served, No> {
         let app = self.app;
         let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
-        let (caller, route) = path::enter(app, &mut request, &asked.caller)?;
+        let (caller, route) = path::enter(app, (&mut request, route), &asked.caller)?;
         let (parts, ()) = request.into_parts();
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {

@@ -9,12 +9,14 @@ use config::{Forwarded, Http};
 use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
+use crate::path::headers::remove_where;
+
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// All that speak of where a request came from.
-const ALL: [HeaderName; 8] = [
+static ALL: [HeaderName; 8] = [
     FORWARDED,
     FOR,
     PROTO,
@@ -63,9 +65,7 @@ impl Peer {
         if how == Forwarded::Append && self.is_trusted {
             return self.append(host, headers);
         }
-        for name in &ALL {
-            headers.remove(name);
-        }
+        remove_where(headers, |name| ALL.contains(name));
         if how != Forwarded::Off {
             headers.insert(FORWARDED, self.element.clone());
             headers.insert(FOR, self.address.clone());

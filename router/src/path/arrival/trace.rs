@@ -167,7 +167,7 @@ fn hex(number: u128) -> [u8; 32] {
 }
 
 /// A number's 16 hexadecimal digits, all of them at once: each half byte is moved to a byte of its own, and made a digit there.
-fn hex_of_half(number: u64) -> [u8; 16] {
+pub(crate) fn hex_of_half(number: u64) -> [u8; 16] {
     const EACH: u128 = u128::MAX / 0xff;
     let mut halves = u128::from(number);
     for (shift, mask) in [

@@ -23,7 +23,7 @@
 
 use std::error::Error;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 use hyper_util::client::legacy;
 
 use crate::upstream;
@@ -49,7 +49,7 @@ pub const COMPUTES: [&str; 16] = [
 ];
 
 /// The client says that it may be done twice.
-pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// What became of a request that brought no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ pub fn is_failure(status: StatusCode) -> bool {
 /// Whether a request may be done twice.
 #[must_use]
 pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
-    method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(IDEMPOTENCY_KEY)
+    method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)
 }
 
 #[cfg(test)]

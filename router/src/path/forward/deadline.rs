@@ -15,10 +15,16 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use crate::error::ApiError;
+
+const REQUEST_TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
+const CLIENT_TIMEOUT: HeaderName = HeaderName::from_static("x-stainless-timeout");
+const CLIENT_READ_TIMEOUT: HeaderName = HeaderName::from_static("x-stainless-read-timeout");
 
 /// What is longer is no limit: clocks need not reach that far.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -35,7 +41,7 @@ impl Deadline {
     /// The deadline of a request whose head has just come.
     #[must_use]
     pub fn of(headers: &HeaderMap, failure: &config::Failure, began: Instant) -> Self {
-        let text = |name: &str| headers.get(name)?.to_str().ok();
+        let text = |name: &HeaderName| headers.get(name)?.to_str().ok();
         let millis = |name| text(name)?.parse().ok().map(Duration::from_millis);
         let seconds = |name| Duration::try_from_secs_f64(text(name)?.parse().ok()?).ok();
         let at = |limits: &[Option<Duration>]| {
@@ -45,15 +51,12 @@ impl Deadline {
         };
         Self {
             began,
-            head: at(&[
-                seconds("x-stainless-timeout"),
-                seconds("x-stainless-read-timeout"),
-            ]),
+            head: at(&[seconds(&CLIENT_TIMEOUT), seconds(&CLIENT_READ_TIMEOUT)]),
             whole: at(&[
                 failure.total_timeout,
-                millis("x-request-timeout-ms"),
-                millis("x-envoy-expected-rq-timeout-ms"),
-                text("grpc-timeout").and_then(grpc),
+                millis(&REQUEST_TIMEOUT),
+                millis(&ENVOY_TIMEOUT),
+                text(&GRPC_TIMEOUT).and_then(grpc),
             ]),
         }
     }
