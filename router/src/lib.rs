@@ -30,7 +30,6 @@ pub mod names;
 pub mod operator;
 pub mod path;
 pub mod picker;
-mod places;
 pub mod reload;
 pub mod serve;
 pub mod snapshot;

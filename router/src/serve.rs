@@ -4,7 +4,7 @@ mod accept;
 mod checked;
 pub(crate) mod client_io;
 pub(crate) mod connection;
-mod connections;
+pub(crate) mod connections;
 pub mod descriptors;
 mod events;
 mod express;
@@ -12,7 +12,7 @@ pub mod framing;
 mod handover;
 mod listen;
 mod passage;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod socket;
 mod stalled;
 

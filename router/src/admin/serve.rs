@@ -1,6 +1,6 @@
 //! The admin port's connections, so that probes are answered whatever others do.
 //!
-//! Connections are bounded, and one on which no request is under way makes room for a new one ([`Places`]). Requests under
+//! Connections are bounded, and one on which no request is under way makes room for a new one ([`Connections`]). Requests under
 //! way are bounded too, by half as many; beyond that everything but a probe is refused at once. So there are always
 //! connections that can make room, and a probe finds a place however many others are opened, and however many of them ask
 //! for something and do not read it. A head has to come within a time, and so has something of an answer to be taken.
@@ -24,7 +24,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 use tracing::{debug, warn};
@@ -34,8 +34,9 @@ use super::call::From;
 use super::problem::Problem;
 use super::status;
 use crate::app::App;
-use crate::places::{Connection, Places};
 use crate::serve::client_io::ClientIo;
+use crate::serve::connections::{ConnectionPermit, Connections};
+use crate::serve::progress::Progress;
 use crate::serve::socket::Socket;
 use crate::supervise::{Task, forever};
 
@@ -76,7 +77,7 @@ struct Port {
     /// What is answered when there is no room for a request.
     probes: Router,
     bounds: Bounds,
-    places: Arc<Places>,
+    connections: Arc<Connections>,
     requests: Arc<Semaphore>,
 }
 
@@ -146,23 +147,21 @@ async fn accept(listener: Arc<TcpListener>, port: Arc<Port>) {
             }
         };
         while connections.try_join_next().is_some() {}
-        let Some(place) = port.places.take().await else {
-            return;
-        };
-        let own = port.places.connection();
-        connections.spawn(connection(Arc::clone(&port), (stream, from), (place, own)));
+        let progress = Arc::new(Progress::default());
+        let place = port.connections.place(from.ip(), &progress).await;
+        connections.spawn(connection(Arc::clone(&port), (stream, from), (place, progress)));
     }
 }
 
 async fn connection(
     port: Arc<Port>,
     (stream, from): (TcpStream, SocketAddr),
-    (place, own): (OwnedSemaphorePermit, Arc<Connection>),
+    (place, progress): (ConnectionPermit, Arc<Progress>),
 ) {
     // Small answers to people who wait for them.
     let _ = stream.set_nodelay(true);
-    let io = ClientIo::of_other_port(Socket::plain(stream), place, port.bounds.patience);
-    let (head, asked) = (port.bounds.head, Arc::clone(&own));
+    let io = ClientIo::of_other_port(Socket::plain(stream), (place, &progress), port.bounds.patience);
+    let (head, asked) = (port.bounds.head, Arc::clone(&progress));
     let service = service_fn(move |request: http::Request<Incoming>| {
         let mut request: Request = request.map(axum::body::Body::new);
         request.extensions_mut().insert(From(from));
@@ -180,7 +179,7 @@ async fn connection(
                 debug!(%error, %from, "a connection of the admin port broke");
             }
         }
-        () = own.must_close() => debug!(%from, "an idle connection of the admin port makes room for another"),
+        () = progress.has_to_give_way() => debug!(%from, "an idle connection of the admin port makes room for another"),
     }
 }
 
@@ -191,14 +190,14 @@ impl Port {
             workers,
             probes,
             bounds,
-            places: Places::new(bounds.connections),
+            connections: Connections::new(bounds.connections),
             requests: Arc::new(Semaphore::new(bounds.requests)),
         }
     }
 
     /// Answers a request. It is under way until its answer has been handed to the connection.
-    async fn answer(&self, connection: &Arc<Connection>, request: Request) -> Response {
-        let under_way = connection.begin();
+    async fn answer(&self, connection: &Arc<Progress>, request: Request) -> Response {
+        let under_way = connection.request_began();
         if matches!(request.uri().path(), "/livez" | "/readyz") {
             return respond(self.probes.clone(), request).await;
         }

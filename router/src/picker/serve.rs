@@ -18,7 +18,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 use tracing::{debug, warn};
 
@@ -28,9 +28,10 @@ use super::talk::{Going, talk};
 use super::wire::{PATH, ProcessingResponse};
 use crate::app::App;
 use crate::metrics::Open;
-use crate::places::{Connection, Places, UnderWay};
 use crate::serve::Phase;
 use crate::serve::client_io::ClientIo;
+use crate::serve::connections::{ConnectionPermit, Connections};
+use crate::serve::progress::{OpenRequest, Progress};
 use crate::serve::socket::{Socket, Tcp};
 use crate::supervise::{Task, until_done};
 
@@ -57,20 +58,22 @@ pub(crate) async fn run(
 
 async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut phase: watch::Receiver<Phase>) {
     let (settings, listener) = &*port;
-    let places = Places::new(settings.max_connections);
+    let connections = Connections::new(settings.max_connections);
     let phases = phase.clone();
     let begin = |stream: TcpStream, place| {
         tokio::spawn(connection(
             Arc::clone(&app),
             settings.clone(),
-            (stream, place, places.connection()),
+            (stream, place),
             phases.clone(),
         ));
     };
     loop {
         let accepted = async {
-            let (stream, _) = listener.accept().await?;
-            Ok::<_, io::Error>((stream, places.take().await))
+            let (stream, from) = listener.accept().await?;
+            let progress = Arc::new(Progress::default());
+            let place = connections.place(from.ip(), &progress).await;
+            Ok::<_, io::Error>((stream, (place, progress)))
         };
         let accepted = tokio::select! {
             biased;
@@ -78,8 +81,7 @@ async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut pha
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, Some(place))) => begin(stream, place),
-            Ok((_, None)) => return,
+            Ok((stream, place)) => begin(stream, place),
             Err(error) => {
                 warn!(%error, "the endpoint picker's port cannot accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -87,34 +89,35 @@ async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut pha
         }
     }
     // Who waits has connected already, and would be reset with the port.
-    while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-        let Some(place) = places.try_take() else {
+    while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
+        let progress = Arc::new(Progress::default());
+        let Some(place) = connections.try_place(from.ip(), &progress) else {
             return;
         };
-        begin(stream, place);
+        begin(stream, (place, progress));
     }
 }
 
 async fn connection(
     app: Arc<App>,
     settings: EndpointPicker,
-    (stream, place, own): (TcpStream, OwnedSemaphorePermit, Arc<Connection>),
+    (stream, (place, progress)): (TcpStream, (ConnectionPermit, Arc<Progress>)),
     mut phase: watch::Receiver<Phase>,
 ) {
     // A gateway waits for each of many small messages.
     let _ = stream.set_nodelay(true);
     let opened = tokio::select! {
         opened = open(&app, &settings, stream) => opened,
-        () = own.must_close() => None,
+        () = progress.has_to_give_way() => None,
     };
     let Some(socket) = opened else {
         return;
     };
     let patience = app.live().limits.idle_timeout;
-    let io = TokioIo::new(ClientIo::of_other_port(socket, place, patience));
-    let asked = Arc::clone(&own);
+    let io = TokioIo::new(ClientIo::of_other_port(socket, (place, &progress), patience));
+    let asked = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
-        let processor = Processor(Arc::clone(&app), Arc::new(asked.begin()));
+        let processor = Processor(Arc::clone(&app), Arc::new(asked.request_began()));
         async move { Ok::<_, Infallible>(answer(processor, request).await) }
     });
     let server = http2::Builder::new(TokioExecutor::new())
@@ -141,7 +144,7 @@ async fn connection(
                 }
                 server.as_mut().graceful_shutdown();
             }
-            () = own.must_close() => {
+            () = progress.has_to_give_way() => {
                 debug!("a gateway's idle connection makes room for another");
                 return;
             }
@@ -188,7 +191,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
 }
 
 /// `ExternalProcessor`
-struct Processor(Arc<App>, Arc<UnderWay>);
+struct Processor(Arc<App>, Arc<OpenRequest>);
 
 impl tower_service::Service<tonic::Request<Streaming<Weighed>>> for Processor {
     type Response = tonic::Response<Conversation>;
@@ -215,11 +218,11 @@ struct Conversation {
     told: mpsc::Receiver<Going>,
     failed: Option<Status>,
     _open: Open,
-    _under_way: Arc<UnderWay>,
+    _under_way: Arc<OpenRequest>,
 }
 
 impl Conversation {
-    fn new(app: &Arc<App>, under_way: Arc<UnderWay>, incoming: Streaming<Weighed>) -> Self {
+    fn new(app: &Arc<App>, under_way: Arc<OpenRequest>, incoming: Streaming<Weighed>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         Self {
             talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(app, incoming), out))),

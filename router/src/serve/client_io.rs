@@ -15,9 +15,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
+use super::connections::ConnectionPermit;
 use super::express::Outgoing;
 use super::progress::Progress;
 use super::socket::Socket;
@@ -59,10 +59,14 @@ impl ClientIo {
     }
 
     /// A connection of another port.
-    pub(crate) fn of_other_port(socket: Socket, place: OwnedSemaphorePermit, patience: Duration) -> Self {
+    pub(crate) fn of_other_port(
+        socket: Socket,
+        (place, progress): (ConnectionPermit, &Arc<Progress>),
+        patience: Duration,
+    ) -> Self {
         Self::new(
             (Arc::new(socket), Arc::default()),
-            Arc::default(),
+            Arc::clone(progress),
             Arc::new(place),
             patience,
         )

@@ -1,4 +1,4 @@
-//! The data port's connections: a bound on their number, and which of them make room at the bound.
+//! A port's connections: a bound on their number, and which of them make room at the bound.
 //!
 //! A connection without an open request never keeps a new client out. At the bound the idle connections of one address end,
 //! the longest idle first: of the address that has most of them, so that a client which opens many takes the places of its
@@ -22,7 +22,7 @@ const SHARE: usize = 64;
 
 /// All connections.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     max: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Open>>,
@@ -37,7 +37,7 @@ struct Open {
 
 /// A connection's place among all. Dropping it frees the place.
 #[derive(Debug)]
-pub(super) struct ConnectionPermit {
+pub(crate) struct ConnectionPermit {
     connections: Arc<Connections>,
     number: u64,
     permit: Option<OwnedSemaphorePermit>,
@@ -51,7 +51,7 @@ impl Drop for ConnectionPermit {
 }
 
 impl Connections {
-    pub(super) fn new(max: usize) -> Arc<Self> {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             max,
@@ -62,7 +62,7 @@ impl Connections {
     }
 
     /// A place for a client's connection, once there is one.
-    pub(super) async fn place(
+    pub(crate) async fn place(
         self: &Arc<Self>,
         client: IpAddr,
         progress: &Arc<Progress>,
@@ -80,7 +80,7 @@ impl Connections {
     }
 
     /// A place for a client's connection, if there is one now.
-    pub(super) fn try_place(
+    pub(crate) fn try_place(
         self: &Arc<Self>,
         client: IpAddr,
         progress: &Arc<Progress>,
@@ -106,6 +106,12 @@ impl Connections {
             number,
             permit: Some(permit),
         }
+    }
+
+    /// Places that are free.
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> usize {
+        self.permits.available_permits()
     }
 
     /// Ends some idle connections, if any are idle.

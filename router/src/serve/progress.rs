@@ -62,7 +62,7 @@ impl Default for Progress {
 
 /// A request whose answer is not complete. Dropping it completes the answer.
 #[derive(Debug)]
-pub(super) struct OpenRequest(Arc<Progress>);
+pub(crate) struct OpenRequest(Arc<Progress>);
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
@@ -77,7 +77,7 @@ impl Drop for OpenRequest {
 
 impl Progress {
     /// A request's head was read to its end.
-    pub(super) fn request_began(self: &Arc<Self>) -> OpenRequest {
+    pub(crate) fn request_began(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::AcqRel);
         self.any_request.store(true, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
@@ -85,22 +85,22 @@ impl Progress {
     }
 
     /// Whether any request was read to the end of its head.
-    pub(super) fn any_request(&self) -> bool {
+    pub(crate) fn any_request(&self) -> bool {
         self.any_request.load(Ordering::Relaxed)
     }
 
     /// Whether a request began since this was asked last.
-    pub(super) fn was_used(&self) -> bool {
+    pub(crate) fn was_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
     /// Whether any request is open.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
     /// For how long no request has been open; `None` while one is, and for a tunnel.
-    pub(super) fn idle_for(&self) -> Option<Duration> {
+    pub(crate) fn idle_for(&self) -> Option<Duration> {
         if self.is_open() || self.is_upgraded() {
             return None;
         }
@@ -109,45 +109,45 @@ impl Progress {
     }
 
     /// The connection speaks HTTP/2. So many header blocks have begun on it, and the last one is unfinished or is not.
-    pub(super) fn speaks_http2(&self, blocks_begun: u64, block_is_open: bool) {
+    pub(crate) fn speaks_http2(&self, blocks_begun: u64, block_is_open: bool) {
         self.http2.store(true, Ordering::Relaxed);
         self.blocks_begun.store(blocks_begun, Ordering::Relaxed);
         self.block_is_open.store(block_is_open, Ordering::Relaxed);
     }
 
     /// Whether the connection is known to speak HTTP/2.
-    pub(super) fn is_http2(&self) -> bool {
+    pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
     }
 
     /// The number of the header block that has begun and not ended, if any.
-    pub(super) fn open_header_block(&self) -> Option<u64> {
+    pub(crate) fn open_header_block(&self) -> Option<u64> {
         let is_open = self.block_is_open.load(Ordering::Relaxed);
         is_open.then(|| self.blocks_begun.load(Ordering::Relaxed))
     }
 
     /// The connection speaks another protocol from here on.
-    pub(super) fn upgrade(&self) {
+    pub(crate) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Release);
     }
 
     /// Whether it does.
-    pub(super) fn is_upgraded(&self) -> bool {
+    pub(crate) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
     }
 
     /// Bytes came in.
-    pub(super) fn received(&self) {
+    pub(crate) fn received(&self) {
         self.unanswered.store(true, Ordering::Relaxed);
     }
 
     /// Bytes of an answer went out.
-    pub(super) fn answered(&self) {
+    pub(crate) fn answered(&self) {
         self.unanswered.store(false, Ordering::Relaxed);
     }
 
     /// The socket took all that was to be written, or did not.
-    pub(super) fn wrote(&self, all: bool) {
+    pub(crate) fn wrote(&self, all: bool) {
         self.unwritten.store(!all, Ordering::Relaxed);
         if all {
             self.wake_reader();
@@ -155,37 +155,37 @@ impl Progress {
     }
 
     /// Whether every request is answered, and every answer written.
-    pub(super) fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         !self.is_open() && !self.unwritten.load(Ordering::Relaxed)
     }
 
     /// Whether bytes came in after the last answer went out.
-    pub(super) fn half_a_request(&self) -> bool {
+    pub(crate) fn half_a_request(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed)
     }
 
     /// The client has closed its side.
-    pub(super) fn client_closed(&self) {
+    pub(crate) fn client_closed(&self) {
         self.client_closed.store(true, Ordering::Relaxed);
     }
 
     /// Whether the client has closed its side with a request open: nothing on this connection is worth going on with.
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed) && self.is_open()
     }
 
     /// Nothing more is read: the next request cannot be.
-    pub(super) fn refuse(&self, error: ApiError) {
+    pub(crate) fn refuse(&self, error: ApiError) {
         let _ = self.refusal.set(error);
     }
 
     /// Why nothing more is read, if that is so.
-    pub(super) fn refusal(&self) -> Option<&ApiError> {
+    pub(crate) fn refusal(&self) -> Option<&ApiError> {
         self.refusal.get()
     }
 
     /// Wakes this task when an answer is complete or has been written.
-    pub(super) fn wake_when_answered(&self, reader: &Waker) {
+    pub(crate) fn wake_when_answered(&self, reader: &Waker) {
         *self.reader.lock() = Some(reader.clone());
     }
 
@@ -199,12 +199,12 @@ impl Progress {
     }
 
     /// Ends the connection, so that a new one can have its place.
-    pub(super) fn give_way(&self) {
+    pub(crate) fn give_way(&self) {
         self.gives_way.notify_one();
     }
 
     /// Ends when it has to.
-    pub(super) async fn has_to_give_way(&self) {
+    pub(crate) async fn has_to_give_way(&self) {
         self.gives_way.notified().await;
     }
 }

@@ -143,10 +143,10 @@ async fn who_does_not_read_loses_its_place() {
     .await;
     let idle = ask(address, "/").await;
     idle.readable().await.unwrap();
-    assert_eq!(port.places.free(), 0);
+    assert_eq!(port.connections.free(), 0);
     // It comes back without anybody's doing.
     let begun = Instant::now();
-    while port.places.free() == 0 {
+    while port.connections.free() == 0 {
         assert!(begun.elapsed() < LONG);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
