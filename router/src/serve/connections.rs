@@ -119,7 +119,7 @@ impl Connections {
         let open = self.open.lock();
         let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();
         for Open { network, progress } in open.values() {
-            if let Some(idle_for) = progress.idle_for() {
+            if let Some(idle_for) = progress.could_give_way() {
                 idle.entry(*network).or_default().push((idle_for, progress));
             }
         }
@@ -192,6 +192,24 @@ mod tests {
         drop(request);
         waiting.await;
         assert!(connections.try_place(address(2), &other).is_some());
+    }
+
+    #[test]
+    fn a_connection_that_was_told_to_make_room_is_not_told_again_in_anothers_place() {
+        let connections = Connections::new(2);
+        let open = [(); 2].map(|()| {
+            let progress = Arc::new(Progress::default());
+            (connections.try_place(address(1), &progress), progress)
+        });
+        let told = || {
+            let told =
+                |(_, progress): &(_, Arc<Progress>)| progress.has_to_give_way().now_or_never().is_some();
+            open.iter().filter(|one| told(one)).count()
+        };
+        for expected in [1, 1, 0] {
+            connections.make_room();
+            assert_eq!(told(), expected);
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(crate) struct Progress {
     /// The reader, while it waits for answers to be complete and written.
     reader: Mutex<Option<Waker>>,
     gives_way: Notify,
+    /// Whether it was told to.
+    is_giving_way: AtomicBool,
 }
 
 impl Default for Progress {
@@ -56,6 +58,7 @@ impl Default for Progress {
             refusal: OnceLock::default(),
             reader: Mutex::default(),
             gives_way: Notify::default(),
+            is_giving_way: AtomicBool::default(),
         }
     }
 }
@@ -200,7 +203,14 @@ impl Progress {
 
     /// Ends the connection, so that a new one can have its place.
     pub(crate) fn give_way(&self) {
+        self.is_giving_way.store(true, Ordering::Relaxed);
         self.gives_way.notify_one();
+    }
+
+    /// For how long it has been idle, if it can make room for another and was not told to before.
+    pub(crate) fn could_give_way(&self) -> Option<Duration> {
+        self.idle_for()
+            .filter(|_| !self.is_giving_way.load(Ordering::Relaxed))
     }
 
     /// Ends when it has to.
