@@ -1,6 +1,7 @@
 //! The running server: the data port, the admin port, and an orderly end.
 
 mod accept;
+mod ahead;
 mod checked;
 pub(crate) mod client_io;
 pub(crate) mod connection;

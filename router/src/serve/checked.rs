@@ -108,6 +108,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
                 0
             }
         };
+        checked.progress.came(checked.framing.requests());
         if let Some((begun, is_open)) = checked.framing.header_blocks() {
             checked.progress.speaks_http2(begun, is_open);
         }

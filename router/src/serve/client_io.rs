@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::ahead::Ahead;
 use super::connections::ConnectionPermit;
 use super::express::Outgoing;
 use super::progress::Progress;
@@ -33,6 +34,7 @@ const WASTE_BYTES: usize = 16 * 1024;
 pub(crate) struct ClientIo {
     stream: Arc<Socket>,
     outgoing: Arc<Outgoing>,
+    ahead: Arc<Ahead>,
     progress: Arc<Progress>,
     /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
     patience: Duration,
@@ -43,7 +45,7 @@ pub(crate) struct ClientIo {
 
 impl ClientIo {
     pub(super) fn new(
-        (stream, outgoing): (Arc<Socket>, Arc<Outgoing>),
+        (stream, outgoing, ahead): (Arc<Socket>, Arc<Outgoing>, Arc<Ahead>),
         progress: Arc<Progress>,
         place: Arc<dyn Any + Send + Sync>,
         patience: Duration,
@@ -51,6 +53,7 @@ impl ClientIo {
         Self {
             stream,
             outgoing,
+            ahead,
             progress,
             patience,
             stuck: None,
@@ -65,7 +68,7 @@ impl ClientIo {
         patience: Duration,
     ) -> Self {
         Self::new(
-            (Arc::new(socket), Arc::default()),
+            (Arc::new(socket), Arc::default(), Arc::default()),
             Arc::clone(progress),
             Arc::new(place),
             patience,
@@ -113,6 +116,9 @@ impl ClientIo {
 impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let io = self.get_mut();
+        if io.ahead.take_into(buf) {
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         ready!(io.stream.poll_read(cx, buf))?;
         if buf.filled().len() > before {

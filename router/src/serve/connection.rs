@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use super::Phase;
+use super::ahead::{Ahead, Reader};
 use super::checked::Checked;
 use super::client_io::{self, ClientIo};
 use super::connections::ConnectionPermit;
@@ -149,14 +150,21 @@ impl Connector {
         let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
         let answers = Arc::new(Answers::new(idle));
         let outgoing = Arc::new(Outgoing::default());
+        let ahead = Arc::new(Ahead::default());
         let socket = ClientIo::new(
-            (Arc::clone(stream), Arc::clone(&outgoing)),
+            (Arc::clone(stream), Arc::clone(&outgoing), Arc::clone(&ahead)),
             Arc::clone(progress),
             place,
             idle,
         );
         let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.app.unread());
         let express = Express::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
+        let reader = Reader {
+            socket: Arc::clone(stream),
+            progress: Arc::clone(progress),
+            ahead,
+            room: self.app.unread(),
+        };
         let watched = Watched {
             socket: Arc::clone(stream),
             answers: Arc::clone(&answers),
@@ -185,7 +193,12 @@ impl Connector {
             .server
             .serve_connection_with_upgrades(TokioIo::new(io), service);
         let connection = pin!(connection.into_owned());
-        until_it_ends((connection, express), Events::new(watched, times), progress).await
+        until_it_ends(
+            (connection, express, reader),
+            Events::new(watched, times),
+            progress,
+        )
+        .await
     }
 }
 
@@ -222,7 +235,7 @@ enum Happened {
 
 /// Serves a connection until it ends by itself or by what happens to it.
 async fn until_it_ends<C>(
-    (mut connection, mut express): (Pin<&mut C>, Express),
+    (mut connection, mut express, mut reader): (Pin<&mut C>, Express, Reader),
     mut events: Events,
     progress: &Progress,
 ) -> Ended
@@ -236,14 +249,19 @@ where
                 Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
                 // hyper has answered what it could at once; the rest was asked by a client that has left before.
                 Poll::Pending if progress.is_abandoned() => Poll::Ready(Happened::Besides(Event::ClientLeft)),
-                Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
+                Poll::Pending => match reader.poll(cx) {
+                    Poll::Ready(event) => Poll::Ready(Happened::Besides(event)),
+                    Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
+                },
             })
         });
         match serving.await {
             Happened::Over(over) if is_timeout(&over) => return Ended::TimedOut,
             Happened::Over(_) => return Ended::Served,
             Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
-            Happened::Besides(Event::Ended | Event::GivesWay | Event::ClientLeft) => return Ended::Dropped,
+            Happened::Besides(Event::Ended | Event::GivesWay | Event::ClientLeft | Event::SendsTooMuch) => {
+                return Ended::Dropped;
+            }
             Happened::Besides(Event::Cut) => break,
             Happened::Besides(Event::MayEnd) => connection.as_mut().graceful_shutdown(),
         }

@@ -82,6 +82,8 @@ pub(super) enum Event {
     GivesWay,
     /// Its client has closed its side while a request was open.
     ClientLeft,
+    /// Its client has sent more behind an unanswered request than is held.
+    SendsTooMuch,
     /// The router has to go.
     Cut,
 }

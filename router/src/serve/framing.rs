@@ -58,6 +58,8 @@ pub struct Framing {
     /// Bytes of the lines of an unfinished head, with empty lines before it.
     head_bytes: usize,
     max_head: usize,
+    /// Requests that were read to their end.
+    whole: u64,
     frames: Frames,
 }
 
@@ -135,6 +137,7 @@ impl Framing {
             part: Vec::new(),
             head_bytes: 0,
             max_head,
+            whole: 0,
             frames: Frames::default(),
         }
     }
@@ -160,6 +163,18 @@ impl Framing {
         (self.place == Place::Http2).then(|| self.frames.blocks())
     }
 
+    /// Requests of HTTP/1 that were read to their end, and whether anything came after the last of them.
+    #[must_use]
+    pub fn requests(&self) -> (u64, bool) {
+        let more = match self.place {
+            Place::Line(Line::Request) => self.head_bytes > 0 || !self.part.is_empty(),
+            Place::Preface(known) => known > 0,
+            Place::Http2 | Place::Opaque | Place::Refused => false,
+            _ => true,
+        };
+        (self.whole, more)
+    }
+
     /// Reads what came next.
     ///
     /// # Errors
@@ -179,6 +194,7 @@ impl Framing {
                 Place::Body(left) => {
                     let (read, left) = step(left, rest);
                     self.place = if left == 0 {
+                        self.whole += 1;
                         Place::Line(Line::Request)
                     } else {
                         Place::Body(left)
@@ -249,6 +265,9 @@ impl Framing {
             self.part.shrink_to(KEPT);
             place
         };
+        if line != Line::Request && self.place == Place::Line(Line::Request) {
+            self.whole += 1;
+        }
         match line {
             Line::Field if self.place != Place::Line(Line::Field) => self.head_bytes = 0,
             Line::Request | Line::Field => self.head_bytes += bytes,

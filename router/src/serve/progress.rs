@@ -25,6 +25,11 @@ pub(crate) struct Progress {
     upgraded: AtomicBool,
     /// Requests whose answers are not complete.
     open: AtomicUsize,
+    /// Requests whose heads were read to their end, and those that came whole.
+    begun: AtomicU64,
+    whole: AtomicU64,
+    /// Whether anything came after the last of these.
+    more: AtomicBool,
     /// When the last of them was complete, in milliseconds since `began`.
     idle_since_ms: AtomicU64,
     client_closed: AtomicBool,
@@ -51,6 +56,9 @@ impl Default for Progress {
             unwritten: AtomicBool::default(),
             upgraded: AtomicBool::default(),
             open: AtomicUsize::default(),
+            begun: AtomicU64::default(),
+            whole: AtomicU64::default(),
+            more: AtomicBool::default(),
             idle_since_ms: AtomicU64::default(),
             client_closed: AtomicBool::default(),
             blocks_begun: AtomicU64::default(),
@@ -82,9 +90,26 @@ impl Progress {
     /// A request's head was read to its end.
     pub(crate) fn request_began(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::AcqRel);
+        self.begun.fetch_add(1, Ordering::Relaxed);
         self.any_request.store(true, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
         OpenRequest(Arc::clone(self))
+    }
+
+    /// So many requests of HTTP/1 have come whole, and something after the last of them or nothing.
+    pub(crate) fn came(&self, (whole, more): (u64, bool)) {
+        self.whole.store(whole, Ordering::Relaxed);
+        self.more.store(more, Ordering::Relaxed);
+    }
+
+    /// Whether the client has sent more than the request that is open: then nobody reads on.
+    pub(crate) fn is_sent_more(&self) -> bool {
+        let (whole, begun) = (
+            self.whole.load(Ordering::Relaxed),
+            self.begun.load(Ordering::Relaxed),
+        );
+        let is_behind = whole > begun || (whole == begun && self.more.load(Ordering::Relaxed));
+        (is_behind || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
     }
 
     /// Whether any request was read to the end of its head.

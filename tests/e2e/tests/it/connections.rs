@@ -132,6 +132,34 @@ async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
     }
 }
 
+/// The end of a connection does not come through buffers that are full of what nobody reads.
+#[tokio::test]
+async fn a_client_that_sends_more_behind_its_request_than_is_held_loses_its_connection() {
+    for rest in [b"\r\n".repeat(10_000), question().repeat(100), vec![b'x'; 20_000]] {
+        let fleet = Fleet::start(vec![stuck_in_prefill()], |_| {}).await;
+        let mut stream = TcpStream::connect(fleet.address()).await.unwrap();
+        stream.write_all(&question()).await.unwrap();
+        within(fleet.engines[0].stats_when(|stats| stats.running + stats.waiting == 1)).await;
+        within(async { while stream.write_all(&rest).await.is_ok() {} }).await;
+        within(fleet.engines[0].stats_when(|stats| stats.aborted.total() == 1)).await;
+        fleet.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_behind_a_request_is_answered_in_its_turn() {
+    const COUNT: usize = 200;
+    let fleet = Fleet::start(vec![quick()], |_| {}).await;
+    let mut wire = Wire::connect(fleet.address()).await;
+    let all = question().repeat(COUNT);
+    assert!((20_000..60_000).contains(&all.len()), "{}", all.len());
+    wire.write(&all).await;
+    for number in 0..COUNT {
+        assert_eq!(wire.answer().await.expect("an answer").status, 200, "{number}");
+    }
+    fleet.at_rest().await;
+}
+
 #[tokio::test]
 async fn a_client_that_asks_and_closes_its_side_is_answered_what_needs_no_worker() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
