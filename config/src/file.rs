@@ -1,8 +1,8 @@
 //! Files that are read or written while a process serves: regular files only, bounded in size and in time.
 //!
 //! Opening a named pipe blocks until another process opens its other end, a device can be read without end, and a file
-//! system whose server is gone does not answer at all. None of these may hold up a caller. So what blocks runs on a thread
-//! apart, and its caller waits for at most a given time. No thread can be interrupted in such a call: a path whose
+//! system whose server is gone does not answer at all. None of these may hold up a caller. So blocking calls run
+//! on another thread, and the caller waits for at most a given time. No thread can be interrupted in such a call: a path whose
 //! thread was given up is refused until that thread ends, so that a file system that hangs costs one thread for each path.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const MOST_STUCK: usize = 64;
 /// What a thread does.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that waits for the next access, if one does: the configuration is looked at twice a second.
+/// The idle thread, if there is one. It spares a new thread for each access: the configuration is checked twice a second.
 static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
 /// Paths whose thread was given up and has not ended.
@@ -134,7 +134,7 @@ pub fn within<T: Send + 'static>(
     }
 }
 
-/// Runs a job on the thread that waits, or on a new one.
+/// Runs a job on the idle thread, or on a new one.
 fn start(job: Job) -> io::Result<()> {
     let spare = SPARE.lock().take();
     let job = match spare {

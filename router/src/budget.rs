@@ -35,9 +35,9 @@ const EVENT_BYTES: u64 = 40 << 20;
 /// Conversations, token offsets, sessions, stored responses, models: tables of fixed size.
 const TABLES_BYTES: u64 = 128 << 20;
 
-/// What is kept of other replicas: their turns, messages that wait, a snapshot that is taken and one that is given.
+/// Other replicas: their turns, queued messages, a snapshot being received and one being sent.
 const REPLICAS_BYTES: u64 = (64 + 16 + 64 + 64) << 20;
-/// The longest list of an API server, as text and while it is read, and one event.
+/// The longest list of an API server, as text and parsed, and one event.
 const LISTS_BYTES: u64 = (2 * 64 + 8) << 20;
 /// The audit log's queue and the log's buffers.
 const LOGS_BYTES: u64 = 8 << 20;
@@ -60,17 +60,17 @@ pub struct Budget {
     pub parts: Vec<Part>,
     /// Their sum.
     pub bytes: u64,
-    /// What each worker adds that discovery finds, and how many it may find; the sum has none of them.
+    /// Discovered workers, which are not in the sum; `None` without discovery.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
 }
 
-/// Workers that discovery may find.
+/// The memory of discovered workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// What each adds.
+    /// Bytes for each.
     pub worker_bytes: u64,
-    /// How many there may be.
+    /// Most workers that discovery adds.
     pub max_workers: usize,
 }
 
@@ -188,7 +188,7 @@ impl fmt::Display for Budget {
         match self.found {
             Some(Found { worker_bytes, .. }) => writeln!(
                 f,
-                "{:>9} MiB  besides for each worker that is found (discovery.max_workers, limits.max_kv_message_bytes)",
+                "{:>9} MiB  more for each discovered worker (discovery.max_workers, limits.max_kv_message_bytes)",
                 worker_bytes.div_ceil(1 << 20)
             ),
             None => Ok(()),

@@ -1,7 +1,6 @@
 //! The running server: the data port, the admin port, and an orderly end.
 
 mod accept;
-mod ahead;
 mod checked;
 pub(crate) mod client_io;
 pub(crate) mod connection;
@@ -14,6 +13,7 @@ mod handover;
 mod listen;
 mod passage;
 pub(crate) mod progress;
+mod read_ahead;
 pub(crate) mod socket;
 mod stalled;
 

@@ -5,8 +5,8 @@
 //! connections that can make room, and a probe finds a place however many others are opened, and however many of them ask
 //! for something and do not read it. A head has to come within a time, and so has something of an answer to be taken.
 //!
-//! Connections and probes have a thread of their own, so that a probe waits for no request of a client, however many there
-//! are. Whatever else is asked for runs where everything else does.
+//! Connections and probes run on their own thread, so load on the data port does not delay a probe. Every other request
+//! of this port runs on the router's runtime.
 
 use std::io;
 use std::net::SocketAddr;
@@ -72,8 +72,8 @@ const BOUNDS: Bounds = Bounds {
 #[derive(Debug)]
 struct Port {
     all: Router,
-    /// Where that runs.
-    workers: Handle,
+    /// The runtime of all requests but probes.
+    main: Handle,
     /// What is answered when there is no room for a request.
     probes: Router,
     bounds: Bounds,
@@ -81,17 +81,17 @@ struct Port {
     requests: Arc<Semaphore>,
 }
 
-/// The admin port's thread. It ends with this.
+/// The admin port, which is served until this is dropped.
 #[derive(Debug)]
 pub struct AdminPort(Arc<Notify>);
 
 impl AdminPort {
-    /// Serves the admin port from now on. What it is asked for, but for probes, runs on the present runtime.
+    /// Starts to serve. Probes are answered on the port's thread, all other requests on the current runtime.
     ///
     /// # Errors
-    /// If there is no thread for it.
+    /// If the thread or its runtime cannot be made.
     pub fn start(app: Arc<App>, listener: TcpListener) -> io::Result<Self> {
-        let workers = Handle::current();
+        let main = Handle::current();
         let listener = listener.into_std()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {
@@ -103,7 +103,7 @@ impl AdminPort {
         let serving = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = run(app, listener, workers) => {}
+                    () = run(app, listener, main) => {}
                     () = stopped.notified() => {}
                 }
             });
@@ -124,12 +124,12 @@ impl Drop for AdminPort {
     }
 }
 
-async fn run(app: Arc<App>, listener: TcpListener, workers: Handle) {
+async fn run(app: Arc<App>, listener: TcpListener, main: Handle) {
     let probes = status::probes(&app).fallback(|| async {
         let what = "too many requests are under way; only /livez and /readyz are answered now";
         Problem::unavailable(what).into_response()
     });
-    let port = Arc::new(Port::new((super::router(&app), workers), probes, BOUNDS));
+    let port = Arc::new(Port::new((super::router(&app), main), probes, BOUNDS));
     let listener = Arc::new(listener);
     let accepting = move || accept(Arc::clone(&listener), Arc::clone(&port));
     forever(app, Task::only("admin_port"), accepting).await;
@@ -184,10 +184,10 @@ async fn connection(
 }
 
 impl Port {
-    fn new((all, workers): (Router, Handle), probes: Router, bounds: Bounds) -> Self {
+    fn new((all, main): (Router, Handle), probes: Router, bounds: Bounds) -> Self {
         Self {
             all,
-            workers,
+            main,
             probes,
             bounds,
             connections: Connections::new(bounds.connections),
@@ -208,7 +208,7 @@ impl Port {
             return answer;
         };
         let mut task = JoinSet::new();
-        task.spawn_on(respond(self.all.clone(), request), &self.workers);
+        task.spawn_on(respond(self.all.clone(), request), &self.main);
         let answer = match task.join_next().await {
             Some(Ok(answer)) => answer,
             _ => Problem::internal("the request failed; the log says why").into_response(),

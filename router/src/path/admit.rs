@@ -18,8 +18,8 @@ use crate::unread::Unread;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
-/// Most memory that is set aside for a body because its client declares that long a one: it is not moved as it grows, and the
-/// system gives pages only for bytes that come. A longer body's memory grows with it.
+/// Most memory that is reserved for the length that a client declares. A body of up to this length is not moved as it grows;
+/// pages that no byte reaches are not resident.
 const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request.
@@ -47,7 +47,7 @@ pub fn route<B>(app: &Arc<App>, request: &Request<B>) -> Result<Route, ApiError>
     )
 }
 
-/// The name in metrics of what was found.
+/// The route's name in metrics.
 pub fn endpoint(route: &Result<Route, ApiError>) -> &'static str {
     route.as_ref().map_or("none", Route::endpoint)
 }

@@ -72,10 +72,9 @@ pub fn strip_routers_own(headers: &mut HeaderMap) {
     remove_where(headers, |name| is_routers_own(name.as_str()));
 }
 
-/// Removes the fields whose names are such. A message has few fields, and hardly any of these: to go through them costs less
-/// than to look up each name that a field might have.
-pub(super) fn remove_where(headers: &mut HeaderMap, is_such: impl Fn(&HeaderName) -> bool) {
-    while let Some(name) = headers.keys().find(|name| is_such(name)).cloned() {
+/// Removes the fields whose names match. One pass over the few fields of a message costs less than a lookup of each name.
+pub(super) fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&HeaderName) -> bool) {
+    while let Some(name) = headers.keys().find(|name| matches(name)).cloned() {
         headers.remove(name);
     }
 }

@@ -257,7 +257,7 @@ pub fn find(
     {
         return decoded(model).map(Route::Model).ok_or(ApiError::NotFound);
     }
-    // As nearly all are.
+    // An endpoint's own path has nothing to decode.
     let path = match Endpoint::at(path) {
         Some(_) => Cow::Borrowed(path),
         None => plain(path).ok_or(ApiError::NotFound)?,

@@ -122,7 +122,7 @@ impl HttpBody for RequestBody<'_> {
             Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(Ok(message)) => message,
         };
-        // Whoever reads a body counts what it keeps of it.
+        // The reader of a body accounts for the bytes that it keeps.
         drop(body.inbox.take_room());
         match message.and_then(|message| message.request) {
             Some(Said::RequestBody(piece)) => {

@@ -108,7 +108,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
                 0
             }
         };
-        checked.progress.came(checked.framing.requests());
+        let (complete, has_more) = checked.framing.requests();
+        checked.progress.read_requests(complete, has_more);
         if let Some((begun, is_open)) = checked.framing.header_blocks() {
             checked.progress.speaks_http2(begun, is_open);
         }

@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::ahead::Ahead;
 use super::connections::ConnectionPermit;
 use super::express::Outgoing;
 use super::progress::Progress;
+use super::read_ahead::ReadAhead;
 use super::socket::Socket;
 use crate::error::ApiError;
 
@@ -34,7 +34,7 @@ const WASTE_BYTES: usize = 16 * 1024;
 pub(crate) struct ClientIo {
     stream: Arc<Socket>,
     outgoing: Arc<Outgoing>,
-    ahead: Arc<Ahead>,
+    ahead: Arc<ReadAhead>,
     progress: Arc<Progress>,
     /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
     patience: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct ClientIo {
 
 impl ClientIo {
     pub(super) fn new(
-        (stream, outgoing, ahead): (Arc<Socket>, Arc<Outgoing>, Arc<Ahead>),
+        (stream, outgoing, ahead): (Arc<Socket>, Arc<Outgoing>, Arc<ReadAhead>),
         progress: Arc<Progress>,
         place: Arc<dyn Any + Send + Sync>,
         patience: Duration,

@@ -23,7 +23,6 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use super::Phase;
-use super::ahead::{Ahead, Reader};
 use super::checked::Checked;
 use super::client_io::{self, ClientIo};
 use super::connections::ConnectionPermit;
@@ -31,6 +30,7 @@ use super::events::{Event, Events, Times, Watched};
 use super::express::{Express, Outgoing};
 use super::passage::Carrier;
 use super::progress::Progress;
+use super::read_ahead::{ReadAhead, Reader};
 use super::socket::{Socket, Tcp};
 use super::stalled::Answers;
 use crate::app::App;
@@ -150,7 +150,7 @@ impl Connector {
         let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
         let answers = Arc::new(Answers::new(idle));
         let outgoing = Arc::new(Outgoing::default());
-        let ahead = Arc::new(Ahead::default());
+        let ahead = Arc::new(ReadAhead::default());
         let socket = ClientIo::new(
             (Arc::clone(stream), Arc::clone(&outgoing), Arc::clone(&ahead)),
             Arc::clone(progress),
@@ -259,7 +259,9 @@ where
             Happened::Over(over) if is_timeout(&over) => return Ended::TimedOut,
             Happened::Over(_) => return Ended::Served,
             Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
-            Happened::Besides(Event::Ended | Event::GivesWay | Event::ClientLeft | Event::SendsTooMuch) => {
+            Happened::Besides(
+                Event::Ended | Event::GivesWay | Event::ClientLeft | Event::PipelinesTooMuch,
+            ) => {
                 return Ended::Dropped;
             }
             Happened::Besides(Event::Cut) => break,

@@ -82,8 +82,8 @@ pub(super) enum Event {
     GivesWay,
     /// Its client has closed its side while a request was open.
     ClientLeft,
-    /// Its client has sent more behind an unanswered request than is held.
-    SendsTooMuch,
+    /// Its client has pipelined more than is kept.
+    PipelinesTooMuch,
     /// The router has to go.
     Cut,
 }

@@ -1,11 +1,10 @@
 //! Where one request ends and the next begins, read strictly: the guard against request smuggling.
 //!
-//! A request is smuggled where two parties on its way disagree about that. hyper reads leniently what RFC 9112 lets a
-//! recipient be lenient about: a `Content-Length` beside a `Transfer-Encoding` is dropped (§6.3), lines may end with a
-//! bare LF (§2.2), a repeated length is one length, white space may follow a chunk's size. Some proxy before this router may have read
-//! the same bytes the other way. So each byte that a client sends passes a second reader before hyper sees it, which knows
-//! nothing but framing and refuses whatever more than one reading exists for. What it lets through, hyper cannot read
-//! otherwise: that is tested against hyper itself.
+//! A request is smuggled where two parties on its way disagree about that. hyper is as lenient as RFC 9112 allows a
+//! recipient to be: it drops a `Content-Length` beside a `Transfer-Encoding` (§6.3), ends lines at a bare LF (§2.2), takes a
+//! repeated length for one length, and allows white space behind a chunk's size. A proxy in front of this router may have
+//! read the same bytes the other way. So every byte that a client sends passes this reader before hyper sees it. It knows
+//! nothing but framing, and refuses whatever has more than one reading. Tests show that hyper reads the rest the same way.
 //!
 //! Refused, on HTTP/1 connections:
 //! - `Transfer-Encoding` beside `Content-Length`, more than once, other than `chunked`, or in HTTP/1.0;
@@ -14,22 +13,26 @@
 //! - lines that do not end with CRLF, with CR or NUL within, folded lines, names that are no tokens, white space before a
 //!   colon, request lines of other than three parts with one space between them;
 //! - chunk sizes that are not 1 to 16 hexadecimal digits, extensions that are long or hold control characters;
-//! - trailers that speak of framing or routing.
-//!
-//! - fields whose values, and targets whose bytes, hyper would refuse: it would answer them by itself, with an empty body;
+//! - trailers that speak of framing or routing;
+//! - values and targets that hyper refuses: it would answer them by itself, with an empty body;
 //! - heads that are longer, or have more fields, than the connection's limits.
 //!
-//! It goes line by line through heads and chunk sizes; bodies it steps over by their length. Only a line that arrives in
-//! parts is copied. HTTP/2 frames it steps over too, and knows which header block is unfinished ([`http2`]). Rejected: to write an own parser in hyper's place (more to get wrong, and nothing gained: hyper's head is
-//! needed anyway), and to look at hyper's parsed head (what was ambiguous is gone by then).
+//! [`Framing`] finds the lines and steps over bodies by their length; `lines` has the grammar of single lines. Only a line
+//! that arrives in parts is copied. Frames of HTTP/2 are stepped over too ([`http2`] knows which header block is
+//! unfinished).
+//!
+//! Rejected: a parser in hyper's place, since hyper's parsed head is needed anyway; and a look at that head, since what was
+//! ambiguous is gone by then.
 
 mod http2;
+mod lines;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod twin;
 
 use self::http2::Frames;
+use self::lines::{Head, begins};
 
 /// How an HTTP/2 connection begins (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -39,15 +42,6 @@ const CHUNK_LINE_BYTES: usize = 256;
 const TRAILER_LINE_BYTES: usize = 16 * 1024;
 /// Memory for a line in parts that is kept from one to the next.
 const KEPT: usize = 1024;
-/// Fields of a head: hyper's own limit.
-const MAX_FIELDS: usize = 100;
-/// Longest target: hyper's own limit.
-const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// Longest name of a field; `http` cannot hold one of 64 KiB.
-const MAX_NAME_BYTES: usize = 8 * 1024;
-/// Largest length of a body. hyper keeps a few beyond it for itself.
-const MAX_LENGTH: u64 = i64::MAX as u64;
-
 /// Reads along with a connection.
 #[derive(Debug)]
 pub struct Framing {
@@ -87,16 +81,6 @@ enum Line {
     ChunkSize,
     ChunkEnd,
     Trailer,
-}
-
-/// What a head has said so far of its body.
-#[derive(Clone, Copy, Debug, Default)]
-struct Head {
-    is_old: bool,
-    has_host: bool,
-    length: Option<u64>,
-    is_chunked: bool,
-    fields: usize,
 }
 
 /// Why a line is refused.
@@ -289,219 +273,8 @@ impl Framing {
     }
 }
 
-/// Refuses what no line of a head begins with: hyper parses a head as it comes, and would answer such a one by itself.
-fn begins(line: Line, part: &[u8]) -> Result<(), Bad> {
-    let is_good = match (line, part) {
-        (Line::Request | Line::Field, b"\r") => true,
-        (Line::Request, part) => {
-            let mut words = part.splitn(3, |byte| *byte == b' ');
-            let (method, target, version) = (words.next(), words.next(), words.next());
-            method.is_some_and(is_token)
-                && target.is_none_or(|target| target.iter().all(u8::is_ascii_graphic))
-                && (version.is_none() || target.is_some_and(is_target))
-                && version.is_none_or(|version| {
-                    [&b"HTTP/1.1\r"[..], b"HTTP/1.0\r"]
-                        .iter()
-                        .any(|all| all.starts_with(version))
-                })
-        }
-        (Line::Field, part) => match memchr::memchr(b':', part) {
-            None => is_token(part),
-            Some(colon) => {
-                let value = &part[colon + 1..];
-                let value = value.strip_suffix(b"\r").unwrap_or(value);
-                is_token(&part[..colon]) && !value.iter().any(is_control)
-            }
-        },
-        _ => true,
-    };
-    if is_good { Ok(()) } else { Err(MALFORMED) }
-}
-
-/// Whether it is a control character that no value of a field has.
-fn is_control(byte: &u8) -> bool {
-    byte.is_ascii_control() && *byte != b'\t'
-}
-
 /// Steps over as much of `left` as there is.
 fn step(left: u64, rest: &[u8]) -> (usize, u64) {
     let read = usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
     (read, left - read as u64)
-}
-
-impl Head {
-    /// Reads a whole line. Returns what comes after it.
-    fn line(&mut self, line: Line, bytes: &[u8]) -> Result<Place, Bad> {
-        let text = bytes.strip_suffix(b"\r\n").ok_or(MALFORMED)?;
-        if memchr::memchr2(b'\r', 0, text).is_some() {
-            return Err(MALFORMED);
-        }
-        Ok(match line {
-            // An empty line before a request is passed over (RFC 9112, section 2.2).
-            Line::Request if text.is_empty() => Place::Line(Line::Request),
-            Line::Request => {
-                *self = Self {
-                    is_old: is_old(text)?,
-                    ..Self::default()
-                };
-                Place::Line(Line::Field)
-            }
-            Line::Field if text.is_empty() => self.end()?,
-            Line::Field => {
-                self.field(text)?;
-                Place::Line(Line::Field)
-            }
-            Line::ChunkSize => match chunk_size(text)? {
-                0 => Place::Line(Line::Trailer),
-                size => Place::Chunk(size),
-            },
-            Line::ChunkEnd if text.is_empty() => Place::Line(Line::ChunkSize),
-            Line::ChunkEnd => return Err(MALFORMED),
-            Line::Trailer if text.is_empty() => Place::Line(Line::Request),
-            Line::Trailer => {
-                let (name, _) = field(text)?;
-                match Name::of(name) {
-                    Name::Other => Place::Line(Line::Trailer),
-                    _ => return Err(MALFORMED),
-                }
-            }
-        })
-    }
-
-    fn field(&mut self, text: &[u8]) -> Result<(), Bad> {
-        self.fields += 1;
-        if self.fields > MAX_FIELDS {
-            return Err(Bad(Why::HeadTooLarge));
-        }
-        let (name, value) = field(text)?;
-        let refused = match Name::of(name) {
-            Name::Length => {
-                let refused = self.length.is_some() || self.is_chunked;
-                let length = number(value, 10).filter(|length| *length <= MAX_LENGTH);
-                self.length = Some(length.ok_or(MALFORMED)?);
-                refused
-            }
-            Name::Encoding => {
-                let refused = self.is_old || self.is_chunked || self.length.is_some();
-                self.is_chunked = true;
-                refused || !value.eq_ignore_ascii_case(b"chunked")
-            }
-            Name::Host => std::mem::replace(&mut self.has_host, true),
-            Name::Other => false,
-        };
-        if refused { Err(MALFORMED) } else { Ok(()) }
-    }
-
-    /// The head is over. Returns what comes after it.
-    fn end(&self) -> Result<Place, Bad> {
-        if !self.has_host && !self.is_old {
-            return Err(MALFORMED);
-        }
-        Ok(match self.length {
-            _ if self.is_chunked => Place::Line(Line::ChunkSize),
-            None | Some(0) => Place::Line(Line::Request),
-            Some(length) => Place::Body(length),
-        })
-    }
-}
-
-/// Whether a request line is of HTTP/1.0.
-fn is_old(text: &[u8]) -> Result<bool, Bad> {
-    let (text, is_old) = match text.strip_suffix(b" HTTP/1.1") {
-        Some(text) => (text, false),
-        None => (text.strip_suffix(b" HTTP/1.0").ok_or(MALFORMED)?, true),
-    };
-    let space = memchr::memchr(b' ', text).ok_or(MALFORMED)?;
-    let (method, target) = (&text[..space], &text[space + 1..]);
-    if target.len() > MAX_TARGET_BYTES {
-        return Err(Bad(Why::TargetTooLong));
-    }
-    if !is_token(method) || !is_target(target) {
-        return Err(MALFORMED);
-    }
-    Ok(is_old)
-}
-
-/// Whether it is a target that `http` takes, which reads all but plain paths.
-fn is_target(target: &[u8]) -> bool {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~%?&=+:@,;!$'()*".contains(byte);
-    match target {
-        [b'/', rest @ ..] if rest.iter().all(is_plain) => true,
-        _ => target.iter().all(u8::is_ascii_graphic) && http::Uri::try_from(target).is_ok(),
-    }
-}
-
-/// A field's name and value.
-fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
-    let colon = memchr::memchr(b':', text).ok_or(MALFORMED)?;
-    let (name, value) = (&text[..colon], trimmed(&text[colon + 1..]));
-    if is_token(name) && name.len() <= MAX_NAME_BYTES && !value.iter().any(is_control) {
-        Ok((name, value))
-    } else {
-        Err(MALFORMED)
-    }
-}
-
-/// Without the white space that may stand around a value.
-fn trimmed(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
-    }
-    value
-}
-
-/// The fields that speak of framing.
-enum Name {
-    Length,
-    Encoding,
-    Host,
-    Other,
-}
-
-impl Name {
-    fn of(name: &[u8]) -> Self {
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => Self::Host,
-            14 if name.eq_ignore_ascii_case(b"content-length") => Self::Length,
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => Self::Encoding,
-            _ => Self::Other,
-        }
-    }
-}
-
-/// A chunk's size, with or without an extension after it.
-fn chunk_size(text: &[u8]) -> Result<u64, Bad> {
-    let end = memchr::memchr(b';', text).unwrap_or(text.len());
-    if end > 16 || text[end..].iter().any(is_control) {
-        return Err(MALFORMED);
-    }
-    number(&text[..end], 16).ok_or(MALFORMED)
-}
-
-/// A number of digits alone.
-fn number(text: &[u8], radix: u32) -> Option<u64> {
-    // `from_str_radix` takes a sign.
-    let digits = text.iter().all(u8::is_ascii_alphanumeric);
-    let text = std::str::from_utf8(text).ok().filter(|_| digits)?;
-    u64::from_str_radix(text, radix).ok()
-}
-
-/// RFC 9110, section 5.6.2.
-fn is_token(text: &[u8]) -> bool {
-    const TOKEN: [bool; 256] = {
-        let mut table = [false; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            table[byte] = (byte as u8).is_ascii_alphanumeric();
-            byte += 1;
-        }
-        let others = b"!#$%&'*+-.^_`|~";
-        let mut at = 0;
-        while at < others.len() {
-            table[others[at] as usize] = true;
-            at += 1;
-        }
-        table
-    };
-    !text.is_empty() && text.iter().all(|byte| TOKEN[usize::from(*byte)])
 }

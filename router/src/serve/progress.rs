@@ -25,11 +25,12 @@ pub(crate) struct Progress {
     upgraded: AtomicBool,
     /// Requests whose answers are not complete.
     open: AtomicUsize,
-    /// Requests whose heads were read to their end, and those that came whole.
+    /// Requests of HTTP/1 that hyper has begun to serve.
     begun: AtomicU64,
-    whole: AtomicU64,
-    /// Whether anything came after the last of these.
-    more: AtomicBool,
+    /// Requests of HTTP/1 that hyper has read to their end.
+    complete: AtomicU64,
+    /// Whether hyper has read anything after the last complete request.
+    has_more: AtomicBool,
     /// When the last of them was complete, in milliseconds since `began`.
     idle_since_ms: AtomicU64,
     client_closed: AtomicBool,
@@ -41,7 +42,7 @@ pub(crate) struct Progress {
     /// The reader, while it waits for answers to be complete and written.
     reader: Mutex<Option<Waker>>,
     gives_way: Notify,
-    /// Whether it was told to.
+    /// It was told to give way, and has not answered yet.
     is_giving_way: AtomicBool,
 }
 
@@ -57,8 +58,8 @@ impl Default for Progress {
             upgraded: AtomicBool::default(),
             open: AtomicUsize::default(),
             begun: AtomicU64::default(),
-            whole: AtomicU64::default(),
-            more: AtomicBool::default(),
+            complete: AtomicU64::default(),
+            has_more: AtomicBool::default(),
             idle_since_ms: AtomicU64::default(),
             client_closed: AtomicBool::default(),
             blocks_begun: AtomicU64::default(),
@@ -96,20 +97,18 @@ impl Progress {
         OpenRequest(Arc::clone(self))
     }
 
-    /// So many requests of HTTP/1 have come whole, and something after the last of them or nothing.
-    pub(crate) fn came(&self, (whole, more): (u64, bool)) {
-        self.whole.store(whole, Ordering::Relaxed);
-        self.more.store(more, Ordering::Relaxed);
+    /// hyper has read so many complete requests of HTTP/1, and more bytes after them or none.
+    pub(crate) fn read_requests(&self, complete: u64, has_more: bool) {
+        self.complete.store(complete, Ordering::Relaxed);
+        self.has_more.store(has_more, Ordering::Relaxed);
     }
 
-    /// Whether the client has sent more than the request that is open: then nobody reads on.
-    pub(crate) fn is_sent_more(&self) -> bool {
-        let (whole, begun) = (
-            self.whole.load(Ordering::Relaxed),
-            self.begun.load(Ordering::Relaxed),
-        );
-        let is_behind = whole > begun || (whole == begun && self.more.load(Ordering::Relaxed));
-        (is_behind || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
+    /// Whether hyper holds bytes behind a request of HTTP/1 that is not answered. It reads no further then.
+    pub(crate) fn has_pipelined(&self) -> bool {
+        let complete = self.complete.load(Ordering::Relaxed);
+        let begun = self.begun.load(Ordering::Relaxed);
+        let holds_more = complete > begun || (complete == begun && self.has_more.load(Ordering::Relaxed));
+        (holds_more || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
     }
 
     /// Whether any request was read to the end of its head.
@@ -232,20 +231,28 @@ impl Progress {
         self.gives_way.notify_one();
     }
 
-    /// For how long it has been idle, if it can make room for another and was not told to before.
+    /// For how long it has been idle; `None` if it is not idle, or was told to give way already.
     pub(crate) fn could_give_way(&self) -> Option<Duration> {
         self.idle_for()
             .filter(|_| !self.is_giving_way.load(Ordering::Relaxed))
     }
 
-    /// Ends when it has to.
+    /// Waits until the connection has to give way. A request that began meanwhile keeps it.
     pub(crate) async fn has_to_give_way(&self) {
-        self.gives_way.notified().await;
+        loop {
+            self.gives_way.notified().await;
+            if !self.is_open() {
+                return;
+            }
+            self.is_giving_way.store(false, Ordering::Relaxed);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -269,6 +276,35 @@ mod tests {
         assert_eq!(progress.idle_for(), Some(Duration::from_secs(5)));
         progress.upgrade();
         assert_eq!(progress.idle_for(), None, "a tunnel is never idle");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_began_meanwhile_keeps_a_connection_that_was_told_to_give_way() {
+        let progress = Arc::new(Progress::default());
+        progress.give_way();
+        let request = progress.request_began();
+        assert!(progress.has_to_give_way().now_or_never().is_none());
+        drop(request);
+        assert!(progress.could_give_way().is_some(), "it can be told again");
+        progress.give_way();
+        assert!(progress.has_to_give_way().now_or_never().is_some());
+    }
+
+    #[test]
+    fn what_is_pipelined_is_told_from_the_rest_of_the_open_request() {
+        let progress = Arc::new(Progress::default());
+        let _request = progress.request_began();
+        for (complete, has_more, has_pipelined) in [
+            (0, true, false),
+            (1, false, false),
+            (1, true, true),
+            (2, false, true),
+        ] {
+            progress.read_requests(complete, has_more);
+            assert_eq!(progress.has_pipelined(), has_pipelined, "{complete} {has_more}");
+        }
+        progress.upgrade();
+        assert!(!progress.has_pipelined());
     }
 
     #[test]

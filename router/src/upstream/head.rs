@@ -211,7 +211,7 @@ fn framing(
     if status == StatusCode::NO_CONTENT {
         headers.remove(TRANSFER_ENCODING);
     }
-    // It may have been said twice.
+    // A repeated length becomes one.
     if let Some(length) = length
         && headers.contains_key(CONTENT_LENGTH)
     {

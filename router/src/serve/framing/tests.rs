@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::checked::Checked;
 use super::super::progress::Progress;
+use super::lines::{MAX_FIELDS, MAX_NAME_BYTES, MAX_TARGET_BYTES};
 use super::*;
 use crate::unread::Unread;
 

@@ -132,7 +132,7 @@ async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
     }
 }
 
-/// The end of a connection does not come through buffers that are full of what nobody reads.
+/// A FIN cannot arrive while the receive buffer is full.
 #[tokio::test]
 async fn a_client_that_sends_more_behind_its_request_than_is_held_loses_its_connection() {
     for rest in [b"\r\n".repeat(10_000), question().repeat(100), vec![b'x'; 20_000]] {

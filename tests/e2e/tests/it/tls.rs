@@ -279,9 +279,9 @@ async fn a_stream_within_tls_is_the_engines_to_the_byte_when_its_client_reads_la
     fleet.at_rest().await;
 }
 
-#[tokio::test]
-async fn with_a_client_authority_only_its_clients_are_let_in() {
-    let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+/// A router with a certificate of `authority` that admits only clients of `clients`, and the folder of its files.
+async fn for_clients_of(clients: &Authority, authority: &Authority) -> (tempfile::TempDir, Fleet) {
+    let folder = tempfile::tempdir().unwrap();
     let ca = folder.path().join("clients.pem");
     std::fs::write(&ca, &clients.pem).unwrap();
     let identity = authority.sign().write(folder.path(), "router");
@@ -292,6 +292,13 @@ async fn with_a_client_authority_only_its_clients_are_let_in() {
         });
     })
     .await;
+    (folder, fleet)
+}
+
+#[tokio::test]
+async fn with_a_client_authority_only_its_clients_are_let_in() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let (_folder, fleet) = for_clients_of(&clients, &authority).await;
     let address = fleet.address();
     let (known, stranger) = (clients.sign(), Authority::new().sign());
     for alpn in ["h2", "http/1.1"] {

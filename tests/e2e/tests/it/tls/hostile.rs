@@ -20,17 +20,8 @@ fn expired(authority: &Authority) -> Paper {
 
 #[tokio::test]
 async fn a_client_whose_certificate_has_expired_is_not_let_in() {
-    let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
-    let ca = folder.path().join("clients.pem");
-    std::fs::write(&ca, &clients.pem).unwrap();
-    let identity = authority.sign().write(folder.path(), "router");
-    let fleet = Fleet::start(vec![quick()], |config| {
-        config.tls.server = Some(ServerTls {
-            identity,
-            client_ca: Some(ca),
-        });
-    })
-    .await;
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let (_folder, fleet) = for_clients_of(&clients, &authority).await;
     let (address, old) = (fleet.address(), expired(&clients));
     for alpn in ["h2", "http/1.1"] {
         let refused = connect(address, &authority, Some(&old), alpn).await;

@@ -1,10 +1,9 @@
-//! What a client sends behind a request that is not answered yet.
+//! Bytes that a client pipelines behind an unanswered request.
 //!
-//! hyper reads no further while it holds bytes of another request. What the client sends on then stays in the system's
-//! buffers, and once these are full the end of the connection stays with the client's own: nobody here would learn that it
-//! has left. So these bytes are read and held until hyper asks for them, up to a bound. A client that sends more behind an
-//! unanswered request loses its connection; RFC 9112, section 9.3.2, has clients pipeline little, and nothing that is not
-//! idempotent.
+//! hyper stops reading while its buffer holds bytes of a later request. The rest then stays in the kernel, and once the
+//! receive buffer is full, the client's FIN cannot arrive: the router would not see that the client has left. So the
+//! connection's task reads these bytes itself and keeps them until hyper asks for them. A client that pipelines more than
+//! [`MAX_BYTES`] loses its connection. RFC 9112, section 9.3.2, lets a server close a connection with pipelined requests.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -19,20 +18,20 @@ use super::progress::Progress;
 use super::socket::Socket;
 use crate::unread::Unread;
 
-/// Most bytes that are held of a connection.
-const MOST_BYTES: usize = 64 * 1024;
+/// Most bytes that are kept for a connection.
+const MAX_BYTES: usize = 64 * 1024;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Bytes that were read before hyper asked for them.
+/// Bytes that were read before hyper asked for them, in order.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     any: AtomicBool,
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Ahead {
-    /// Gives the first of them to hyper. Returns whether there were any.
+impl ReadAhead {
+    /// Moves as many as fit into `buf`. Returns whether there were any.
     pub(super) fn take_into(&self, buf: &mut ReadBuf<'_>) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -48,15 +47,15 @@ impl Ahead {
         true
     }
 
-    /// Holds some more. Returns how many are held.
-    fn hold(&self, more: &[u8]) -> usize {
+    /// Appends bytes. Returns how many are kept.
+    fn append(&self, more: &[u8]) -> usize {
         let mut bytes = self.bytes.lock();
         bytes.extend_from_slice(more);
         self.any.store(true, Ordering::Relaxed);
         bytes.len()
     }
 
-    fn held(&self) -> usize {
+    fn len(&self) -> usize {
         match self.any.load(Ordering::Relaxed) {
             true => self.bytes.lock().len(),
             false => 0,
@@ -64,20 +63,21 @@ impl Ahead {
     }
 }
 
-/// Reads ahead of hyper, where hyper does not read.
+/// Fills a connection's [`ReadAhead`].
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) socket: Arc<Socket>,
     pub(super) progress: Arc<Progress>,
-    pub(super) ahead: Arc<Ahead>,
-    /// Room for what is held.
+    pub(super) ahead: Arc<ReadAhead>,
+    /// The share of `limits.max_unread_bytes` that the bytes take.
     pub(super) room: Unread,
 }
 
 impl Reader {
-    /// Reads what there is behind an unanswered request, after hyper was polled. Ready if the connection is to end.
+    /// Reads what the socket has of pipelined bytes. To be polled after hyper, by the same task. Ready if the connection has
+    /// to end.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
-        while self.progress.is_sent_more() {
+        while self.progress.has_pipelined() {
             let mut memory = [MaybeUninit::uninit(); READ_BYTES];
             let mut buf = ReadBuf::uninit(&mut memory);
             let read = ready!(self.socket.poll_read(cx, &mut buf));
@@ -85,13 +85,13 @@ impl Reader {
                 self.progress.client_closed();
                 return Poll::Ready(Event::ClientLeft);
             }
-            let held = self.ahead.hold(buf.filled());
-            if held > MOST_BYTES || !self.room.resize(held) {
-                return Poll::Ready(Event::SendsTooMuch);
+            let held = self.ahead.append(buf.filled());
+            if held > MAX_BYTES || !self.room.resize(held) {
+                return Poll::Ready(Event::PipelinesTooMuch);
             }
         }
-        // Unless hyper has taken all, some are held without a request being open, until it asks.
-        let _ = self.room.resize(self.ahead.held());
+        // hyper may have taken some since.
+        let _ = self.room.resize(self.ahead.len());
         Poll::Pending
     }
 }
@@ -102,16 +102,16 @@ mod tests {
 
     #[test]
     fn what_was_read_ahead_is_taken_in_order_and_in_pieces() {
-        let ahead = Ahead::default();
+        let ahead = ReadAhead::default();
         let mut memory = [0; 3];
         let mut buf = ReadBuf::new(&mut memory);
         assert!(!ahead.take_into(&mut buf));
-        assert_eq!((ahead.hold(b"ab"), ahead.hold(b"cd")), (2, 4));
+        assert_eq!((ahead.append(b"ab"), ahead.append(b"cd")), (2, 4));
         assert!(ahead.take_into(&mut buf));
         assert_eq!(buf.filled(), b"abc");
         buf.clear();
         assert!(ahead.take_into(&mut buf));
-        assert_eq!((buf.filled(), ahead.held()), (&b"d"[..], 0));
+        assert_eq!((buf.filled(), ahead.len()), (&b"d"[..], 0));
         assert!(!ahead.take_into(&mut buf));
     }
 }
