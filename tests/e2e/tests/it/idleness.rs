@@ -125,8 +125,9 @@ async fn a_worker_that_was_slow_and_recovers_is_tried_again_within_minutes_and_b
         begin(&fleet, round, 10).await;
         round += 10;
     }
+    // Ten would be its share. A few still go there while the error of what was learned is wide.
     let shunned = begin(&fleet, 5000, 30).await;
-    assert!(shunned[0] <= 1, "{shunned:?}");
+    assert!(shunned[0] <= 5, "{shunned:?}");
     fleet.engines[0].set_fault(Fault::default());
     let mut waited = Duration::ZERO;
     while believed() > 1.2 {
