@@ -16,6 +16,7 @@ pub mod residency;
 pub mod route;
 pub mod simulate;
 pub mod slo;
+pub mod tail;
 pub mod trace;
 pub mod units;
 pub mod ways;

@@ -141,6 +141,13 @@ impl Residency {
         self.index.lookup(chain, reach);
     }
 
+    /// Tokens that a worker can store before anything goes that was not said to go first.
+    #[must_use]
+    pub fn room_on(&self, worker: WorkerId) -> Tokens {
+        let mirror = self.mirrors.get(worker.index());
+        mirror.map_or(Tokens::ZERO, |mirror| mirror.cache.room())
+    }
+
     /// Tokens believed resident on a worker.
     #[must_use]
     pub fn tokens_on(&self, worker: WorkerId) -> Tokens {
@@ -284,14 +291,18 @@ impl Residency {
         }
     }
 
-    /// A worker was told that a conversation is no use there any more, past its first `keep` tokens. `tips` are some of
-    /// its keys, the last one first: what is left of it is found by the first that is still held.
-    pub fn given_up(&mut self, worker: WorkerId, tips: &[PrefixHash], keep: Tokens) {
-        if let Some(mirror) = self.mirrors.get_mut(worker.index())
-            && let Some(&tip) = tips.iter().find(|&&tip| mirror.cache.contains(tip))
-        {
-            mirror.cache.give_up(tip, keep);
-        }
+    /// A worker was told that a conversation is no use there any more, past its first `keep` tokens. `keys` are some of
+    /// its keys, the last one first: what is left of it is found by the first that is still held. Returns how many pieces
+    /// may go first that could not before; `None` if nothing is left of it.
+    pub fn given_up(
+        &mut self,
+        worker: WorkerId,
+        keys: impl IntoIterator<Item = PrefixHash>,
+        keep: Tokens,
+    ) -> Option<usize> {
+        let mirror = self.mirrors.get_mut(worker.index())?;
+        let end = keys.into_iter().find(|key| mirror.cache.contains(*key))?;
+        Some(mirror.cache.give_up(end, keep))
     }
 
     /// A worker was told that the beginning with these keys is used by many: it is fresh, and no mark lies on it.

@@ -113,6 +113,12 @@ impl PrefixCache {
         Tokens(self.nodes.evict_first_tokens())
     }
 
+    /// Tokens that can be stored before anything that is not marked has to go.
+    #[must_use]
+    pub fn room(&self) -> Tokens {
+        Tokens(self.capacity.saturating_sub(self.used) + self.nodes.evict_first_tokens())
+    }
+
     /// Pieces resident.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -312,16 +318,13 @@ impl PrefixCache {
         marked
     }
 
-    /// Puts a piece, what hangs below it and what leads to it in the evict-first band, except for what begins within the
-    /// first `keep` tokens. Returns how many pieces took the mark.
+    /// Puts a piece and what leads to it in the evict-first band, except for what begins within the first `keep` tokens;
+    /// each goes no sooner than what hangs below it. Returns how many pieces took the mark.
     pub fn give_up(&mut self, hash: PrefixHash, keep: Tokens) -> usize {
         let Some(tip) = self.nodes.find(hash) else {
             return 0;
         };
         let mut marked = 0;
-        for slot in self.nodes.subtree(tip).into_iter().skip(1).rev() {
-            marked += usize::from(self.nodes.mark(slot));
-        }
         let above: Vec<u32> = std::iter::successors(Some(tip), |&slot| {
             Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE)
         })

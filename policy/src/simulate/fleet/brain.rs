@@ -16,6 +16,7 @@ use crate::index::Reach;
 use crate::residency::Hold;
 use crate::route::{self, Decision, Snapshot, WorkerView};
 use crate::slo::{self, Controller, ControllerState, ServedTurn};
+use crate::tail::{Answered, Begun, Class, Tail};
 use crate::units::{Millis, Tokens};
 
 #[derive(Debug)]
@@ -59,11 +60,21 @@ pub(super) struct Brain<'a> {
     pub(super) foreign: FxHashMap<u32, Foreign>,
     last_worker: FxHashMap<ConversationId, WorkerId>,
     controller: Controller,
+    /// Where [`CacheRule::Tail`] is in force: silent conversations, by their last turn.
+    tail: Option<Tail<u32>>,
     pub(super) sequence: u64,
     reach: Reach,
     pub(super) resident: Vec<Tokens>,
     indexed: Vec<Tokens>,
     pub(super) views: Vec<WorkerView>,
+}
+
+fn tail_of(capacities: &[Tokens]) -> Tail<u32> {
+    let mut tail = Tail::default();
+    for (worker, capacity) in (0..).zip(capacities) {
+        tail.admit(WorkerId(worker), *capacity);
+    }
+    tail
 }
 
 impl Load {
@@ -112,6 +123,7 @@ impl<'a> Brain<'a> {
             foreign: FxHashMap::default(),
             last_worker: FxHashMap::default(),
             controller: Controller::new(&capacities, 1.0),
+            tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities)),
             sequence: 0,
             reach: Reach::new(),
             resident: Vec::new(),
@@ -228,6 +240,10 @@ impl<'a> Brain<'a> {
         let key = self.config.order.key(arrived, prefill, objective);
         let ticket = self.loads[worker].sent(now, turn, prefill, key);
         let last = self.placed(item.conversation, worker);
+        if let Some(tail) = &mut self.tail {
+            let left = last.filter(|last| last.index() != worker);
+            tail.arrived(now, item.conversation.0, WorkerId(worker as u32), left);
+        }
         let left = last.map(WorkerId::index).filter(|last| *last != worker);
         Sent {
             worker,
@@ -269,7 +285,7 @@ impl<'a> Brain<'a> {
                 let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 Tokens(xi.min(1e9) as u64)
             }
-            CacheRule::Lru | CacheRule::Threshold(_) | CacheRule::EndAware => Tokens::ZERO,
+            CacheRule::Lru | CacheRule::Tail | CacheRule::Threshold(_) | CacheRule::EndAware => Tokens::ZERO,
         }
     }
 
@@ -284,10 +300,25 @@ impl<'a> Brain<'a> {
         sent: &mut Sent,
         item: &Item,
         (uncached, cached): (Tokens, Tokens),
+        arrived: Millis,
     ) -> Option<usize> {
         let load = &mut self.loads[sent.worker];
         let began = load.last_first_token.max(sent.sent_at);
         load.first_token(now, sent.turn, sent.ticket.take());
+        let ttft = now.saturating_sub(arrived);
+        let prefill = load.learned.cost().prefill(uncached, cached);
+        if let Some(tail) = &mut self.tail {
+            let begun = Begun {
+                wait: ttft.saturating_sub(prefill),
+                ttft,
+                objective: item.objective.unwrap_or(self.config.target.ttft),
+                prompt: item.prompt,
+                cached,
+                history: item.prompt.saturating_sub(item.new_tokens),
+                cost: load.learned.cost(),
+            };
+            tail.begun(now, WorkerId(sent.worker as u32), &begun);
+        }
         let before = load.learned.cost();
         load.learned.observe(uncached, cached, now.saturating_sub(began));
         if self.config.learn_costs {
@@ -334,6 +365,17 @@ impl<'a> Brain<'a> {
             utilisation: sent.utilisation,
         };
         self.learn(&served);
+        if let Some(tail) = &mut self.tail {
+            let turn = Answered {
+                at: now,
+                worker: WorkerId(sent.worker as u32),
+                conversation: item.conversation.0,
+                class: Class::of(item.number, item.new_tokens, false),
+                length: total,
+                what: sent.turn,
+            };
+            tail.answered(turn, item.response);
+        }
         self.beliefs.settled(
             sent.worker,
             (&item.chain, &item.reply),
@@ -342,6 +384,31 @@ impl<'a> Brain<'a> {
             total,
         );
         (served, evict_first)
+    }
+
+    /// Makes room on a worker, ahead of what needs it.
+    pub(super) fn make_room(&mut self, now: Millis, at: usize, server: &mut Server, items: &[Item]) {
+        let worker = WorkerId(at as u32);
+        let Some(tail) = &mut self.tail else { return };
+        let Some(wanted) = tail.wanted(worker, self.beliefs.room_on(at, server)) else {
+            return;
+        };
+        let enough = self.beliefs.room_on(at, server) + wanted;
+        loop {
+            let need = enough.saturating_sub(self.beliefs.room_on(at, server));
+            if need == Tokens::ZERO {
+                return;
+            }
+            let Some(trim) = tail.next(now, worker, need) else { return };
+            let item = &items[trim.what as usize];
+            let keys = || item.reply.hashes().iter().rev().chain(item.chain.hashes().iter().rev());
+            let held = keys().find(|key| server.cache.contains(**key)).copied();
+            self.beliefs.given_up(at, keys().copied(), trim.keep);
+            match held {
+                Some(key) => _ = server.cache.give_up(key, trim.keep),
+                None => tail.forget(worker, trim.conversation),
+            }
+        }
     }
 
     /// A turn was served, by whichever router.

@@ -23,6 +23,8 @@ pub enum CacheRule {
     TLruAt(Tokens),
     /// What lies past the budget of the objective, under the controller of [`crate::slo`] and its load gate.
     Adaptive,
+    /// What is worth least, by [`crate::tail`].
+    Tail,
     /// Conversations shorter than this.
     Threshold(Tokens),
     /// Conversations that have had their last turn: hindsight.
@@ -45,6 +47,7 @@ impl fmt::Display for CacheRule {
             Self::TLru => f.write_str("t-lru"),
             Self::TLruAt(xi) => write!(f, "t-lru:{}", xi.0),
             Self::Adaptive => f.write_str("adaptive"),
+            Self::Tail => f.write_str("tail"),
             Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
             Self::EndAware => f.write_str("end-aware"),
             Self::LengthAware => f.write_str("length-aware"),
@@ -60,6 +63,7 @@ impl FromStr for CacheRule {
             "lru" => Ok(Self::Lru),
             "t-lru" => Ok(Self::TLru),
             "adaptive" => Ok(Self::Adaptive),
+            "tail" => Ok(Self::Tail),
             "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
             "end-aware" => Ok(Self::EndAware),
             "length-aware" => Ok(Self::LengthAware),

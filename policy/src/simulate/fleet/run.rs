@@ -208,7 +208,16 @@ impl<'a> Run<'a> {
         let server = &mut self.servers[worker];
         server.enqueue(turn, sent.key);
         self.flights[turn as usize] = Some(Flight { sent, lease: None });
+        self.make_room(turn, worker);
         self.start_next(worker);
+    }
+
+    /// The turn's router makes room on a worker.
+    fn make_room(&mut self, turn: u32, worker: usize) {
+        let server = &mut self.servers[worker];
+        self.brains
+            .of(turn)
+            .make_room(self.now, worker, server, &self.workload.items);
     }
 
     fn start_next(&mut self, worker: usize) {
@@ -276,7 +285,7 @@ impl<'a> Run<'a> {
             let left = self
                 .brains
                 .of(turn)
-                .first_token(self.now, &mut flight.sent, item, found);
+                .first_token(self.now, &mut flight.sent, item, found, self.arrival[turn as usize]);
             if let Some(left) = left {
                 let chain = item.chain.hashes().iter().rev().copied();
                 self.servers[left].cache.mark_evict_first(chain);
@@ -333,6 +342,7 @@ impl<'a> Run<'a> {
         };
         if let Some(lease) = flight.lease {
             self.servers[worker].answered(lease, &item.reply, self.workload.block_tokens, keep);
+            self.make_room(turn, worker);
             self.publish(worker);
         }
         self.follow(turn);

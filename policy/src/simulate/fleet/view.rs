@@ -212,6 +212,26 @@ impl Beliefs {
         }
     }
 
+    /// Tokens that a worker can store before anything goes that was not said to go first.
+    pub(super) fn room_on(&self, worker: usize, server: &Server) -> Tokens {
+        match self {
+            Self::Mirror(residency) => residency.room_on(WorkerId(worker as u32)),
+            Self::Exact(_) | Self::Events(_) => server.cache.room(),
+        }
+    }
+
+    /// The worker was told that a conversation is no use there past its first `keep` tokens.
+    pub(super) fn given_up(
+        &mut self,
+        worker: usize,
+        keys: impl IntoIterator<Item = PrefixHash>,
+        keep: Tokens,
+    ) {
+        if let Self::Mirror(residency) = self {
+            let _ = residency.given_up(WorkerId(worker as u32), keys, keep);
+        }
+    }
+
     /// The worker died: nothing is there any more.
     pub(super) fn forget(&mut self, worker: usize) {
         match self {

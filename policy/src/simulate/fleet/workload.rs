@@ -29,6 +29,8 @@ pub enum WorkloadError {
 pub(super) struct Item {
     pub(super) ts_s: f64,
     pub(super) conversation: ConversationId,
+    /// The turn's number in its conversation, from 1.
+    pub(super) number: u32,
     /// Tokens of the whole prompt.
     pub(super) prompt: Tokens,
     /// Tokens of it that are new.
@@ -85,24 +87,25 @@ impl Workload {
             return Err(WorkloadError::TooLong);
         }
         let mut next: Vec<Option<u32>> = vec![None; turns.len()];
-        let mut is_first = vec![true; turns.len()];
+        let mut numbers = vec![1; turns.len()];
         let mut latest: FxHashMap<ConversationId, usize> = FxHashMap::default();
         for (at, turn) in turns.iter().enumerate() {
             if let Some(before) = latest.insert(turn.conversation, at) {
                 next[before] = Some(at as u32);
-                is_first[at] = false;
+                numbers[at] = numbers[before] + 1;
             }
         }
         let no_class: Arc<str> = Arc::from("");
         let items = turns
             .iter()
             .zip(next)
-            .zip(is_first)
-            .map(|((turn, next), is_first)| {
+            .zip(numbers)
+            .map(|((turn, next), number)| {
                 let successor = next.map(|next| &turns[next as usize]);
                 Item {
                     ts_s: turn.ts_s,
                     conversation: turn.conversation,
+                    number,
                     prompt: turn.input_tokens(),
                     new_tokens: turn.prompt_tokens,
                     response: turn.response_tokens,
@@ -111,7 +114,7 @@ impl Workload {
                     chain: prompt_chain(turn, block_tokens),
                     reply: reply_chain(turn, successor, block_tokens),
                     next,
-                    is_first,
+                    is_first: number == 1,
                 }
             })
             .collect();

@@ -1,0 +1,207 @@
+//! Which part of which conversation a worker should forget first: queue-aware T-LRU.
+//!
+//! # The value of a block
+//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. Of a silent conversation
+//! whose last `u` tokens are missing, the next block before them is worth what its loss would cost when the conversation
+//! returns, times how soon that may be expected:
+//!
+//! ```text
+//! V = G(class, age) · [ P(wait + β + α·(u + Q) > T) + ε + μ·(1 + κ) ]
+//! ```
+//!
+//! - G ([`Returns`]): returns per ms that the block takes room.
+//! - P ([`Harm`]): the turn itself is late. T is the 90th percentile of what turns took lately, so the threshold follows
+//!   the fleet: there is no scale to be learned. Where the next turn would start in time without them, the last tokens
+//!   are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for LLM Inference").
+//! - κ and ε: in a queue a millisecond of prefill delays every turn behind it. κ is how many turns that is on average, ε
+//!   how many of them are late. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts the
+//!   least expected work.
+//! - μ = [`MU`] is what a millisecond is worth that makes nobody late, which is what the mean sees.
+//!
+//! # Just in time
+//! Engines stay LRU with an evict-first band. Once a worker has less room (blank, or already given up) than some prompts
+//! need, the ends of least value are given up until it has twice as much ([`Tail::next`]). What is given up and used
+//! again before its room is needed has cost nothing.
+//!
+//! The end of least value is sought among [`SAMPLE`] at random, as in hyperbolic caching (Blankstein, Sen, Freedman,
+//! USENIX ATC 2017): values age at different speeds, so no order of ends would last.
+//!
+//! Rejected: a grid of scales of the free tail, compared in ghost caches of conversation lengths. They see no prefix that
+//! conversations share, and T-LRU at any scale adds work that a queue pays for. Trimming by the belief alone that a
+//! conversation is over: as good where conversations end alike, and nothing elsewhere.
+
+mod class;
+mod ends;
+mod fill;
+mod harm;
+mod returns;
+
+#[cfg(test)]
+mod tests;
+
+pub use class::Class;
+pub use ends::{Trim, Worth};
+pub use harm::{Begun, Harm};
+pub use returns::Returns;
+
+use self::ends::Ends;
+use self::fill::Fill;
+use crate::ids::WorkerId;
+use crate::units::{Millis, Tokens};
+
+/// μ: what a millisecond of prefill is worth that makes nobody late.
+pub const MU: f64 = 0.3;
+/// Ends that are compared for the least value.
+pub const SAMPLE: usize = 64;
+/// Lifetimes of an unused copy within which a return counts.
+const HORIZON: f64 = 2.0;
+/// Mean prompts that a worker should have room for.
+const RESERVE: f64 = 2.0;
+/// Largest share of a cache that is kept free for that.
+const MOST_RESERVE: f64 = 0.125;
+
+/// What is learned, and the silent conversations of each worker. `P` is what the caller needs to find one again.
+#[derive(Clone, Debug, Default)]
+pub struct Tail<P> {
+    returns: Returns,
+    harm: Harm,
+    fill: Fill,
+    workers: Vec<Slot<P>>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<P> {
+    ends: Ends<P>,
+    capacity: Tokens,
+    /// The value of what was given up last, smoothed.
+    price: f64,
+}
+
+impl<P> Default for Slot<P> {
+    fn default() -> Self {
+        Self {
+            ends: Ends::default(),
+            capacity: Tokens::ZERO,
+            price: 0.0,
+        }
+    }
+}
+
+/// A turn that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<P> {
+    /// When its answer was complete.
+    pub at: Millis,
+    /// Where.
+    pub worker: WorkerId,
+    /// Whose turn it was.
+    pub conversation: u64,
+    /// What is known of it.
+    pub class: Class,
+    /// Tokens of the conversation now.
+    pub length: Tokens,
+    /// To find it again.
+    pub what: P,
+}
+
+impl<P: Clone> Tail<P> {
+    /// A worker takes a slot: nothing is on it.
+    pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
+        let at = worker.index();
+        if self.workers.len() <= at {
+            self.workers.resize_with(at + 1, Slot::default);
+        }
+        self.workers[at] = Slot {
+            capacity,
+            ..Slot::default()
+        };
+        self.harm.admit(worker);
+        self.set_capacity(worker, capacity);
+    }
+
+    /// A worker's capacity is known, or known better.
+    pub fn set_capacity(&mut self, worker: WorkerId, capacity: Tokens) {
+        if let Some(slot) = self.workers.get_mut(worker.index()) {
+            slot.capacity = capacity;
+            self.fill.room = self.workers.iter().map(|slot| slot.capacity.as_f64()).sum();
+        }
+    }
+
+    /// A turn was sent to a worker, and the conversation's last one went to `left`, if to another.
+    pub fn arrived(&mut self, now: Millis, conversation: u64, worker: WorkerId, left: Option<WorkerId>) {
+        self.returns.arrived(now, conversation);
+        if let Some(slot) = left.and_then(|left| self.workers.get_mut(left.index())) {
+            slot.ends.moved(conversation);
+        }
+        self.forget(worker, conversation);
+    }
+
+    /// A turn's first token passed.
+    pub fn begun(&mut self, now: Millis, worker: WorkerId, turn: &Begun) {
+        self.harm.begun(worker, turn);
+        self.fill.prompt(now, turn.prompt, turn.prompt.saturating_sub(turn.cached));
+    }
+
+    /// A turn is over, and its conversation silent.
+    pub fn answered(&mut self, turn: Answered<P>, response: Tokens) {
+        self.fill.response(response);
+        if let Some(lifetime) = self.fill.lifetime() {
+            self.returns.set_horizon(Millis(HORIZON * lifetime.0));
+        }
+        self.returns.answered(turn.at, turn.conversation, turn.class);
+        if let Some(slot) = self.workers.get_mut(turn.worker.index()) {
+            slot.ends.add(turn);
+        }
+    }
+
+    /// How many tokens should be given up on a worker that has this much room; none if that is enough.
+    #[must_use]
+    pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
+        let slot = self.workers.get(worker.index())?;
+        let reserve = (RESERVE * self.fill.mean_prompt()).min(MOST_RESERVE * slot.capacity.as_f64()) as u64;
+        (room.0 < reserve).then(|| Tokens(2 * reserve - room.0))
+    }
+
+    /// What to give up next on a worker, where about `need` tokens are wanted; `None` if nothing is left.
+    pub fn next(&mut self, now: Millis, worker: WorkerId, need: Tokens) -> Option<Trim<P>> {
+        let slot = self.workers.get_mut(worker.index())?;
+        let trim = slot.ends.next(now, need, &self.returns, &self.harm)?;
+        slot.price += (trim.worth.value - slot.price) / 32.0;
+        Some(trim)
+    }
+
+    /// Nothing of the conversation is on the worker that could be given up.
+    pub fn forget(&mut self, worker: WorkerId, conversation: u64) {
+        if let Some(slot) = self.workers.get_mut(worker.index()) {
+            slot.ends.remove(conversation);
+        }
+    }
+
+    /// Tokens at the end of a conversation of this class that are worth less, once it is silent, than what was given up
+    /// lately: what a request can say where nothing can be said later.
+    #[must_use]
+    pub fn free_tail(&self, worker: WorkerId, class: Class) -> Tokens {
+        let price = self.workers.get(worker.index()).map_or(0.0, |slot| slot.price);
+        let rate = self.returns.rate(class, Millis::ZERO);
+        let tokens = self.harm.missing_worth(price / rate.max(f64::MIN_POSITIVE));
+        Tokens(tokens.min(1e9) as u64)
+    }
+
+    /// What is known of returns.
+    #[must_use]
+    pub fn returns(&self) -> &Returns {
+        &self.returns
+    }
+
+    /// What is known of lateness.
+    #[must_use]
+    pub fn harm(&self) -> &Harm {
+        &self.harm
+    }
+
+    /// Silent conversations on a worker.
+    #[must_use]
+    pub fn silent_on(&self, worker: WorkerId) -> usize {
+        self.workers.get(worker.index()).map_or(0, |slot| slot.ends.len())
+    }
+}

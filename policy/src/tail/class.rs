@@ -1,0 +1,124 @@
+//! Which turns are alike in whether another follows.
+//!
+//! A class is whether the answer called a tool, how far the conversation has come (turns up to [`TURNS`] apart) and how
+//! much its prompt added. Fine classes see little traffic, so each leans on a coarser one: all sizes of its turn number,
+//! those on all turns that ended alike, and those on all traffic.
+
+use serde::Serialize;
+
+use crate::units::Tokens;
+
+/// Turns that are told apart.
+const TURNS: usize = 24;
+/// Added tokens from which a prompt is of the next size.
+const SIZES: [u64; 4] = [64, 192, 768, 4096];
+/// Sizes, classes that ended alike, and all classes.
+const OF_TURN: usize = SIZES.len() + 1;
+const OF_KIND: usize = TURNS * OF_TURN;
+pub(super) const CLASSES: usize = 2 * OF_KIND;
+/// Turns that a class needs to count as much as its parent.
+const LEAN: f64 = 10.0;
+
+/// A class of turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Class(u16);
+
+impl Class {
+    /// Classes there are.
+    pub const COUNT: usize = CLASSES;
+
+    /// The class of the turn of this number, from 1, whose prompt added so much and whose answer called a tool or not.
+    #[must_use]
+    pub fn of(turn: u32, added: Tokens, calls_tool: bool) -> Self {
+        let turn = (turn.max(1) as usize).min(TURNS) - 1;
+        let size = SIZES.iter().filter(|from| added.0 >= **from).count();
+        let kind = usize::from(calls_tool);
+        Self((kind * OF_KIND + turn * OF_TURN + size) as u16)
+    }
+
+    /// Its number, below [`Class::COUNT`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Every class, in the order of numbers.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..CLASSES as u16).map(Self)
+    }
+}
+
+/// Turns that returned, and turns that were expected to: those and the silent ones, as far as they were observed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) returned: f64,
+    pub(super) expected: f64,
+}
+
+impl Seen {
+    fn sum(of: &[Self]) -> Self {
+        of.iter().fold(Self::default(), |sum, one| Self {
+            returned: sum.returned + one.returned,
+            expected: sum.expected + one.expected,
+        })
+    }
+
+    fn share(self, parent: f64, lean: f64) -> f64 {
+        (self.returned + lean * parent) / (self.expected + lean)
+    }
+}
+
+/// The share of turns that return, of each class.
+pub(super) fn shares(seen: &[Seen]) -> Vec<f64> {
+    let mut shares = Vec::with_capacity(seen.len());
+    let all = Seen::sum(seen).share(0.5, 2.0);
+    for of_kind in seen.chunks(OF_KIND) {
+        let kind = Seen::sum(of_kind).share(all, LEAN);
+        for of_turn in of_kind.chunks(OF_TURN) {
+            let turn = Seen::sum(of_turn).share(kind, LEAN);
+            shares.extend(of_turn.iter().map(|own| own.share(turn, LEAN)));
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_told_apart_by_how_the_answer_ended_turn_and_size() {
+        let all = [
+            Class::of(1, Tokens(10), false),
+            Class::of(1, Tokens(10), true),
+            Class::of(2, Tokens(10), false),
+            Class::of(1, Tokens(64), false),
+            Class::of(1, Tokens(4096), false),
+        ];
+        for (at, class) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|other| other != class) && class.index() < Class::COUNT);
+        }
+        assert_eq!(Class::of(0, Tokens(0), false), Class::of(1, Tokens(0), false));
+        assert_eq!(Class::of(24, Tokens(0), true), Class::of(900, Tokens(0), true));
+        assert_eq!(Class::all().count(), Class::COUNT);
+    }
+
+    #[test]
+    fn a_class_without_evidence_takes_its_parents_share_and_one_with_much_its_own() {
+        let mut seen = vec![Seen::default(); CLASSES];
+        let second = Class::of(2, Tokens(10), false);
+        let tenth = Class::of(10, Tokens(10), false);
+        for (class, returned) in [(second, 900.0), (tenth, 0.0)] {
+            seen[class.index()] = Seen {
+                returned,
+                expected: 1000.0,
+            };
+        }
+        let shares = shares(&seen);
+        let of = |turn, added, tool| shares[Class::of(turn, Tokens(added), tool).index()];
+        assert!((of(2, 10, false) - 0.9).abs() < 0.01 && of(10, 10, false) < 0.02);
+        // Another size of the same turn follows that turn, and a turn never seen follows all of them.
+        assert!(of(2, 5000, false) > 0.8 && of(10, 5000, false) < 0.1);
+        assert!((of(5, 10, false) - 0.45).abs() < 0.02 && (of(5, 10, true) - 0.45).abs() < 0.02);
+    }
+}

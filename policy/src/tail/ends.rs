@@ -1,0 +1,196 @@
+//! The conversations that are silent on a worker, and which of their ends is worth least.
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::harm::Harm;
+use super::returns::Returns;
+use super::{Answered, SAMPLE};
+use crate::units::{Millis, Tokens};
+
+/// Conversations that are remembered on a worker.
+const MOST: usize = 16_384;
+/// Steps at most in which a conversation is given up.
+const STEPS: u64 = 16;
+/// What a copy is worth whose conversation went on elsewhere, as a share.
+const MOVED: f64 = 0.1;
+
+/// Why an end went: the terms of its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Worth {
+    /// G, in returns per second.
+    pub returns_per_s: f64,
+    /// P(late) with what was missing already.
+    pub late: f64,
+    /// ε.
+    pub epsilon: f64,
+    /// κ.
+    pub kappa: f64,
+    /// V.
+    pub value: f64,
+}
+
+/// What is to be given up: everything of a conversation past `keep`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trim<P> {
+    /// The conversation.
+    pub conversation: u64,
+    /// Tokens of it.
+    pub length: Tokens,
+    /// Tokens to keep.
+    pub keep: Tokens,
+    /// Why.
+    pub worth: Worth,
+    /// To find it.
+    pub what: P,
+}
+
+#[derive(Clone, Debug)]
+struct End<P> {
+    of: Answered<P>,
+    /// Tokens at its end that were given up.
+    given: u64,
+    /// It went on elsewhere.
+    moved: bool,
+}
+
+/// The ends on one worker.
+#[derive(Clone, Debug)]
+pub(super) struct Ends<P> {
+    ends: Vec<End<P>>,
+    places: FxHashMap<u64, usize>,
+    /// State of a xorshift generator.
+    random: u64,
+}
+
+impl<P> Default for Ends<P> {
+    fn default() -> Self {
+        Self {
+            ends: Vec::new(),
+            places: FxHashMap::default(),
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+}
+
+/// The least of those compared, and what the next one is worth.
+struct Least {
+    at: usize,
+    rate: f64,
+    value: f64,
+    second: f64,
+}
+
+impl<P> End<P> {
+    /// G.
+    fn rate(&self, now: Millis, returns: &Returns) -> f64 {
+        let stays = if self.moved { MOVED } else { 1.0 };
+        stays * returns.rate(self.of.class, now.saturating_sub(self.of.at))
+    }
+}
+
+impl<P: Clone> Ends<P> {
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// A conversation is silent from now on.
+    pub(super) fn add(&mut self, of: Answered<P>) {
+        self.remove(of.conversation);
+        if self.ends.len() >= MOST {
+            let at = self.any();
+            self.remove(self.ends[at].of.conversation);
+        }
+        self.places.insert(of.conversation, self.ends.len());
+        self.ends.push(End {
+            of,
+            given: 0,
+            moved: false,
+        });
+    }
+
+    /// A turn of it is here, or nothing of it is left.
+    pub(super) fn remove(&mut self, conversation: u64) {
+        let Some(at) = self.places.remove(&conversation) else { return };
+        self.ends.swap_remove(at);
+        if let Some(end) = self.ends.get(at) {
+            self.places.insert(end.of.conversation, at);
+        }
+    }
+
+    /// A turn of it went elsewhere.
+    pub(super) fn moved(&mut self, conversation: u64) {
+        if let Some(&at) = self.places.get(&conversation) {
+            self.ends[at].moved = true;
+        }
+    }
+
+    /// What to give up next, where about `need` tokens are wanted.
+    pub(super) fn next(
+        &mut self,
+        now: Millis,
+        need: Tokens,
+        returns: &Returns,
+        harm: &Harm,
+    ) -> Option<Trim<P>> {
+        let least = self.least(now, returns, harm)?;
+        let end = &mut self.ends[least.at];
+        let worth = Worth {
+            returns_per_s: least.rate * 1e3,
+            late: harm.late(end.given as f64),
+            epsilon: harm.epsilon(),
+            kappa: harm.kappa(),
+            value: least.value,
+        };
+        // On from where its next block is worth as much as the next conversation's.
+        let free = harm.missing_worth(least.second / least.rate.max(f64::MIN_POSITIVE));
+        let step = (end.of.length.0 / STEPS).max(1);
+        let most = end.given + need.0.max(step);
+        end.given = (free.min(1e12) as u64).clamp(end.given + step, most);
+        let trim = Trim {
+            conversation: end.of.conversation,
+            length: end.of.length,
+            keep: end.of.length.saturating_sub(Tokens(end.given)),
+            worth,
+            what: end.of.what.clone(),
+        };
+        if trim.keep == Tokens::ZERO {
+            self.remove(trim.conversation);
+        }
+        Some(trim)
+    }
+
+    /// The end of least value, of all or of a sample.
+    fn least(&mut self, now: Millis, returns: &Returns, harm: &Harm) -> Option<Least> {
+        let all = self.ends.len() <= SAMPLE;
+        let mut least: Option<Least> = None;
+        for at in 0..self.ends.len().min(SAMPLE) {
+            let at = if all { at } else { self.any() };
+            let end = &self.ends[at];
+            let rate = end.rate(now, returns);
+            let value = rate * harm.of_return(end.given as f64);
+            match &mut least {
+                Some(least) if least.at == at => {}
+                Some(least) if value >= least.value => least.second = least.second.min(value),
+                _ => {
+                    let second = least.map_or(f64::INFINITY, |least| least.value);
+                    least = Some(Least {
+                        at,
+                        rate,
+                        value,
+                        second,
+                    });
+                }
+            }
+        }
+        least
+    }
+
+    /// Any of them. There are some.
+    fn any(&mut self) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % self.ends.len().max(1) as u64) as usize
+    }
+}

@@ -1,0 +1,166 @@
+//! What missing tokens do to the turn that needs them, and to the turns behind it.
+
+use std::collections::VecDeque;
+
+use super::MU;
+use crate::cost::PrefillCost;
+use crate::ids::WorkerId;
+use crate::units::{Millis, Tokens};
+
+/// Turns that are remembered.
+const MEMORY: usize = 1_000;
+/// Turns between two times that quantiles are taken anew.
+const REFRESH_EVERY: usize = 64;
+/// Turns that a quantile needs; until then T is the objective.
+const ENOUGH: usize = 200;
+/// Share of turns that start within T.
+const IN_TIME: f64 = 0.9;
+
+/// A turn whose first token passed.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// Time before its own prefill.
+    pub wait: Millis,
+    /// Time to first token.
+    pub ttft: Millis,
+    /// What it was to meet.
+    pub objective: Millis,
+    /// Tokens of its prompt.
+    pub prompt: Tokens,
+    /// Those that were cached.
+    pub cached: Tokens,
+    /// Those that its conversation had before: all but what the prompt added.
+    pub history: Tokens,
+    /// What prefill costs on its worker.
+    pub cost: PrefillCost,
+}
+
+/// What is known of lateness.
+#[derive(Clone, Debug, Default)]
+pub struct Harm {
+    /// What turns took, and what those of a known conversation would have with all of their history cached.
+    took: VecDeque<f64>,
+    at_best: VecDeque<f64>,
+    /// The latter, sorted as of the last refresh.
+    sorted: Vec<f64>,
+    scratch: Vec<f64>,
+    target: Option<f64>,
+    since: usize,
+    turns: f64,
+    behind: f64,
+    late_behind: f64,
+    /// By worker: turns of this busy period so far.
+    ranks: Vec<f64>,
+    alpha: f64,
+}
+
+impl Harm {
+    /// A worker takes a slot.
+    pub(super) fn admit(&mut self, worker: WorkerId) {
+        if self.ranks.len() <= worker.index() {
+            self.ranks.resize(worker.index() + 1, 0.0);
+        }
+        self.ranks[worker.index()] = 0.0;
+    }
+
+    /// A turn's first token passed.
+    pub(super) fn begun(&mut self, worker: WorkerId, turn: &Begun) {
+        let target = self.target.unwrap_or(turn.objective.0);
+        let Some(rank) = self.ranks.get_mut(worker.index()) else { return };
+        // Every turn of a busy period is behind all before it, so its rank is how many it was behind.
+        *rank = if turn.wait.0 > 1e-6 { *rank + 1.0 } else { 0.0 };
+        let late = if turn.ttft.0 > target { *rank } else { 0.0 };
+        self.turns = (self.turns + 1.0).min(MEMORY as f64);
+        self.behind += (*rank - self.behind) / self.turns;
+        self.late_behind += (late - self.late_behind) / self.turns;
+        self.alpha += (turn.cost.alpha_ms_per_token - self.alpha) / self.turns.min(32.0);
+        remember(&mut self.took, turn.ttft.0);
+        if turn.history > Tokens::ZERO {
+            let added = turn.prompt.saturating_sub(turn.history);
+            let prefill = turn.cost.prefill(added, turn.history.min(turn.prompt));
+            remember(&mut self.at_best, turn.wait.0 + prefill.0);
+        }
+        self.since += 1;
+        if self.since >= REFRESH_EVERY {
+            self.refresh();
+        }
+    }
+
+    fn refresh(&mut self) {
+        self.since = 0;
+        if self.took.len() >= ENOUGH {
+            self.scratch.clear();
+            self.scratch.extend(&self.took);
+            let at = ((self.scratch.len() - 1) as f64 * IN_TIME) as usize;
+            let (_, target, _) = self.scratch.select_nth_unstable_by(at, f64::total_cmp);
+            self.target = Some(*target);
+        }
+        self.sorted.clear();
+        self.sorted.extend(&self.at_best);
+        self.sorted.sort_unstable_by(f64::total_cmp);
+    }
+
+    /// T; `None` while too few turns were seen.
+    #[must_use]
+    pub fn target(&self) -> Option<Millis> {
+        self.target.map(Millis)
+    }
+
+    /// κ: turns that wait behind one, on average.
+    #[must_use]
+    pub fn kappa(&self) -> f64 {
+        self.behind
+    }
+
+    /// ε: late turns behind one, on average.
+    #[must_use]
+    pub fn epsilon(&self) -> f64 {
+        self.late_behind
+    }
+
+    /// P(late) of a returning turn of whose history so many tokens are missing. 1 before anything is known.
+    #[must_use]
+    pub fn late(&self, missing: f64) -> f64 {
+        let Some(target) = self.target.filter(|_| !self.sorted.is_empty()) else {
+            return 1.0;
+        };
+        let left = target - self.alpha * missing;
+        let in_time = self.sorted.partition_point(|took| *took <= left);
+        1.0 - in_time as f64 / self.sorted.len() as f64
+    }
+
+    /// What one return with so many missing tokens costs: `P + ε + μ(1 + κ)`.
+    #[must_use]
+    pub fn of_return(&self, missing: f64) -> f64 {
+        self.late(missing) + self.beside()
+    }
+
+    /// The most missing tokens with which a return costs no more than this. Infinite where any number does.
+    #[must_use]
+    pub fn missing_worth(&self, harm: f64) -> f64 {
+        let late = harm - self.beside();
+        if late >= 1.0 {
+            return f64::INFINITY;
+        }
+        let Some(target) = self.target.filter(|_| late >= 0.0 && !self.sorted.is_empty()) else {
+            return 0.0;
+        };
+        // As many have to be in time, the slowest of them just so.
+        let in_time = ((1.0 - late) * self.sorted.len() as f64).ceil() as usize;
+        let slowest = in_time.checked_sub(1).and_then(|at| self.sorted.get(at));
+        slowest.map_or(f64::INFINITY, |slowest| {
+            ((target - slowest) / self.alpha.max(1e-9)).max(0.0)
+        })
+    }
+
+    fn beside(&self) -> f64 {
+        self.late_behind + MU * (1.0 + self.behind)
+    }
+}
+
+fn remember(of: &mut VecDeque<f64>, ms: f64) {
+    of.push_back(ms);
+    if of.len() > MEMORY {
+        of.pop_front();
+    }
+}

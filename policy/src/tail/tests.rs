@@ -1,0 +1,234 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::cost::PrefillCost;
+
+const W0: WorkerId = WorkerId(0);
+const COST: PrefillCost = PrefillCost::linear(0.1, 10.0);
+
+fn begun(wait: f64, added: u64, missing: u64) -> Begun {
+    let (history, wait) = (Tokens(2_000), Millis(wait));
+    let prompt = history + Tokens(added);
+    let cached = history.saturating_sub(Tokens(missing));
+    Begun {
+        wait,
+        ttft: wait + COST.prefill(prompt.saturating_sub(cached), cached),
+        objective: Millis(500.0),
+        prompt,
+        cached,
+        history,
+        cost: COST,
+    }
+}
+
+fn turn(at: f64, conversation: u64, number: u32, length: u64) -> Answered<u64> {
+    Answered {
+        at: Millis(at),
+        worker: W0,
+        conversation,
+        class: Class::of(number, Tokens(100), false),
+        length: Tokens(length),
+        what: conversation,
+    }
+}
+
+/// A worker of 40,000 tokens on which 500 conversations had two turns each, ten seconds apart, and ended. Every turn waits
+/// as long, and adds 100 tokens.
+fn taught(wait: f64) -> (Tail<u64>, f64) {
+    let mut tail = Tail::default();
+    tail.admit(W0, Tokens(40_000));
+    let mut now = 0.0;
+    for conversation in 1_000..1_500 {
+        for number in 1..=2 {
+            now += 10_000.0;
+            tail.arrived(Millis(now), conversation, W0, None);
+            // One in eight takes 60 ms longer, which is what T follows.
+            let more = if conversation % 8 == 0 { 700 } else { 100 };
+            tail.begun(Millis(now), W0, &begun(wait, more, 0));
+            tail.answered(turn(now, conversation, number, 2_000), Tokens(20));
+        }
+        tail.forget(W0, conversation);
+    }
+    (tail, now)
+}
+
+#[test]
+fn what_has_come_to_its_end_goes_whole_before_anything_that_returns() {
+    let (mut tail, now) = taught(0.0);
+    tail.answered(turn(now, 1, 1, 3_000), Tokens(20));
+    tail.answered(turn(now, 2, 2, 3_000), Tokens(20));
+    tail.answered(turn(now, 3, 1, 3_000), Tokens(20));
+    let trim = tail.next(Millis(now + 1_000.0), W0, Tokens(10_000)).unwrap();
+    assert_eq!((trim.conversation, trim.keep, trim.what), (2, Tokens::ZERO, 2));
+    assert_eq!(tail.silent_on(W0), 2);
+    let (first, second) = (Class::of(1, Tokens(100), false), Class::of(2, Tokens(100), false));
+    let returns = tail.returns();
+    assert!(returns.share(first) > 0.95 && returns.share(second) < 0.05);
+    assert!(returns.probability(first, Millis(1_000.0)) > 0.9);
+    assert!(returns.probability(first, Millis(1_000_000.0)) < 0.5, "it should have been here");
+}
+
+#[test]
+fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
+    let (mut tail, now) = taught(0.0);
+    let harm = tail.harm();
+    assert_eq!((harm.kappa(), harm.epsilon()), (0.0, 0.0));
+    // A turn of 100 tokens takes 20 ms, one in eight 80: most may miss 600 tokens and be in time.
+    let target = harm.target().unwrap();
+    assert!((target.0 - 80.0).abs() < 1.0, "{target:?}");
+    assert_eq!([0.0, 100.0, 599.0, 601.0].map(|missing| harm.late(missing)), [0.0, 0.125, 0.125, 1.0]);
+    (1..=4).for_each(|conversation| tail.answered(turn(now, conversation, 1, 3_000), Tokens(20)));
+    let mut given = [0; 4];
+    let mut give = || {
+        let trim = tail.next(Millis(now + 1.0), W0, Tokens(200)).unwrap();
+        given[trim.conversation as usize - 1] = 3_000 - trim.keep.0;
+        given
+    };
+    let free = std::iter::repeat_with(&mut give).find(|given| given.iter().all(|given| *given >= 600));
+    assert!(free.unwrap().iter().all(|given| *given <= 800), "{free:?}");
+    // Then one goes on to its end, since it is late already, and not each a little.
+    (0..8).for_each(|_| _ = give());
+    assert!(given.iter().filter(|given| **given <= 800).count() == 3, "{given:?}");
+}
+
+#[test]
+fn where_turns_wait_for_each_other_work_counts_and_where_none_does_only_lateness() {
+    let (idle, _) = taught(0.0);
+    let (busy, _) = taught(50.0);
+    assert!(busy.harm().kappa() > 100.0, "one busy period without an end");
+    let work = |tail: &Tail<u64>| tail.harm().of_return(0.0) / tail.harm().of_return(1e6);
+    assert!(work(&idle) < 0.4 && work(&busy) > 0.9);
+}
+
+#[test]
+fn a_copy_whose_conversation_went_on_elsewhere_goes_first() {
+    let (mut tail, now) = taught(0.0);
+    tail.admit(WorkerId(1), Tokens(40_000));
+    tail.answered(turn(now, 1, 1, 3_000), Tokens(20));
+    tail.answered(turn(now, 2, 1, 3_000), Tokens(20));
+    tail.arrived(Millis(now + 1.0), 1, WorkerId(1), Some(W0));
+    let trim = tail.next(Millis(now + 2.0), W0, Tokens(100)).unwrap();
+    assert_eq!(trim.conversation, 1);
+    // Where it is now it is no end until it was answered.
+    assert_eq!((tail.silent_on(W0), tail.silent_on(WorkerId(1))), (2, 0));
+}
+
+#[test]
+fn room_is_made_for_two_prompts_when_less_than_that_is_left_and_for_four() {
+    let (tail, _) = taught(0.0);
+    let reserve = 4_200..=4_400;
+    let room = |tokens| tail.wanted(W0, Tokens(tokens));
+    assert_eq!(room(4_500), None);
+    let wanted = room(1_000).unwrap().0;
+    assert!(reserve.contains(&((wanted + 1_000) / 2)), "{wanted}");
+    assert_eq!(tail.wanted(WorkerId(9), Tokens(0)), None);
+    // Never more than an eighth of the cache.
+    let mut small = tail.clone();
+    small.set_capacity(W0, Tokens(8_000));
+    assert_eq!(small.wanted(W0, Tokens(0)), Some(Tokens(2_000)));
+}
+
+#[test]
+fn what_a_request_can_say_beforehand_is_what_is_worth_less_than_what_went_lately() {
+    let (mut tail, now) = taught(0.0);
+    let (first, second) = (Class::of(1, Tokens(100), false), Class::of(2, Tokens(100), false));
+    assert_eq!(tail.free_tail(W0, first), Tokens::ZERO, "nothing had to go");
+    for conversation in 0..200 {
+        tail.answered(turn(now, conversation, 1, 3_000), Tokens(20));
+        let _ = tail.next(Millis(now + 1.0), W0, Tokens(3_000)).unwrap();
+    }
+    assert!(tail.free_tail(W0, second) > tail.free_tail(W0, first));
+}
+
+#[test]
+fn a_slot_that_is_taken_again_knows_nothing_of_what_was_there() {
+    let (mut tail, now) = taught(0.0);
+    tail.answered(turn(now, 1, 1, 3_000), Tokens(20));
+    tail.admit(W0, Tokens(1_000));
+    assert_eq!((tail.silent_on(W0), tail.next(Millis(now), W0, Tokens(1))), (0, None));
+}
+
+proptest! {
+    /// G is what its definition says: returns within τ by the time that the copy takes room, summed up in small steps.
+    #[test]
+    fn the_rate_is_the_integral_that_defines_it(
+        gaps in prop::collection::vec(1.0..200_000.0_f64, 200..400),
+        ends in 1_u64..4,
+        age in 0.0..100_000.0_f64,
+    ) {
+        let mut returns = Returns::default();
+        let class = Class::of(1, Tokens(1), false);
+        let mut now = 0.0;
+        for (conversation, gap) in (0..).zip(&gaps) {
+            returns.answered(Millis(now), conversation, class);
+            now += gap;
+            if conversation % (ends + 1) == 0 {
+                returns.arrived(Millis(now), conversation);
+            }
+        }
+        returns.set_horizon(Millis(50_000.0));
+        let tau = returns.horizon().0;
+        let (rate, twin) = returns.rate_and_twin(class, Millis(age), tau);
+        prop_assert!((rate - twin).abs() <= 0.02 * twin.max(1e-9), "{rate} {twin}");
+        let within = returns.probability(class, Millis(age));
+        prop_assert!((0.0..=1.0).contains(&within));
+    }
+
+    /// As many tokens may be missing as keep the harm of a return below a bound, and not many more.
+    #[test]
+    fn the_tokens_that_a_harm_allows_are_the_most_that_do(
+        turns in prop::collection::vec((0.0..300.0_f64, 1_u64..2_000), 300..500),
+        bound in 0.0..3.0_f64,
+    ) {
+        let mut harm = Harm::default();
+        harm.admit(W0);
+        for (wait, added) in turns {
+            harm.begun(W0, &begun(wait, added, 0));
+        }
+        let most = harm.missing_worth(bound);
+        if most.is_infinite() {
+            prop_assert!(harm.of_return(1e12) <= bound + 1e-9);
+        } else if most > 0.0 {
+            prop_assert!(harm.of_return(most - 0.01) <= bound + 1e-9);
+            prop_assert!(harm.of_return(most + 0.01) >= bound - 1e-9);
+        }
+    }
+
+    /// Whatever comes in whatever order, each end is somewhere once, and giving up comes to an end.
+    #[test]
+    fn ends_are_kept_once_and_run_out(
+        steps in prop::collection::vec((0_u64..40, 0_u8..4, 1_u64..5_000), 1..300),
+    ) {
+        let mut tail = Tail::default();
+        tail.admit(W0, Tokens(10_000));
+        let mut silent = std::collections::BTreeSet::new();
+        for (at, (conversation, what, length)) in steps.into_iter().enumerate() {
+            let now = Millis(at as f64 * 100.0);
+            match what {
+                0 => {
+                    tail.arrived(now, conversation, W0, None);
+                    silent.remove(&conversation);
+                }
+                1 => {
+                    tail.forget(W0, conversation);
+                    silent.remove(&conversation);
+                }
+                _ => {
+                    tail.answered(turn(now.0, conversation, 1, length), Tokens(1));
+                    silent.insert(conversation);
+                }
+            }
+            prop_assert_eq!(tail.silent_on(W0), silent.len());
+        }
+        let mut steps = 0;
+        while let Some(trim) = tail.next(Millis(1e6), W0, Tokens(1)) {
+            steps += 1;
+            prop_assert!(trim.keep < trim.length && silent.contains(&trim.conversation));
+            if trim.keep == Tokens::ZERO {
+                silent.remove(&trim.conversation);
+            }
+            prop_assert!(steps <= 40 * 18);
+        }
+        prop_assert!(silent.is_empty());
+    }
+}
