@@ -269,7 +269,9 @@ impl<'a> Brain<'a> {
                 let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 Tokens(xi.min(1e9) as u64)
             }
-            CacheRule::Lru | CacheRule::Threshold(_) | CacheRule::EndAware => Tokens::ZERO,
+            CacheRule::Lru | CacheRule::Threshold(_) | CacheRule::EndLru | CacheRule::Ranked(_) => {
+                Tokens::ZERO
+            }
         }
     }
 
@@ -316,7 +318,7 @@ impl<'a> Brain<'a> {
         let total = item.prompt + item.response;
         let evict_first = match (self.config.cache, next_prompt) {
             (CacheRule::Threshold(least), _) if total < least => total,
-            (CacheRule::EndAware | CacheRule::LengthAware, None) => total,
+            (CacheRule::EndLru | CacheRule::LengthAware, None) => total,
             (CacheRule::LengthAware, Some(next)) => sent.evict_first.saturating_sub(next),
             _ => sent.evict_first,
         };
