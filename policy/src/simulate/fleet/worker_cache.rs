@@ -19,7 +19,7 @@ use crate::units::{Millis, Tokens};
 #[derive(Debug)]
 pub(super) enum WorkerCache {
     Prefix {
-        cache: PrefixCache,
+        cache: Box<PrefixCache>,
         block_tokens: u32,
         pieces: Vec<Piece>,
     },
@@ -53,7 +53,7 @@ pub(super) fn build(workload: &Workload, config: &FleetConfig) -> Vec<WorkerCach
     let cache = |spec: &WorkerSpec| match config.cache {
         CacheRule::Ranked(rule) => WorkerCache::Ranked(ranked(rule, spec, workload, config, &uses)),
         _ => WorkerCache::Prefix {
-            cache: PrefixCache::new(spec.capacity),
+            cache: Box::new(PrefixCache::new(spec.capacity)),
             block_tokens: workload.block_tokens,
             pieces: Vec::new(),
         },
