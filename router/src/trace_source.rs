@@ -14,8 +14,10 @@ use crate::trace_file::{TraceFile, TraceFileError};
 /// Turns that a generated workload has unless a number is asked for: the length of the published experiments.
 pub const GENERATED_TURNS: usize = 2000;
 
-/// The generators that take a seed and nothing else, by the names that stand for them.
-const BY_SEED: [(&str, &str, fn(u64) -> TraceSource); 5] = [
+/// A spelling of a generator that takes a seed and nothing else, the generator's name, and what makes it.
+type BySeed = (&'static str, &'static str, fn(u64) -> TraceSource);
+
+const BY_SEED: [BySeed; 5] = [
     ("gen:agentic", "agentic", TraceSource::Agentic),
     ("gen:agents", "agentic", TraceSource::Agentic),
     ("agents", "agentic", TraceSource::Agentic),
