@@ -291,10 +291,20 @@ impl Residency {
         }
     }
 
-    /// A worker was told that a conversation is no use there any more, past its first `keep` tokens. `keys` are some of
-    /// its keys, the last one first: what is left of it is found by the first that is still held. Returns how many pieces
+    /// A worker was told that a conversation is no use there any more, past its first `keep` tokens. `tips` are some of
+    /// its keys, the last one first: what is left of it is found by the first that is still held.
+    pub fn given_up(&mut self, worker: WorkerId, tips: &[PrefixHash], keep: Tokens) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index())
+            && let Some(&tip) = tips.iter().find(|&&tip| mirror.cache.contains(tip))
+        {
+            mirror.cache.give_up(tip, keep);
+        }
+    }
+
+    /// A worker was told that a conversation's end is worth little, past its first `keep` tokens; what others hang below it
+    /// stays. `keys` are some of its keys, the last one first. Returns how many pieces
     /// may go first that could not before; `None` if nothing is left of it.
-    pub fn given_up(
+    pub fn trimmed(
         &mut self,
         worker: WorkerId,
         keys: impl IntoIterator<Item = PrefixHash>,
@@ -302,7 +312,7 @@ impl Residency {
     ) -> Option<usize> {
         let mirror = self.mirrors.get_mut(worker.index())?;
         let end = keys.into_iter().find(|key| mirror.cache.contains(*key))?;
-        Some(mirror.cache.give_up(end, keep))
+        Some(mirror.cache.trim(end, keep))
     }
 
     /// A worker was told that the beginning with these keys is used by many: it is fresh, and no mark lies on it.

@@ -6,12 +6,14 @@
 //! - [`future`]: what the hindsight policies are told;
 //! - [`generate`]: the papers' stochastic conversations, by seed;
 //! - [`agentic`]: coding agents: long contexts, many turns, bursts;
+//! - [`hot`]: assistants with long system prompts of which few are popular;
 //! - [`stats`]: percentiles, the same everywhere.
 
 pub mod agentic;
 pub mod fleet;
 pub mod future;
 pub mod generate;
+pub mod hot;
 pub mod shared;
 pub mod single;
 pub mod stats;

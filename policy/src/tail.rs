@@ -61,7 +61,7 @@ const RESERVE: f64 = 2.0;
 const MOST_RESERVE: f64 = 0.125;
 
 /// What is learned, and the silent conversations of each worker. `P` is what the caller needs to find one again.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
     harm: Harm,
@@ -75,6 +75,17 @@ struct Slot<P> {
     capacity: Tokens,
     /// The value of what was given up last, smoothed.
     price: f64,
+}
+
+impl<P> Default for Tail<P> {
+    fn default() -> Self {
+        Self {
+            returns: Returns::default(),
+            harm: Harm::default(),
+            fill: Fill::default(),
+            workers: Vec::new(),
+        }
+    }
 }
 
 impl<P> Default for Slot<P> {
@@ -139,7 +150,8 @@ impl<P: Clone> Tail<P> {
     /// A turn's first token passed.
     pub fn begun(&mut self, now: Millis, worker: WorkerId, turn: &Begun) {
         self.harm.begun(worker, turn);
-        self.fill.prompt(now, turn.prompt, turn.prompt.saturating_sub(turn.cached));
+        self.fill
+            .prompt(now, turn.prompt, turn.prompt.saturating_sub(turn.cached));
     }
 
     /// A turn is over, and its conversation silent.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use policy::simulate::agentic::Agentic;
 use policy::simulate::generate::{BadWorkload, Generator, Workload};
+use policy::simulate::hot::{self, Hot};
 use policy::trace::{ClassId, Format, Turn};
 
 use crate::trace_file::{TraceFile, TraceFileError};
@@ -13,7 +14,19 @@ use crate::trace_file::{TraceFile, TraceFileError};
 /// Turns that a generated workload has unless a number is asked for: the length of the published experiments.
 pub const GENERATED_TURNS: usize = 2000;
 
-/// A trace as named on a command line: a path, or `gen:NAME:SEED[:key=value,…]`.
+/// A spelling of a generator that takes a seed and nothing else, the generator's name, and what makes it.
+type BySeed = (&'static str, &'static str, fn(u64) -> TraceSource);
+
+const BY_SEED: [BySeed; 5] = [
+    ("gen:agentic", "agentic", TraceSource::Agentic),
+    ("gen:agents", "agentic", TraceSource::Agentic),
+    ("agents", "agentic", TraceSource::Agentic),
+    ("gen:hot", "hot", TraceSource::Hot),
+    ("hot", "hot", TraceSource::Hot),
+];
+
+/// A trace as named on a command line: a path, or `gen:NAME:SEED[:key=value,…]`. `agents:SEED` and `hot:SEED` name
+/// generators too.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceSource {
     /// A trace file, plain or gzip, of any format.
@@ -22,19 +35,19 @@ pub enum TraceSource {
     Generated(Workload),
     /// Generated coding agents, by seed.
     Agentic(u64),
+    /// Generated conversations with assistants that few system prompts serve, by seed.
+    Hot(u64),
 }
 
 impl FromStr for TraceSource {
     type Err = BadWorkload;
 
     fn from_str(text: &str) -> Result<Self, BadWorkload> {
-        if let Some(rest) = text.strip_prefix("gen:agentic")
-            && (rest.is_empty() || rest.starts_with(':'))
-        {
-            let seed = rest.strip_prefix(':').and_then(|seed| seed.parse().ok());
-            return seed
-                .map(Self::Agentic)
-                .ok_or_else(|| BadWorkload::Agentic(text.to_owned()));
+        for (spelling, name, source) in BY_SEED {
+            if let Some(seed) = seed_of(text, spelling) {
+                let text = text.to_owned();
+                return seed.map(source).ok_or(BadWorkload::Seed { text, name });
+            }
         }
         if text.starts_with("gen:") {
             return text.parse().map(Self::Generated);
@@ -42,6 +55,17 @@ impl FromStr for TraceSource {
         let path: Result<PathBuf, Infallible> = text.parse();
         let Ok(path) = path;
         Ok(Self::File(path))
+    }
+}
+
+/// The seed after this spelling of a generator: `None` if the text names something else, `Some(None)` if it has no seed
+/// or more than one. A bare `hot` is a file.
+fn seed_of(text: &str, spelling: &str) -> Option<Option<u64>> {
+    let rest = text.strip_prefix(spelling)?;
+    match rest.strip_prefix(':') {
+        Some(seed) => Some(seed.parse().ok()),
+        None if rest.is_empty() && spelling.starts_with("gen:") => Some(None),
+        None => None,
     }
 }
 
@@ -74,10 +98,10 @@ impl TraceSource {
     /// What is wrong with the file, by line and field; that there are no turns.
     pub fn read(&self, limit: Option<usize>) -> Result<Trace, TraceFileError> {
         let Self::File(path) = self else {
-            let turns = self.open(limit)?.turns.collect::<Result<_, _>>()?;
+            let OpenTrace { turns, block_tokens } = self.open(limit)?;
             return Ok(Trace {
-                turns,
-                block_tokens: None,
+                turns: turns.collect::<Result<_, _>>()?,
+                block_tokens,
                 classes: vec!["default".to_owned()],
             });
         };
@@ -102,6 +126,10 @@ impl TraceSource {
                 (Box::new(turns.take(limit.unwrap_or(usize::MAX))), block_tokens)
             }
             Self::Agentic(seed) => (Box::new(Agentic::new(*seed).take(generated).map(Ok)), None),
+            Self::Hot(seed) => (
+                Box::new(Hot::new(*seed).take(generated).map(Ok)),
+                Some(hot::BLOCK_TOKENS),
+            ),
             Self::Generated(workload) => (Box::new(Generator::new(workload)?.take(generated).map(Ok)), None),
         };
         Ok(OpenTrace { turns, block_tokens })
@@ -148,5 +176,40 @@ impl Trace {
 fn no_turns(path: &Path) -> TraceFileError {
     TraceFileError::NoTurns {
         name: path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generators_by_seed_have_several_spellings() {
+        for text in ["gen:agentic:7", "gen:agents:7", "agents:7"] {
+            assert_eq!(text.parse(), Ok(TraceSource::Agentic(7)), "{text}");
+        }
+        for text in ["gen:hot:7", "hot:7"] {
+            assert_eq!(text.parse(), Ok(TraceSource::Hot(7)), "{text}");
+        }
+        for text in ["gen:hot", "hot:", "hot:x", "agents:1:gap_s=2", "gen:agentic:-1"] {
+            let refused = text.parse::<TraceSource>().map_err(|error| error.to_string());
+            assert!(
+                refused.is_err_and(|said| said.contains("takes no parameters")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_generator_may_be_a_file() {
+        for text in ["hot", "agents", "hot.jsonl", "./hot:7", "hotter:7"] {
+            assert_eq!(text.parse(), Ok(TraceSource::File(text.into())), "{text}");
+        }
+    }
+
+    #[test]
+    fn hot_prefixes_are_shared_in_blocks() {
+        let trace = TraceSource::Hot(1).read(Some(10)).map(|trace| trace.block_tokens);
+        assert_eq!(trace.ok(), Some(Some(hot::BLOCK_TOKENS)));
     }
 }

@@ -214,9 +214,10 @@ fn an_odd_generator_is_refused_with_the_parameter_to_blame() {
             "`prompt_mean`",
         ),
         ("gen:wildchat:1:speed=1", "there are births_per_s"),
-        ("gen:mars:1", "wildchat, sharegpt and agentic"),
+        ("gen:mars:1", "wildchat, sharegpt, agentic and hot"),
         ("gen:agentic", "gen:agentic:SEED"),
         ("gen:agentic:1:gap_s=1", "takes no parameters"),
+        ("hot:1:gap_s=1", "gen:hot:SEED, which takes no parameters"),
     ] {
         let output = tailroute(&[&common[..], &[trace]].concat());
         let said = String::from_utf8_lossy(&output.stderr);

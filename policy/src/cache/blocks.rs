@@ -23,6 +23,7 @@ mod tests;
 pub mod tiered;
 mod tree;
 pub mod trimmed;
+pub mod uses;
 
 use std::sync::Arc;
 

@@ -532,13 +532,30 @@ fn what_is_left_of_a_conversation_that_was_given_up_goes_first_but_for_what_othe
     let (a, b, c) = (prompt("a", 4), prompt("b", 3), prompt("c", 3));
     serve(&mut residency, W0, &b, 0);
     serve(&mut residency, W0, &a, 0);
-    // The last key is long gone; what is left is found by the one before it.
-    let tips = [PrefixHash(9), a.hashes()[3]];
-    assert_eq!(residency.given_up(W0, tips, Tokens(256)), Some(3));
+    // The last tip is long gone; what is left is found by the one before it, and what hangs below that goes as well.
+    let tips = [PrefixHash(9), a.hashes()[2]];
+    residency.given_up(W0, &tips, Tokens(256));
     serve(&mut residency, W0, &c, 0);
     assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 3, 3]);
-    assert_eq!(residency.given_up(W0, [PrefixHash(9)], Tokens(0)), None);
-    assert_eq!(residency.given_up(WorkerId(7), tips, Tokens(0)), None);
+    residency.given_up(W0, &[PrefixHash(9)], Tokens(0));
+    residency.given_up(WorkerId(7), &tips, Tokens(0));
+}
+
+#[test]
+fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
+    let mut residency = residency(2048);
+    let (a, b, c) = (prompt("a", 4), prompt("b", 3), prompt("c", 3));
+    serve(&mut residency, W0, &b, 0);
+    serve(&mut residency, W0, &a, 0);
+    // A key in the middle: below it others go on.
+    assert_eq!(residency.trimmed(W0, [a.hashes()[2]], Tokens(256)), Some(2));
+    // The last key is long gone; what is left is found by the one before it.
+    let keys = [PrefixHash(9), a.hashes()[3]];
+    assert_eq!(residency.trimmed(W0, keys, Tokens(256)), Some(1));
+    serve(&mut residency, W0, &c, 0);
+    assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 3, 3]);
+    assert_eq!(residency.trimmed(W0, [PrefixHash(9)], Tokens(0)), None);
+    assert_eq!(residency.trimmed(WorkerId(7), keys, Tokens(0)), None);
 }
 
 #[test]

@@ -29,17 +29,20 @@ mod cache_rule;
 mod events;
 mod holding;
 mod ordered;
+mod ranked_rule;
 mod report;
 mod routers;
 mod run;
 mod server;
 mod view;
+mod worker_cache;
 mod workload;
 
 #[cfg(test)]
 mod tests;
 
 pub use cache_rule::{CacheRule, UnknownCacheRule};
+pub use ranked_rule::RankedRule;
 pub use report::{FleetReport, TurnRecord};
 pub use routers::{Routers, Sharing};
 pub use run::{Choice, run, run_observed, run_while};

@@ -111,7 +111,9 @@ impl<P: Clone> Ends<P> {
 
     /// A turn of it is here, or nothing of it is left.
     pub(super) fn remove(&mut self, conversation: u64) {
-        let Some(at) = self.places.remove(&conversation) else { return };
+        let Some(at) = self.places.remove(&conversation) else {
+            return;
+        };
         self.ends.swap_remove(at);
         if let Some(end) = self.ends.get(at) {
             self.places.insert(end.of.conversation, at);

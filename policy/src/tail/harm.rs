@@ -66,7 +66,9 @@ impl Harm {
     /// A turn's first token passed.
     pub(super) fn begun(&mut self, worker: WorkerId, turn: &Begun) {
         let target = self.target.unwrap_or(turn.objective.0);
-        let Some(rank) = self.ranks.get_mut(worker.index()) else { return };
+        let Some(rank) = self.ranks.get_mut(worker.index()) else {
+            return;
+        };
         // Every turn of a busy period is behind all before it, so its rank is how many it was behind.
         *rank = if turn.wait.0 > 1e-6 { *rank + 1.0 } else { 0.0 };
         let late = if turn.ttft.0 > target { *rank } else { 0.0 };

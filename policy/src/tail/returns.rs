@@ -98,7 +98,9 @@ fn edge(bin: usize) -> f64 {
 impl Returns {
     /// A turn of the conversation arrived.
     pub(super) fn arrived(&mut self, now: Millis, conversation: u64) {
-        let Some(number) = self.silent.remove(&conversation) else { return };
+        let Some(number) = self.silent.remove(&conversation) else {
+            return;
+        };
         let record = number
             .checked_sub(self.first)
             .and_then(|at| self.records.get_mut(at as usize));
@@ -257,7 +259,11 @@ impl Returns {
     fn at(&self, time: f64) -> (f64, f64) {
         let at = bin(Millis(time));
         let begin = if at == 0 { 0.0 } else { edge(at - 1) };
-        let (gap, area) = if at == 0 { (0.0, 0.0) } else { (self.gaps[at - 1], self.area[at - 1]) };
+        let (gap, area) = if at == 0 {
+            (0.0, 0.0)
+        } else {
+            (self.gaps[at - 1], self.area[at - 1])
+        };
         let past = (time - begin).max(0.0);
         let width = edge(at) - begin;
         if past >= width {

@@ -65,7 +65,10 @@ fn what_has_come_to_its_end_goes_whole_before_anything_that_returns() {
     let returns = tail.returns();
     assert!(returns.share(first) > 0.95 && returns.share(second) < 0.05);
     assert!(returns.probability(first, Millis(1_000.0)) > 0.9);
-    assert!(returns.probability(first, Millis(1_000_000.0)) < 0.5, "it should have been here");
+    assert!(
+        returns.probability(first, Millis(1_000_000.0)) < 0.5,
+        "it should have been here"
+    );
 }
 
 #[test]
@@ -76,7 +79,10 @@ fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
     // A turn of 100 tokens takes 20 ms, one in eight 80: most may miss 600 tokens and be in time.
     let target = harm.target().unwrap();
     assert!((target.0 - 80.0).abs() < 1.0, "{target:?}");
-    assert_eq!([0.0, 100.0, 599.0, 601.0].map(|missing| harm.late(missing)), [0.0, 0.125, 0.125, 1.0]);
+    assert_eq!(
+        [0.0, 100.0, 599.0, 601.0].map(|missing| harm.late(missing)),
+        [0.0, 0.125, 0.125, 1.0]
+    );
     (1..=4).for_each(|conversation| tail.answered(turn(now, conversation, 1, 3_000), Tokens(20)));
     let mut given = [0; 4];
     let mut give = || {
@@ -88,7 +94,10 @@ fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
     assert!(free.unwrap().iter().all(|given| *given <= 800), "{free:?}");
     // Then one goes on to its end, since it is late already, and not each a little.
     (0..8).for_each(|_| _ = give());
-    assert!(given.iter().filter(|given| **given <= 800).count() == 3, "{given:?}");
+    assert!(
+        given.iter().filter(|given| **given <= 800).count() == 3,
+        "{given:?}"
+    );
 }
 
 #[test]
@@ -145,7 +154,10 @@ fn a_slot_that_is_taken_again_knows_nothing_of_what_was_there() {
     let (mut tail, now) = taught(0.0);
     tail.answered(turn(now, 1, 1, 3_000), Tokens(20));
     tail.admit(W0, Tokens(1_000));
-    assert_eq!((tail.silent_on(W0), tail.next(Millis(now), W0, Tokens(1))), (0, None));
+    assert_eq!(
+        (tail.silent_on(W0), tail.next(Millis(now), W0, Tokens(1))),
+        (0, None)
+    );
 }
 
 proptest! {

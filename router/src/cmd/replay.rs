@@ -53,7 +53,7 @@ const PREVIEW_WARM_UP: f64 = 0.2;
     What it leaves out has its default. A key or value that is wrong is named with its line, and nothing is played.")]
 pub struct Args {
     /// Capture or trace (turn trace, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED,
-    /// gen:sharegpt:SEED or gen:agentic:SEED.
+    /// gen:sharegpt:SEED, agents:SEED or hot:SEED.
     #[arg(long, value_name = "FILE")]
     capture: TraceSource,
     /// Proposed settings.
@@ -66,7 +66,7 @@ pub struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     pace: PaceArgs,
-    /// What workers drop first: lru, t-lru, adaptive, threshold-lru[:TOKENS], end-aware or length-aware. Unless given,
+    /// What workers drop first, by the names of `sim fleet --cache`, such as lru, t-lru, adaptive or belady. Unless given,
     /// adaptive where the configuration has workers told, and without a configuration.
     #[arg(long)]
     cache: Option<CacheRule>,

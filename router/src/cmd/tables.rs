@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
-    /// gen:agentic:SEED, which is also what is played without a trace. With --tel: a trace besides the generated workloads.
+    /// hot:SEED or gen:agentic:SEED, which is also what is played without a trace. With --tel: a trace besides the generated workloads.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     trace: Option<String>,
     /// With --routing: also draw p95 by policy and cell into this file.

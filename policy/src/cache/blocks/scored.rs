@@ -7,6 +7,11 @@
 //!
 //! Of equals the one served longest ago goes, and of one turn's the deepest. Scored by recency this is the LRU of
 //! [`super::super::prefix`] block by block, which a property test says.
+//!
+//! A turn is served at once ([`BlockPolicy`]), or its blocks are held while it runs ([`leased`]). A cache is used in one
+//! of the two ways.
+
+pub mod leased;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -16,7 +21,7 @@ use super::super::{CacheConfig, Served};
 use super::BlockPolicy;
 use super::tree::{SlotId, Tree};
 use crate::ids::PrefixHash;
-use crate::units::Tokens;
+use crate::units::{Millis, Tokens};
 
 /// A block that a turn used.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +57,25 @@ pub trait Score {
     fn evicted(&mut self, value: f64) {
         let _ = value;
     }
+
+    /// The time, where turns take some: never before the last one's.
+    fn now(&mut self, at: Millis) {
+        let _ = at;
+    }
+
+    /// What a block with `begin` tokens before it is worth at this moment, whatever it was worth when it was used. Only
+    /// of a score whose values change while nothing touches a block.
+    fn renewed(&self, hash: PrefixHash, begin: Tokens) -> Option<f64> {
+        let _ = (hash, begin);
+        None
+    }
+
+    /// A turn of the trace can no longer use what is resident. Returns the values of the blocks that have to be
+    /// [renewed](Score::renewed).
+    fn passed(&mut self, turn: u32) -> Vec<f64> {
+        let _ = turn;
+        Vec::new()
+    }
 }
 
 /// A block's place among all: where it stands, and what it is worth there.
@@ -61,6 +85,8 @@ struct Place {
     value: f64,
     served: u64,
     times: u32,
+    /// Running sequences that hold it.
+    pins: u32,
 }
 
 /// Rank, age, depth; the least goes first.
@@ -76,6 +102,8 @@ pub struct ScoredBlocks<S> {
     /// The leaves of each group.
     leaves: Vec<BTreeSet<Key>>,
     served: u64,
+    /// Counts clears, so that a lease from before one holds nothing.
+    epoch: u64,
 }
 
 impl<S: Score> ScoredBlocks<S> {
@@ -89,6 +117,7 @@ impl<S: Score> ScoredBlocks<S> {
             places: Vec::new(),
             leaves: Vec::new(),
             served: 0,
+            epoch: 0,
         }
     }
 
@@ -140,6 +169,7 @@ impl<S: Score> ScoredBlocks<S> {
                 value,
                 served,
                 times,
+                pins: 0,
             };
         }
     }
@@ -208,7 +238,8 @@ impl<S: Score> BlockPolicy for ScoredBlocks<S> {
             return Err(format!("{} tokens in {}", self.used(), self.config.capacity));
         }
         let mut leaves = 0;
-        for (hash, slot) in self.tree.slots().filter(|(_, slot)| self.tree.is_leaf(*slot)) {
+        let free = |slot: SlotId| self.tree.is_leaf(slot) && self.places[slot as usize].pins == 0;
+        for (hash, slot) in self.tree.slots().filter(|(_, slot)| free(*slot)) {
             leaves += 1;
             let group = self.leaves.get(self.places[slot as usize].group);
             if !group.is_some_and(|group| group.contains(&self.key(slot))) {

@@ -58,6 +58,10 @@ impl Score for ClassReuse {
         self.now.0
     }
 
+    fn now(&mut self, at: Millis) {
+        self.now = at;
+    }
+
     fn worth(&self, group: usize, value: f64) -> f64 {
         self.habits.reuse(group, self.now.saturating_sub(Millis(value)).0)
     }

@@ -2,6 +2,7 @@
 
 mod hindsight;
 mod hybrid;
+mod leased;
 mod scored;
 mod tails;
 

@@ -48,29 +48,44 @@ impl Tree {
             if self.by_hash.contains_key(&hash) {
                 return;
             }
-            let parent = path.last().copied();
-            if let Some(parent) = parent {
-                self.nodes[parent as usize].children += 1;
-            }
-            let node = Node {
-                hash,
-                parent: parent.unwrap_or(NONE),
-                children: 0,
-                depth: path.len() as u32,
-            };
-            let slot = match self.vacant.pop() {
-                Some(slot) => {
-                    self.nodes[slot as usize] = node;
-                    slot
-                }
-                None => {
-                    self.nodes.push(node);
-                    (self.nodes.len() - 1) as SlotId
-                }
-            };
-            self.by_hash.insert(hash, slot);
-            path.push(slot);
+            path.push(self.push(path, hash));
         }
+    }
+
+    /// Makes a block resident below `path`. No block of this name may be.
+    pub(super) fn push(&mut self, path: &[SlotId], hash: PrefixHash) -> SlotId {
+        let parent = path.last().copied();
+        if let Some(parent) = parent {
+            self.nodes[parent as usize].children += 1;
+        }
+        let node = Node {
+            hash,
+            parent: parent.unwrap_or(NONE),
+            children: 0,
+            depth: path.len() as u32,
+        };
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.nodes[slot as usize] = node;
+                slot
+            }
+            None => {
+                self.nodes.push(node);
+                (self.nodes.len() - 1) as SlotId
+            }
+        };
+        self.by_hash.insert(hash, slot);
+        slot
+    }
+
+    /// The resident block of this name.
+    pub(super) fn find(&self, hash: PrefixHash) -> Option<SlotId> {
+        self.by_hash.get(&hash).copied()
+    }
+
+    /// A block's name.
+    pub(super) fn hash(&self, slot: SlotId) -> PrefixHash {
+        self.nodes[slot as usize].hash
     }
 
     /// Takes a leaf away and returns its parent.

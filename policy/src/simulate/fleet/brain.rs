@@ -285,7 +285,11 @@ impl<'a> Brain<'a> {
                 let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 Tokens(xi.min(1e9) as u64)
             }
-            CacheRule::Lru | CacheRule::Tail | CacheRule::Threshold(_) | CacheRule::EndAware => Tokens::ZERO,
+            CacheRule::Lru
+            | CacheRule::Tail
+            | CacheRule::Threshold(_)
+            | CacheRule::EndLru
+            | CacheRule::Ranked(_) => Tokens::ZERO,
         }
     }
 
@@ -347,7 +351,7 @@ impl<'a> Brain<'a> {
         let total = item.prompt + item.response;
         let evict_first = match (self.config.cache, next_prompt) {
             (CacheRule::Threshold(least), _) if total < least => total,
-            (CacheRule::EndAware | CacheRule::LengthAware, None) => total,
+            (CacheRule::EndLru | CacheRule::LengthAware, None) => total,
             (CacheRule::LengthAware, Some(next)) => sent.evict_first.saturating_sub(next),
             _ => sent.evict_first,
         };
@@ -399,13 +403,21 @@ impl<'a> Brain<'a> {
             if need == Tokens::ZERO {
                 return;
             }
-            let Some(trim) = tail.next(now, worker, need) else { return };
+            let Some(trim) = tail.next(now, worker, need) else {
+                return;
+            };
             let item = &items[trim.what as usize];
-            let keys = || item.reply.hashes().iter().rev().chain(item.chain.hashes().iter().rev());
+            let keys = || {
+                item.reply
+                    .hashes()
+                    .iter()
+                    .rev()
+                    .chain(item.chain.hashes().iter().rev())
+            };
             let held = keys().find(|key| server.cache.contains(**key)).copied();
-            self.beliefs.given_up(at, keys().copied(), trim.keep);
+            self.beliefs.trimmed(at, keys().copied(), trim.keep);
             match held {
-                Some(key) => _ = server.cache.give_up(key, trim.keep),
+                Some(key) => server.cache.trim(key, trim.keep),
                 None => tail.forget(worker, trim.conversation),
             }
         }

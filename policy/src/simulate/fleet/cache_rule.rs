@@ -2,13 +2,14 @@
 //!
 //! A [`PrefixCache`](crate::cache::prefix::PrefixCache) is LRU with an evict-first band, so every policy that says of a
 //! finished conversation how much of it is worth keeping runs on it: the trimming half of [`crate::cache`]. Those that
-//! rank conversations by something other than recency are policies of a private cache, and stay in `sim cache`.
+//! rank blocks by something other than recency ([`RankedRule`]) run in [`crate::cache::blocks::scored::leased`].
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::ranked_rule::RankedRule;
 use crate::units::Tokens;
 
 /// What a worker drops first, besides the least recently used.
@@ -23,20 +24,22 @@ pub enum CacheRule {
     TLruAt(Tokens),
     /// What lies past the budget of the objective, under the controller of [`crate::slo`] and its load gate.
     Adaptive,
-    /// What is worth least, by [`crate::tail`].
+    /// What is worth least, by [`crate::tail`], given up just in time.
     Tail,
     /// Conversations shorter than this.
     Threshold(Tokens),
     /// Conversations that have had their last turn: hindsight.
-    EndAware,
+    EndLru,
     /// That, and the budget with the true next prompt: hindsight.
     LengthAware,
+    /// Whatever ranks least.
+    Ranked(RankedRule),
 }
 
 /// A name that no rule has.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], adaptive, threshold-lru[:TOKENS], end-aware, length-aware"
+    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], adaptive, tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
 )]
 pub struct UnknownCacheRule(pub String);
 
@@ -49,8 +52,9 @@ impl fmt::Display for CacheRule {
             Self::Adaptive => f.write_str("adaptive"),
             Self::Tail => f.write_str("tail"),
             Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
-            Self::EndAware => f.write_str("end-aware"),
+            Self::EndLru => f.write_str("end-lru"),
             Self::LengthAware => f.write_str("length-aware"),
+            Self::Ranked(rule) => rule.fmt(f),
         }
     }
 }
@@ -65,9 +69,12 @@ impl FromStr for CacheRule {
             "adaptive" => Ok(Self::Adaptive),
             "tail" => Ok(Self::Tail),
             "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
-            "end-aware" => Ok(Self::EndAware),
+            // The name of a policy of private caches that keeps budgets besides.
+            "end-lru" | "end-aware" => Ok(Self::EndLru),
             "length-aware" => Ok(Self::LengthAware),
-            _ => with_tokens(text).ok_or_else(|| UnknownCacheRule(text.to_owned())),
+            _ => (text.parse().ok().map(Self::Ranked))
+                .or_else(|| with_tokens(text))
+                .ok_or_else(|| UnknownCacheRule(text.to_owned())),
         }
     }
 }

@@ -14,9 +14,10 @@ use super::report::{FleetReport, Tally, TurnRecord};
 use super::routers::{Brains, ROLL_CALL, Word};
 use super::server::Server;
 use super::view::View;
+use super::worker_cache::{self, WorkerLease};
 use super::workload::Workload;
 use super::{FaultKind, FleetConfig, Pace};
-use crate::cache::prefix::{Keep, Lease};
+use crate::cache::prefix::Keep;
 use crate::route::Decision;
 use crate::units::{Millis, Tokens};
 
@@ -74,7 +75,7 @@ pub fn run_while(
 struct Flight {
     sent: Sent,
     /// Once its prefill is complete.
-    lease: Option<Lease>,
+    lease: Option<WorkerLease>,
 }
 
 struct Run<'a> {
@@ -99,14 +100,15 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(workload: &'a Workload, config: &'a FleetConfig, observe: &'a mut dyn FnMut(Choice<'_>)) -> Self {
-        let server = |spec: &_| Server::new(*spec, config.decode);
+        let caches = worker_cache::build(workload, config);
+        let server = |(spec, cache): (&_, _)| Server::new(*spec, config.decode, cache);
         let mut run = Self {
             workload,
             config,
             agenda: Agenda::default(),
             now: Millis::ZERO,
             ended: Millis::ZERO,
-            servers: config.workers.iter().map(server).collect(),
+            servers: config.workers.iter().zip(caches).map(server).collect(),
             brains: Brains::new(config, workload.block_tokens, workload.len()),
             arrival: arrivals(workload, config),
             flights: workload.items.iter().map(|_| None).collect(),
@@ -205,8 +207,12 @@ impl<'a> Run<'a> {
         let worker = sent.worker;
         let (prefill, key) = (sent.prefill, sent.key);
         self.say(turn, Word::Sent { worker, prefill, key });
-        let server = &mut self.servers[worker];
-        server.enqueue(turn, sent.key);
+        for (at, server) in self.servers.iter_mut().enumerate() {
+            if at != worker {
+                server.cache.passed(turn);
+            }
+        }
+        self.servers[worker].enqueue(turn, sent.key);
         self.flights[turn as usize] = Some(Flight { sent, lease: None });
         self.make_room(turn, worker);
         self.start_next(worker);
@@ -224,7 +230,7 @@ impl<'a> Run<'a> {
         let server = &mut self.servers[worker];
         if let Some(turn) = server.next() {
             let item = &self.workload.items[turn as usize];
-            let takes = server.start(turn, item.prompt, &item.chain, self.workload.block_tokens);
+            let takes = server.start(self.now, turn, item.prompt, &item.chain);
             self.computes(worker, takes);
             self.publish(worker);
         }
@@ -282,10 +288,13 @@ impl<'a> Run<'a> {
         if let Some(flight) = &mut self.flights[turn as usize] {
             let item = &self.workload.items[turn as usize];
             let found = (computed.uncached, computed.cached);
-            let left = self
-                .brains
-                .of(turn)
-                .first_token(self.now, &mut flight.sent, item, found, self.arrival[turn as usize]);
+            let left = self.brains.of(turn).first_token(
+                self.now,
+                &mut flight.sent,
+                item,
+                found,
+                self.arrival[turn as usize],
+            );
             if let Some(left) = left {
                 let chain = item.chain.hashes().iter().rev().copied();
                 self.servers[left].cache.mark_evict_first(chain);
@@ -341,7 +350,7 @@ impl<'a> Run<'a> {
             tail => Keep::First((item.prompt + item.response).saturating_sub(tail)),
         };
         if let Some(lease) = flight.lease {
-            self.servers[worker].answered(lease, &item.reply, self.workload.block_tokens, keep);
+            self.servers[worker].answered(lease, &item.reply, keep, &item.served(self.now));
             self.make_room(turn, worker);
             self.publish(worker);
         }

@@ -3,8 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::worker_cache::{WorkerCache, WorkerLease};
 use super::{Decode, WorkerSpec};
-use crate::cache::prefix::{Change, Keep, Lease, Piece, PrefixCache};
+use crate::cache::Served;
+use crate::cache::prefix::{Change, Keep};
 use crate::fingerprint::Chain;
 use crate::units::{Millis, Tokens};
 
@@ -41,7 +43,7 @@ impl Ord for Queued {
 #[derive(Debug)]
 struct Running {
     turn: u32,
-    lease: Lease,
+    lease: WorkerLease,
     cached: Tokens,
     done: Tokens,
     uncached: Tokens,
@@ -52,7 +54,7 @@ struct Running {
 #[derive(Debug)]
 pub(super) struct Computed {
     pub(super) turn: u32,
-    pub(super) lease: Lease,
+    pub(super) lease: WorkerLease,
     pub(super) cached: Tokens,
     pub(super) uncached: Tokens,
 }
@@ -61,7 +63,7 @@ pub(super) struct Computed {
 pub(super) struct Server {
     spec: WorkerSpec,
     decode: Decode,
-    pub(super) cache: PrefixCache,
+    pub(super) cache: WorkerCache,
     queue: BinaryHeap<Queued>,
     running: Option<Running>,
     decoding: u32,
@@ -71,17 +73,16 @@ pub(super) struct Server {
     pub(super) slowness: f64,
     pub(super) busy_ms: f64,
     arrivals: u64,
-    pieces: Vec<Piece>,
     /// What the cache did since somebody last took it.
     pub(super) changes: Vec<Change>,
 }
 
 impl Server {
-    pub(super) fn new(spec: WorkerSpec, decode: Decode) -> Self {
+    pub(super) fn new(spec: WorkerSpec, decode: Decode, cache: WorkerCache) -> Self {
         Self {
             spec,
             decode,
-            cache: PrefixCache::new(spec.capacity),
+            cache,
             queue: BinaryHeap::new(),
             running: None,
             decoding: 0,
@@ -90,7 +91,6 @@ impl Server {
             slowness: 1.0,
             busy_ms: 0.0,
             arrivals: 0,
-            pieces: Vec::new(),
             changes: Vec::new(),
         }
     }
@@ -111,9 +111,9 @@ impl Server {
     }
 
     /// Starts a prefill; returns the time that its first piece takes.
-    pub(super) fn start(&mut self, turn: u32, prompt: Tokens, chain: &Chain, block_tokens: u32) -> Millis {
-        pieces(chain, block_tokens, &mut self.pieces);
-        let lease = self.cache.acquire(&self.pieces, &mut self.changes);
+    pub(super) fn start(&mut self, now: Millis, turn: u32, prompt: Tokens, chain: &Chain) -> Millis {
+        self.cache.passed(turn);
+        let lease = self.cache.acquire(now, chain, &mut self.changes);
         let cached = lease.hit_tokens().min(prompt.saturating_sub(Tokens(1)));
         self.running = Some(Running {
             turn,
@@ -162,11 +162,9 @@ impl Server {
     }
 
     /// An answer is complete: its blocks join the cache.
-    pub(super) fn answered(&mut self, mut lease: Lease, reply: &Chain, block_tokens: u32, keep: Keep) {
+    pub(super) fn answered(&mut self, lease: WorkerLease, reply: &Chain, keep: Keep, turn: &Served) {
         self.decoding = self.decoding.saturating_sub(1);
-        pieces(reply, block_tokens, &mut self.pieces);
-        self.cache.extend(&mut lease, &self.pieces, &mut self.changes);
-        self.cache.release(lease, keep, &mut self.changes);
+        self.cache.release(lease, reply, (keep, turn), &mut self.changes);
     }
 
     /// It is gone. Returns the turns that have not started.
@@ -183,9 +181,4 @@ impl Server {
             .chain(waiting.into_iter().map(|queued| queued.turn))
             .collect()
     }
-}
-
-fn pieces(chain: &Chain, tokens: u32, pieces: &mut Vec<Piece>) {
-    pieces.clear();
-    pieces.extend(chain.hashes().iter().map(|&hash| Piece { hash, tokens }));
 }

@@ -1,3 +1,4 @@
+mod caches;
 mod routers;
 
 use std::ops::ControlFlow;
@@ -277,12 +278,18 @@ fn cache_rules_survive_a_round_trip() {
         "t-lru",
         "t-lru:1200",
         "adaptive",
+        "tail",
         "threshold-lru:77",
-        "end-aware",
+        "end-lru",
         "length-aware",
+        "belady",
+        "to-belady",
+        "workload-aware",
+        "gdfs",
     ] {
         assert_eq!(name.parse::<CacheRule>().unwrap().to_string(), name);
     }
+    assert_eq!("end-aware".parse(), Ok(CacheRule::EndLru));
     assert!(
         "mru"
             .parse::<CacheRule>()
@@ -306,7 +313,7 @@ fn any_fault() -> impl Strategy<Value = Fault> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Under any faults, policies and views, each turn has one first token, or none because nobody was there, or never
     /// came because its predecessor did not.
@@ -320,6 +327,8 @@ proptest! {
         ]),
         cache in prop::sample::select(vec![
             CacheRule::Lru, CacheRule::TLru, CacheRule::Adaptive, CacheRule::LengthAware, CacheRule::Threshold(Tokens(900)),
+            CacheRule::EndLru, CacheRule::Ranked(RankedRule::Belady), CacheRule::Ranked(RankedRule::ToBelady),
+            CacheRule::Ranked(RankedRule::WorkloadAware), CacheRule::Ranked(RankedRule::Gdfs),
         ]),
         order in prop::sample::select(vec![Order::Fifo, Order::Sjf, Order::Edf]),
         decode_ms in prop::sample::select(vec![0.0, 3.0]),

@@ -220,15 +220,15 @@ impl Beliefs {
         }
     }
 
-    /// The worker was told that a conversation is no use there past its first `keep` tokens.
-    pub(super) fn given_up(
+    /// The worker was told that a conversation's end is worth little, past its first `keep` tokens.
+    pub(super) fn trimmed(
         &mut self,
         worker: usize,
         keys: impl IntoIterator<Item = PrefixHash>,
         keep: Tokens,
     ) {
         if let Self::Mirror(residency) = self {
-            let _ = residency.given_up(WorkerId(worker as u32), keys, keep);
+            let _ = residency.trimmed(WorkerId(worker as u32), keys, keep);
         }
     }
 

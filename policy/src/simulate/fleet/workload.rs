@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use crate::cache::{Future, Served};
 use crate::fingerprint::Chain;
 use crate::ids::{ConversationId, PrefixHash};
-use crate::trace::Turn;
+use crate::trace::{ClassId, Turn};
 use crate::units::{Millis, Tokens};
 
 /// A trace that cannot be played.
@@ -31,6 +32,8 @@ pub(super) struct Item {
     pub(super) conversation: ConversationId,
     /// The turn's number in its conversation, from 1.
     pub(super) number: u32,
+    /// The traffic class that the trace says.
+    traffic: ClassId,
     /// Tokens of the whole prompt.
     pub(super) prompt: Tokens,
     /// Tokens of it that are new.
@@ -47,6 +50,21 @@ pub(super) struct Item {
     /// The conversation's next turn.
     pub(super) next: Option<u32>,
     pub(super) is_first: bool,
+}
+
+impl Item {
+    /// The turn as a cache that ranks learns of it, once it was served.
+    pub(super) fn served(&self, at: Millis) -> Served {
+        Served {
+            conversation: self.conversation,
+            turn: self.number,
+            class: self.traffic,
+            at,
+            prompt: self.new_tokens,
+            length: self.prompt + self.response,
+            future: Future::Unknown,
+        }
+    }
 }
 
 /// A trace, ready to be played any number of times.
@@ -106,6 +124,7 @@ impl Workload {
                     ts_s: turn.ts_s,
                     conversation: turn.conversation,
                     number,
+                    traffic: turn.class,
                     prompt: turn.input_tokens(),
                     new_tokens: turn.prompt_tokens,
                     response: turn.response_tokens,

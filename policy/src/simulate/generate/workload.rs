@@ -141,11 +141,16 @@ pub enum BadWorkload {
     /// Not of the form `gen:NAME:SEED[:key=value,…]`.
     #[error("`{0}` is not gen:NAME:SEED or gen:NAME:SEED:key=value,…")]
     Form(String),
-    /// Not of the form `gen:agentic:SEED`.
-    #[error("`{0}` is not gen:agentic:SEED, which takes no parameters")]
-    Agentic(String),
+    /// A workload without parameters, and not of the form `gen:NAME:SEED`.
+    #[error("`{text}` is not gen:{name}:SEED, which takes no parameters")]
+    Seed {
+        /// What was asked for.
+        text: String,
+        /// The workload's name.
+        name: &'static str,
+    },
     /// No such workload.
-    #[error("no generated workload `{0}`; there are wildchat, sharegpt and agentic")]
+    #[error("no generated workload `{0}`; there are wildchat, sharegpt, agentic and hot")]
     Name(String),
     /// No such parameter.
     #[error("no parameter `{0}`; there are {keys}", keys = keys())]

@@ -9,7 +9,7 @@ use crate::trace_source::TraceSource;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
     /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
-    /// gen:sharegpt:SEED[:key=value,…], or gen:agentic:SEED. A wrong key lists them all; docs/traces.md explains them.
+    /// gen:sharegpt:SEED[:key=value,…], agents:SEED or hot:SEED. A wrong key lists them all; docs/traces.md explains them.
     #[arg(long)]
     pub(crate) trace: TraceSource,
     /// Turns to run: all of a file, 2000 of a generator unless given.

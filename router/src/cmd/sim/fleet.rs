@@ -25,7 +25,8 @@ const TREE_TOKENS: Tokens = Tokens(1 << 24);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
-    tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,adaptive --load 0.5 --json\n  \
+    tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,adaptive,tail,to-belady --load 0.5 --json\n  \
+    tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 500 --policies tail --cache lru,end-lru,belady --view exact --load 1\n  \
     tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
 pub struct Args {
     #[command(flatten)]
@@ -43,8 +44,10 @@ pub struct Args {
         default_value = "round_robin,cache_aware,least_ttft,tail"
     )]
     policies: Vec<PolicyName>,
-    /// What workers drop first: lru, t-lru[:TOKENS] (ξ fixed at so many), adaptive, threshold-lru[:TOKENS], end-aware or
-    /// length-aware; a list runs each. Adaptive for `tail` and lru for the others unless given.
+    /// What workers drop first: lru, t-lru[:TOKENS] (ξ fixed at so many), adaptive, tail (ends of least worth, just in
+    /// time), threshold-lru[:TOKENS], gdfs or workload-aware; in hindsight of the trace end-lru, length-aware, belady or
+    /// to-belady. A list runs each. Adaptive for `tail` and lru for the others unless given. docs/cache-policies.md
+    /// explains them.
     #[arg(long, value_delimiter = ',')]
     cache: Vec<CacheRule>,
     /// ξ: the objective's time to first token, in ms.
@@ -354,7 +357,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn table(reports: &[FleetReport]) -> String {
     let mut text = format!(
-        "{:<16} {:<10} {:<12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
+        "{:<16} {:<14} {:<12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
         "policy",
         "cache",
         "routers",
@@ -370,7 +373,7 @@ fn table(reports: &[FleetReport]) -> String {
     );
     for r in reports {
         text += &format!(
-            "\n{:<16} {:<10} {:<12} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
+            "\n{:<16} {:<14} {:<12} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
             r.policy,
             r.cache,
             r.routers,

@@ -8,7 +8,7 @@ use crate::cache::prefix::{Keep, Piece, PrefixCache};
 
 /// Least recently used.
 #[derive(Clone, Debug, Default)]
-struct Recency(u64);
+pub(super) struct Recency(u64);
 
 impl Score for Recency {
     fn turn(&mut self, _: &Served) {

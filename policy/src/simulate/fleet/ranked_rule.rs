@@ -1,0 +1,50 @@
+//! The rules under which a worker ranks its blocks, besides those of the LRU family.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a worker ranks its blocks: the least goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankedRule {
+    /// By the next turn of the trace that uses the block: hindsight.
+    Belady,
+    /// That, and before all others what the next use does not miss under the objective: hindsight.
+    ToBelady,
+    /// By the reuse habits of the turn's class, as this worker sees them.
+    WorkloadAware,
+    /// Greedy-Dual-Frequency-Size, by what the worker's prefill costs.
+    Gdfs,
+}
+
+impl RankedRule {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Belady, Self::ToBelady, Self::WorkloadAware, Self::Gdfs];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Belady => "belady",
+            Self::ToBelady => "to-belady",
+            Self::WorkloadAware => "workload-aware",
+            Self::Gdfs => "gdfs",
+        }
+    }
+
+    /// Whether the whole trace has to be known.
+    pub(super) fn is_hindsight(self) -> bool {
+        matches!(self, Self::Belady | Self::ToBelady)
+    }
+}
+
+impl fmt::Display for RankedRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for RankedRule {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|rule| rule.name() == text).ok_or(())
+    }
+}
