@@ -127,7 +127,10 @@ mod tests {
         homes.placed(Millis(month), HERE, None);
         assert!(homes.of(HERE).is_finite() && homes.of(THERE) < 1e-9 * homes.of(HERE));
         homes.placed(Millis(month), THERE, Some(home(HERE, 0.0)));
-        assert!((homes.of(HERE) / homes.of(THERE) - 1.0).abs() < 1e-9, "it was forgotten long ago");
+        assert!(
+            (homes.of(HERE) / homes.of(THERE) - 1.0).abs() < 1e-9,
+            "it was forgotten long ago"
+        );
     }
 
     #[test]

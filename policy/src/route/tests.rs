@@ -149,10 +149,15 @@ fn what_caches_are_believed_to_hold_does_not_decide_where_conversations_begin() 
     let settings = with_policy(PolicyName::Tail);
     let decision = choose(&settings, &workers, 500, &[0; 4], 0).unwrap();
     let first = decision.terms[0].score;
-    assert!(decision.terms.iter().all(|terms| terms.score == first), "{decision:?}");
+    assert!(
+        decision.terms.iter().all(|terms| terms.score == first),
+        "{decision:?}"
+    );
     let mut given = [0; 4];
     for sequence in 0..200 {
-        let chosen = choose(&settings, &workers, 500, &[0; 4], sequence).unwrap().chosen;
+        let chosen = choose(&settings, &workers, 500, &[0; 4], sequence)
+            .unwrap()
+            .chosen;
         given[chosen] += 1;
         workers[chosen].utilisation += 0.0005;
         workers[chosen].conversations += 1.0;

@@ -2,12 +2,17 @@
 
 use super::*;
 
-/// Conversations of four keys each in turn, on a worker that holds as many tokens as `room`, and reports what it found.
+/// Turns of conversations that are drawn, of four keys each, on a worker that holds what `engine` does, and reports what it found.
 fn go_round(residency: &mut Residency, engine: &mut Residency, conversations: usize, rounds: usize) {
-    let chains: Vec<Chain> = (0..conversations).map(|at| prompt(&format!("c{at}"), 4)).collect();
-    for turn in 0..rounds * conversations {
-        // Some more often than others.
-        let chain = &chains[turn * turn * 7919 % conversations];
+    let chains: Vec<Chain> = (0..conversations)
+        .map(|at| prompt(&format!("c{at}"), 4))
+        .collect();
+    let mut drawn = 1u64;
+    for _ in 0..rounds * conversations {
+        drawn = drawn
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let chain = &chains[(drawn >> 33) as usize % conversations];
         let found = depth(engine, W0, chain) as usize;
         serve(engine, W0, chain, 0);
         serve_and_report(residency, chain, found);
@@ -26,7 +31,10 @@ fn a_capacity_that_nobody_has_said_is_learned_from_what_is_missing() {
     assert!((18_000..24_000).contains(&learned), "{learned}");
     // It says so itself.
     guessed.capacity_told(W0, Tokens(20_480));
-    assert_eq!((guessed.capacity_of(W0), guessed.learns_capacity(W0)), (Tokens(20_480), false));
+    assert_eq!(
+        (guessed.capacity_of(W0), guessed.learns_capacity(W0)),
+        (Tokens(20_480), false)
+    );
     assert!(guessed.tokens_on(W0) <= Tokens(20_480));
 }
 
