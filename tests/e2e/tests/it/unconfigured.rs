@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use config::Config;
 use policy::cost::PrefillCost;
+use policy::ids::WorkerId;
+use policy::units::Millis;
 use sim_engine::EngineConfig;
 use tailroute_e2e::fleet::{Fleet, Turned, quick};
 use tailroute_e2e::talk::{Conversation, words};
@@ -12,16 +14,21 @@ use tailroute_e2e::talk::{Conversation, words};
 const LIVE: u64 = 40;
 const TURNS: usize = 10;
 /// Turns in all, and those of them at the beginning that are not counted.
-const ALL: usize = 1_800;
+const ALL: usize = 2_400;
 const FIRST: usize = 600;
 const WORKERS: usize = 4;
 /// Blocks of an engine's cache: a quarter of the conversations that live, with some that have ended.
 const BLOCKS: u64 = 900;
+/// How much faster than the wall everything is: the engines, and the window over which the router counts.
+const SPEED: f64 = 10.0;
 
 fn engine() -> EngineConfig {
     EngineConfig {
+        time_scale: SPEED,
         prefill: PrefillCost::linear(0.06, 5.0),
-        tpot_ms: 5.0,
+        // Turns come one after the other, so decoding only takes the test's time.
+        tpot_ms: 0.05,
+        tpot_batch_ms: 0.0,
         default_output_tokens: 32,
         capacity_blocks: BLOCKS,
         capture: false,
@@ -33,6 +40,7 @@ fn engine() -> EngineConfig {
 /// As if the configuration held urls and nothing else. Hints would tell engines which conversations have ended.
 fn told_nothing(config: &mut Config) {
     config.hints.enabled = false;
+    config.routing.utilisation_window = Millis(config.routing.utilisation_window.0 / SPEED);
     for worker in &mut config.workers {
         assert!(!worker.cost_is_known && !worker.capacity_is_known);
     }
@@ -45,12 +53,12 @@ struct Given {
     begun: usize,
 }
 
-/// One turn after the other, each of a conversation drawn from those that live, which are succeeded by others after their last turn
-/// without a word. They begin with one of four system prompts.
+/// One turn after the other, each of a conversation drawn from those that live. One that had its last turn ends without a word, and
+/// another begins.
 async fn converse(fleet: &Fleet) -> [Given; WORKERS] {
-    let begin = |number: u64| (Conversation::new(&words(number % 4, 400)), 0);
+    let begin = |number: u64| (Conversation::new(&words(100_000 + number, 400)), 0);
     let mut live: Vec<_> = (0..LIVE).map(begin).collect();
-    let (mut begun, mut given, mut drawn) = (LIVE, [Given::default(); WORKERS], 1u64);
+    let (mut begun, mut given, mut drawn) = (LIVE, [Given::default(); WORKERS], 3u64);
     for turn in 0..ALL {
         drawn = drawn
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -88,7 +96,7 @@ fn check(given: [Given; WORKERS]) {
 #[tokio::test]
 async fn conversations_are_shared_evenly_where_engines_tell_what_their_caches_hold() {
     let fleet = Fleet::start(vec![engine(); WORKERS], told_nothing).await;
-    let capacity = fleet.router.app().knowledge.capacity(policy::ids::WorkerId(0));
+    let capacity = fleet.router.app().knowledge.capacity(WorkerId(0));
     assert_eq!(
         capacity.0,
         (BLOCKS - 1) * 16,
@@ -107,7 +115,7 @@ async fn conversations_are_shared_evenly_where_engines_tell_nothing() {
     check(converse(&fleet).await);
     let app = fleet.router.app();
     let learned: BTreeSet<u64> = (0..WORKERS as u32)
-        .map(|worker| app.knowledge.capacity(policy::ids::WorkerId(worker)).0)
+        .map(|worker| app.knowledge.capacity(WorkerId(worker)).0)
         .collect();
     let real = BLOCKS * 16;
     let near = real * 3 / 4..real * 3 / 2;
