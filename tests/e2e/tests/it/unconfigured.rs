@@ -56,7 +56,13 @@ struct Given {
 /// One turn after the other, each of a conversation drawn from those that live. One that had its last turn ends without a word, and
 /// another begins.
 async fn converse(fleet: &Fleet) -> [Given; WORKERS] {
-    let begin = |number: u64| (Conversation::new(&words(100_000 + number, 400)), 0);
+    // What was said before makes the first turn a streamed one, which tells what long prompts cost.
+    let begin = |number: u64| {
+        let mut talk = Conversation::new(&words(100_000 + number, 400));
+        talk.user("Hello.");
+        talk.assistant("Hello.");
+        (talk, 0)
+    };
     let mut live: Vec<_> = (0..LIVE).map(begin).collect();
     let (mut begun, mut given, mut drawn) = (LIVE, [Given::default(); WORKERS], 3u64);
     for turn in 0..ALL {
