@@ -25,6 +25,7 @@ fn workers(count: u32) -> Vec<WorkerView> {
             mean_work: Millis(400.0),
             in_flight: id * 7 % 11,
             indexed: Tokens(u64::from(id) * 1000),
+            conversations: f64::from(id % 7),
         })
         .collect()
 }

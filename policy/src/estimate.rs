@@ -6,6 +6,7 @@
 mod classes;
 mod conversations;
 mod doubt;
+mod homes;
 mod overhead;
 mod pending;
 mod prefill_cost;
@@ -15,6 +16,7 @@ mod utilisation;
 pub use classes::{Class, Finish, HabitTable, Stage, TRUSTED};
 pub use conversations::{Habits, Mean};
 pub use doubt::Doubt;
+pub use homes::{Home, Homes};
 pub use overhead::Overhead;
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, PrefillSize, pooled};

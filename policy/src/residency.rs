@@ -8,8 +8,10 @@
 //! A request in flight counts as resident where it was sent: it is, or soon will be, and the next turn of the same
 //! burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
 
+mod capacity;
 mod mirror;
 
+pub use self::capacity::MOST as MOST_TOKENS;
 use self::mirror::Mirror;
 pub use self::mirror::Report;
 use crate::cache::prefix::{Change, Entry, Keep, Lease, Order, Piece};
@@ -120,6 +122,45 @@ impl Residency {
         }
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             *mirror = mirror.succeeded(capacity);
+        }
+    }
+
+    /// How many tokens a worker's mirror has room for.
+    #[must_use]
+    pub fn capacity_of(&self, worker: WorkerId) -> Tokens {
+        self.mirrors
+            .get(worker.index())
+            .map_or(Tokens::ZERO, |mirror| mirror.cache.capacity())
+    }
+
+    /// Whether a worker's capacity is learned from its answers.
+    #[must_use]
+    pub fn learns_capacity(&self, worker: WorkerId) -> bool {
+        self.mirrors
+            .get(worker.index())
+            .is_some_and(Mirror::learns_capacity)
+    }
+
+    /// Nobody has said what a worker's capacity is: its answers show it.
+    pub fn learn_capacity(&mut self, worker: WorkerId) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            mirror.learn_capacity();
+        }
+    }
+
+    /// A worker said what its capacity is. What no longer fits leaves.
+    pub fn capacity_told(&mut self, worker: WorkerId, capacity: Tokens) {
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            mirror.capacity_told(capacity, &mut self.changes);
+            self.apply(worker, None, &[]);
+        }
+    }
+
+    /// A worker found more of a prompt than its mirror holds.
+    pub fn found_more(&mut self, worker: WorkerId) {
+        let is_full = self.filled_on(worker) >= self.capacity_of(worker);
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()).filter(|_| is_full) {
+            mirror.found_more();
         }
     }
 

@@ -57,6 +57,8 @@ pub struct WorkerView {
     pub in_flight: u32,
     /// Tokens the index believes it holds; `cache_aware` calls this the size of its tree.
     pub indexed: Tokens,
+    /// Conversations that live there, in any unit that all workers share: see [`crate::estimate::Homes`].
+    pub conversations: f64,
 }
 
 /// Everything the choice may know about the fleet, taken at one moment.

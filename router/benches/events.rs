@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use policy::evidence::Event;
 use policy::ids::WorkerId;
-use policy::units::Tokens;
+use policy::units::{Millis, Tokens};
 use serde_json::{Value, json};
 use tailroute::evidence::wire::decode;
 use tailroute::knowledge::{Counted, Knowledge};
@@ -61,7 +61,12 @@ fn batches(sglang: bool) -> Vec<Vec<u8>> {
 }
 
 fn knowledge() -> Knowledge {
-    let knowledge = Knowledge::new(256 << 20, &[(Tokens(500_000), 16); WORKERS], 0.25);
+    let knowledge = Knowledge::new(
+        256 << 20,
+        &[(Tokens(500_000), 16); WORKERS],
+        0.25,
+        Millis(60_000.0),
+    );
     for slot in 0..WORKERS as u32 {
         knowledge.evidence_live(WorkerId(slot));
     }

@@ -195,7 +195,13 @@ impl App {
             .map(|worker| (worker.capacity, worker.block_size))
             .collect();
         let index_bytes = config.index.max_bytes.get() as u64;
-        let knowledge = Knowledge::new(index_bytes, &capacities, routing.tokens_per_byte);
+        let window = routing.utilisation_window;
+        let knowledge = Knowledge::new(index_bytes, &capacities, routing.tokens_per_byte, window);
+        for (slot, spec) in (0..).zip(&config.workers) {
+            if !spec.capacity_is_known {
+                knowledge.learn_capacity(WorkerId(slot));
+            }
+        }
         let worker = |(slot, spec): (u32, &config::Worker)| {
             Arc::new(Worker::new(WorkerId(slot), spec.clone(), &config, Millis::ZERO))
         };

@@ -160,6 +160,7 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
     for worker in &mut config.workers {
         worker.cost = PrefillCost::linear(wall(COST.alpha_ms_per_token), wall(COST.beta_ms));
         worker.cost_is_known = true;
+        worker.capacity_is_known = true;
         worker.capacity = policy::units::Tokens(CAPACITY_BLOCKS * u64::from(BLOCK_SIZE));
         worker.block_size = BLOCK_SIZE;
         worker.dialect = if contender.hints {

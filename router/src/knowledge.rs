@@ -24,6 +24,7 @@ use tracing::warn;
 use crate::clock::Clock;
 use crate::path::fingerprint::{Extent, Fingerprint};
 
+mod capacity;
 mod conversations;
 mod emptied;
 mod kept;
@@ -147,6 +148,8 @@ pub struct Match {
     pub mirrored: Vec<usize>,
     /// Tokens believed held in all, by worker slot.
     pub indexed: Vec<Tokens>,
+    /// Conversations that live there, by worker slot.
+    pub living: Vec<f64>,
     /// Where in tokens the chain's ends are.
     pub scale: Scale,
 }
@@ -189,9 +192,9 @@ impl Asked<'_> {
 }
 
 impl Knowledge {
-    /// Nothing learned, for workers of these capacities and block sizes.
+    /// Nothing learned, for workers of these capacities and block sizes. Conversations are counted over `window`.
     #[must_use]
-    pub fn new(index_bytes: u64, workers: &[(Tokens, u32)], initial_ratio: f64) -> Self {
+    pub fn new(index_bytes: u64, workers: &[(Tokens, u32)], initial_ratio: f64, window: Millis) -> Self {
         let capacities: Vec<Tokens> = workers
             .iter()
             .map(|&(capacity, block)| usable(capacity, block))
@@ -208,7 +211,7 @@ impl Knowledge {
             models: Models::new(initial_ratio),
             places: Places::default(),
             tails: Tails::default(),
-            conversations: Conversations::default(),
+            conversations: Conversations::new(window),
             incomplete: AtomicU64::new(0),
             emptied: Emptied::new(workers.len(), Clock::start().unix_ms(Millis::ZERO) as u64),
         }
@@ -240,6 +243,7 @@ impl Knowledge {
         let (Extent::Bytes(units) | Extent::Tokens(units)) = fingerprint.extent;
         let prompt = found.scale.tokens(units);
         found.prompt = Tokens(prompt);
+        self.conversations.living_into(workers, &mut found.living);
         found.resident.clear();
         found.sources.clear();
         found.mirrored.clear();
@@ -335,6 +339,9 @@ impl Knowledge {
         {
             told.change(|evidence| evidence.contradicted(prompt.hashes()));
         }
+        let more = cached.saturating_sub(report.predicted);
+        let is_more =
+            matches!(report.source, Source::Mirror { .. }) && more > 2 * block.max(report.predicted / 8);
         let believed = report.mirrored.min(prompt.len());
         let found = scale.found(prompt, cached).min(believed);
         let missing = scale.missing(prompt, believed, cached, block);
@@ -344,6 +351,9 @@ impl Knowledge {
             missing: missing.map(|at| prompt.hashes()[at]),
         };
         self.update(report.worker, |residency| {
+            if is_more {
+                residency.found_more(report.worker);
+            }
             residency.reported(report.worker, &said)
         })
     }
@@ -515,8 +525,8 @@ impl Knowledge {
     }
 
     /// A conversation's turn went to a worker. Returns where the one before went, if elsewhere.
-    pub fn moved(&self, session: u64, worker: WorkerId) -> Option<WorkerId> {
-        self.conversations.moved(session, worker)
+    pub fn moved(&self, now: Millis, session: u64, worker: WorkerId) -> Option<WorkerId> {
+        self.conversations.moved(now, session, worker)
     }
 
     /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.

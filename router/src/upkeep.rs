@@ -3,6 +3,7 @@
 //! These tasks know the [`App`] and everything below it; nothing below knows them. Each is one loop, and none holds a
 //! request up.
 
+mod capacity;
 pub mod health;
 pub mod hints;
 mod introduce;

@@ -11,7 +11,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use policy::ids::WorkerId;
-use policy::units::Tokens;
+use policy::units::{Millis, Tokens};
 use tailroute::knowledge::{Counted, Knowledge, Match};
 use tailroute::path::admit::Endpoint;
 use tailroute::path::parse::parse;
@@ -81,7 +81,7 @@ fn reading_a_request_allocates_only_the_keys_that_the_turn_keeps() {
 
 #[test]
 fn matching_allocates_nothing() {
-    let knowledge = Knowledge::new(64 << 20, &[(Tokens(1 << 20), 16); 64], 0.25);
+    let knowledge = Knowledge::new(64 << 20, &[(Tokens(1 << 20), 16); 64], 0.25, Millis(60_000.0));
     let text = "a prefix that some workers hold. ".repeat(40);
     let body = body(400, &text);
     let parsed = parse(Endpoint::Chat, body.as_bytes()).unwrap();

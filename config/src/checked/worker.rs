@@ -35,6 +35,8 @@ pub struct Worker {
     pub cost_is_known: bool,
     /// Tokens that fit into its prefix cache; at least one block.
     pub capacity: Tokens,
+    /// Whether somebody wrote that; else the worker is asked, and `capacity` is where the router begins.
+    pub capacity_is_known: bool,
     /// Tokens per block; at least 1.
     pub block_size: u32,
     /// The data-parallel rank that requests are pinned to, where its url has several.
@@ -182,6 +184,7 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
         cost,
         cost_is_known,
         capacity: Tokens(written.capacity_tokens),
+        capacity_is_known: checker.is_written(&path("capacity_tokens")),
         block_size: written.block_size_tokens,
         rank: None,
         cache_policy: written.cache_policy,

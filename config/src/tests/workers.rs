@@ -49,6 +49,17 @@ fn a_calibration_and_numbers_beside_it_are_two_truths() {
 }
 
 #[test]
+fn a_capacity_is_known_where_somebody_wrote_it() {
+    let worker = |lines: &str| {
+        let text = format!("[[workers]]\nurl = \"http://a:1\"\n{lines}");
+        load_text(&text).unwrap().workers.remove(0)
+    };
+    let (asked, known) = (worker(""), worker("capacity_tokens = 500_000\n"));
+    assert_eq!(asked.capacity, known.capacity);
+    assert!(!asked.capacity_is_known && known.capacity_is_known);
+}
+
+#[test]
 fn a_cost_is_known_where_somebody_wrote_it() {
     let worker = |extra: &str| {
         load_text(&format!("{ONE_WORKER}{extra}"))

@@ -173,7 +173,7 @@ pub struct Weights {
     #[schemars(range(min = 0, max = 1e6))]
     pub locality: f64,
     /// Multiplies what it costs a conversation to live among many: a mean prefill times the worker's share of turns and
-    /// of tokens.
+    /// of conversations.
     #[schemars(range(min = 0, max = 1e6))]
     pub home: f64,
     /// Multiplies the predicted wait.

@@ -30,7 +30,9 @@ pub struct Worker {
     /// File that `gpu-bench worker URL` wrote: α, β, γ and the floor as measured, in place of the four above. Relative to where the
     /// router is started. Empty: none.
     pub calibration: String,
-    /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size.
+    /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size. Left out, the worker is asked
+    /// (`GET /v1/tailroute`, `GET /server_info`, `GET /metrics`); one that does not say begins with the default, and its answers
+    /// show the rest.
     #[schemars(range(min = 1))]
     pub capacity_tokens: u64,
     /// Tokens per block of the worker's cache.

@@ -27,6 +27,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::capacity::LearnedCapacity;
 use crate::cache::prefix::{Change, Order, PrefixCache, Standing};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -47,6 +48,8 @@ pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
     /// What goes before a piece of this standing may be gone.
     suspicion: Option<Standing>,
+    /// Where nobody has said the capacity, what answers say of it.
+    learned: Option<LearnedCapacity>,
     /// The newest open piece after a piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
     /// The short key of the prompt that a piece begins with. No more entries than pieces.
@@ -58,6 +61,7 @@ impl Mirror {
         Self {
             cache: PrefixCache::new(capacity),
             suspicion: None,
+            learned: None,
             open: FxHashMap::default(),
             begun: FxHashMap::default(),
         }
@@ -68,6 +72,37 @@ impl Mirror {
         Self {
             cache: self.cache.succeeded(capacity),
             ..Self::new(capacity)
+        }
+    }
+
+    pub(super) fn learns_capacity(&self) -> bool {
+        self.learned.is_some()
+    }
+
+    pub(super) fn learn_capacity(&mut self) {
+        self.learned.get_or_insert_default();
+    }
+
+    pub(super) fn capacity_told(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
+        self.learned = None;
+        self.cache.set_capacity(capacity, changes);
+    }
+
+    /// More was found than this full mirror holds.
+    pub(super) fn found_more(&mut self) {
+        let capacity = self.cache.capacity();
+        let learned = self.learned.as_mut();
+        if let Some(grown) = learned.and_then(|learned| learned.found_more(capacity)) {
+            self.cache.set_capacity(grown, &mut Vec::new());
+        }
+    }
+
+    /// A piece that nobody marked was missing: what was used since fills the worker's cache.
+    fn learn_from_missing(&mut self, changes: &mut Vec<Change>) {
+        let (capacity, used) = (self.cache.capacity(), self.cache.used());
+        let learned = self.learned.as_mut();
+        if let Some(shrunk) = learned.and_then(|learned| learned.missed(capacity, used)) {
+            self.cache.set_capacity(shrunk, changes);
         }
     }
 
@@ -131,7 +166,11 @@ impl Mirror {
         }
         let suspected = self.suspicion.take();
         let suspected = suspected.map_or(0, |suspect| self.cache.drop_older(suspect, changes));
-        suspected + self.cache.drop_older(missing, changes)
+        let dropped = suspected + self.cache.drop_older(missing, changes);
+        if missing.marked.is_none() {
+            self.learn_from_missing(changes);
+        }
+        dropped
     }
 
     /// Nothing is there but what is held.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::fingerprint::ChainBuilder;
 
+mod capacity;
 mod slots;
 
 const W0: WorkerId = WorkerId(0);

@@ -204,6 +204,7 @@ mod tests {
                 mean_work: Millis(50.0),
                 in_flight,
                 indexed: Tokens(indexed),
+                conversations: 0.0,
             };
             (0..).zip(all).map(view).collect()
         })

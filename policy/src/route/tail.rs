@@ -1,7 +1,7 @@
 //! `tail`: the least cost of serving the turn here, to this turn and to those behind it.
 //!
 //! ```text
-//! cost_w = load·wait_w + κ_w·x_w + β_w + home·S̄·(λ_w/λ̄ + T_w/T̄) + slo·over_w − affinity + spread
+//! cost_w = load·wait_w + κ_w·x_w + β_w + home·S̄·(λ_w/λ̄ + C_w/C̄) + slo·over_w − affinity + spread
 //! κ_w    = min(κ_max, 1 + locality·ρ̄/(1 − ρ̄)·(wait_w + x_w/2)/S̄),     x_w = α_w·u_w + γ_w·u_w·(h_w + u_w/2)
 //! ```
 //!
@@ -17,18 +17,19 @@
 //!
 //! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, so its prefill is
 //! not all that the choice decides. Other conversations live there too, and they meet: λ_w, the rate of turns routed to w,
-//! says how often, and T_w, the tokens indexed there, how many conversations may come back. Both against the fleet's
-//! mean. At a tenth of a mean prefill each this is a tie-break between workers that are nearly alike, which is what they
+//! says how often, and C_w, the conversations whose last turns went there, each by how lately ([`crate::estimate::Homes`]),
+//! how many may come back. Both are counted where turns are sent, so they need no estimate of what caches hold, which says
+//! nothing while caches fill or where a capacity is a guess. Both are against the fleet's mean. At a tenth of a mean prefill each this is a tie-break between workers that are nearly alike, which is what they
 //! are on a fleet that is nearly idle: agents that start there one by one would otherwise fall into random, uneven lots
-//! and wait for each other for an hour. It does not add up to a reason to leave a prefix. T_w/T̄ stays within [`UNEVEN`] of 1.
+//! and wait for each other for an hour. It does not add up to a reason to leave a prefix. C_w/C̄ stays within [`UNEVEN`] of 1.
 //!
 //! ρ̄ and S̄ are the fleet's, not the worker's: what a turn costs everywhere must not steer it, and a per-worker factor
 //! on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
 
 use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
 
-/// The tokens that a worker holds count as the fleet's mean but for this share at most. A worker that has just joined holds
-/// nothing; unbounded, it would be given half of the new conversations of four workers until it holds as much as the others.
+/// The conversations of a worker count as the fleet's mean but for this share at most. A worker that has just joined has none;
+/// unbounded, it would be given half of the new conversations of four workers until it has as many as the others.
 const UNEVEN: f64 = 0.2;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
@@ -66,26 +67,26 @@ struct Fleet {
     mean_work: f64,
     /// λ̄, per millisecond.
     rate: f64,
-    /// T̄.
-    indexed: f64,
+    /// C̄.
+    living: f64,
 }
 
 impl Fleet {
     fn of(workers: &[WorkerView]) -> Self {
-        let (mut count, mut rho, mut work, mut rate, mut indexed) = (0.0f64, 0.0, 0.0, 0.0, 0.0);
+        let (mut count, mut rho, mut work, mut rate, mut living) = (0.0f64, 0.0, 0.0, 0.0, 0.0);
         for worker in workers.iter().filter(|worker| worker.ready) {
             count += 1.0;
             rho += worker.utilisation;
             work += worker.mean_work.0;
             rate += turn_rate(worker);
-            indexed += worker.indexed.as_f64();
+            living += worker.conversations;
         }
         let mean = |sum: f64| sum / count.max(1.0);
         Self {
             rho: mean(rho),
             mean_work: mean(work),
             rate: mean(rate),
-            indexed: mean(indexed),
+            living: mean(living),
         }
     }
 
@@ -98,13 +99,14 @@ impl Fleet {
         }
     }
 
-    /// `S̄·(λ_w/λ̄ + T_w/T̄)`: who else lives there, in mean prefills; 0 for what the fleet has none of.
+    /// `S̄·(λ_w/λ̄ + C_w/C̄)`: who else lives there, in mean prefills; 0 for what the fleet has none of.
     fn crowd(&self, worker: &WorkerView) -> f64 {
         let share = |own: f64, mean: f64| if mean > 0.0 { own / mean } else { 0.0 };
         let turns = share(turn_rate(worker), self.rate);
-        let held = worker.indexed.as_f64();
-        let bounded = held.clamp((1.0 - UNEVEN) * self.indexed, (1.0 + UNEVEN) * self.indexed);
-        self.mean_work * (turns + share(bounded, self.indexed))
+        let bounded = worker
+            .conversations
+            .clamp((1.0 - UNEVEN) * self.living, (1.0 + UNEVEN) * self.living);
+        self.mean_work * (turns + share(bounded, self.living))
     }
 }
 

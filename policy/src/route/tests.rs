@@ -11,6 +11,7 @@ fn worker(id: u32) -> WorkerView {
         mean_work: Millis::ZERO,
         in_flight: 0,
         indexed: Tokens::ZERO,
+        conversations: 0.0,
     }
 }
 
@@ -118,10 +119,10 @@ fn tail_charges_a_miss_more_on_a_busy_worker() {
 #[test]
 fn workers_that_are_nearly_alike_are_told_apart_by_who_lives_there() {
     let mut workers = [worker(0), worker(1), worker(2)];
-    for (worker, (rho, indexed)) in workers.iter_mut().zip([(0.02, 900), (0.02, 300), (0.04, 300)]) {
+    for (worker, (rho, living)) in workers.iter_mut().zip([(0.02, 9.0), (0.02, 3.0), (0.04, 3.0)]) {
         worker.utilisation = rho;
         worker.mean_work = Millis(40.0);
-        worker.indexed = Tokens(indexed);
+        worker.conversations = living;
     }
     let settings = with_policy(PolicyName::Tail);
     for sequence in 0..6 {
@@ -131,17 +132,46 @@ fn workers_that_are_nearly_alike_are_told_apart_by_who_lives_there() {
     // It is no reason to leave a prefix.
     assert_eq!(chosen(&settings, &workers, 4000, &[600, 0, 0]), 0);
     let decision = choose(&settings, &workers, 4000, &[0; 3], 0).unwrap();
-    // λ/λ̄ = 0.75, T/T̄ = 0.6, which counts as 0.8, of a mean prefill of 40 ms, at a tenth.
+    // λ/λ̄ = 0.75, C/C̄ = 0.6, which counts as 0.8, of a mean prefill of 40 ms, at a tenth.
     assert!((decision.terms[1].home_ms - 0.1 * 40.0 * 1.55).abs() < 1e-9);
+}
+
+/// A capacity that is a guess, or a cache that is still filling, makes what is indexed of a worker a matter of chance.
+#[test]
+fn what_caches_are_believed_to_hold_does_not_decide_where_conversations_begin() {
+    let mut workers = [worker(0), worker(1), worker(2), worker(3)];
+    for (worker, indexed) in workers.iter_mut().zip([500_000, 20_000, 30_000, 40_000]) {
+        worker.mean_work = Millis(15.0);
+        worker.utilisation = 0.2;
+        worker.conversations = 40.0;
+        worker.indexed = Tokens(indexed);
+    }
+    let settings = with_policy(PolicyName::Tail);
+    let decision = choose(&settings, &workers, 500, &[0; 4], 0).unwrap();
+    let first = decision.terms[0].score;
+    assert!(
+        decision.terms.iter().all(|terms| terms.score == first),
+        "{decision:?}"
+    );
+    let mut given = [0; 4];
+    for sequence in 0..200 {
+        let chosen = choose(&settings, &workers, 500, &[0; 4], sequence)
+            .unwrap()
+            .chosen;
+        given[chosen] += 1;
+        workers[chosen].utilisation += 0.0005;
+        workers[chosen].conversations += 1.0;
+    }
+    assert!(given.iter().all(|&given| given == 50), "{given:?}");
 }
 
 /// A worker that has just joined is empty, and the others hold what was said for hours.
 #[test]
 fn an_empty_worker_is_given_some_more_of_the_new_conversations_and_not_most_of_them() {
-    for held in [0, 1_000, 10_000, 1_000_000] {
+    for living in [0.0, 10.0, 100.0, 10_000.0] {
         let mut workers = [worker(0), worker(1), worker(2), worker(3)];
         for worker in &mut workers[..3] {
-            worker.indexed = Tokens(held);
+            worker.conversations = living;
         }
         let settings = with_policy(PolicyName::Tail);
         let mut given = [0; 4];
@@ -151,11 +181,11 @@ fn an_empty_worker_is_given_some_more_of_the_new_conversations_and_not_most_of_t
             given[chosen] += 1;
             workers[chosen].utilisation += 0.001;
             workers[chosen].mean_work = Millis(60.0);
-            workers[chosen].indexed += Tokens(400);
+            workers[chosen].conversations += 1.0;
         }
         assert!(
             given.iter().all(|given| (15..=35).contains(given)),
-            "{held}: {given:?}"
+            "{living}: {given:?}"
         );
     }
 }

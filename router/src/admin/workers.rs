@@ -339,7 +339,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
         xi_tokens: gauges.xi_tokens,
         gate: gauges.gate,
         tail_tokens: gauges.tail_tokens,
-        capacity_tokens: worker.spec.capacity.0,
+        capacity_tokens: app.knowledge.capacity(worker.id).0 + u64::from(worker.spec.block_size),
         held_tokens: gauges.resident.0,
         events_live: gauges.kv_live,
         dialect: worker.dialect().name(),

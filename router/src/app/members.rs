@@ -39,6 +39,9 @@ impl App {
         let now = self.clock.now();
         let worker = self.fleet.join(&name, now, |slot| {
             self.knowledge.admit(slot, spec.capacity, spec.block_size);
+            if !spec.capacity_is_known {
+                self.knowledge.learn_capacity(slot);
+            }
             self.feedback.admit(slot, &spec);
             Worker::new(slot, spec, &self.config, now).named_by(source, offered)
         })?;

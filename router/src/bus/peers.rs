@@ -323,7 +323,7 @@ impl Books<'_> {
         if let Some(ticket) = turn.ticket.take() {
             turn.worker.others_prefilled(at, ticket);
             if let Some(session) = turn.session {
-                self.app.knowledge.moved(session, turn.worker.id);
+                self.app.knowledge.moved(at, session, turn.worker.id);
             }
         }
     }

@@ -138,7 +138,9 @@ async fn a_turn_of_another_replica_counts_until_it_is_over_and_leaves_what_it_co
     let told = one.sends(&keys);
     other.hears(&one.says().await);
     assert_eq!((other.others(), other.holds(&keys)), ((1, 1), keys.len()));
-    let view = other.worker(0).view(other.app.clock.now(), None, Tokens::ZERO);
+    let view = other
+        .worker(0)
+        .view(other.app.clock.now(), None, Tokens::ZERO, 0.0);
     assert_eq!(view.in_flight, 1);
     assert!(
         view.wait.0 > 40_000.0,
@@ -333,7 +335,7 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
     let wait = |honest: &Replica| {
         honest
             .worker(0)
-            .view(honest.app.clock.now(), None, Tokens::ZERO)
+            .view(honest.app.clock.now(), None, Tokens::ZERO, 0.0)
             .wait
             .0
     };

@@ -433,7 +433,7 @@ impl Worker {
 
     /// The worker as the choice sees it.
     #[must_use]
-    pub fn view(&self, now: Millis, model: Option<&str>, indexed: Tokens) -> WorkerView {
+    pub fn view(&self, now: Millis, model: Option<&str>, indexed: Tokens, conversations: f64) -> WorkerView {
         let serves = model.is_none_or(|model| self.serves(model) != Some(false));
         let load = self.load.lock();
         WorkerView {
@@ -446,6 +446,7 @@ impl Worker {
             mean_work: load.utilisation.mean_work(),
             in_flight: load.in_flight + load.others,
             indexed,
+            conversations,
         }
     }
 

@@ -1,8 +1,10 @@
 //! Where conversations are, and which prompt continues which.
 
 use parking_lot::{Mutex, RwLock};
+use policy::estimate::{Home, Homes};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
+use policy::units::Millis;
 use policy::ways::Ways;
 
 use super::tails::last_full;
@@ -15,30 +17,57 @@ const AT_ONCE: usize = 128;
 /// The conversations used last.
 #[derive(Debug)]
 pub(super) struct Conversations {
-    /// Each conversation's last worker's slot.
-    last_worker: RwLock<Ways>,
+    last_turns: RwLock<LastTurns>,
     /// By what each conversation's next prompt will repeat: the last key of its last prompt, or of that one's reply.
     prompts: Mutex<Ways>,
 }
 
-impl Default for Conversations {
-    fn default() -> Self {
+/// Where each conversation's last turn went.
+#[derive(Debug)]
+struct LastTurns {
+    /// By conversation: see [`packed`].
+    of: Ways,
+    homes: Homes,
+}
+
+/// Bits of a worker's slot in a last turn; its time in milliseconds has the rest.
+const SLOT_BITS: u32 = 20;
+
+impl Conversations {
+    /// None yet. One that is silent for longer and longer counts less and less, with this time constant.
+    pub(super) fn new(window: Millis) -> Self {
         Self {
-            last_worker: RwLock::new(Ways::new(CONVERSATIONS)),
+            last_turns: RwLock::new(LastTurns {
+                of: Ways::new(CONVERSATIONS),
+                homes: Homes::new(window),
+            }),
             prompts: Mutex::new(Ways::new(CONVERSATIONS)),
         }
     }
-}
 
-impl Conversations {
     pub(super) fn last_worker(&self, session: u64) -> Option<WorkerId> {
-        self.last_worker.read().get(session).map(worker)
+        self.last_turns
+            .read()
+            .of
+            .get(session)
+            .map(|last| unpacked(last).worker)
     }
 
     /// A turn went to a worker. Returns where the one before went, if elsewhere.
-    pub(super) fn moved(&self, session: u64, to: WorkerId) -> Option<WorkerId> {
-        let last = self.last_worker.write().put(session, to.0.into());
-        last.map(worker).filter(|&last| last != to)
+    pub(super) fn moved(&self, now: Millis, session: u64, to: WorkerId) -> Option<WorkerId> {
+        let now = Millis(now.0.trunc());
+        let mut last_turns = self.last_turns.write();
+        let last = last_turns.of.put(session, packed(Home { worker: to, at: now }));
+        let last = last.map(unpacked);
+        last_turns.homes.placed(now, to, last);
+        last.map(|last| last.worker).filter(|&last| last != to)
+    }
+
+    /// How many conversations live on each worker, by slot, in a unit that all share.
+    pub(super) fn living_into(&self, workers: usize, living: &mut Vec<f64>) {
+        let last_turns = self.last_turns.read();
+        living.clear();
+        living.extend((0..workers as u32).map(|slot| last_turns.homes.of(WorkerId(slot))));
     }
 
     /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.
@@ -92,15 +121,15 @@ impl Conversations {
 
     /// Each conversation's last worker's slot. What is taken up again in this order is forgotten in the same order.
     pub(super) fn last_workers(&self) -> Vec<(u64, u32)> {
-        let last_worker = self.last_worker.read();
-        let slot = |(session, slot)| (session, worker(slot).0);
-        last_worker.iter().map(slot).collect()
+        let last_turns = self.last_turns.read();
+        let slot = |(session, last)| (session, unpacked(last).worker.0);
+        last_turns.of.iter().map(slot).collect()
     }
 
     pub(super) fn left(&self, worker: WorkerId) {
-        self.last_worker
-            .write()
-            .retain(|_, last| last != u64::from(worker.0));
+        let mut last_turns = self.last_turns.write();
+        last_turns.of.retain(|_, last| unpacked(last).worker != worker);
+        last_turns.homes.left(worker);
     }
 
     /// Each conversation by its last prompt, in such an order.
@@ -108,11 +137,13 @@ impl Conversations {
         self.prompts.lock().iter().collect()
     }
 
-    /// Takes up a last worker, unless a newer one is known.
+    /// Takes up a last worker, unless a newer one is known: as if its turn had been when the router started.
     pub(super) fn restore_worker(&self, session: u64, worker: WorkerId) {
-        let mut last_worker = self.last_worker.write();
-        if !last_worker.contains(session) {
-            last_worker.put(session, worker.0.into());
+        let mut last_turns = self.last_turns.write();
+        if !last_turns.of.contains(session) {
+            let at = Millis::ZERO;
+            last_turns.of.put(session, packed(Home { worker, at }));
+            last_turns.homes.placed(at, worker, None);
         }
     }
 
@@ -125,9 +156,17 @@ impl Conversations {
     }
 }
 
-/// The worker in a slot that was put.
-fn worker(slot: u64) -> WorkerId {
-    WorkerId(slot as u32)
+/// A last turn as one number.
+fn packed(home: Home) -> u64 {
+    (home.at.0.max(0.0) as u64) << SLOT_BITS | u64::from(home.worker.0)
+}
+
+/// And back.
+fn unpacked(last: u64) -> Home {
+    Home {
+        worker: WorkerId((last & ((1 << SLOT_BITS) - 1)) as u32),
+        at: Millis((last >> SLOT_BITS) as f64),
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +174,8 @@ mod tests {
     use policy::fingerprint::ChainBuilder;
 
     use super::*;
+
+    const WINDOW: Millis = Millis(60_000.0);
 
     /// A plain prompt is asked and answered; the conversation that it belongs to.
     fn turn(known: &Conversations, text: &mut Vec<u8>, said: &[u8]) -> u64 {
@@ -155,7 +196,7 @@ mod tests {
     #[test]
     fn a_text_that_grows_is_one_conversation_whatever_its_replies_lengths() {
         for first in [100, 254, 510, 700] {
-            let known = Conversations::default();
+            let known = Conversations::new(WINDOW);
             let mut text = vec![b'q'; first];
             let begun = turn(&known, &mut text, &[b'r'; 300]);
             for (turns, length) in [10, 290, 3, 40, 500].into_iter().enumerate() {
@@ -172,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_text_whose_replies_end_with_their_chunks_is_one_conversation() {
-        let known = Conversations::default();
+        let known = Conversations::new(WINDOW);
         let mut text = vec![b'q'; 254];
         let begun = turn(&known, &mut text, &[b'r'; 256]);
         for turns in 0..4 {
@@ -183,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_chat_is_one_conversation_from_its_first_message_on() {
-        let known = Conversations::default();
+        let known = Conversations::new(WINDOW);
         let chat = |messages: &[&str]| {
             let mut builder = ChainBuilder::new("m", None);
             for text in messages {
@@ -210,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_conversation_is_found_however_much_a_turn_adds() {
-        let known = Conversations::default();
+        let known = Conversations::new(WINDOW);
         let mut text = vec![b'q'; 700];
         let begun = turn(&known, &mut text, &[b'r'; 300]);
         for keys in [AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE] {
@@ -221,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_lets_others_in_while_its_keys_are_looked_for() {
-        let known = Conversations::default();
+        let known = Conversations::new(WINDOW);
         let long = {
             let mut builder = ChainBuilder::new("m", None);
             builder.begin_prompt();
@@ -245,7 +286,7 @@ mod tests {
 
     #[test]
     fn plain_prompts_that_begin_alike_are_conversations_of_their_own() {
-        let known = Conversations::default();
+        let known = Conversations::new(WINDOW);
         let mut seen = Vec::new();
         for end in 0..3 {
             let mut text = vec![b'q'; 700];

@@ -320,8 +320,10 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     let model = (!turn.model.is_empty()).then_some(&*turn.model);
     views.clear();
     views.extend(workers.iter().map(|worker| {
-        let indexed = found.indexed.get(worker.id.index()).copied();
-        let mut view = worker.view(now, model, indexed.unwrap_or_default());
+        let slot = worker.id.index();
+        let indexed = found.indexed.get(slot).copied().unwrap_or_default();
+        let living = found.living.get(slot).copied().unwrap_or_default();
+        let mut view = worker.view(now, model, indexed, living);
         view.ready &= turn.may_go_to(worker);
         view
     }));

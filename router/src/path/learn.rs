@@ -276,7 +276,8 @@ impl Flight {
             self.exemplar(None),
         );
         if let Some(session) = &self.session {
-            self.left = self.app.knowledge.moved(session.key, self.worker().id);
+            let now = self.app.clock.now();
+            self.left = self.app.knowledge.moved(now, session.key, self.worker().id);
         }
     }
 

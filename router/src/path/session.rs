@@ -97,7 +97,7 @@ fn derived_name(key: u64) -> Arc<str> {
 #[cfg(test)]
 mod tests {
     use policy::fingerprint::ChainBuilder;
-    use policy::units::Tokens;
+    use policy::units::{Millis, Tokens};
 
     use super::*;
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn knowledge() -> Knowledge {
-        Knowledge::new(1 << 20, &[(Tokens(1000), 16)], 0.25)
+        Knowledge::new(1 << 20, &[(Tokens(1000), 16)], 0.25, Millis(60_000.0))
     }
 
     fn found(knowledge: &Knowledge, messages: &[&str]) -> Arc<str> {

@@ -45,6 +45,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
         "introduced"
     );
     app.knowledge.set_order(worker.id, cache_policy::order(policy));
+    answered &= super::capacity::learn(app, worker, [&says.capabilities, &says.info]).await;
     if let Some(models) = &models {
         super::template::learn(app, worker, models).await;
     }

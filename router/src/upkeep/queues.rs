@@ -8,7 +8,7 @@
 //! The same pages count what prefills took, from which costs are learned where answers do not tell
 //! ([`crate::feedback::Counters`]).
 
-mod exposition;
+pub(super) mod exposition;
 
 use std::sync::Arc;
 

@@ -54,6 +54,8 @@ pub struct EngineConfig {
     pub multibyte: bool,
     /// Report cached tokens in `usage`.
     pub cached_tokens_report: bool,
+    /// Say how much the cache holds, in `/metrics` and the capability document.
+    pub tells_capacity: bool,
     /// Add `metrics` to replies, as vLLM's `--enable-per-request-metrics`.
     pub per_request_metrics: bool,
     /// Refuse unknown body fields with 400.
@@ -180,6 +182,7 @@ impl Default for EngineConfig {
             default_output_tokens: 64,
             multibyte: false,
             cached_tokens_report: true,
+            tells_capacity: true,
             per_request_metrics: false,
             strict: false,
             dialect: Dialect::Tailroute,

@@ -113,6 +113,9 @@ struct Args {
     /// Report cached tokens in `usage`.
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     cached_tokens_report: bool,
+    /// Say how much the cache holds, in `/metrics` and `/v1/tailroute`.
+    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    tells_capacity: bool,
     /// Add `metrics` to replies, as vLLM's --enable-per-request-metrics.
     #[arg(long)]
     per_request_metrics: bool,
@@ -189,6 +192,7 @@ impl Args {
             default_output_tokens: self.default_output_tokens,
             multibyte: self.multibyte,
             cached_tokens_report: self.cached_tokens_report,
+            tells_capacity: self.tells_capacity,
             per_request_metrics: self.per_request_metrics,
             strict: self.strict,
             dialect: self.dialect,

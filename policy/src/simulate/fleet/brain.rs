@@ -10,7 +10,7 @@ use super::view::Beliefs;
 use super::workload::Item;
 use super::{FleetConfig, Order, WorkerSpec};
 use crate::cost::PrefillCost;
-use crate::estimate::{LearnedCost, PendingWork, Ticket, Utilisation};
+use crate::estimate::{Home, Homes, LearnedCost, PendingWork, Ticket, Utilisation};
 use crate::ids::{ConversationId, WorkerId};
 use crate::index::Reach;
 use crate::residency::Hold;
@@ -58,7 +58,8 @@ pub(super) struct Brain<'a> {
     pub(super) beliefs: Beliefs,
     /// What other routers told of their turns, by turn.
     pub(super) foreign: FxHashMap<u32, Foreign>,
-    last_worker: FxHashMap<ConversationId, WorkerId>,
+    last_turn: FxHashMap<ConversationId, Home>,
+    homes: Homes,
     controller: Controller,
     /// Where [`CacheRule::Tail`] is in force: silent conversations, by their last turn.
     tail: Option<Tail<u32>>,
@@ -121,7 +122,8 @@ impl<'a> Brain<'a> {
             loads: config.workers.iter().map(load).collect(),
             beliefs: Beliefs::new(config.view, &capacities, block_tokens, seed),
             foreign: FxHashMap::default(),
-            last_worker: FxHashMap::default(),
+            last_turn: FxHashMap::default(),
+            homes: Homes::new(config.utilisation_window),
             controller: Controller::new(&capacities, 1.0),
             tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities)),
             sequence: 0,
@@ -177,7 +179,7 @@ impl<'a> Brain<'a> {
             prompt: item.prompt,
             resident: &self.resident,
             objective: self.objective(item),
-            last_worker: self.last_worker.get(&item.conversation).copied(),
+            last_worker: self.last_turn.get(&item.conversation).map(|home| home.worker),
             conversation: Some(item.conversation),
             // The first block of some traces is a system prompt that everybody shares; the second tells users apart.
             head: item
@@ -220,6 +222,7 @@ impl<'a> Brain<'a> {
                 mean_work: load.utilisation.mean_work(),
                 in_flight: load.in_flight,
                 indexed: self.indexed[at],
+                conversations: self.homes.of(WorkerId(at as u32)),
             });
         }
     }
@@ -239,7 +242,7 @@ impl<'a> Brain<'a> {
         let prefill = cost.prefill(terms.uncached, terms.cached);
         let key = self.config.order.key(arrived, prefill, objective);
         let ticket = self.loads[worker].sent(now, turn, prefill, key);
-        let last = self.placed(item.conversation, worker);
+        let last = self.placed(now, item.conversation, worker);
         if let Some(tail) = &mut self.tail {
             let left = last.filter(|last| last.index() != worker);
             tail.arrived(now, item.conversation.0, WorkerId(worker as u32), left);
@@ -263,8 +266,19 @@ impl<'a> Brain<'a> {
     }
 
     /// The conversation is at this worker from now on. Returns where it was.
-    pub(super) fn placed(&mut self, conversation: ConversationId, worker: usize) -> Option<WorkerId> {
-        self.last_worker.insert(conversation, WorkerId(worker as u32))
+    pub(super) fn placed(
+        &mut self,
+        now: Millis,
+        conversation: ConversationId,
+        worker: usize,
+    ) -> Option<WorkerId> {
+        let home = Home {
+            worker: WorkerId(worker as u32),
+            at: now,
+        };
+        let last = self.last_turn.insert(conversation, home);
+        self.homes.placed(now, home.worker, last);
+        last.map(|last| last.worker)
     }
 
     /// Tokens at the end of the conversation that the worker may drop first.

@@ -209,7 +209,7 @@ impl Brain<'_> {
                 self.over(now, turn, item);
                 self.sequence += 1;
                 let ticket = self.loads[worker].sent(now, turn, prefill, key);
-                self.placed(item.conversation, worker);
+                self.placed(now, item.conversation, worker);
                 let hold = self.beliefs.sent(worker, &item.chain);
                 let ticket = Some(ticket);
                 self.foreign.insert(turn, Foreign { worker, ticket, hold });

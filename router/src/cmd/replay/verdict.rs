@@ -131,6 +131,7 @@ mod tests {
             mean_work: Millis(100.0),
             in_flight: 0,
             indexed: Tokens::ZERO,
+            conversations: 0.0,
         }
     }
 

@@ -16,6 +16,7 @@ fn view(slot: u32, ready: bool, in_flight: u32) -> WorkerView {
         mean_work: Millis::ZERO,
         in_flight,
         indexed: Tokens::ZERO,
+        conversations: 0.0,
     }
 }
 

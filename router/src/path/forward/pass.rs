@@ -133,7 +133,7 @@ fn is_other_free(app: &App, tried: &[Arc<Worker>], worker: &Worker, wanted: &Wan
     let is_other =
         |other: &Arc<Worker>| other.id != worker.id && !tried.iter().any(|tried| tried.id == other.id);
     let mut others = workers.iter().filter(|other| is_other(other));
-    others.any(|other| other.view(now, model, Tokens::ZERO).ready)
+    others.any(|other| other.view(now, model, Tokens::ZERO, 0.0).ready)
 }
 
 /// Takes a retry out of the budget.
@@ -241,7 +241,7 @@ pub(crate) fn some_worker(
     let mut views: Vec<_> = workers
         .iter()
         .map(|worker| {
-            let mut view = worker.view(now, model, Tokens::ZERO);
+            let mut view = worker.view(now, model, Tokens::ZERO, 0.0);
             view.ready &= wanted.may_go_to(worker);
             view
         })

@@ -60,13 +60,49 @@ fn labels_of(mut rest: &str) -> Option<(Option<u32>, &str)> {
         if let Some(after) = rest.strip_prefix('}') {
             return Some((rank, after));
         }
-        let (name, value) = rest.split_once("=\"")?;
-        let end = end_of_value(value)?;
+        let (name, value, after) = label(rest)?;
         if RANK_LABELS.contains(&name) {
-            rank = value[..end].parse().ok();
+            rank = value.parse().ok();
         }
-        rest = &value[end + 1..];
+        rest = after;
     }
+}
+
+/// A label, and what follows it.
+fn label(rest: &str) -> Option<(&str, &str, &str)> {
+    let (name, value) = rest.split_once("=\"")?;
+    let end = end_of_value(value)?;
+    Some((name, &value[..end], &value[end + 1..]))
+}
+
+/// Of each sample of this name its rank, and these labels as they are written: no escape is resolved. Of [`MOST_RANKS`] samples
+/// at the most.
+pub(in crate::upkeep) fn labelled<'a, const N: usize>(
+    page: &'a str,
+    name: &str,
+    wanted: [&str; N],
+) -> Vec<(Option<u32>, [Option<&'a str>; N])> {
+    let labels = page
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+    let read = |mut rest: &'a str| {
+        let (mut rank, mut found) = (None, [None; N]);
+        loop {
+            rest = rest.trim_start_matches([',', ' ']);
+            if rest.starts_with('}') {
+                return Some((rank, found));
+            }
+            let (name, value, after) = label(rest)?;
+            if RANK_LABELS.contains(&name) {
+                rank = value.parse().ok();
+            }
+            if let Some(at) = wanted.iter().position(|wanted| *wanted == name) {
+                found[at] = Some(value);
+            }
+            rest = after;
+        }
+    };
+    labels.filter_map(read).take(MOST_RANKS).collect()
 }
 
 /// Where a label's value ends: at the first quote that no backslash escapes.
@@ -110,6 +146,13 @@ mod tests {
         assert_eq!(figures(&page(MOST_RANKS), ["a"], None), [Some(MOST_RANKS as f64)]);
         assert_eq!(figures(&page(MOST_RANKS + 1), ["a"], None), [None]);
         assert_eq!(figures(&page(MOST_RANKS + 1), ["a"], Some(0)), [None]);
+    }
+
+    #[test]
+    fn labels_are_read_of_each_rank() {
+        let page = "a{x=\"1\",engine=\"0\",y=\"}\"} 1\nab{x=\"9\"} 1\na{y=\"2\"} 1\na 1\na{x=\"7\n";
+        let found = [(Some(0), [Some("1"), Some("}")]), (None, [None, Some("2")])];
+        assert_eq!(labelled(page, "a", ["x", "y"]), found);
     }
 
     #[test]

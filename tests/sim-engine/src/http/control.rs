@@ -19,13 +19,18 @@ const MAX_HINTS: usize = 4096;
 /// `GET /v1/tailroute`: what this engine understands.
 pub(super) fn capabilities(shared: &Shared) -> Response<Body> {
     let config = &shared.config;
-    let answer = json!({
+    let mut answer = json!({
         "dialect": "tailroute", "version": 1, "engine": "sim-engine", "model": config.model,
         "hints": ["trim", "ended", "moved", "protect"], "objective": true,
         "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": MAX_HINTS,
         "block_size": config.block_size, "capacity_tokens": config.capacity_tokens(),
         "cache_policy": config.cache_policy.as_str(),
     });
+    if !config.tells_capacity
+        && let Some(said) = answer.as_object_mut()
+    {
+        said.remove("capacity_tokens");
+    }
     json_response(StatusCode::OK, &answer)
 }
 

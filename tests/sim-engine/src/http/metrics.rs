@@ -53,12 +53,14 @@ pub(super) fn render(shared: &Shared) -> String {
     // As vLLM: blocks that could be evicted count as free.
     let usage = stats.cache_pinned_tokens as f64 / (stats.cache_capacity_tokens as f64).max(1.0);
     page.one("vllm:kv_cache_usage_perc", "gauge", usage);
-    page.head("vllm:cache_config_info", "gauge");
-    let info = format!(
-        ",block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"",
-        config.block_size, config.capacity_blocks
-    );
-    page.line("vllm:cache_config_info", &info, 1);
+    if config.tells_capacity {
+        page.head("vllm:cache_config_info", "gauge");
+        let info = format!(
+            ",block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"",
+            config.block_size, config.capacity_blocks
+        );
+        page.line("vllm:cache_config_info", &info, 1);
+    }
     page.one(
         "vllm:prefix_cache_queries_total",
         "counter",

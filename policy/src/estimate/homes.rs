@@ -1,0 +1,144 @@
+//! How many conversations live on each worker.
+//!
+//! A conversation lives where its last turn went, as long as it may come back. Its end is not announced, so it counts less
+//! and less: `e^{−t/τ}` after `t` without a turn.
+//!
+//! The counts are compared with each other only, so they are kept undecayed: a turn at `t` adds `e^{(t − base)/τ}`, and all
+//! of them are scaled down together once in a while. A choice reads one number a worker.
+
+use crate::ids::WorkerId;
+use crate::units::Millis;
+
+/// Times τ above the base at which the counts are scaled down.
+const REBASE: f64 = 64.0;
+
+/// Where a conversation's last turn went, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Home {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The time.
+    pub at: Millis,
+}
+
+/// The conversations of all workers, by slot.
+#[derive(Clone, Debug)]
+pub struct Homes {
+    tau: Millis,
+    base: Millis,
+    counts: Vec<f64>,
+}
+
+impl Homes {
+    /// None yet, with time constant `tau` (at least one millisecond).
+    #[must_use]
+    pub fn new(tau: Millis) -> Self {
+        Self {
+            tau: tau.max(Millis(1.0)),
+            base: Millis::ZERO,
+            counts: Vec::new(),
+        }
+    }
+
+    /// A conversation's turn goes to a worker; its last one went to `last`, if it had any.
+    pub fn placed(&mut self, now: Millis, worker: WorkerId, last: Option<Home>) {
+        if (now.0 - self.base.0) > REBASE * self.tau.0 {
+            let by = self.weight(now);
+            self.counts.iter_mut().for_each(|count| *count /= by);
+            self.base = now;
+        }
+        if let Some(last) = last {
+            let left = self.weight(last.at);
+            if let Some(count) = self.counts.get_mut(last.worker.index()) {
+                *count = (*count - left).max(0.0);
+            }
+        }
+        if self.counts.len() <= worker.index() {
+            self.counts.resize(worker.index() + 1, 0.0);
+        }
+        self.counts[worker.index()] += self.weight(now);
+    }
+
+    /// A worker is gone, or another takes its slot: nothing lives there.
+    pub fn left(&mut self, worker: WorkerId) {
+        if let Some(count) = self.counts.get_mut(worker.index()) {
+            *count = 0.0;
+        }
+    }
+
+    /// The conversations of a worker, in a unit that is the same for all workers at one moment.
+    #[must_use]
+    pub fn of(&self, worker: WorkerId) -> f64 {
+        self.counts.get(worker.index()).copied().unwrap_or(0.0)
+    }
+
+    fn weight(&self, at: Millis) -> f64 {
+        ((at.0 - self.base.0) / self.tau.0).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAU: Millis = Millis(60_000.0);
+    const HERE: WorkerId = WorkerId(0);
+    const THERE: WorkerId = WorkerId(1);
+
+    fn home(worker: WorkerId, at: f64) -> Home {
+        Home {
+            worker,
+            at: Millis(at),
+        }
+    }
+
+    #[test]
+    fn each_conversation_counts_once_however_often_it_speaks() {
+        let mut homes = Homes::new(TAU);
+        homes.placed(Millis(0.0), HERE, None);
+        for turn in 1..100 {
+            let at = f64::from(turn);
+            homes.placed(Millis(at), HERE, Some(home(HERE, at - 1.0)));
+        }
+        homes.placed(Millis(99.0), THERE, None);
+        assert!((homes.of(HERE) / homes.of(THERE) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_conversation_that_moves_counts_where_it_went() {
+        let mut homes = Homes::new(TAU);
+        homes.placed(Millis(0.0), HERE, None);
+        homes.placed(Millis(5.0), THERE, Some(home(HERE, 0.0)));
+        assert_eq!(homes.of(HERE), 0.0);
+        assert!(homes.of(THERE) > 0.0);
+        homes.left(THERE);
+        assert_eq!(homes.of(THERE), 0.0);
+        assert_eq!(homes.of(WorkerId(9)), 0.0);
+    }
+
+    #[test]
+    fn one_that_is_silent_counts_less_and_less_and_the_counts_stay_finite() {
+        let mut homes = Homes::new(TAU);
+        homes.placed(Millis(0.0), HERE, None);
+        homes.placed(Millis(60_000.0), THERE, None);
+        let share = homes.of(HERE) / homes.of(THERE);
+        assert!((share - (-1.0f64).exp()).abs() < 1e-9, "{share}");
+        let month = 30.0 * 86_400e3;
+        homes.placed(Millis(month), HERE, None);
+        assert!(homes.of(HERE).is_finite() && homes.of(THERE) < 1e-9 * homes.of(HERE));
+        homes.placed(Millis(month), THERE, Some(home(HERE, 0.0)));
+        assert!(
+            (homes.of(HERE) / homes.of(THERE) - 1.0).abs() < 1e-9,
+            "it was forgotten long ago"
+        );
+    }
+
+    #[test]
+    fn what_is_taken_back_long_after_it_was_scaled_down_leaves_nothing_behind() {
+        let mut homes = Homes::new(Millis(10.0));
+        homes.placed(Millis(0.0), HERE, None);
+        homes.placed(Millis(700.0), THERE, None);
+        homes.placed(Millis(700.0), THERE, Some(home(HERE, 0.0)));
+        assert!(homes.of(HERE) <= 1e-9 * homes.of(THERE));
+    }
+}

@@ -1,0 +1,147 @@
+//! How many tokens a worker's prefix cache holds, as it says itself.
+//!
+//! Where the configuration does not say, the engine is asked: the capability document has `capacity_tokens`, SGLang's server
+//! info `max_total_num_tokens`, and vLLM's metrics count blocks and their size in the labels of
+//! `vllm:cache_config_info`. Data-parallel ranks have a cache each: a worker that is one rank goes by its own, and an
+//! endpoint as a whole by their sum. What is told is believed up to [`MOST`], since a mirror's memory grows with it.
+
+use bytes::Bytes;
+use http::Method;
+use policy::residency::MOST_TOKENS as MOST;
+use policy::units::Tokens;
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::queues::exposition;
+use crate::app::App;
+use crate::control;
+use crate::fleet::Worker;
+
+/// vLLM's gauge whose labels tell it.
+const VLLM: &str = "vllm:cache_config_info";
+
+/// Finds out a worker's capacity, given what it has said so far, and has its mirror go by that. Returns whether it answered
+/// what it was asked, be it with no.
+pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
+    if worker.spec.capacity_is_known {
+        return true;
+    }
+    let rank = worker.spec.rank;
+    let mut said = documents
+        .into_iter()
+        .flatten()
+        .find_map(|document| in_json(document, rank));
+    let mut answered = true;
+    if said.is_none() {
+        match control::call(app, worker, Method::GET, "/metrics", None).await {
+            Ok(page) => {
+                said = std::str::from_utf8(&page)
+                    .ok()
+                    .and_then(|page| in_metrics(page, rank))
+            }
+            Err(error) => answered = error.is_refusal(),
+        }
+    }
+    if said.is_none() && answered {
+        answered = match control::call(app, worker, Method::GET, "/server_info", None).await {
+            Ok(info) => {
+                said = in_json(&info, rank);
+                true
+            }
+            Err(error) => error.is_refusal(),
+        };
+    }
+    if let Some(told) = said {
+        take(app, worker, told);
+    }
+    answered
+}
+
+/// Its mirror has this capacity from now on.
+fn take(app: &App, worker: &Worker, told: Tokens) {
+    let least = Tokens(u64::from(worker.spec.block_size) * 2);
+    if told < least {
+        warn!(
+            worker = worker.name(),
+            told = told.0,
+            "its cache has room for no block: not believed"
+        );
+        return;
+    }
+    let capacity = told.min(MOST);
+    if app
+        .knowledge
+        .capacity_told(worker.id, capacity, worker.spec.block_size)
+    {
+        info!(
+            worker = worker.name(),
+            capacity = capacity.0,
+            "it says how much its cache holds"
+        );
+        app.feedback.controller.lock().admit(worker.id, capacity);
+    }
+}
+
+/// Of a capability document, or of SGLang's server info.
+fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
+    let said: Value = serde_json::from_slice(document).ok()?;
+    if let Some(tokens) = said["capacity_tokens"].as_u64() {
+        return Some(Tokens(tokens));
+    }
+    let of_a_rank = said["max_total_num_tokens"].as_u64()?;
+    let ranks = match rank {
+        Some(_) => 1,
+        None => said["dp_size"].as_u64().unwrap_or(1).max(1),
+    };
+    Some(Tokens(of_a_rank.saturating_mul(ranks)))
+}
+
+/// Of vLLM's metrics.
+fn in_metrics(page: &str, rank: Option<u32>) -> Option<Tokens> {
+    let caches = exposition::labelled(page, VLLM, ["num_gpu_blocks", "block_size"]);
+    let of = |(engine, [blocks, size]): (Option<u32>, [Option<&str>; 2])| {
+        let tokens = blocks?.parse::<u64>().ok()?.saturating_mul(size?.parse().ok()?);
+        (rank.is_none() || engine == rank).then_some(tokens)
+    };
+    let all = caches.into_iter().filter_map(of);
+    all.reduce(u64::saturating_add).map(Tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_says_it_in_its_own_place() {
+        let of = |text: &str, rank| in_json(text.as_bytes(), rank).map(|tokens| tokens.0);
+        assert_eq!(
+            of(r#"{"dialect":"tailroute","capacity_tokens":56000}"#, None),
+            Some(56_000)
+        );
+        let sglang = r#"{"radix_eviction_policy":"lru","dp_size":2,"max_total_num_tokens":400000}"#;
+        assert_eq!(
+            (of(sglang, Some(1)), of(sglang, None)),
+            (Some(400_000), Some(800_000))
+        );
+        assert_eq!(
+            (
+                of("{}", None),
+                of("no", None),
+                of(r#"{"capacity_tokens":-1}"#, None)
+            ),
+            (None, None, None)
+        );
+        let vllm = "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",num_gpu_blocks=\"1000\"} 1.0\n\
+            vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"1\",num_gpu_blocks=\"2000\"} 1.0\n";
+        let of = |page: &str, rank| in_metrics(page, rank).map(|tokens| tokens.0);
+        assert_eq!((of(vllm, Some(1)), of(vllm, None)), (Some(32_000), Some(48_000)));
+        assert_eq!(of(vllm, Some(2)), None);
+        assert_eq!(
+            of(
+                "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0\n",
+                None
+            ),
+            None
+        );
+    }
+}
