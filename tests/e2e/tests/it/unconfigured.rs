@@ -94,9 +94,10 @@ fn is_even(counts: [usize; WORKERS], share: f64) -> bool {
         .all(|&count| (count as f64 - mean).abs() <= share * mean)
 }
 
+/// By chance single workers differ by up to a tenth in turns and a third in the 45 conversations that begin on each.
 fn check(given: [Given; WORKERS]) {
-    assert!(is_even(given.map(|given| given.turns), 0.1), "{given:?}");
-    assert!(is_even(given.map(|given| given.begun), 0.25), "{given:?}");
+    assert!(is_even(given.map(|given| given.turns), 0.15), "{given:?}");
+    assert!(is_even(given.map(|given| given.begun), 0.5), "{given:?}");
 }
 
 #[tokio::test]
