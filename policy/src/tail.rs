@@ -53,8 +53,6 @@ use crate::units::{Millis, Tokens};
 pub const MU: f64 = 0.3;
 /// Ends that are compared for the least value.
 pub const SAMPLE: usize = 64;
-/// Lifetimes of an unused copy within which a return counts.
-const HORIZON: f64 = 2.0;
 /// Mean prompts that a worker should have room for.
 const RESERVE: f64 = 2.0;
 /// Largest share of a cache that is kept free for that.
@@ -158,7 +156,7 @@ impl<P: Clone> Tail<P> {
     pub fn answered(&mut self, turn: Answered<P>, response: Tokens) {
         self.fill.response(response);
         if let Some(lifetime) = self.fill.lifetime() {
-            self.returns.set_horizon(Millis(HORIZON * lifetime.0));
+            self.returns.set_horizon(lifetime);
         }
         self.returns.answered(turn.at, turn.conversation, turn.class);
         if let Some(slot) = self.workers.get_mut(turn.worker.index()) {

@@ -10,8 +10,9 @@ use crate::units::{Millis, Tokens};
 
 /// Conversations that are remembered on a worker.
 const MOST: usize = 16_384;
-/// Steps at most in which a conversation is given up.
-const STEPS: u64 = 16;
+/// Steps at most in which a conversation is given up. With 16 a step of an agent's context was longer than its free tail,
+/// and its turns were late.
+const STEPS: u64 = 64;
 /// What a copy is worth whose conversation went on elsewhere, as a share.
 const MOVED: f64 = 0.1;
 

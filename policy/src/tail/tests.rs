@@ -239,7 +239,7 @@ proptest! {
             if trim.keep == Tokens::ZERO {
                 silent.remove(&trim.conversation);
             }
-            prop_assert!(steps <= 40 * 18);
+            prop_assert!(steps <= 40 * 66);
         }
         prop_assert!(silent.is_empty());
     }
