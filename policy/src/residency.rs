@@ -141,14 +141,14 @@ impl Residency {
             .is_some_and(Mirror::learns_capacity)
     }
 
-    /// Nobody has said what a worker's capacity is: its answers show it.
+    /// Learns a worker's capacity from its answers: neither the configuration nor the worker states it.
     pub fn learn_capacity(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.learn_capacity();
         }
     }
 
-    /// A worker said what its capacity is. What no longer fits leaves.
+    /// A worker stated its capacity. Pieces that no longer fit are evicted.
     pub fn capacity_told(&mut self, worker: WorkerId, capacity: Tokens) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.capacity_told(capacity, &mut self.changes);
@@ -182,7 +182,7 @@ impl Residency {
         self.index.lookup(chain, reach);
     }
 
-    /// Tokens that a worker can store before anything goes that was not said to go first.
+    /// Tokens that a worker can store before it evicts anything unmarked.
     #[must_use]
     pub fn room_on(&self, worker: WorkerId) -> Tokens {
         let mirror = self.mirrors.get(worker.index());
@@ -342,9 +342,9 @@ impl Residency {
         }
     }
 
-    /// A worker was told that a conversation's end is worth little, past its first `keep` tokens; what others hang below it
-    /// stays. `keys` are some of its keys, the last one first. Returns how many pieces
-    /// may go first that could not before; `None` if nothing is left of it.
+    /// Marks the end of a conversation evict-first, past its first `keep` tokens. Pieces below it that belong to other
+    /// conversations stay. `keys` are some of its keys, the last one first. Returns how many pieces were marked; `None` if no
+    /// key is resident.
     pub fn trimmed(
         &mut self,
         worker: WorkerId,

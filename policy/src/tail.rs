@@ -16,12 +16,12 @@
 //! - κ and ε: in a queue a millisecond of prefill delays every turn behind it. κ is how many turns that is on average, ε
 //!   how many of them are late. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts the
 //!   least expected work.
-//! - μ = [`MU`] is what a millisecond is worth that makes nobody late, which is what the mean sees.
+//! - μ = [`MU`] weighs prefill that makes no turn late, which only the mean shows.
 //!
 //! # Just in time
-//! Engines stay LRU with an evict-first band. Once a worker has less room (blank, or already given up) than some prompts
-//! need, the ends of least value are given up until it has twice as much ([`Tail::next`]). What is given up and used
-//! again before its room is needed has cost nothing.
+//! Engines run LRU with an evict-first band. When a worker's room (blank or marked) falls below a reserve, the ends of least
+//! value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that is used before it is evicted
+//! costs nothing.
 //!
 //! The end of least value is sought among [`SAMPLE`] at random, as in hyperbolic caching (Blankstein, Sen, Freedman,
 //! USENIX ATC 2017): values age at different speeds, so no order of ends would last.
@@ -49,16 +49,16 @@ use self::fill::Fill;
 use crate::ids::WorkerId;
 use crate::units::{Millis, Tokens};
 
-/// μ: what a millisecond of prefill is worth that makes nobody late.
+/// μ: the weight of prefill that makes no turn late.
 pub const MU: f64 = 0.3;
-/// Ends that are compared for the least value.
+/// Ends compared at random for the least value.
 pub const SAMPLE: usize = 64;
 /// Mean prompts that a worker should have room for.
 const RESERVE: f64 = 2.0;
 /// Largest share of a cache that is kept free for that.
 const MOST_RESERVE: f64 = 0.125;
 
-/// What is learned, and the silent conversations of each worker. `P` is what the caller needs to find one again.
+/// Learned state, and the silent conversations of each worker. `P` is the caller's handle of a conversation.
 #[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
@@ -99,17 +99,17 @@ impl<P> Default for Slot<P> {
 /// A turn that is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<P> {
-    /// When its answer was complete.
+    /// The time its answer was complete.
     pub at: Millis,
-    /// Where.
+    /// The worker that served it.
     pub worker: WorkerId,
-    /// Whose turn it was.
+    /// The conversation.
     pub conversation: u64,
-    /// What is known of it.
+    /// The turn's class.
     pub class: Class,
-    /// Tokens of the conversation now.
+    /// Length of the conversation, answer included.
     pub length: Tokens,
-    /// To find it again.
+    /// The caller's handle.
     pub what: P,
 }
 

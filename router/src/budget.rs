@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::Path;
 
 use config::Config;
+use policy::residency::MOST_TOKENS;
+use policy::units::Tokens;
 use serde::Serialize;
 use tracing::{info, warn};
 
@@ -26,10 +28,12 @@ const ADMIN_BYTES: u64 = 512 * (100 << 10) + 256 * (256 << 10);
 const TLS_BYTES: u64 = 48 << 10;
 /// A request in flight: its task, its parsed head, its prompt's keys and its records.
 const REQUEST_BYTES: u64 = 32 << 10;
+/// Tokens of a block of a worker that discovery finds, where its template says nothing else.
+const FOUND_BLOCK_TOKENS: u32 = 16;
 /// What one worker's blocks take at most: 2^21 of them, twice while their table grows.
 const BLOCKS_BYTES: u64 = 400 << 20;
-/// The mirror of one worker's cache, of some hundred thousand blocks.
-const MIRROR_BYTES: u64 = 16 << 20;
+/// A block in the mirror of a worker's cache: its node, its history and its names.
+const MIRROR_BLOCK_BYTES: u64 = 128;
 /// A worker's stream of cache events at its worst: a message being read, a replay, and the events of a batch.
 const EVENT_BYTES: u64 = 40 << 20;
 /// Conversations, token offsets, sessions, stored responses, models: tables of fixed size.
@@ -74,6 +78,12 @@ pub struct Found {
     pub max_workers: usize,
 }
 
+/// The mirror of a cache. One whose capacity is not configured may be told to be as large as any.
+fn mirror_bytes(capacity: Option<Tokens>, block_tokens: u32) -> u64 {
+    let blocks = capacity.unwrap_or(MOST_TOKENS).blocks_ceil(block_tokens);
+    blocks.saturating_mul(MIRROR_BLOCK_BYTES)
+}
+
 impl Budget {
     /// The budget of a router with this configuration.
     #[must_use]
@@ -92,12 +102,18 @@ impl Budget {
         let picker = picker.map_or(0, |picker| {
             count(picker.max_connections).saturating_mul(connection)
         });
-        let workers = count(config.workers.len().max(1));
+        let mirrors = config.workers.iter().map(|worker| {
+            let capacity = worker.capacity_is_known.then_some(worker.capacity);
+            mirror_bytes(capacity, worker.block_size)
+        });
+        let mirrors = mirrors.fold(0, u64::saturating_add);
         // Five halves: a message grows into a buffer half as large again, and a replay may be under way beside it.
         let events =
             (count(limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES);
         let found = config.discovery.is_on().then_some(Found {
-            worker_bytes: (MIRROR_BYTES + BLOCKS_BYTES).saturating_add(events),
+            worker_bytes: mirror_bytes(None, FOUND_BLOCK_TOKENS)
+                .saturating_add(BLOCKS_BYTES)
+                .saturating_add(events),
             max_workers: config.discovery.max_workers,
         });
         let tells = |worker: &config::Worker| worker.kv_events != config::KvEvents::Off;
@@ -134,11 +150,7 @@ impl Budget {
                 "index.max_bytes",
             ),
             ("conversations and responses", TABLES_BYTES, ""),
-            (
-                "mirrors of workers' caches",
-                workers.saturating_mul(MIRROR_BYTES),
-                "",
-            ),
+            ("mirrors of workers' caches", mirrors, "workers.capacity_tokens"),
             (
                 "blocks that workers tell of",
                 publishers.saturating_mul(BLOCKS_BYTES),

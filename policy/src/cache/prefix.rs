@@ -113,7 +113,7 @@ impl PrefixCache {
         Tokens(self.nodes.evict_first_tokens())
     }
 
-    /// Tokens that can be stored before anything that is not marked has to go.
+    /// Tokens that can be stored before anything unmarked is evicted.
     #[must_use]
     pub fn room(&self) -> Tokens {
         Tokens(self.capacity.saturating_sub(self.used) + self.nodes.evict_first_tokens())

@@ -48,7 +48,7 @@ pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
     /// What goes before a piece of this standing may be gone.
     suspicion: Option<Standing>,
-    /// Where nobody has said the capacity, what answers say of it.
+    /// The capacity as answers show it; `None` if it is known.
     learned: Option<LearnedCapacity>,
     /// The newest open piece after a piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
@@ -97,7 +97,7 @@ impl Mirror {
         }
     }
 
-    /// A piece that nobody marked was missing: what was used since fills the worker's cache.
+    /// An unmarked piece was missing, so the tokens used since then fill the worker's cache.
     fn learn_from_missing(&mut self, changes: &mut Vec<Change>) {
         let (capacity, used) = (self.cache.capacity(), self.cache.used());
         let learned = self.learned.as_mut();

@@ -28,8 +28,8 @@
 
 use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
 
-/// The conversations of a worker count as the fleet's mean but for this share at most. A worker that has just joined has none;
-/// unbounded, it would be given half of the new conversations of four workers until it has as many as the others.
+/// Bounds C_w to within this share of C̄. A worker that has just joined has no conversations; without the bound, it would
+/// get half of the new conversations of four workers.
 const UNEVEN: f64 = 0.2;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {

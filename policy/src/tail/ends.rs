@@ -10,10 +10,9 @@ use crate::units::{Millis, Tokens};
 
 /// Conversations that are remembered on a worker.
 const MOST: usize = 16_384;
-/// Steps at most in which a conversation is given up. With 16 a step of an agent's context was longer than its free tail,
-/// and its turns were late.
+/// A conversation is given up in at most this many steps. A step should be shorter than the free tail of a long context.
 const STEPS: u64 = 64;
-/// What a copy is worth whose conversation went on elsewhere, as a share.
+/// Factor on the value of a copy whose conversation continued on another worker.
 const MOVED: f64 = 0.1;
 
 /// Why an end went: the terms of its value.
@@ -40,9 +39,9 @@ pub struct Trim<P> {
     pub length: Tokens,
     /// Tokens to keep.
     pub keep: Tokens,
-    /// Why.
+    /// The terms of its value.
     pub worth: Worth,
-    /// To find it.
+    /// The caller's handle.
     pub what: P,
 }
 
@@ -51,7 +50,7 @@ struct End<P> {
     of: Answered<P>,
     /// Tokens at its end that were given up.
     given: u64,
-    /// It went on elsewhere.
+    /// The conversation continued on another worker.
     moved: bool,
 }
 
@@ -74,7 +73,7 @@ impl<P> Default for Ends<P> {
     }
 }
 
-/// The least of those compared, and what the next one is worth.
+/// The least of those compared, and the value of the next one.
 struct Least {
     at: usize,
     rate: f64,
@@ -189,7 +188,7 @@ impl<P: Clone> Ends<P> {
         least
     }
 
-    /// Any of them. There are some.
+    /// A random index below the length.
     fn any(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

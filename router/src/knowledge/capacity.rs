@@ -1,4 +1,4 @@
-//! How much workers' caches hold: see `upkeep/capacity.rs`.
+//! Capacities of workers' caches. `upkeep/capacity.rs` asks for them.
 
 use policy::ids::WorkerId;
 use policy::units::Tokens;
@@ -6,12 +6,12 @@ use policy::units::Tokens;
 use super::{Knowledge, usable};
 
 impl Knowledge {
-    /// Nobody has said what a worker's capacity is: its answers show it.
+    /// Learns a worker's capacity from its answers.
     pub fn learn_capacity(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.learn_capacity(worker));
     }
 
-    /// A worker said what its capacity is. Returns whether that was news.
+    /// A worker stated its capacity. Returns whether it differs from the one in force.
     pub fn capacity_told(&self, worker: WorkerId, capacity: Tokens, block_size: u32) -> bool {
         let usable = usable(capacity, block_size);
         self.update(worker, |residency| {
@@ -21,7 +21,7 @@ impl Knowledge {
         })
     }
 
-    /// Tokens that a worker's mirror has room for, as they are written, told or learned.
+    /// A worker's capacity: configured, told or learned.
     #[must_use]
     pub fn capacity(&self, worker: WorkerId) -> Tokens {
         self.residency.lock().capacity_of(worker)

@@ -1,4 +1,4 @@
-//! Capacities that are told or learned.
+//! Told and learned capacities.
 
 use super::*;
 

@@ -24,7 +24,7 @@ pub enum CacheRule {
     TLruAt(Tokens),
     /// What lies past the budget of the objective, under the controller of [`crate::slo`] and its load gate.
     Adaptive,
-    /// What is worth least, by [`crate::tail`], given up just in time.
+    /// Queue-aware T-LRU ([`crate::tail`]): the ends of least value, marked just in time.
     Tail,
     /// Conversations shorter than this.
     Threshold(Tokens),

@@ -212,7 +212,7 @@ impl Beliefs {
         }
     }
 
-    /// Tokens that a worker can store before anything goes that was not said to go first.
+    /// Tokens that a worker can store before it evicts anything unmarked.
     pub(super) fn room_on(&self, worker: usize, server: &Server) -> Tokens {
         match self {
             Self::Mirror(residency) => residency.room_on(WorkerId(worker as u32)),
@@ -220,7 +220,7 @@ impl Beliefs {
         }
     }
 
-    /// The worker was told that a conversation's end is worth little, past its first `keep` tokens.
+    /// Marks the end of a conversation on a worker evict-first, past its first `keep` tokens.
     pub(super) fn trimmed(
         &mut self,
         worker: usize,

@@ -147,7 +147,7 @@ impl WorkerCache {
         }
     }
 
-    /// What the worker is told of a conversation that moved away. Only the LRU family can do something about it.
+    /// Marks a conversation that moved to another worker evict-first. Ranked caches ignore it.
     pub(super) fn mark_evict_first(&mut self, chain: impl IntoIterator<Item = PrefixHash>) {
         if let Self::Prefix { cache, .. } = self {
             cache.mark_evict_first(chain);
@@ -161,8 +161,7 @@ impl WorkerCache {
         }
     }
 
-    /// Tokens that can be stored before anything that is not marked has to go. No end of room where blocks are ranked:
-    /// nothing is to be given up there.
+    /// Tokens that can be stored before anything unmarked is evicted. Unlimited for ranked caches, which take no marks.
     pub(super) fn room(&self) -> Tokens {
         match self {
             Self::Prefix { cache, .. } => cache.room(),
@@ -170,7 +169,7 @@ impl WorkerCache {
         }
     }
 
-    /// The conversation that ends with this key may go first, past its first `keep` tokens.
+    /// Marks the conversation that ends with this key evict-first, past its first `keep` tokens.
     pub(super) fn trim(&mut self, end: PrefixHash, keep: Tokens) {
         if let Self::Prefix { cache, .. } = self {
             cache.trim(end, keep);

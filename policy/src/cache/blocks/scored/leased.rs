@@ -1,8 +1,8 @@
 //! Scored blocks that running sequences hold: what a worker of a fleet caches under a policy that ranks.
 //!
-//! A sequence takes hold of its prompt's blocks, grows by its answer's and lets go of them, as it does in
-//! [`super::super::super::prefix`]. What is held is no victim. Blocks get their worth when they are let go of, and the
-//! least of the free leaves makes room when a block needs it: caching is forced, since an engine computes into the cache.
+//! A sequence holds its prompt's blocks, adds its answer's blocks and releases all of them, as it does in
+//! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and the free
+//! leaf of the lowest score is evicted when a new block needs room. Caching is forced, since an engine computes into its cache.
 //!
 //! - *Sequences overlap.* The last release decides what a block is worth, and [`Used::times`] counts the holds.
 //! - *Room that is not there cuts a sequence short*: it keeps the prefix that it holds.
@@ -26,7 +26,7 @@ use super::{Key, Place, Score, ScoredBlocks, Used};
 use crate::ids::PrefixHash;
 use crate::units::{Millis, Tokens};
 
-/// A running sequence's hold on its blocks. One that is merely dropped leaves them held.
+/// A running sequence's hold on its blocks. Dropping it without [`LeasedBlocks::release`] leaves them held.
 #[derive(Debug)]
 #[must_use = "a dropped lease leaves its blocks held"]
 pub struct BlockLease {
@@ -55,10 +55,10 @@ pub trait LeasedBlocks: fmt::Debug {
     /// It is complete: what it held is worth what the score says of this turn.
     fn release(&mut self, lease: BlockLease, turn: &Served);
 
-    /// A turn of the trace, by its place there, can no longer use what is resident. Of interest to hindsight.
+    /// The turn at this position of the trace can no longer use resident blocks. Only hindsight policies use this.
     fn passed(&mut self, turn: u32);
 
-    /// Everything leaves, what is held too. What was learned stays.
+    /// Removes every block, including held ones. Learned state is kept.
     fn clear(&mut self, changes: &mut Vec<Change>);
 
     /// Whether this block is resident, and with it every block before it.
