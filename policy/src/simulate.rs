@@ -10,6 +10,7 @@
 //! - [`stats`]: percentiles, the same everywhere.
 
 pub mod agentic;
+mod draw;
 pub mod fleet;
 pub mod future;
 pub mod generate;

@@ -10,13 +10,10 @@
 //! Sessions come in bursts, as builds and batch jobs start them: a geometric number with mean 6 within some seconds,
 //! bursts being exponential with mean 240 s.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use rand::SeedableRng;
-use rand_distr::{Distribution, Exp1, LogNormal, Uniform};
 use rand_pcg::Pcg64;
 
+use super::draw::{self, Agenda, Pending};
 use crate::ids::ConversationId;
 use crate::trace::{Captured, ClassId, Turn};
 use crate::units::Tokens;
@@ -40,30 +37,14 @@ pub struct Agentic {
     rng: Pcg64,
     next_burst_s: f64,
     sessions: u64,
-    waiting: BinaryHeap<Reverse<Pending>>,
+    waiting: Agenda<Session>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Pending {
-    at_s: f64,
-    session: u64,
+#[derive(Clone, Copy, Debug)]
+struct Session {
     turn: u32,
     turns: u32,
     history: u64,
-}
-
-impl Eq for Pending {}
-
-impl Ord for Pending {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_s.total_cmp(&other.at_s)).then(self.session.cmp(&other.session))
-    }
-}
-
-impl PartialOrd for Pending {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Agentic {
@@ -74,39 +55,27 @@ impl Agentic {
             rng: Pcg64::seed_from_u64(seed),
             next_burst_s: 0.0,
             sessions: 0,
-            waiting: BinaryHeap::new(),
+            waiting: Agenda::default(),
         }
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        let unit: f64 = Exp1.sample(&mut self.rng);
-        unit * mean
-    }
-
-    fn unit(&mut self) -> f64 {
-        Uniform::new(0.0, 1.0).map_or(0.5, |unit| unit.sample(&mut self.rng))
-    }
-
-    fn lognormal(&mut self, median: f64, sigma: f64) -> u64 {
-        let sample = LogNormal::new(median.ln(), sigma).map_or(median, |length| length.sample(&mut self.rng));
-        sample.round().max(1.0) as u64
     }
 
     fn burst(&mut self) {
         let at_s = self.next_burst_s;
-        self.next_burst_s += self.exponential(BURST_GAP_S);
+        self.next_burst_s += draw::exponential(&mut self.rng, BURST_GAP_S);
         loop {
-            let turns = 30 + (self.unit() * 171.0) as u32;
+            let turns = 30 + (draw::unit(&mut self.rng) * 171.0) as u32;
             let start = Pending {
-                at_s: at_s + self.unit() * BURST_SPREAD_S,
-                session: self.sessions,
-                turn: 0,
-                turns,
-                history: 0,
+                at_s: at_s + draw::unit(&mut self.rng) * BURST_SPREAD_S,
+                conversation: self.sessions,
+                of: Session {
+                    turn: 0,
+                    turns,
+                    history: 0,
+                },
             };
             self.sessions += 1;
-            self.waiting.push(Reverse(start));
-            if self.unit() < 1.0 / BURST_SESSIONS {
+            self.waiting.push(start);
+            if draw::unit(&mut self.rng) < 1.0 / BURST_SESSIONS {
                 return;
             }
         }
@@ -119,39 +88,42 @@ impl Iterator for Agentic {
     fn next(&mut self) -> Option<Turn> {
         while self
             .waiting
-            .peek()
-            .is_none_or(|first| first.0.at_s >= self.next_burst_s)
+            .first_at_s()
+            .is_none_or(|first| first >= self.next_burst_s)
         {
             self.burst();
         }
-        let Reverse(pending) = self.waiting.pop()?;
-        let prompt = if pending.turn == 0 {
-            self.lognormal(60_000.0, 0.5).min(MAX_CONTEXT / 2)
+        let pending = self.waiting.pop()?;
+        let session = pending.of;
+        let prompt = if session.turn == 0 {
+            draw::lognormal(&mut self.rng, 60_000.0, 0.5).min(MAX_CONTEXT / 2)
         } else {
-            self.lognormal(300.0, 1.0).min(20_000)
+            draw::lognormal(&mut self.rng, 300.0, 1.0).min(20_000)
         };
-        let response = self.lognormal(200.0, 0.8).min(4_000);
-        let length = pending.history + prompt + response;
-        if pending.turn + 1 < pending.turns && length < MAX_CONTEXT {
-            let mean = if self.unit() < HUMAN {
+        let response = draw::lognormal(&mut self.rng, 200.0, 0.8).min(4_000);
+        let length = session.history + prompt + response;
+        if session.turn + 1 < session.turns && length < MAX_CONTEXT {
+            let mean = if draw::unit(&mut self.rng) < HUMAN {
                 HUMAN_GAP_S
             } else {
                 TOOL_GAP_S
             };
-            let next = Pending {
-                at_s: pending.at_s + self.exponential(mean),
-                turn: pending.turn + 1,
-                history: length,
+            self.waiting.push(Pending {
+                at_s: pending.at_s + draw::exponential(&mut self.rng, mean),
+                of: Session {
+                    turn: session.turn + 1,
+                    history: length,
+                    ..session
+                },
                 ..pending
-            };
-            self.waiting.push(Reverse(next));
+            });
         }
         Some(Turn {
             ts_s: pending.at_s,
-            conversation: ConversationId(pending.session),
-            turn: pending.turn,
+            conversation: ConversationId(pending.conversation),
+            turn: session.turn,
             prompt_tokens: Tokens(prompt),
-            history_tokens: Tokens(pending.history),
+            history_tokens: Tokens(session.history),
             response_tokens: Tokens(response),
             blocks: None,
             class: ClassId::DEFAULT,

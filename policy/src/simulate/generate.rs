@@ -29,14 +29,12 @@
 
 mod workload;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use rand::SeedableRng;
 use rand_distr::{Bernoulli, Distribution, Exp, Exp1, Gamma, LogNormal};
 use rand_pcg::Pcg64;
 
 pub use self::workload::{BadWorkload, Parameters, Workload};
+use super::draw::{Agenda, Pending};
 use crate::ids::ConversationId;
 use crate::trace::{Captured, ClassId, Turn};
 use crate::units::Tokens;
@@ -56,34 +54,15 @@ pub struct Generator {
     response: LogNormal<f64>,
     next_birth_s: f64,
     born: u64,
-    waiting: BinaryHeap<Reverse<Pending>>,
+    waiting: Agenda<Conversation>,
 }
 
-/// A conversation that will send a turn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Pending {
-    at_s: f64,
-    conversation: u64,
+#[derive(Clone, Copy, Debug)]
+struct Conversation {
     turn: u32,
     history: u64,
     /// λᵢ/μ.
     rate: f64,
-}
-
-impl Eq for Pending {}
-
-impl Ord for Pending {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at_s
-            .total_cmp(&other.at_s)
-            .then(self.conversation.cmp(&other.conversation))
-    }
-}
-
-impl PartialOrd for Pending {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Generator {
@@ -119,32 +98,31 @@ impl Generator {
             rng,
             next_birth_s,
             born: 0,
-            waiting: BinaryHeap::new(),
+            waiting: Agenda::default(),
         })
     }
 
-    fn next_pending(&mut self) -> Pending {
-        match self.waiting.peek() {
-            Some(Reverse(pending)) if pending.at_s <= self.next_birth_s => {
-                let pending = *pending;
-                self.waiting.pop();
-                pending
-            }
-            _ => {
-                let mean_rate = self.parameters.mean_turns - 1.0;
-                let rate = self.rate.map_or(mean_rate, |rate| rate.sample(&mut self.rng));
-                let born = Pending {
-                    at_s: self.next_birth_s,
-                    conversation: self.born,
-                    turn: 0,
-                    history: 0,
-                    rate,
-                };
-                self.next_birth_s += self.birth.sample(&mut self.rng);
-                self.born += 1;
-                born
-            }
+    fn next_pending(&mut self) -> Pending<Conversation> {
+        let first = self.waiting.first_at_s();
+        if first.is_some_and(|first| first <= self.next_birth_s)
+            && let Some(pending) = self.waiting.pop()
+        {
+            return pending;
         }
+        let mean_rate = self.parameters.mean_turns - 1.0;
+        let rate = self.rate.map_or(mean_rate, |rate| rate.sample(&mut self.rng));
+        let born = Pending {
+            at_s: self.next_birth_s,
+            conversation: self.born,
+            of: Conversation {
+                turn: 0,
+                history: 0,
+                rate,
+            },
+        };
+        self.next_birth_s += self.birth.sample(&mut self.rng);
+        self.born += 1;
+        born
     }
 
     fn length(&mut self, distribution: LogNormal<f64>, most: f64) -> u64 {
@@ -166,33 +144,37 @@ impl Iterator for Generator {
     fn next(&mut self) -> Option<Turn> {
         loop {
             let pending = self.next_pending();
+            let conversation = pending.of;
             let prompt = self.length(self.prompt, self.parameters.max_prompt);
             let response = self.length(self.response, self.parameters.max_response);
-            let total = pending.history + prompt + response;
+            let total = conversation.history + prompt + response;
             // The context is full: the conversation ends where it would have gone on. A first turn is always sent.
-            if pending.turn > 0 && total as f64 > self.parameters.max_context {
+            if conversation.turn > 0 && total as f64 > self.parameters.max_context {
                 continue;
             }
             // A share, whatever the rate: an error cannot be, and would end the conversation rather than the stream.
-            let goes_on = Bernoulli::new(pending.rate / (pending.rate + 1.0));
+            let goes_on = Bernoulli::new(conversation.rate / (conversation.rate + 1.0));
             if goes_on.is_ok_and(|goes_on| goes_on.sample(&mut self.rng)) {
                 // 1/(λᵢ+μ), with μ from the gap at the mean rate.
-                let mean_s = self.parameters.gap_s * self.parameters.mean_turns / (pending.rate + 1.0);
+                let mean_s = self.parameters.gap_s * self.parameters.mean_turns / (conversation.rate + 1.0);
                 let wait: f64 = Exp1.sample(&mut self.rng);
                 let at_s = pending.at_s + wait * mean_s;
-                self.waiting.push(Reverse(Pending {
+                self.waiting.push(Pending {
                     at_s,
-                    turn: pending.turn + 1,
-                    history: total,
+                    of: Conversation {
+                        turn: conversation.turn + 1,
+                        history: total,
+                        ..conversation
+                    },
                     ..pending
-                }));
+                });
             }
             return Some(Turn {
                 ts_s: pending.at_s,
                 conversation: ConversationId(pending.conversation),
-                turn: pending.turn,
+                turn: conversation.turn,
                 prompt_tokens: Tokens(prompt),
-                history_tokens: Tokens(pending.history),
+                history_tokens: Tokens(conversation.history),
                 response_tokens: Tokens(response),
                 blocks: None,
                 class: ClassId::DEFAULT,

@@ -12,13 +12,10 @@
 //! Prompts name their blocks, of 16 tokens: an assistant's are the same in all of its conversations, and every other
 //! block is of one conversation.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use rand::SeedableRng;
-use rand_distr::{Distribution, Exp1, LogNormal, Uniform};
 use rand_pcg::Pcg64Mcg;
 
+use super::draw::{self, Agenda, Pending};
 use crate::ids::ConversationId;
 use crate::trace::{Captured, ClassId, Turn};
 use crate::units::Tokens;
@@ -47,31 +44,14 @@ pub struct Hot {
     rng: Pcg64Mcg,
     next_birth_s: f64,
     born: u64,
-    waiting: BinaryHeap<Reverse<Pending>>,
+    waiting: Agenda<Conversation>,
 }
 
-/// A conversation that will send a turn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Pending {
-    at_s: f64,
-    conversation: u64,
+#[derive(Clone, Copy, Debug)]
+struct Conversation {
     assistant: usize,
     turn: u32,
     history: u64,
-}
-
-impl Eq for Pending {}
-
-impl Ord for Pending {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_s.total_cmp(&other.at_s)).then(self.conversation.cmp(&other.conversation))
-    }
-}
-
-impl PartialOrd for Pending {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Hot {
@@ -82,22 +62,8 @@ impl Hot {
             rng: Pcg64Mcg::seed_from_u64(seed),
             next_birth_s: 0.0,
             born: 0,
-            waiting: BinaryHeap::new(),
+            waiting: Agenda::default(),
         }
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        let unit: f64 = Exp1.sample(&mut self.rng);
-        unit * mean
-    }
-
-    fn unit(&mut self) -> f64 {
-        Uniform::new(0.0, 1.0).map_or(0.5, |unit| unit.sample(&mut self.rng))
-    }
-
-    fn lognormal(&mut self, (median, sigma): (f64, f64)) -> u64 {
-        let sample = LogNormal::new(median.ln(), sigma).map_or(median, |length| length.sample(&mut self.rng));
-        sample.round().max(1.0) as u64
     }
 
     /// By popularity, as 1/rank.
@@ -106,7 +72,7 @@ impl Hot {
             .iter()
             .zip(1..)
             .map(|(_, rank)| 1.0 / f64::from(rank));
-        let mut left = self.unit() * weights.clone().sum::<f64>();
+        let mut left = draw::unit(&mut self.rng) * weights.clone().sum::<f64>();
         let taken = weights.take_while(|weight| {
             left -= weight;
             left >= 0.0
@@ -118,22 +84,24 @@ impl Hot {
         let born = Pending {
             at_s: self.next_birth_s,
             conversation: self.born,
-            assistant: self.assistant(),
-            turn: 0,
-            history: 0,
+            of: Conversation {
+                assistant: self.assistant(),
+                turn: 0,
+                history: 0,
+            },
         };
         self.born += 1;
-        self.next_birth_s += self.exponential(BIRTH_GAP_S);
-        self.waiting.push(Reverse(born));
+        self.next_birth_s += draw::exponential(&mut self.rng, BIRTH_GAP_S);
+        self.waiting.push(born);
     }
 }
 
-impl Pending {
+impl Conversation {
     /// Names of the full blocks of a prompt: the assistant's, and then the conversation's.
-    fn blocks(&self, input: u64) -> Vec<u64> {
+    fn blocks(self, number: u64, input: u64) -> Vec<u64> {
         let block = u64::from(BLOCK_TOKENS);
         let shared = SYSTEM_PROMPTS[self.assistant] / block;
-        let own = SYSTEM_PROMPTS.len() as u64 + self.conversation;
+        let own = SYSTEM_PROMPTS.len() as u64 + number;
         let name = |position: u64| {
             let chain = if position < shared {
                 self.assistant as u64
@@ -152,37 +120,41 @@ impl Iterator for Hot {
     fn next(&mut self) -> Option<Turn> {
         while self
             .waiting
-            .peek()
-            .is_none_or(|first| first.0.at_s >= self.next_birth_s)
+            .first_at_s()
+            .is_none_or(|first| first >= self.next_birth_s)
         {
             self.birth();
         }
-        let Reverse(pending) = self.waiting.pop()?;
-        let system = if pending.turn == 0 {
-            SYSTEM_PROMPTS[pending.assistant]
+        let pending = self.waiting.pop()?;
+        let conversation = pending.of;
+        let system = if conversation.turn == 0 {
+            SYSTEM_PROMPTS[conversation.assistant]
         } else {
             0
         };
-        let prompt = system + self.lognormal(PROMPT).min(MAX_PROMPT);
-        let response = self.lognormal(RESPONSE).min(MAX_RESPONSE);
-        let input = pending.history + prompt;
-        if self.unit() >= 1.0 / MEAN_TURNS {
-            let next = Pending {
-                at_s: pending.at_s + self.exponential(TURN_GAP_S),
-                turn: pending.turn + 1,
-                history: input + response,
+        let mut length = |(median, sigma)| draw::lognormal(&mut self.rng, median, sigma);
+        let prompt = system + length(PROMPT).min(MAX_PROMPT);
+        let response = length(RESPONSE).min(MAX_RESPONSE);
+        let input = conversation.history + prompt;
+        if draw::unit(&mut self.rng) >= 1.0 / MEAN_TURNS {
+            self.waiting.push(Pending {
+                at_s: pending.at_s + draw::exponential(&mut self.rng, TURN_GAP_S),
+                of: Conversation {
+                    turn: conversation.turn + 1,
+                    history: input + response,
+                    ..conversation
+                },
                 ..pending
-            };
-            self.waiting.push(Reverse(next));
+            });
         }
         Some(Turn {
             ts_s: pending.at_s,
             conversation: ConversationId(pending.conversation),
-            turn: pending.turn,
+            turn: conversation.turn,
             prompt_tokens: Tokens(prompt),
-            history_tokens: Tokens(pending.history),
+            history_tokens: Tokens(conversation.history),
             response_tokens: Tokens(response),
-            blocks: Some(pending.blocks(input)),
+            blocks: Some(conversation.blocks(pending.conversation, input)),
             class: ClassId::DEFAULT,
             captured: Captured::default(),
         })
