@@ -1,9 +1,10 @@
 # What the comparisons have in common; sourced by them. Starts routers, each in front of its own simulated engines.
 #
-# Environment: SCALE (how much faster the engines' clock runs, 4), CAPACITY_BLOCKS of 64 tokens per engine (16000), ALPHA
-# (0.05 ms per token), BETA (20 ms), PORT (first port, 18100).
-turns=${TURNS:-500} scale=${SCALE:-4} alpha=${ALPHA:-0.05} beta=${BETA:-20}
-capacity=${CAPACITY_BLOCKS:-16000} block=64 port=${PORT:-18100} workers=4
+# Environment: SCALE (how much faster the engines' clock runs, 4), CAPACITY_BLOCKS of BLOCK tokens (64) per engine (16000), ALPHA
+# (0.05 ms per token), BETA (20 ms), TPOT (20 ms per token answered), PORT (first port, 18100), AS_IT_COMES=1 (routers are
+# told nothing of the engines but their addresses).
+turns=${TURNS:-500} scale=${SCALE:-4} alpha=${ALPHA:-0.05} beta=${BETA:-20} tpot=${TPOT:-20}
+capacity=${CAPACITY_BLOCKS:-16000} block=${BLOCK:-64} port=${PORT:-18100} workers=4
 bin=${BIN:-target/release}
 command -v python3 >/dev/null || { echo "the report needs python3" >&2; exit 1; }
 folder=$(mktemp -d)
@@ -36,12 +37,13 @@ speed_of() {
 }
 
 # Starts the router of policy $1, called $2 (or like its policy), with $3 at the end of its configuration's head, and its
-# engines, under `tail` told what to drop first; under the other rules they run plain LRU, as their routers do.
+# engines, under `tail` told what to drop first unless $4 is false; under the other rules they run plain LRU, as their
+# routers do.
 start() {
   local policy=$1 name=${2:-$1} hints=false ready= engine
   local config=$folder/$name.toml router=$port admin=$((port + 1))
   port=$((port + 2))
-  if [ "$policy" = tail ]; then hints=true; fi
+  if [ "$policy" = tail ]; then hints=${4:-true}; fi
   cat >"$config" <<TOML
 [server]
 listen = "127.0.0.1:$router"
@@ -60,12 +62,14 @@ ${3:-}
 TOML
   for engine in $(seq "$workers"); do
     "$bin/sim-engine" --listen "127.0.0.1:$port" --alpha-ms "$alpha" --beta-ms "$beta" --block-size $block \
-      --capacity-blocks "$capacity" --time-scale "$scale" --tpot-ms 20 >"$folder/engine-$port.log" 2>&1 &
+      --capacity-blocks "$capacity" --time-scale "$scale" --tpot-ms "$tpot" >"$folder/engine-$port.log" 2>&1 &
     pids+=($!)
     cat >>"$config" <<TOML
 [[workers]]
 name = "engine-$engine"
 url = "http://127.0.0.1:$port"
+TOML
+    [ -n "${AS_IT_COMES:-}" ] || cat >>"$config" <<TOML
 alpha_ms_per_token = $(wall "$alpha")
 beta_ms = $(wall "$beta")
 capacity_tokens = $((capacity * block))

@@ -127,8 +127,6 @@ pub struct Learning {
     pub fade: Millis,
     /// What conversations do next.
     pub habits: bool,
-    /// How much of the free tail is given away.
-    pub xi: bool,
 }
 
 /// What workers are told.

@@ -332,16 +332,6 @@ impl Residency {
         }
     }
 
-    /// A worker was told that a conversation is no use there any more, past its first `keep` tokens. `tips` are some of
-    /// its keys, the last one first: what is left of it is found by the first that is still held.
-    pub fn given_up(&mut self, worker: WorkerId, tips: &[PrefixHash], keep: Tokens) {
-        if let Some(mirror) = self.mirrors.get_mut(worker.index())
-            && let Some(&tip) = tips.iter().find(|&&tip| mirror.cache.contains(tip))
-        {
-            mirror.cache.give_up(tip, keep);
-        }
-    }
-
     /// Marks the end of a conversation evict-first, past its first `keep` tokens. Pieces below it that belong to other
     /// conversations stay. `keys` are some of its keys, the last one first. Returns how many pieces were marked; `None` if no
     /// key is resident.

@@ -42,7 +42,7 @@ mod tests;
 pub use class::Class;
 pub use ends::{Trim, Worth};
 pub use harm::{Begun, Harm};
-pub use returns::Returns;
+pub use returns::{Outcome, Returns, Then};
 
 use self::ends::Ends;
 use self::fill::Fill;
@@ -187,6 +187,17 @@ impl<P: Clone> Tail<P> {
         }
     }
 
+    /// A worker that drops ends by itself stored this much in a full cache: what went for it sets the price that
+    /// [`Tail::free_tail`] goes by.
+    pub fn displaced(&mut self, now: Millis, worker: WorkerId, stored: Tokens) {
+        let mut left = stored;
+        while left > Tokens::ZERO
+            && let Some(trim) = self.next(now, worker, left)
+        {
+            left = left.saturating_sub(trim.end.saturating_sub(trim.keep));
+        }
+    }
+
     /// Tokens at the end of a conversation of this class that are worth less, once it is silent, than what was given up
     /// lately: what a request can say where nothing can be said later.
     #[must_use]
@@ -195,6 +206,11 @@ impl<P: Clone> Tail<P> {
         let rate = self.returns.rate(class, Millis::ZERO);
         let tokens = self.harm.missing_worth(price / rate.max(f64::MIN_POSITIVE));
         Tokens(tokens.min(1e9) as u64)
+    }
+
+    /// Takes up what another process had learned of returns.
+    pub fn restore(&mut self, now: Millis, outcomes: &[Outcome]) {
+        self.returns.restore(now, outcomes);
     }
 
     /// What is known of returns.

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use policy::evidence::WorkerEvidence;
 use policy::ids::WorkerId;
 use policy::slo;
+use policy::tail::Class;
 use policy::units::{Millis, Tokens};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -30,7 +31,7 @@ use crate::clock::Clock;
 use crate::decisions::Decisions;
 use crate::discovery::Board;
 use crate::error::ApiError;
-use crate::feedback::{ClassState, Feedback};
+use crate::feedback::{ClassState, Feedback, TailState};
 use crate::fleet::breaker::Standing;
 use crate::fleet::health::Probe;
 use crate::fleet::hints::Told;
@@ -448,23 +449,22 @@ impl App {
         }
     }
 
-    /// The budget for requests on a worker that carry none: as much of the free tail as is given away now, of an idle
-    /// worker and a conversation without history.
+    /// Whether a worker is told just in time what it may drop first, and not beforehand.
+    #[must_use]
+    pub fn makes_room_on(&self, worker: &Worker) -> bool {
+        self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
+    }
+
+    /// The budget for requests on a worker that carry none: the free tail of a second turn. Nothing where the worker is
+    /// told just in time.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> Told {
-        let now = self.clock.now();
-        let (cost, utilisation) = worker.with_load(|load| (load.cost, load.utilisation.at(now)));
-        let xi = slo::xi_tokens(&cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
         let next_prompt = self.next_prompt();
-        let tail = self.feedback.rule().tail(xi, next_prompt, utilisation);
-        // Without a free tail ξ is what the cost says, so that the budget never reaches past the whole.
-        let xi_tokens = if tail > Tokens::ZERO {
-            (next_prompt + tail).as_f64()
-        } else {
-            xi.min(next_prompt.as_f64())
-        };
+        let tail = self
+            .feedback
+            .free_tail(worker.id, Class::of(2, next_prompt, false));
         Told {
-            xi_tokens,
+            xi_tokens: (next_prompt + tail).as_f64(),
             next_prompt_tokens: next_prompt.0,
         }
     }
@@ -472,7 +472,6 @@ impl App {
     /// What is true now, for the metrics page.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
-        let rule = self.feedback.rule();
         let habits = {
             let conversations = self.feedback.conversations.lock();
             let all = ClassState::of(None, conversations.habits.all());
@@ -490,8 +489,7 @@ impl App {
             index: self.knowledge.index_stats(),
             losses: self.knowledge.losses(),
             slo_share: self.live().objective.share,
-            rule,
-            controller: self.feedback.controller.lock().state(),
+            tail: TailState::of(self),
             habits,
             lessons_dropped: self.feedback.dropped(),
             policy_revision: self.policy.load().revision,
@@ -509,8 +507,7 @@ impl App {
     #[must_use]
     pub fn worker_gauges(&self, worker: &Worker) -> WorkerGauges {
         let now = self.clock.now();
-        let rule = self.feedback.rule();
-        let next_prompt = self.next_prompt();
+        let silent = self.feedback.tail.lock().silent_on(worker.id);
         let costs = self.feedback.costs.lock().state(worker.id);
         let resident = self.knowledge.held(worker.id);
         let kv_live = self.knowledge.stored(worker.id).is_some();
@@ -538,9 +535,8 @@ impl App {
                 cost: load.cost,
                 overhead: load.overhead,
                 cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
-                gate: rule.gate(utilisation),
                 xi_tokens: xi.min(1e9),
-                tail_tokens: rule.tail(xi, next_prompt, utilisation).as_f64(),
+                silent: silent as u64,
                 queue: load.figure,
             }
         })

@@ -60,12 +60,12 @@ pub const CONTENDERS: [Contender; 4] = [
         hints: false,
     },
     Contender {
-        name: "tail",
+        name: "tail (no hints)",
         policy: PolicyName::Tail,
         hints: false,
     },
     Contender {
-        name: "tail+t-lru",
+        name: "tail",
         policy: PolicyName::Tail,
         hints: true,
     },
@@ -243,13 +243,13 @@ pub fn progress(turns: usize) -> ProgressBar {
 pub fn table(rows: &[Row]) -> String {
     use std::fmt::Write as _;
     let mut out = format!(
-        "{:<12} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>12}\n",
+        "{:<16} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>12}\n",
         "policy", "requests", "errors", "p50 ms", "p95 ms", "p99 ms", "mean ms", "hits", "within SLO"
     );
     for row in rows {
         let _ = writeln!(
             out,
-            "{:<12} {:>8} {:>6} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.1}% {:>11.1}%",
+            "{:<16} {:>8} {:>6} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.1}% {:>11.1}%",
             row.policy,
             row.requests,
             row.errors,

@@ -1,13 +1,13 @@
 //! The feedback loop: what answers teach, and what follows from it for the next choice and for the workers' caches.
 //!
 //! ```text
-//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, controller, shared prefixes
-//!                                                        │ published: a worker's cost, Q̂, the tail's rule
+//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, worth of ends
+//!                                                        │ published: a worker's cost, Q̂, free tails
 //! path/choose ◀──────────────────────────────────────────┘
 //! ```
 //!
 //! A finished turn leaves a [`Lesson`] in a bounded queue and is gone; one task applies them, so no client waits for a
-//! regression or for nine ghost caches. A queue that is full loses lessons, which are counted: learning late is worse
+//! regression or for a worker's room. A queue that is full loses lessons, which are counted: learning late is worse
 //! than learning from a sample. What a choice reads of all this is one lock on a table of conversations, held for a
 //! look-up, and one atomic pointer.
 
@@ -16,6 +16,7 @@ mod costs;
 mod counters;
 mod explain;
 mod shared;
+mod trimmed;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,21 +27,22 @@ use parking_lot::Mutex;
 use policy::cost::PrefillCost;
 use policy::estimate::{Class, Finish};
 use policy::fingerprint::Chain;
-use policy::ids::WorkerId;
-use policy::slo::{Controller, TailRule};
+use policy::ids::{PrefixHash, WorkerId};
+use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 
-pub use conversations::{Conversations, Expected, Silent, Turned};
+pub use conversations::{Conversations, Expected, Silent, Turned, Turns};
 pub use costs::{CostState, Costs, Sample};
 pub use counters::{Counted, Counters};
-pub use explain::{ClassState, SloState, explain};
+pub use explain::{ClassState, SloState, TailState, explain};
 pub use shared::SharedPrefixes;
+pub use trimmed::{CopyKeys, Recent, Trimmed};
+
+use crate::fleet::Worker;
 
 /// Lessons that may wait.
 const QUEUE: usize = 4096;
-/// Tokens of cache whose conversations the controller's ghosts follow; of larger fleets a sample.
-const FOLLOWED_TOKENS: f64 = 64e6;
 
 /// What a turn taught, when it was over.
 #[derive(Debug)]
@@ -79,16 +81,32 @@ pub struct Lesson {
     pub wait: Millis,
     /// What it was to meet.
     pub objective: Millis,
-    /// Q̂ when it was sent.
-    pub next_prompt: Tokens,
-    /// ρ of the worker when it was sent.
-    pub utilisation: f64,
-    /// Tokens at the end of the conversation that the worker may drop first.
-    pub evict_first: Tokens,
+    /// What it took to its first token: of an answer that came whole, what it was predicted to take.
+    pub ttft: Millis,
+    /// The last key of its answer, if the next turn can repeat it.
+    pub end: Option<PrefixHash>,
     /// Its prompt's keys.
     pub chain: Arc<Chain>,
     /// Tokens per unit of the chain's ends, of this prompt.
     pub tokens_per_unit: f64,
+}
+
+/// Keys of a prompt that are remembered, to find again what is left of it.
+const TIPS: usize = 8;
+
+impl Lesson {
+    /// The conversation's last key, and keys of its prompt at even distances, the last one first.
+    #[must_use]
+    pub fn tips(&self) -> Vec<PrefixHash> {
+        let keys = self.chain.hashes();
+        let at = |i: usize| {
+            keys.get((keys.len() * (TIPS - i) / TIPS).checked_sub(1)?)
+                .copied()
+        };
+        let mut tips: Vec<PrefixHash> = self.end.into_iter().chain((0..TIPS).filter_map(at)).collect();
+        tips.dedup();
+        tips
+    }
 }
 
 /// A first token that came so late that the worker must have changed: learned from at once.
@@ -128,11 +146,14 @@ pub struct Feedback {
     pub counters: Mutex<Counters>,
     /// Conversations, and the habits of their classes.
     pub conversations: Mutex<Conversations>,
-    /// How much of the free tail it pays to give away.
-    pub controller: Mutex<Controller>,
+    /// What ends of silent conversations are worth, by worker.
+    pub tail: Mutex<Tail<Arc<CopyKeys>>>,
+    /// The ends that were given up last.
+    pub recent: Recent,
     /// Beginnings that many conversations share.
     pub shared: Mutex<SharedPrefixes>,
-    rule: ArcSwap<TailRule>,
+    /// By worker, the free tail of each class, in tokens; empty where ends are given up just in time.
+    free_tails: ArcSwap<Vec<Vec<u32>>>,
 }
 
 impl Feedback {
@@ -140,8 +161,10 @@ impl Feedback {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let (lessons, waiting) = mpsc::channel(QUEUE);
-        let capacities: Vec<Tokens> = config.workers.iter().map(|worker| worker.capacity).collect();
-        let all: f64 = capacities.iter().map(|capacity| capacity.as_f64()).sum();
+        let mut tail = Tail::default();
+        for (worker, spec) in (0..).zip(&config.workers) {
+            tail.admit(WorkerId(worker), spec.capacity);
+        }
         Self {
             lessons,
             waiting: Mutex::new(Some(waiting)),
@@ -152,9 +175,10 @@ impl Feedback {
                 config.objective.next_prompt,
                 config.hints.ended_below,
             )),
-            controller: Mutex::new(Controller::new(&capacities, FOLLOWED_TOKENS / all.max(1.0))),
+            tail: Mutex::new(tail),
+            recent: Recent::default(),
             shared: Mutex::new(SharedPrefixes::new(config.hints.protect_from)),
-            rule: ArcSwap::from_pointee(TailRule::START),
+            free_tails: ArcSwap::default(),
         }
     }
 
@@ -162,14 +186,14 @@ impl Feedback {
     pub fn admit(&self, worker: WorkerId, spec: &config::Worker) {
         self.costs.lock().admit(worker, spec);
         self.counters.lock().admit(worker);
-        self.controller.lock().admit(worker, spec.capacity);
+        self.tail.lock().admit(worker, spec.capacity);
     }
 
     /// A worker is gone: what it was says nothing of the others any more.
     pub fn vacate(&self, worker: WorkerId) {
         self.costs.lock().vacate(worker);
         self.counters.lock().admit(worker);
-        self.controller.lock().admit(worker, Tokens::ZERO);
+        self.tail.lock().admit(worker, Tokens::ZERO);
         self.conversations.lock().left(worker);
         self.shared.lock().left(worker);
     }
@@ -202,16 +226,30 @@ impl Feedback {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// How much of the free tail is given away now.
+    /// Tokens at the end of a conversation of this class that a worker may drop first, of one that is told so beforehand.
     #[must_use]
-    pub fn rule(&self) -> TailRule {
-        **self.rule.load()
+    pub fn free_tail(&self, worker: WorkerId, class: TailClass) -> Tokens {
+        let tails = self.free_tails.load();
+        let of_worker = tails.get(worker.index());
+        let tail = of_worker.and_then(|tails| tails.get(class.index()));
+        Tokens(tail.map_or(0, |tokens| u64::from(*tokens)))
     }
 
-    /// The controller changed its mind.
-    pub fn publish(&self, rule: TailRule) {
-        if self.rule() != rule {
-            self.rule.store(Arc::new(rule));
+    /// Publishes the free tails of these workers.
+    pub fn publish_free_tails(&self, workers: impl Iterator<Item = WorkerId>) {
+        let tail = self.tail.lock();
+        let mut tails = Vec::new();
+        for worker in workers {
+            tails.resize(tails.len().max(worker.index() + 1), Vec::new());
+            let of_class = |class| tail.free_tail(worker, class).0.min(u32::MAX.into()) as u32;
+            tails[worker.index()] = TailClass::all().map(of_class).collect();
         }
+        drop(tail);
+        self.free_tails.store(Arc::new(tails));
+    }
+
+    /// An end was given up.
+    pub fn trimmed(&self, worker: &Worker, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
+        self.recent.push(worker.name(), trim, keep);
     }
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Snapshot;
 use format::{Contents, FormatError, decode, encode};
+use policy::units::Millis;
 use tracing::{debug, info, warn};
 
 use crate::app::App;
@@ -132,13 +133,19 @@ pub fn restore(app: &App, bytes: &[u8]) -> Result<usize, SnapshotError> {
 fn contents(app: &App) -> Contents {
     let workers = app.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    app.knowledge.contents(&names, now_ms())
+    Contents {
+        outcomes: app.feedback.tail.lock().returns().outcomes(app.clock.now()),
+        ..app.knowledge.contents(&names, now_ms())
+    }
 }
 
 fn restore_contents(app: &App, contents: &Contents) -> usize {
     let workers = app.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    app.knowledge.restore(contents, &names)
+    let since = Millis(now_ms().saturating_sub(contents.taken_ms) as f64);
+    let taken = app.clock.now() - since;
+    app.feedback.tail.lock().restore(taken, &contents.outcomes);
+    app.knowledge.restore(contents, &names) + contents.outcomes.len()
 }
 
 fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {

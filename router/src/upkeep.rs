@@ -10,6 +10,7 @@ mod introduce;
 mod learner;
 pub mod queues;
 mod reverts;
+mod room;
 mod roster;
 mod template;
 

@@ -89,7 +89,6 @@ pub(crate) fn check(
             costs: file.learning.costs,
             fade: Millis(file.learning.fade_s * 1000.0),
             habits: file.learning.habits,
-            xi: file.learning.xi,
         },
         index: index(file.index, &mut checker),
         health: health(&file.health, &mut checker),

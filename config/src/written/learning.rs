@@ -16,9 +16,6 @@ pub struct Learning {
     /// Whether next prompts, answers and returns of conversations are expected as each class of traffic shows them. Off:
     /// `objective.next_prompt_tokens`.
     pub habits: bool,
-    /// Whether the share of the free tail that workers may drop follows what it is measured to do. Off: all of it while
-    /// the load is low.
-    pub xi: bool,
 }
 
 impl Default for Learning {
@@ -27,7 +24,6 @@ impl Default for Learning {
             costs: true,
             fade_s: 60.0,
             habits: true,
-            xi: true,
         }
     }
 }

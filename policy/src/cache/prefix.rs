@@ -318,19 +318,6 @@ impl PrefixCache {
         marked
     }
 
-    /// Puts a piece, what hangs below it and what leads to it in the evict-first band, except for what begins within the
-    /// first `keep` tokens. Returns how many pieces took the mark.
-    pub fn give_up(&mut self, hash: PrefixHash, keep: Tokens) -> usize {
-        let Some(end) = self.nodes.find(hash) else {
-            return 0;
-        };
-        let mut marked = 0;
-        for slot in self.nodes.subtree(end).into_iter().skip(1).rev() {
-            marked += usize::from(self.nodes.mark(slot));
-        }
-        marked + self.trim(hash, keep)
-    }
-
     /// Puts a piece and what leads to it in the evict-first band, except for what begins within the first `keep` tokens;
     /// each goes no sooner than what hangs below it. Returns how many pieces took the mark.
     pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> usize {

@@ -528,21 +528,6 @@ mod restored {
 }
 
 #[test]
-fn what_is_left_of_a_conversation_that_was_given_up_goes_first_but_for_what_others_share() {
-    let mut residency = residency(2048);
-    let (a, b, c) = (prompt("a", 4), prompt("b", 3), prompt("c", 3));
-    serve(&mut residency, W0, &b, 0);
-    serve(&mut residency, W0, &a, 0);
-    // The last tip is long gone; what is left is found by the one before it, and what hangs below that goes as well.
-    let tips = [PrefixHash(9), a.hashes()[2]];
-    residency.given_up(W0, &tips, Tokens(256));
-    serve(&mut residency, W0, &c, 0);
-    assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 3, 3]);
-    residency.given_up(W0, &[PrefixHash(9)], Tokens(0));
-    residency.given_up(WorkerId(7), &tips, Tokens(0));
-}
-
-#[test]
 fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
     let mut residency = residency(2048);
     let (a, b, c) = (prompt("a", 4), prompt("b", 3), prompt("c", 3));

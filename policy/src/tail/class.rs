@@ -36,6 +36,12 @@ impl Class {
         Self((kind * OF_KIND + turn * OF_TURN + size) as u16)
     }
 
+    /// The class of this number; `None` if there is none.
+    #[must_use]
+    pub fn from_index(index: usize) -> Option<Self> {
+        (index < CLASSES).then_some(Self(index as u16))
+    }
+
     /// Its number, below [`Class::COUNT`].
     #[must_use]
     pub fn index(self) -> usize {

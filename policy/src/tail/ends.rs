@@ -37,6 +37,8 @@ pub struct Trim<P> {
     pub conversation: u64,
     /// Tokens of it.
     pub length: Tokens,
+    /// Tokens of it that were left before.
+    pub end: Tokens,
     /// Tokens to keep.
     pub keep: Tokens,
     /// The terms of its value.
@@ -144,6 +146,7 @@ impl<P: Clone> Ends<P> {
             kappa: harm.kappa(),
             value: least.value,
         };
+        let before = end.of.length.saturating_sub(Tokens(end.given));
         // On from where its next block is worth as much as the next conversation's.
         let free = harm.missing_worth(least.second / least.rate.max(f64::MIN_POSITIVE));
         let step = (end.of.length.0 / STEPS).max(1);
@@ -152,6 +155,7 @@ impl<P: Clone> Ends<P> {
         let trim = Trim {
             conversation: end.of.conversation,
             length: end.of.length,
+            end: before,
             keep: end.of.length.saturating_sub(Tokens(end.given)),
             worth,
             what: end.of.what.clone(),

@@ -48,6 +48,26 @@ struct Record {
     gap: Option<Millis>,
 }
 
+/// An answer and what followed it, for a restart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The turn's class.
+    pub class: Class,
+    /// Time since its answer was complete.
+    pub age: Millis,
+    /// What followed it.
+    pub then: Then,
+}
+
+/// What followed an answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Then {
+    /// The next turn, after this gap.
+    Next(Millis),
+    /// Nothing so far; the conversation, if another turn of it can be told.
+    Silence(Option<u64>),
+}
+
 /// What is known of returns.
 #[derive(Clone, Debug)]
 pub struct Returns {
@@ -71,7 +91,7 @@ impl Default for Returns {
     fn default() -> Self {
         let mut returns = Self {
             records: VecDeque::new(),
-            first: 0,
+            first: 1 << 32,
             silent: FxHashMap::default(),
             since: 0,
             share: vec![0.5; CLASSES],
@@ -185,6 +205,43 @@ impl Returns {
     #[must_use]
     pub fn share(&self, class: Class) -> f64 {
         self.share[class.index()]
+    }
+
+    /// What was learned, the oldest first.
+    #[must_use]
+    pub fn outcomes(&self, now: Millis) -> Vec<Outcome> {
+        let conversations: FxHashMap<u64, u64> = self.silent.iter().map(|(&key, &at)| (at, key)).collect();
+        let outcome = |(number, record): (u64, &Record)| Outcome {
+            class: record.class,
+            age: now.saturating_sub(record.ended),
+            then: match record.gap {
+                Some(gap) => Then::Next(gap),
+                None => Then::Silence(conversations.get(&number).copied()),
+            },
+        };
+        (self.first..).zip(&self.records).map(outcome).collect()
+    }
+
+    /// Puts what another process had learned before what this one has.
+    pub fn restore(&mut self, now: Millis, outcomes: &[Outcome]) {
+        for outcome in outcomes.iter().rev().take(MEMORY - self.records.len().min(MEMORY)) {
+            self.first -= 1;
+            let gap = match outcome.then {
+                Then::Next(gap) => Some(gap),
+                Then::Silence(conversation) => {
+                    if let Some(conversation) = conversation {
+                        self.silent.entry(conversation).or_insert(self.first);
+                    }
+                    None
+                }
+            };
+            self.records.push_front(Record {
+                ended: now - outcome.age,
+                class: outcome.class,
+                gap,
+            });
+        }
+        self.refresh(now);
     }
 
     fn refresh(&mut self, now: Millis) {

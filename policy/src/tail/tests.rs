@@ -150,6 +150,38 @@ fn what_a_request_can_say_beforehand_is_what_is_worth_less_than_what_went_lately
 }
 
 #[test]
+fn a_worker_that_drops_ends_by_itself_is_priced_by_what_it_stores() {
+    let (mut tail, now) = taught(0.0);
+    let (first, second) = (Class::of(1, Tokens(100), false), Class::of(2, Tokens(100), false));
+    for conversation in 0..200 {
+        tail.answered(turn(now, conversation, 1, 3_000), Tokens(20));
+        tail.displaced(Millis(now + 1.0), W0, Tokens(3_000));
+    }
+    assert!(tail.free_tail(W0, second) > tail.free_tail(W0, first));
+    assert!(tail.silent_on(W0) < 200, "what it stored took the place of others");
+}
+
+#[test]
+fn what_was_learned_of_returns_survives_a_restart() {
+    let (mut before, now) = taught(0.0);
+    before.answered(turn(now, 7, 1, 3_000), Tokens(20));
+    let outcomes = before.returns().outcomes(Millis(now + 5_000.0));
+    let mut after = Tail::<u64>::default();
+    after.restore(Millis(100.0), &outcomes);
+    after.returns.set_horizon(before.returns().horizon());
+    for (number, age) in [(1, 0.0), (1, 20_000.0), (2, 0.0), (9, 1_000.0)] {
+        let class = Class::of(number, Tokens(100), false);
+        let (one, other) = (before.returns(), after.returns());
+        let (one, other) = (one.probability(class, Millis(age)), other.probability(class, Millis(age)));
+        assert!((one - other).abs() < 0.02, "turn {number} after {age} ms: {one} {other}");
+    }
+    // A conversation that was silent goes on.
+    after.arrived(Millis(1_100.0), 7, W0, None);
+    let last = after.returns().outcomes(Millis(1_100.0)).pop().unwrap();
+    assert_eq!(last.then, Then::Next(Millis(6_000.0)));
+}
+
+#[test]
 fn a_slot_that_is_taken_again_knows_nothing_of_what_was_there() {
     let (mut tail, now) = taught(0.0);
     tail.answered(turn(now, 1, 1, 3_000), Tokens(20));

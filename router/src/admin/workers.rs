@@ -103,10 +103,8 @@ pub(super) struct Shown {
     calibrated: Option<Calibrated>,
     /// ξ: uncached tokens that fit in the configured objective.
     xi_tokens: f64,
-    /// Share of the free tail that the load gate lets through.
-    gate: f64,
-    /// Tokens that a conversation without history may lose.
-    tail_tokens: f64,
+    /// Conversations that are silent on it.
+    silent: u64,
     /// Its cache, in tokens.
     capacity_tokens: u64,
     /// Tokens believed to be in it.
@@ -337,8 +335,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
             r_squared: measured.r_squared,
         }),
         xi_tokens: gauges.xi_tokens,
-        gate: gauges.gate,
-        tail_tokens: gauges.tail_tokens,
+        silent: gauges.silent,
         capacity_tokens: app.knowledge.capacity(worker.id).0 + u64::from(worker.spec.block_size),
         held_tokens: gauges.resident.0,
         events_live: gauges.kv_live,

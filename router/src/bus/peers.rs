@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::wire::{self, Body, Left, News, Roll, Sent, UnderWay, WireError};
+use super::wire::{self, Body, Left, News, Roll, Sent, Trimmed, UnderWay, WireError};
 use super::worker_key;
 use crate::app::App;
 use crate::fleet::{Worker, hold};
@@ -266,6 +266,13 @@ impl Books<'_> {
                     worker.hints.told_elsewhere(epoch);
                 }
             }
+            News::Trimmed(Trimmed { worker, keep, keys }) => {
+                if let Some(worker) = self.worker(worker) {
+                    self.app.knowledge.update(worker.id, |residency| {
+                        let _ = residency.trimmed(worker.id, keys.into_iter(), Tokens(keep));
+                    });
+                }
+            }
         }
     }
 
@@ -323,7 +330,9 @@ impl Books<'_> {
         if let Some(ticket) = turn.ticket.take() {
             turn.worker.others_prefilled(at, ticket);
             if let Some(session) = turn.session {
-                self.app.knowledge.moved(at, session, turn.worker.id);
+                let left = self.app.knowledge.moved(at, session, turn.worker.id);
+                let mut tail = self.app.feedback.tail.lock();
+                tail.arrived(at, session, turn.worker.id, left);
             }
         }
     }

@@ -114,6 +114,7 @@ impl Speaker {
                     self.writer.gone(turn, now.saturating_sub(at));
                 }
                 Said::Hinted(worker, epoch) => self.writer.hinted(worker, epoch),
+                Said::Trimmed(trimmed) => self.writer.trimmed(&trimmed),
             }
         }
     }

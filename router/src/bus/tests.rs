@@ -277,6 +277,47 @@ async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
 }
 
 #[tokio::test]
+async fn what_one_replica_gives_up_has_room_on_every_replicas_mirror() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let (keys, _) = prompt();
+    let told = one.sends(&keys);
+    told.begun();
+    told.answered(None, (Tokens::ZERO, Tokens(1000)), |end| end);
+    other.hears(&one.says().await);
+    let id = other.worker(0).id;
+    let room = || other.app.knowledge.update(id, |residency| residency.room_on(id));
+    let before = room();
+    let tip = *keys.hashes().last().unwrap();
+    let unknown = policy::ids::PrefixHash(1);
+    one.bus()
+        .trimmed(&one.worker(0), Tokens(256), &[unknown, tip]);
+    other.hears(&one.says().await);
+    assert_eq!(room().saturating_sub(before), Tokens(keys.span(keys.len()) - 256));
+}
+
+#[tokio::test]
+async fn a_conversation_that_another_replica_continues_is_not_silent_here() {
+    let (mut one, other) = (Replica::new("one"), Replica::new("other"));
+    let id = other.worker(0).id;
+    let silent = policy::tail::Answered {
+        at: Millis::ZERO,
+        worker: id,
+        conversation: 7,
+        class: policy::tail::Class::default(),
+        length: Tokens(1000),
+        what: Arc::default(),
+    };
+    other.app.feedback.tail.lock().answered(silent, Tokens(10));
+    let count = || other.app.feedback.tail.lock().silent_on(id);
+    let told = one.sends(&prompt().0);
+    other.hears(&one.says().await);
+    assert_eq!(count(), 1, "it may be retried elsewhere");
+    told.begun();
+    other.hears(&one.says().await);
+    assert_eq!(count(), 0);
+}
+
+#[tokio::test]
 async fn a_long_roll_is_called_in_parts_that_leave_no_gap() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let mut told = Vec::new();

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use policy::fingerprint::Chain;
+use policy::ids::PrefixHash;
 use policy::residency::Reply;
 use policy::units::{Millis, Tokens};
 
-use super::wire::{Keys, Left, LeftBytes};
+use super::wire::{self, Keys, Left, LeftBytes};
 use super::{Bus, worker_key};
 use crate::clock::Clock;
 use crate::fleet::Worker;
@@ -33,6 +34,7 @@ pub(super) enum Said {
     Answered(u64, Millis, LeftBytes),
     Gone(u64, Millis),
     Hinted(u64, u64),
+    Trimmed(wire::Trimmed),
 }
 
 /// A turn that the others were told of; dropped, they are told that it is gone, unless it was answered.
@@ -81,6 +83,16 @@ impl Bus {
     /// A worker was told something under this number.
     pub fn hinted(&self, worker: &Worker, epoch: u64) {
         self.say(Said::Hinted(worker_key(worker.name()), epoch));
+    }
+
+    /// A worker was told to drop the end of a conversation first, past its first `keep` tokens. `keys` are some of its
+    /// keys, the last one first.
+    pub fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]) {
+        self.say(Said::Trimmed(wire::Trimmed {
+            worker: worker_key(worker.name()),
+            keep: keep.0,
+            keys: keys.to_vec(),
+        }));
     }
 
     fn say(&self, said: Said) {

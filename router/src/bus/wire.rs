@@ -21,9 +21,11 @@ use policy::units::Millis;
 pub(super) use self::read::read;
 
 /// What the first byte says. A replica of another version is not heard, and counted.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Most keys of one prompt or reply: many megabytes of text. What is beyond them is not told.
 pub(super) const MOST_KEYS: usize = 4_096;
+/// Most keys by which a conversation that was trimmed is found.
+const MOST_TIPS: usize = 16;
 /// Most workers that one message names.
 const MOST_WORKERS: usize = 10_000;
 /// Longest name of a replica.
@@ -97,6 +99,16 @@ pub(super) struct Left {
     pub(super) reply: Chain,
 }
 
+/// A worker was told that the end of a conversation may go first.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Trimmed {
+    pub(super) worker: u64,
+    /// Tokens of the conversation that it should keep.
+    pub(super) keep: u64,
+    /// Some of its keys, the last one first.
+    pub(super) keys: Vec<PrefixHash>,
+}
+
 /// One turn's news.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum News {
@@ -119,6 +131,7 @@ pub(super) enum News {
         worker: u64,
         epoch: u64,
     },
+    Trimmed(Trimmed),
 }
 
 /// A turn that is under way, as the roll call has it.
@@ -154,6 +167,7 @@ const BEGUN: u8 = 1;
 const ANSWERED: u8 = 2;
 const GONE: u8 = 3;
 const HINTED: u8 = 4;
+const TRIMMED: u8 = 5;
 /// Flag of `SENT`: a session follows.
 const NAMED: u8 = 0x80;
 
@@ -268,6 +282,18 @@ impl Writer {
         self.bytes.push(HINTED);
         varint(&mut self.bytes, worker);
         varint(&mut self.bytes, epoch);
+    }
+
+    pub(super) fn trimmed(&mut self, trimmed: &Trimmed) {
+        let worker = self.worker(trimmed.worker);
+        self.bytes.push(TRIMMED);
+        varint(&mut self.bytes, worker);
+        varint(&mut self.bytes, trimmed.keep);
+        let keys = &trimmed.keys[..trimmed.keys.len().min(MOST_TIPS)];
+        varint(&mut self.bytes, keys.len() as u64);
+        for key in keys {
+            self.bytes.extend_from_slice(&key.0.to_le_bytes());
+        }
     }
 
     pub(super) fn roll(&mut self, roll: &Roll) {

@@ -17,7 +17,7 @@ pub struct Args {
     /// Print the rows as JSON.
     #[arg(long)]
     json: bool,
-    /// Leave a fleet under `tail+t-lru` running afterwards.
+    /// Leave a fleet under `tail` running afterwards.
     #[arg(long)]
     keep: bool,
     /// Seed of the workload and its text.

@@ -66,8 +66,8 @@ pub struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     pace: PaceArgs,
-    /// What workers drop first, by the names of `sim fleet --cache`, such as lru, t-lru, adaptive or belady. Unless given,
-    /// adaptive where the configuration has workers told, and without a configuration.
+    /// What workers drop first, by the names of `sim fleet --cache`, such as lru, tail, t-lru or belady. Unless given,
+    /// tail where the configuration has workers told, and without a configuration.
     #[arg(long)]
     cache: Option<CacheRule>,
     /// Share of turns, from the start, that fill the caches and are not counted.

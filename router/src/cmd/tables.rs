@@ -1,6 +1,6 @@
 //! `tailroute tables`: figures that documents print, from one command each.
 //!
-//! `--routing` compares the routing policies: see `routing`. `--tel` holds adaptive ξ against the best fixed one: see `tel`.
+//! `--routing` compares the routing policies: see `routing`.
 //! `--agents` plays coding agents: see `agents`. `--paper` prints the T-LRU paper's tables on generated
 //! workloads, ours beside the printed figures. The paper's traces are samples that were not published, so agreement means that the same policies on a workload of
 //! the same shape gain about as much in the same places, no more. Where the workloads' shape comes from, and which of
@@ -12,7 +12,6 @@ mod paper;
 mod plot;
 mod pool;
 mod routing;
-mod tel;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,7 +29,7 @@ use crate::trace_source::TraceSource;
 /// Utilisations of the queueing table.
 const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 
-/// The tables of the documents: routing policies compared, adaptive ξ, agents, or the T-LRU paper's tables
+/// The tables of the documents: routing policies compared, agents, or the T-LRU paper's tables
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute tables --routing --trace mooncake_conv.jsonl.gz --seeds 1,2,3 --svg routing.svg\n  \
@@ -43,19 +42,19 @@ pub struct Args {
     /// for the others unless given.
     #[arg(long)]
     seeds: Option<Seeds>,
-    /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator; of --tel and --agents
+    /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator; of --agents
     /// at most so many of each workload.
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
-    /// hot:SEED or gen:agentic:SEED, which is also what is played without a trace. With --tel: a trace besides the generated workloads.
+    /// hot:SEED or gen:agentic:SEED, which is also what is played without a trace.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     trace: Option<String>,
     /// With --routing: also draw p95 by policy and cell into this file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents", "tel"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     svg: Option<PathBuf>,
     /// Also write tables.md, tables.json and ttft.svg into this folder.
-    #[arg(long, conflicts_with_all = ["routing", "agents", "tel"])]
+    #[arg(long, conflicts_with_all = ["routing", "agents"])]
     out: Option<PathBuf>,
     /// Print JSON instead of Markdown.
     #[arg(long)]
@@ -69,9 +68,6 @@ struct Which {
     /// Routing policies and weights in twelve cells: 4 and 8 workers, 1,000 and 8,000 blocks, loads 0.5, 0.8 and 1.1.
     #[arg(long)]
     routing: bool,
-    /// Adaptive ξ against the best fixed ξ in hindsight, and after α doubles: five generated workloads, and the trace.
-    #[arg(long)]
-    tel: bool,
     /// Coding agents' tail against cache_aware's at four loads.
     #[arg(long)]
     agents: bool,
@@ -126,7 +122,6 @@ struct Table {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match &args.which {
         Which { routing: true, .. } => routing(&args),
-        Which { tel: true, .. } => tel(&args),
         Which { agents: true, .. } => agents(&args),
         _ => paper(&args),
     }
@@ -153,11 +148,6 @@ impl Args {
         super::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn tel(args: &Args) -> anyhow::Result<ExitCode> {
-    let report = tel::measure(args.trace()?.as_ref(), args.turns, &args.seeds())?;
-    args.print(&report, tel::markdown)
 }
 
 fn agents(args: &Args) -> anyhow::Result<ExitCode> {

@@ -24,8 +24,6 @@ const GAP: Millis = Millis(30_000.0);
 const LONGEST_TURN: Millis = Millis(600_000.0);
 /// Silences that one sweep looks at.
 const SWEEP: usize = 1024;
-/// Places of a conversation's keys that are remembered, to find again what is left of it.
-const TIPS: usize = 8;
 
 /// What is expected of a turn that has just arrived.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +35,17 @@ pub struct Expected {
     /// Tokens of its answer.
     pub response: Tokens,
     /// L: what the conversation's last turn left behind; zero if it is the first that is known.
+    pub history: Tokens,
+    /// Its number in the conversation, from 1.
+    pub turn: u32,
+}
+
+/// Where a turn stands in its conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turns {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Tokens of its prompt that had been said before.
     pub history: Tokens,
 }
 
@@ -63,15 +72,17 @@ pub struct Turned<'a> {
     pub response: Tokens,
     /// The client said that it was the last.
     pub last: bool,
-    /// The prompt's keys.
-    pub keys: &'a [PrefixHash],
-    /// How many of them other conversations share, and their tokens.
-    pub shared: (usize, Tokens),
+    /// Some of its keys, the last one first.
+    pub tips: Vec<PrefixHash>,
+    /// Tokens of its beginning that other conversations share.
+    pub shared: Tokens,
 }
 
 /// A conversation that has been silent for so long that it is taken to be over.
 #[derive(Clone, Debug)]
 pub struct Silent {
+    /// Its key.
+    pub key: u64,
     /// Where it lives.
     pub worker: WorkerId,
     /// Its name, as the worker knows it.
@@ -96,7 +107,7 @@ struct Talk {
     /// What the silence means next.
     due: Option<(Instant, Verdict)>,
     shared: Tokens,
-    tips: [PrefixHash; TIPS],
+    tips: Vec<PrefixHash>,
 }
 
 /// A moment in whole milliseconds, to be ordered.
@@ -152,6 +163,7 @@ impl Conversations {
             next_prompt: habits.next_prompt().0,
             response: habits.response().0,
             history,
+            turn,
         }
     }
 
@@ -170,8 +182,8 @@ impl Conversations {
         }
     }
 
-    /// A turn is over. Returns how many tokens of its prompt had been said before.
-    pub fn turned(&mut self, turn: &Turned<'_>) -> Tokens {
+    /// A turn is over.
+    pub fn turned(&mut self, turn: &Turned<'_>) -> Turns {
         let class = Class {
             finish: Some(turn.finish),
             ..turn.class
@@ -193,7 +205,10 @@ impl Conversations {
         self.habits.answered(class, turn.response);
         if turn.last {
             self.habits.ended(class);
-            return history;
+            return Turns {
+                number: turns,
+                history,
+            };
         }
         let mut talk = Talk {
             name: Arc::clone(turn.name),
@@ -204,12 +219,15 @@ impl Conversations {
             heard: turn.arrived,
             ended: turn.ended,
             due: None,
-            shared: turn.shared.1,
-            tips: tips(turn.keys, turn.shared.0),
+            shared: turn.shared,
+            tips: turn.tips.clone(),
         };
         talk.due = Some(self.first_verdict(&talk));
         self.remember(turn.key, talk);
-        history
+        Turns {
+            number: turns,
+            history,
+        }
     }
 
     /// Takes the conversations whose silence came to mean something by now. Returns those that are now believed over.
@@ -229,7 +247,7 @@ impl Conversations {
             talk.due = if answering {
                 Some((instant(talk.heard + LONGEST_TURN), Verdict::Counted))
             } else if verdict == Some(Verdict::Believed) {
-                silent.push(talk.silent());
+                silent.push(talk.silent(key));
                 let patience = self.habits.of(talk.class).patience();
                 Some((instant(talk.ended + patience).max(at + 1), Verdict::Counted))
             } else {
@@ -286,29 +304,19 @@ impl Conversations {
 }
 
 impl Talk {
-    fn silent(&self) -> Silent {
+    fn silent(&self, key: u64) -> Silent {
         Silent {
+            key,
             worker: self.worker,
             name: Arc::clone(&self.name),
             shared: self.shared,
-            tips: self.tips.iter().copied().filter(|tip| tip.0 != 0).collect(),
+            tips: self.tips.clone(),
         }
     }
 }
 
 fn instant(at: Millis) -> Instant {
     at.0.max(0.0).ceil() as Instant
-}
-
-/// Keys at even distances past the shared ones, the last one first; zero where there are fewer.
-fn tips(keys: &[PrefixHash], shared: usize) -> [PrefixHash; TIPS] {
-    let own = keys.get(shared..).unwrap_or_default();
-    std::array::from_fn(|i| {
-        let at = own.len() * (TIPS - i) / TIPS;
-        let fresh = at != own.len() * (TIPS - i - 1) / TIPS;
-        let key = at.checked_sub(1).filter(|_| fresh).and_then(|at| own.get(at));
-        key.copied().unwrap_or(PrefixHash(0))
-    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! The loop's state in words and numbers: what is in force, why, and how far off each estimate is.
 
 use policy::estimate::{Class, HabitTable, Habits, Stage};
-use policy::slo::{ControllerState, TailRule};
 use policy::units::Millis;
 use serde::Serialize;
 
-use super::CostState;
+use super::{CostState, Trimmed};
 use crate::app::App;
 use crate::fleet::hints::Told;
 
@@ -14,10 +13,10 @@ use crate::fleet::hints::Told;
 pub struct SloState {
     /// What has to be met, and by which share of turns.
     pub objective: ObjectiveState,
-    /// How much of the free tail workers may drop first.
+    /// What ends of silent conversations are worth.
     pub tail: TailState,
-    /// The arms that were compared.
-    pub controller: ControllerState,
+    /// The ends that were given up last, the newest first.
+    pub given_up: Vec<Trimmed>,
     /// What it comes to on each worker.
     pub workers: Vec<WorkerState>,
     /// What conversations are expected to do, over all traffic.
@@ -52,16 +51,36 @@ pub struct ObjectiveClass {
     pub missed: u64,
 }
 
-/// How much of the free tail is given away, and why.
+/// The terms of what ends are worth that all conversations have in common: see [`policy::tail`].
 #[derive(Clone, Debug, Serialize)]
 pub struct TailState {
-    /// Whether it is learned.
-    pub adaptive: bool,
-    /// What is in force.
-    #[serde(flatten)]
-    pub rule: TailRule,
-    /// Why, in a sentence.
+    /// T: the time to first token above which a turn counts as late here; absent while too few turns were seen.
+    pub target_ms: Option<f64>,
+    /// κ: turns that wait behind one.
+    pub turns_behind: f64,
+    /// ε: late turns behind one.
+    pub late_behind: f64,
+    /// τ: how far ahead a return counts.
+    pub horizon_s: f64,
+    /// In a sentence.
     pub why: String,
+}
+
+impl TailState {
+    /// Their state now.
+    #[must_use]
+    pub fn of(app: &App) -> Self {
+        let tail = app.feedback.tail.lock();
+        let harm = tail.harm();
+        let target_ms = harm.target().map(|target| target.0);
+        Self {
+            target_ms,
+            turns_behind: harm.kappa(),
+            late_behind: harm.epsilon(),
+            horizon_s: tail.returns().horizon().0 / 1e3,
+            why: why(app.config.hints.enabled, target_ms, harm.kappa()),
+        }
+    }
 }
 
 /// What it comes to on a worker.
@@ -78,12 +97,10 @@ pub struct WorkerState {
     pub utilisation: f64,
     /// Predicted wait.
     pub wait_ms: f64,
-    /// Share of the tail that the load gate lets through.
-    pub gate: f64,
     /// ξ_w: uncached tokens that fit in the configured objective.
     pub xi_tokens: f64,
-    /// Tokens that a conversation without history may lose.
-    pub tail_tokens: u64,
+    /// Conversations that are silent on it.
+    pub silent: usize,
     /// What the worker was told, if it takes hints.
     pub told: Option<Told>,
 }
@@ -150,8 +167,6 @@ impl ClassState {
 /// The state of the loop now.
 #[must_use]
 pub fn explain(app: &App) -> SloState {
-    let controller = app.feedback.controller.lock().state();
-    let rule = app.feedback.rule();
     let (habits, classes, conversations) = {
         let conversations = app.feedback.conversations.lock();
         let habits = &conversations.habits;
@@ -160,13 +175,9 @@ pub fn explain(app: &App) -> SloState {
     };
     SloState {
         objective: objective(app),
-        tail: TailState {
-            adaptive: app.config.learning.xi,
-            rule,
-            why: why(app.config.learning.xi, rule, &controller),
-        },
-        controller,
-        workers: workers(app, rule),
+        tail: TailState::of(app),
+        given_up: app.feedback.recent.all(),
+        workers: workers(app),
         habits,
         classes,
         conversations,
@@ -197,9 +208,8 @@ fn objective(app: &App) -> ObjectiveState {
     }
 }
 
-fn workers(app: &App, rule: TailRule) -> Vec<WorkerState> {
+fn workers(app: &App) -> Vec<WorkerState> {
     let now = app.clock.now();
-    let next_prompt = app.next_prompt();
     let objective = app.live().objective.ttft;
     let state = |worker: &std::sync::Arc<crate::fleet::Worker>| {
         let (cost, wait, utilisation) =
@@ -211,43 +221,24 @@ fn workers(app: &App, rule: TailRule) -> Vec<WorkerState> {
             cost: app.feedback.costs.lock().state(worker.id),
             utilisation,
             wait_ms: wait.0,
-            gate: rule.gate(utilisation),
             xi_tokens: xi.min(1e9),
-            tail_tokens: rule.tail(xi, next_prompt, utilisation).0,
+            silent: app.feedback.tail.lock().silent_on(worker.id),
             told: worker.hints.told(),
         }
     };
     app.fleet.present().iter().map(state).collect()
 }
 
-/// Why the rule is what it is.
-fn why(adaptive: bool, rule: TailRule, state: &ControllerState) -> String {
-    if !adaptive {
-        return "learning.xi is off: the whole free tail goes first while the load is low".to_owned();
+/// What the terms come to.
+fn why(enabled: bool, target_ms: Option<f64>, behind: f64) -> String {
+    if !enabled {
+        return "hints are off: workers drop the least recently used first".to_owned();
     }
-    let Some(arm) = state.arms.get(state.current) else {
-        return String::new();
-    };
-    let gate = if rule.gated {
-        "behind the load gate, as it is not known to save work"
-    } else {
-        "at any load, as it saves work"
-    };
+    let late = target_ms.map_or_else(
+        || "turns are held to their objective until enough were seen".to_owned(),
+        |target| format!("one turn in ten takes longer than {target:.0} ms to its first token"),
+    );
     format!(
-        "after {:.0} turns at a utilisation of {:.2}, giving away {:.2} of the free tail is expected to exceed the \
-         objective by {:.1} ms a turn at {:.1} ms of prefill; {} of {} arms cost no more than the {:+.1} % of work that \
-         this load affords and leave in time what plain LRU serves in time; it is given {gate}",
-        state.turns,
-        state.utilisation,
-        arm.scale,
-        arm.tel_ms,
-        arm.work_ms,
-        state
-            .arms
-            .iter()
-            .filter(|arm| arm.affordable && arm.keeps)
-            .count(),
-        state.arms.len(),
-        state.allowance * 100.0,
+        "{late}, and {behind:.1} turns wait behind one: the ends whose loss is expected to cost least go first"
     )
 }

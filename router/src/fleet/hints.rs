@@ -35,11 +35,6 @@ pub enum Kind {
         /// Tokens to keep.
         keep: Tokens,
     },
-    /// The conversation lives elsewhere now: what lies past the beginning that others share may go first.
-    Moved {
-        /// Tokens that others share.
-        keep: Tokens,
-    },
     /// The conversation is over.
     Ended {
         /// Tokens that others share.
@@ -58,15 +53,13 @@ impl Kind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Trim { .. } => "trim",
-            Self::Moved { .. } => "moved",
             Self::Ended { .. } => "ended",
             Self::Protect { .. } => "protect",
         }
     }
 
     fn keep(self) -> Tokens {
-        let (Self::Trim { keep } | Self::Moved { keep } | Self::Ended { keep } | Self::Protect { keep }) =
-            self;
+        let (Self::Trim { keep } | Self::Ended { keep } | Self::Protect { keep }) = self;
         keep
     }
 
@@ -107,6 +100,12 @@ pub struct Told {
 }
 
 impl Told {
+    /// Tokens at the end of a conversation that may go first by it.
+    #[must_use]
+    pub fn tail(&self) -> Tokens {
+        Tokens((self.xi_tokens - self.next_prompt_tokens as f64).max(0.0) as u64)
+    }
+
     fn differs(&self, other: &Self) -> bool {
         let differs = |a: f64, b: f64| (a - b).abs() > NEWS * a.abs().max(b.abs());
         differs(self.xi_tokens, other.xi_tokens)
@@ -235,10 +234,10 @@ mod tests {
         let queue = HintQueue::default();
         queue.push("a".into(), Kind::Trim { keep: Tokens(5) });
         queue.push("b".into(), Kind::Ended { keep: ALL });
-        queue.push("a".into(), Kind::Moved { keep: ALL });
+        queue.push("a".into(), Kind::Ended { keep: ALL });
         let batch = queue.take();
         assert_eq!(sessions(&batch), ["b", "a"]);
-        assert_eq!(batch[1].kind, Kind::Moved { keep: ALL });
+        assert_eq!(batch[1].kind, Kind::Ended { keep: ALL });
         assert!(batch[1].epoch > batch[0].epoch);
         assert!(queue.take().is_empty());
     }
@@ -260,14 +259,14 @@ mod tests {
     #[test]
     fn protection_stands_beside_what_becomes_of_the_rest() {
         let queue = HintQueue::default();
-        queue.push("a".into(), Kind::Moved { keep: ALL });
+        queue.push("a".into(), Kind::Ended { keep: ALL });
         queue.push("a".into(), Kind::Protect { keep: Tokens(64) });
         queue.push("a".into(), Kind::Protect { keep: Tokens(128) });
         let batch = queue.take();
         let kinds: Vec<Kind> = batch.iter().map(|hint| hint.kind).collect();
         assert_eq!(
             kinds,
-            [Kind::Moved { keep: ALL }, Kind::Protect { keep: Tokens(128) }]
+            [Kind::Ended { keep: ALL }, Kind::Protect { keep: Tokens(128) }]
         );
         assert!(batch.is_sorted_by_key(|hint| hint.epoch));
     }

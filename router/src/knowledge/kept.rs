@@ -31,6 +31,7 @@ impl Knowledge {
             places: self.places.all().into_iter().map(place).collect(),
             last_workers: self.conversations.last_workers(),
             prompts: self.conversations.prompts(),
+            outcomes: Vec::new(),
         }
     }
 

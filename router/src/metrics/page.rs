@@ -5,14 +5,13 @@ use policy::estimate::{QueueFigure, Reconciled};
 use policy::evidence::Bindings;
 use policy::index::IndexStats;
 use policy::residency::Refused;
-use policy::slo::{ControllerState, TailRule};
 use policy::units::{Millis, Tokens};
 
 use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::registrar::{MetricError, Registrar};
 use super::{BusGauges, clamp, yes_no};
 use crate::discovery::board::SourceState;
-use crate::feedback::ClassState;
+use crate::feedback::{ClassState, TailState};
 use crate::fleet::breaker::Standing;
 use crate::logs::writer::Dropped;
 
@@ -27,10 +26,8 @@ pub struct Gauges {
     pub losses: (Refused, u64),
     /// Share of turns that has to meet its objective.
     pub slo_share: f64,
-    /// How much of the free tail is given away.
-    pub rule: TailRule,
-    /// Why.
-    pub controller: ControllerState,
+    /// What ends of silent conversations are worth.
+    pub tail: TailState,
     /// What conversations do, by class.
     pub habits: Vec<ClassState>,
     /// Tasks that live in the runtime.
@@ -69,9 +66,8 @@ pub struct WorkerGauges {
     pub cost: PrefillCost,
     pub overhead: Millis,
     pub cost_error: Millis,
-    pub gate: f64,
     pub xi_tokens: f64,
-    pub tail_tokens: f64,
+    pub silent: u64,
     pub queue: Option<(QueueFigure, Reconciled)>,
 }
 
@@ -93,11 +89,10 @@ pub(super) struct Page {
     worker_cost: Labelled<Gauge>,
     worker_cost_error: Labelled<Gauge>,
     engine_queue: Labelled<Gauge>,
-    worker_gate: Labelled<Gauge>,
-    worker_tail: Labelled<Gauge>,
+    worker_xi: Labelled<Gauge>,
+    worker_silent: Labelled<IntGauge>,
     slo_share: Gauge,
-    tail_scale: Gauge,
-    tail_arm: Labelled<Gauge>,
+    tail: Labelled<Gauge>,
     habit: Labelled<Gauge>,
     habit_error: Labelled<Gauge>,
     lessons_dropped: IntGauge,
@@ -122,11 +117,10 @@ impl Page {
             worker_cost: metrics.real("tailroute_worker_cost")?,
             worker_cost_error: metrics.real("tailroute_worker_cost_error_seconds")?,
             engine_queue: metrics.real("tailroute_worker_queue")?,
-            worker_gate: metrics.real("tailroute_worker_tail_gate_ratio")?,
-            worker_tail: metrics.real("tailroute_worker_tail_tokens")?,
+            worker_xi: metrics.real("tailroute_worker_xi_tokens")?,
+            worker_silent: metrics.gauge("tailroute_worker_silent_conversations")?,
             slo_share: metrics.single("tailroute_slo_share_ratio")?,
-            tail_scale: metrics.single("tailroute_tail_scale_ratio")?,
-            tail_arm: metrics.real("tailroute_tail_arm")?,
+            tail: metrics.real("tailroute_tail")?,
             habit: metrics.real("tailroute_habit")?,
             habit_error: metrics.real("tailroute_habit_error")?,
             tasks: metrics.count("tailroute_tasks")?,
@@ -212,9 +206,10 @@ impl Page {
         self.worker_cost_error
             .with_label_values(name)
             .set(worker.cost_error.0 / 1e3);
-        set(&self.worker_tail, "xi", worker.xi_tokens);
-        set(&self.worker_tail, "tail", worker.tail_tokens);
-        self.worker_gate.with_label_values(name).set(worker.gate);
+        self.worker_xi.with_label_values(name).set(worker.xi_tokens);
+        self.worker_silent
+            .with_label_values(name)
+            .set(clamp(worker.silent));
         if let Some((figure, found)) = &worker.queue {
             set(&self.engine_queue, "waiting", f64::from(figure.waiting));
             set(&self.engine_queue, "running", f64::from(figure.running));
@@ -225,20 +220,14 @@ impl Page {
 
     fn feedback(&self, gauges: &Gauges) {
         self.slo_share.set(gauges.slo_share);
-        self.tail_scale.set(gauges.rule.scale);
-        for arm in &gauges.controller.arms {
-            let scale = format!("{:.2}", arm.scale);
-            for (what, value) in [
-                ("excess_seconds", arm.tel_ms / 1e3),
-                ("ttft_seconds", arm.mean_ms / 1e3),
-                ("work_seconds", arm.work_ms / 1e3),
-                ("violations", arm.violations),
-                ("affordable", f64::from(u8::from(arm.affordable))),
-                ("keeps", f64::from(u8::from(arm.keeps))),
-                ("evidence", arm.evidence),
-            ] {
-                self.tail_arm.with_label_values(&[&scale, what]).set(value);
-            }
+        let tail = &gauges.tail;
+        for (what, value) in [
+            ("target_seconds", tail.target_ms.unwrap_or(0.0) / 1e3),
+            ("turns_behind", tail.turns_behind),
+            ("late_behind", tail.late_behind),
+            ("horizon_seconds", tail.horizon_s),
+        ] {
+            self.tail.with_label_values(&[what]).set(value);
         }
         for class in &gauges.habits {
             let (stage, tools) = class.class.map_or(("all", "any"), |class| {

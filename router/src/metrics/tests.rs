@@ -212,7 +212,7 @@ fn a_reader_gets_the_format_that_it_names() {
 
 #[test]
 fn whole_and_real_numbers_are_written_as_such() {
-    let spec = table::find("tailroute_tail_scale_ratio").unwrap();
+    let spec = table::find("tailroute_slo_share_ratio").unwrap();
     let metric = Labelled::<Gauge>::new(spec, Workers::default());
     metric.with_label_values(&[]).set(0.85);
     let mut registry = Registry::default();

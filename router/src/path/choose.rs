@@ -8,7 +8,7 @@ use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, HeaderValue};
 use policy::ids::{ConversationId, WorkerId};
 use policy::route::{self, Decision, Snapshot, WorkerView};
-use policy::slo;
+use policy::tail::Class;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
 
@@ -384,7 +384,7 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
     let decision_at = decision.chosen;
     let worker = Arc::clone(&workers[decision_at]);
     let view = views[decision_at].clone();
-    let evict_first = evict_first(app, turn, &worker, &view, found.prompt);
+    let evict_first = evict_first(app, turn, &worker, found.prompt);
     app.metrics
         .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
     debug!(
@@ -441,10 +441,9 @@ pub(super) fn narrow(
     app.metrics.breakers_passed_over(passed_over);
 }
 
-/// The evict-first tail that the worker will hold by: what it is told, or what it does by itself. ξ is that of a worker
-/// that is idle by then: how long it waits now says nothing of the next turn's wait, and the share of the tail that is
-/// given away was measured with it.
-fn evict_first(app: &App, turn: &Turn, worker: &Worker, view: &WorkerView, history: Tokens) -> Tokens {
+/// The evict-first tail that the worker will hold by: what its request says, or what the worker does by itself. Nothing
+/// where it is told later, when it needs the room.
+fn evict_first(app: &App, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&app.config.hints, worker.dialect());
     let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());
     if !is_told && !by_itself {
@@ -453,12 +452,14 @@ fn evict_first(app: &App, turn: &Turn, worker: &Worker, view: &WorkerView, histo
     if turn.last && !by_itself {
         return dialect.evict_first(EVERYTHING);
     }
-    let xi = slo::xi_tokens(&view.cost, turn.goal.ttft, Millis::ZERO, history);
-    let tail = app.feedback.rule().tail(
-        xi,
-        turn.expected.next_prompt,
-        // Only the router lets go of its tail under load.
-        if by_itself { 0.0 } else { view.utilisation },
-    );
-    dialect.evict_first(tail)
+    if by_itself {
+        let told = worker.hints.told().unwrap_or_else(|| app.objective_for(worker));
+        return dialect.evict_first(told.tail());
+    }
+    if app.makes_room_on(worker) {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    let added = prompt.saturating_sub(turn.expected.history);
+    let class = Class::of(turn.expected.turn, added, turn.expected.class.tools);
+    dialect.evict_first(app.feedback.free_tail(worker.id, class))
 }

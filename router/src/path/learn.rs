@@ -95,7 +95,6 @@ pub struct Flight {
     cost: PrefillCost,
     overhead: Millis,
     wait: Millis,
-    utilisation: f64,
     predicted_ttft: Millis,
     predicted_cached: Tokens,
     /// Where that prediction comes from.
@@ -169,7 +168,6 @@ impl Flight {
             cost: choice.view.cost,
             overhead: choice.view.overhead,
             wait: choice.view.wait,
-            utilisation: choice.view.utilisation,
             predicted_ttft: terms.predicted_ttft(),
             predicted_cached: terms.cached,
             source: choice.matched.source,

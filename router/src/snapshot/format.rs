@@ -4,12 +4,18 @@
 
 use policy::cache::prefix::{Entry, Piece};
 use policy::ids::PrefixHash;
+use policy::tail::{Class, Outcome, Then};
+use policy::units::Millis;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"tailrout";
 /// Raised whenever a reader of the one before would misread it, or its keys name other prompts than they did.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const NONE: u32 = u32::MAX;
+/// What followed an answer: the next turn, or nothing, of a conversation without or with a name.
+const NEXT: u8 = 0;
+const SILENT: u8 = 1;
+const NAMED: u8 = 2;
 
 /// What a snapshot holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +32,8 @@ pub struct Contents {
     pub last_workers: Vec<(u64, u32)>,
     /// Each conversation by its last prompt's last key; the least recently used first.
     pub prompts: Vec<(u64, u64)>,
+    /// Answers and what followed them, the oldest first.
+    pub outcomes: Vec<Outcome>,
 }
 
 /// How a message's end is known.
@@ -80,6 +88,7 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
         pair(out, &(session, worker.into()));
     });
     list(&mut out, &contents.prompts, pair);
+    list(&mut out, &contents.outcomes, outcome);
     let sum = xxh3_64(&out);
     word(&mut out, sum);
     out
@@ -114,6 +123,17 @@ fn pair(out: &mut Vec<u8>, &(one, other): &(u64, u64)) {
     word(out, other);
 }
 
+fn outcome(out: &mut Vec<u8>, outcome: &Outcome) {
+    let (flag, then) = match outcome.then {
+        Then::Next(gap) => (NEXT, gap.0.to_bits()),
+        Then::Silence(None) => (SILENT, 0),
+        Then::Silence(Some(conversation)) => (NAMED, conversation),
+    };
+    out.push(flag);
+    out.extend_from_slice(&(outcome.class.index() as u16).to_le_bytes());
+    pair(out, &(outcome.age.0.to_bits(), then));
+}
+
 fn text(out: &mut Vec<u8>, text: &str) {
     word(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
@@ -140,6 +160,7 @@ impl Reader<'_> {
                 Some((session, u32::try_from(worker).ok()?))
             })?,
             prompts: self.list(Self::pair)?,
+            outcomes: self.list(Self::outcome)?,
         };
         self.0.is_empty().then_some(contents)
     }
@@ -174,6 +195,25 @@ impl Reader<'_> {
         Some((key, tokens, *kinds.get(usize::from(kind))?))
     }
 
+    fn outcome(&mut self) -> Option<Outcome> {
+        let (&[flag, low, high], rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        let class = Class::from_index(u16::from_le_bytes([low, high]).into())?;
+        let age = self.time()?;
+        let then = match flag {
+            NEXT => Then::Next(self.time()?),
+            SILENT => self.word().map(|_| Then::Silence(None))?,
+            NAMED => Then::Silence(Some(self.word()?)),
+            _ => return None,
+        };
+        Some(Outcome { class, age, then })
+    }
+
+    fn time(&mut self) -> Option<Millis> {
+        let ms = f64::from_bits(self.word()?);
+        (ms.is_finite() && ms >= 0.0).then_some(Millis(ms))
+    }
+
     fn pair(&mut self) -> Option<(u64, u64)> {
         Some((self.word()?, self.word()?))
     }
@@ -200,6 +240,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use policy::units::Tokens;
     use proptest::prelude::*;
 
     use super::*;
@@ -222,6 +263,13 @@ mod tests {
             places: vec![(1, 2, Kind::Tip), (3, 4, Kind::Guessed), (5, 6, Kind::Counted)],
             last_workers: vec![(7, 1)],
             prompts: vec![(9, 7)],
+            outcomes: [Then::Next(Millis(1.5)), Then::Silence(None), Then::Silence(Some(7))]
+                .map(|then| Outcome {
+                    class: Class::of(3, Tokens(100), true),
+                    age: Millis(2_000.0),
+                    then,
+                })
+                .to_vec(),
         }
     }
 

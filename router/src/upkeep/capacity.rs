@@ -78,7 +78,7 @@ fn take(app: &App, worker: &Worker, told: Tokens) {
             capacity = capacity.0,
             "it says how much its cache holds"
         );
-        app.feedback.controller.lock().admit(worker.id, capacity);
+        app.feedback.tail.lock().set_capacity(worker.id, capacity);
     }
 }
 

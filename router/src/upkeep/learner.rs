@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
-use policy::slo::{self, ServedTurn};
 use policy::units::{Millis, Tokens};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::MissedTickBehavior;
 
+use super::room;
 use crate::app::App;
 use crate::feedback::{Counted, Late, Lesson, Sample, Silent, Taught, Turned};
 use crate::fleet::Worker;
@@ -63,7 +63,7 @@ fn apply(app: &App, lesson: &Lesson) {
         return;
     };
     let (keys, shared_tokens) = shared(app, lesson);
-    let history = app.feedback.conversations.lock().turned(&Turned {
+    let turns = app.feedback.conversations.lock().turned(&Turned {
         key: *key,
         name,
         worker: lesson.worker,
@@ -74,51 +74,22 @@ fn apply(app: &App, lesson: &Lesson) {
         prompt: lesson.prompt,
         response: lesson.response,
         last: lesson.last,
-        keys: lesson.chain.hashes(),
-        shared: (keys, shared_tokens),
+        tips: lesson.tips(),
+        shared: shared_tokens,
     });
-    if app.config.learning.xi {
-        let rule = {
-            let mut controller = app.feedback.controller.lock();
-            controller.served(&served(lesson, *key, history));
-            controller.rule()
-        };
-        app.feedback.publish(rule);
-    }
-    if !(app.config.hints.enabled && app.config.hints.out_of_band) {
+    room::learn(app, worker, lesson, *key, turns, shared_tokens);
+    let hints = &app.config.hints;
+    if !hints.enabled {
         return;
     }
-    let now = app.clock.now();
-    if let Some(left) = lesson.left.and_then(|left| workers.get(left.index()))
-        && slo::tells_of_moves(left.with_load(|load| load.utilisation.at(now)))
-    {
-        give_up(app, left, lesson, keys, Kind::Moved { keep: shared_tokens });
+    if hints.out_of_band {
+        if lesson.last {
+            give_up(app, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
+        }
+        protect(app, worker, lesson, keys, shared_tokens);
     }
-    // Where requests carry no hints, the same is said beside them.
-    let total = lesson.prompt + lesson.response;
-    if !app.config.hints.in_request && lesson.evict_first > Tokens::ZERO && worker.hears_hints() {
-        let keep = total.saturating_sub(lesson.evict_first);
-        worker.hints.push(Arc::clone(name), Kind::Trim { keep });
-    }
-    if lesson.last {
-        give_up(app, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
-    }
-    protect(app, worker, lesson, keys, shared_tokens);
-}
-
-fn served(lesson: &Lesson, key: u64, history: Tokens) -> ServedTurn {
-    ServedTurn {
-        worker: lesson.worker,
-        conversation: key,
-        prompt: lesson.prompt,
-        history,
-        length: lesson.prompt + lesson.response,
-        cost: lesson.cost,
-        wait: lesson.wait,
-        objective: lesson.objective,
-        next_prompt: lesson.next_prompt,
-        utilisation: lesson.utilisation,
-    }
+    let stored = lesson.prompt.saturating_sub(lesson.cached) + lesson.response;
+    room::make(app, worker, stored);
 }
 
 /// An answer that tells what its prefill took.
@@ -264,6 +235,9 @@ fn sweep(app: &App) {
             }
         }
     }
+    let told_beforehand = workers.iter().filter(|worker| !app.makes_room_on(worker));
+    app.feedback
+        .publish_free_tails(told_beforehand.map(|worker| worker.id));
     if app.config.learning.costs && app.feedback.costs.lock().elapse(now) {
         publish_costs(app);
     }
@@ -281,6 +255,7 @@ fn say_ended(app: &App, worker: &Worker, silent: &Silent) {
     let kind = Kind::Ended { keep: silent.shared };
     worker.hints.push(Arc::clone(&silent.name), kind);
     app.knowledge.update(worker.id, |residency| {
-        residency.given_up(worker.id, &silent.tips, silent.shared);
+        let _ = residency.trimmed(worker.id, silent.tips.iter().copied(), silent.shared);
     });
+    room::forget(app, worker.id, silent.key);
 }

@@ -29,6 +29,7 @@ PATIENCE_S = 180.0
 # What routers are told that a prompt costs, and that a next prompt adds.
 MS_PER_TOKEN = 0.1
 NEXT_PROMPT = 200
+OBJECTIVE_MS = 50.0
 
 _running: list[Process] = []
 # One for all: making a client costs more than most calls.
@@ -257,8 +258,6 @@ def _config(
     admin: int,
     events: bool = True,
     hints: bool = True,
-    in_request: bool = True,
-    tail: int = 300,
     dialect: str = "auto",
     policy: str = "tail",
     learn_costs: bool = False,
@@ -268,10 +267,9 @@ def _config(
     lines = [
         f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"',
         f'[routing]\npolicy = "{policy}"',
-        f"[objective]\nttft_ms = {(NEXT_PROMPT + tail) * MS_PER_TOKEN}\nnext_prompt_tokens = {NEXT_PROMPT}",
-        # What is told is then a matter of arithmetic. The load is small at this cost, so nothing is held back for it.
-        f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false\nxi = false",
-        f"[hints]\nenabled = {str(hints).lower()}\nin_request = {str(in_request).lower()}",
+        f"[objective]\nttft_ms = {OBJECTIVE_MS}\nnext_prompt_tokens = {NEXT_PROMPT}",
+        f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false",
+        f"[hints]\nenabled = {str(hints).lower()}",
         # Patient: an engine that is short of time is not dead. One that is dead refuses connections.
         "[health]\ninterval_ms = 5000.0\ntimeout_ms = 5000.0\nunhealthy_after = 12\nhealthy_after = 1\n"
         f"queue_interval_ms = {250.0 if learn_costs else 1000.0}",

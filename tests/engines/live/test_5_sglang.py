@@ -39,11 +39,22 @@ def older_keeps(engine: Sglang, url: str, seed: int) -> int:
     return complete(url, ids(seed, 4 * TURN + 8), f"older-{seed}").cached
 
 
-def test_it_is_recognised_and_told_the_objective_and_keeps_the_older_conversation_by_it(engine):
-    with Router("sglang-told", [engine], tail=TAIL) as router:
-        wanted = {"tlru_settable": True, "tlru_threshold": NEXT_PROMPT + TAIL, "tlru_next_prompt_estimate": NEXT_PROMPT}
+def test_it_is_recognised_and_told_the_objective(engine):
+    with Router("sglang-told", [engine]) as router:
+        wanted = {"tlru_settable": True, "tlru_threshold": NEXT_PROMPT, "tlru_next_prompt_estimate": NEXT_PROMPT}
         until(lambda: f"the objective {wanted}, it has {engine.budget()}", lambda: engine.budget() == wanted)
-        by_t_lru = older_keeps(engine, router.url, 900)
+        # Nothing is free before its cache is full; then the ends are that are worth no more than what goes by itself.
+        asked = []
+        while engine.budget()["tlru_threshold"] == NEXT_PROMPT:
+            assert len(asked) < 300, f"{len(asked)} conversations in a cache for six, and nothing is free: {router.process.log}"
+            asked.append(complete(router.url, ids(1000 + len(asked), 512), f"told-{len(asked)}"))
+        assert len(asked) > 5
+        print(f"SGLang after {len(asked)} conversations: {engine.budget()}")
+
+
+def test_it_keeps_the_older_conversation_by_its_objective(engine):
+    engine.set_budget(NEXT_PROMPT + TAIL, NEXT_PROMPT)
+    by_t_lru = older_keeps(engine, engine.url, 900)
     # A threshold that is no more than the estimate frees nothing: plain LRU.
     engine.set_budget(1, 200)
     by_lru = older_keeps(engine, engine.url, 910)

@@ -73,7 +73,7 @@ def test_hints_from_outside_are_judged_one_by_one(cache):
         [
             hint("trim", "head", keep_tokens=96, epoch=7, ttl_ms=60_000),
             hint("ended", "body"),
-            hint("moved", "xargs", keep_tokens=64),
+            hint("ended", "xargs", keep_tokens=64),
             hint("trim", "head", keep_tokens=0, epoch=6),
             hint("trim", "nobody", keep_tokens=0),
             hint("ended", "body", ttl_ms=0),

@@ -67,7 +67,7 @@ pytestmark = pytest.mark.anyio
 async def test_the_capability_document_says_what_is_understood(http):
     says = (await http.get("/v1/tailroute")).json()
     assert (says["dialect"], says["engine"], says["model"], says["block_size"]) == ("tailroute", "vllm", "tiny", 32)
-    assert says["hints"] == ["trim", "ended", "moved", "protect"]
+    assert says["hints"] == ["trim", "ended", "protect"]
     assert (says["evict_first_header"], says["evict_first_xarg"]) == (None, EVICT_FIRST)
     assert (says["capacity_tokens"], says["data_parallel_ranks"]) == (2048, 2)
 

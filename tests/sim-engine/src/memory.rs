@@ -23,8 +23,6 @@ pub enum HintKind {
     Trim,
     /// The conversation is over.
     Ended,
-    /// The conversation lives elsewhere now.
-    Moved,
     /// Used by many: touch it and clear its marks.
     Protect,
 }
@@ -36,7 +34,7 @@ pub struct Hint {
     pub kind: HintKind,
     /// To whose cache.
     pub session_id: String,
-    /// How much of the chain stays (trim, ended, moved; default 0) or is protected (default all).
+    /// How much of the chain stays (trim, ended; default 0) or is protected (default all).
     pub keep_tokens: Option<u64>,
     /// Hints of one session older than the newest seen are ignored.
     #[serde(default)]

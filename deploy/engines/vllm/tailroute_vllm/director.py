@@ -23,7 +23,7 @@ from typing import Any
 from .bands import BandedFreeQueue
 from .sessions import PendingHint, Sessions
 
-KINDS = ("trim", "ended", "moved", "protect")
+KINDS = ("trim", "ended", "protect")
 OUTCOMES = ("applied", "pending", "expired", "stale", "unknown", "rejected")
 # The in-request hint, in `vllm_xargs` or in `kv_transfer_params`.
 EVICT_FIRST = "tailroute_evict_first_tokens"

@@ -9,13 +9,12 @@ use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
 use super::{FleetConfig, Order, WorkerSpec};
-use crate::cost::PrefillCost;
 use crate::estimate::{Home, Homes, LearnedCost, PendingWork, Ticket, Utilisation};
 use crate::ids::{ConversationId, WorkerId};
 use crate::index::Reach;
 use crate::residency::Hold;
 use crate::route::{self, Decision, Snapshot, WorkerView};
-use crate::slo::{self, Controller, ControllerState, ServedTurn};
+use crate::slo;
 use crate::tail::{Answered, Begun, Class, Tail};
 use crate::units::{Millis, Tokens};
 
@@ -39,13 +38,8 @@ pub(super) struct Sent {
     ticket: Option<Ticket>,
     hold: Option<Hold>,
     pub(super) evict_first: Tokens,
-    /// The worker that the conversation's last turn went to, if another.
-    left: Option<usize>,
     sent_at: Millis,
-    cost: PrefillCost,
-    wait: Millis,
     pub(super) prefill: Millis,
-    utilisation: f64,
     pub(super) predicted_ttft: Millis,
     /// What an ordered queue is sorted by.
     pub(super) key: f64,
@@ -60,7 +54,6 @@ pub(super) struct Brain<'a> {
     pub(super) foreign: FxHashMap<u32, Foreign>,
     last_turn: FxHashMap<ConversationId, Home>,
     homes: Homes,
-    controller: Controller,
     /// Where [`CacheRule::Tail`] is in force: silent conversations, by their last turn.
     tail: Option<Tail<u32>>,
     pub(super) sequence: u64,
@@ -124,7 +117,6 @@ impl<'a> Brain<'a> {
             foreign: FxHashMap::default(),
             last_turn: FxHashMap::default(),
             homes: Homes::new(config.utilisation_window),
-            controller: Controller::new(&capacities, 1.0),
             tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities)),
             sequence: 0,
             reach: Reach::new(),
@@ -247,19 +239,14 @@ impl<'a> Brain<'a> {
             let left = last.filter(|last| last.index() != worker);
             tail.arrived(now, item.conversation.0, WorkerId(worker as u32), left);
         }
-        let left = last.map(WorkerId::index).filter(|last| *last != worker);
         Sent {
             worker,
             turn,
             ticket: Some(ticket),
             hold: self.beliefs.sent(worker, &item.chain),
             evict_first,
-            left,
             sent_at: now,
-            cost,
-            wait: Millis(terms.wait_ms),
             prefill,
-            utilisation: self.views[worker].utilisation,
             predicted_ttft: now.saturating_sub(arrived) + terms.predicted_ttft(),
             key,
         }
@@ -288,13 +275,9 @@ impl<'a> Brain<'a> {
         match self.config.cache {
             CacheRule::TLru => {
                 let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
-                slo::evict_first_tail(xi, target.next_prompt, 0.0)
+                slo::evict_first_tail(xi, target.next_prompt)
             }
-            CacheRule::Adaptive => {
-                let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
-                self.controller.tail(xi, target.next_prompt, view.utilisation)
-            }
-            CacheRule::TLruAt(xi) => slo::evict_first_tail(xi.as_f64(), target.next_prompt, 0.0),
+            CacheRule::TLruAt(xi) => slo::evict_first_tail(xi.as_f64(), target.next_prompt),
             CacheRule::LengthAware => {
                 let xi = slo::xi_tokens(&view.cost, objective, Millis::ZERO, item.prompt);
                 Tokens(xi.min(1e9) as u64)
@@ -307,8 +290,7 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The turn's first token passed. Returns the worker that should be told that the conversation moved away from it:
-    /// its copy is dead weight.
+    /// The turn's first token passed.
     ///
     /// The engine says how much it found cached, so what its prefill took is known too: a worker computes one prompt at
     /// a time, from when it had it or was done with the last.
@@ -319,7 +301,7 @@ impl<'a> Brain<'a> {
         item: &Item,
         (uncached, cached): (Tokens, Tokens),
         arrived: Millis,
-    ) -> Option<usize> {
+    ) {
         let load = &mut self.loads[sent.worker];
         let began = load.last_first_token.max(sent.sent_at);
         load.first_token(now, sent.turn, sent.ticket.take());
@@ -344,24 +326,16 @@ impl<'a> Brain<'a> {
             let factor = load.learned.cost().times_as_long_as(&before, typical);
             load.pending.repriced(factor);
         }
-        let left = sent
-            .left
-            .take()
-            .filter(|_| self.config.cache == CacheRule::Adaptive)
-            .filter(|left| slo::tells_of_moves(self.loads[*left].utilisation.at(now)))?;
-        self.beliefs.released(left, &item.chain);
-        Some(left)
     }
 
-    /// The answer is complete. Returns what the turn was, and how many of the conversation's last tokens the worker may
-    /// drop first.
+    /// The answer is complete. Returns how many of the conversation's last tokens the worker may drop first.
     pub(super) fn answered(
         &mut self,
         now: Millis,
         sent: Sent,
         item: &Item,
         next_prompt: Option<Tokens>,
-    ) -> (ServedTurn, Tokens) {
+    ) -> Tokens {
         let total = item.prompt + item.response;
         let evict_first = match (self.config.cache, next_prompt) {
             (CacheRule::Threshold(least), _) if total < least => total,
@@ -370,19 +344,6 @@ impl<'a> Brain<'a> {
             _ => sent.evict_first,
         };
         self.loads[sent.worker].ended(now, sent.turn, sent.ticket);
-        let served = ServedTurn {
-            worker: WorkerId(sent.worker as u32),
-            conversation: item.conversation.0,
-            prompt: item.prompt,
-            history: item.prompt.saturating_sub(item.new_tokens),
-            length: total,
-            cost: sent.cost,
-            wait: sent.wait,
-            objective: self.objective(item),
-            next_prompt: self.config.target.next_prompt,
-            utilisation: sent.utilisation,
-        };
-        self.learn(&served);
         if let Some(tail) = &mut self.tail {
             let turn = Answered {
                 at: now,
@@ -401,7 +362,7 @@ impl<'a> Brain<'a> {
             evict_first,
             total,
         );
-        (served, evict_first)
+        evict_first
     }
 
     /// Makes room on a worker, ahead of what needs it.
@@ -437,22 +398,10 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// A turn was served, by whichever router.
-    pub(super) fn learn(&mut self, served: &ServedTurn) {
-        if self.config.cache == CacheRule::Adaptive {
-            self.controller.served(served);
-        }
-    }
-
     /// The worker died under the turn.
     pub(super) fn failed(&mut self, now: Millis, sent: Sent, item: &Item) {
         self.loads[sent.worker].ended(now, sent.turn, sent.ticket);
         self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
-    }
-
-    /// What the controller of ξ found, where one runs.
-    pub(super) fn controller(&self) -> Option<ControllerState> {
-        (self.config.cache == CacheRule::Adaptive).then(|| self.controller.state())
     }
 
     /// A worker went, or came back.

@@ -20,10 +20,8 @@ pub enum CacheRule {
     Lru,
     /// What lies past the TEL-safe budget of the objective, at any load.
     TLru,
-    /// What lies past the budget of this ξ in uncached tokens, whatever the objective: what an adaptive ξ is held against.
+    /// What lies past the budget of this ξ in uncached tokens, whatever the objective.
     TLruAt(Tokens),
-    /// What lies past the budget of the objective, under the controller of [`crate::slo`] and its load gate.
-    Adaptive,
     /// Queue-aware T-LRU ([`crate::tail`]): the ends of least value, marked just in time.
     Tail,
     /// Conversations shorter than this.
@@ -39,7 +37,7 @@ pub enum CacheRule {
 /// A name that no rule has.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], adaptive, tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
+    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
 )]
 pub struct UnknownCacheRule(pub String);
 
@@ -49,7 +47,6 @@ impl fmt::Display for CacheRule {
             Self::Lru => f.write_str("lru"),
             Self::TLru => f.write_str("t-lru"),
             Self::TLruAt(xi) => write!(f, "t-lru:{}", xi.0),
-            Self::Adaptive => f.write_str("adaptive"),
             Self::Tail => f.write_str("tail"),
             Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
             Self::EndLru => f.write_str("end-lru"),
@@ -66,7 +63,6 @@ impl FromStr for CacheRule {
         match text {
             "lru" => Ok(Self::Lru),
             "t-lru" => Ok(Self::TLru),
-            "adaptive" => Ok(Self::Adaptive),
             "tail" => Ok(Self::Tail),
             "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
             // The name of a policy of private caches that keeps budgets besides.

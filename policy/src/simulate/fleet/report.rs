@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use super::FleetConfig;
 use crate::simulate::stats::Sorted;
-use crate::slo::ControllerState;
 use crate::units::{Millis, Tokens};
 
 /// The figures of one run.
@@ -38,9 +37,6 @@ pub struct FleetReport {
     pub slo_share: f64,
     /// Median of |predicted − actual| TTFT.
     pub prediction_error_ms: f64,
-    /// What the controller of ξ found by the end, under `adaptive`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub controller: Option<ControllerState>,
     /// Every turn's record, where asked for, in the order of first tokens, warm-up included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_turn: Option<Vec<TurnRecord>>,
@@ -118,7 +114,6 @@ impl Tally {
             utilisation: busy_ms / (ended.0 * config.workers.len() as f64).max(1e-9),
             slo_share: 1.0 - sorted.above(objective) as f64 / n,
             prediction_error_ms: Sorted::new(self.errors_ms).percentile(50.0),
-            controller: None,
             per_turn: config.per_turn.then_some(self.records),
         }
     }

@@ -15,7 +15,6 @@ use super::workload::Item;
 use crate::estimate::Ticket;
 use crate::residency::Hold;
 use crate::route::Decision;
-use crate::slo::ServedTurn;
 use crate::units::{Millis, Tokens};
 
 /// How many routers there are, and whether they tell each other what they do. Whatever they tell, workers' cache events
@@ -71,10 +70,10 @@ pub(super) enum Word {
         prefill: Millis,
         key: f64,
     },
-    /// Its first token passed, and the conversation's last worker was told that it has moved.
-    Begun { left: Option<usize> },
+    /// Its first token passed.
+    Begun,
     /// Its answer is complete.
-    Answered { served: ServedTurn, evict_first: Tokens },
+    Answered { evict_first: Tokens },
     /// Its worker died under it.
     Failed,
 }
@@ -127,7 +126,7 @@ impl<'a> Brains<'a> {
         &mut self.all[self.of[turn as usize]]
     }
 
-    /// The only one, or the first: whose controller is reported, and where turns are held.
+    /// The only one, or the first: where turns are held.
     pub(super) fn first(&mut self) -> &mut Brain<'a> {
         &mut self.all[0]
     }
@@ -214,22 +213,23 @@ impl Brain<'_> {
                 let ticket = Some(ticket);
                 self.foreign.insert(turn, Foreign { worker, ticket, hold });
             }
-            Word::Begun { left } => {
+            Word::Begun => {
                 if let Some(foreign) = self.foreign.get_mut(&turn) {
                     self.loads[foreign.worker].first_token(now, turn, foreign.ticket.take());
                 }
-                if let Some(left) = left {
-                    self.beliefs.released(left, &item.chain);
-                }
             }
-            Word::Answered { served, evict_first } => {
-                self.learn(&served);
+            Word::Answered { evict_first } => {
                 if let Some(foreign) = self.foreign.remove(&turn) {
                     let load = &mut self.loads[foreign.worker];
                     load.ended(now, turn, foreign.ticket);
                     let chains = (&item.chain, &item.reply);
-                    self.beliefs
-                        .settled(foreign.worker, chains, foreign.hold, evict_first, served.length);
+                    self.beliefs.settled(
+                        foreign.worker,
+                        chains,
+                        foreign.hold,
+                        evict_first,
+                        item.prompt + item.response,
+                    );
                 }
             }
             Word::Failed => self.over(now, turn, item),

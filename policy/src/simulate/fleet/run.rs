@@ -288,17 +288,13 @@ impl<'a> Run<'a> {
         if let Some(flight) = &mut self.flights[turn as usize] {
             let item = &self.workload.items[turn as usize];
             let found = (computed.uncached, computed.cached);
-            let left = self.brains.of(turn).first_token(
+            self.brains.of(turn).first_token(
                 self.now,
                 &mut flight.sent,
                 item,
                 found,
                 self.arrival[turn as usize],
             );
-            if let Some(left) = left {
-                let chain = item.chain.hashes().iter().rev().copied();
-                self.servers[left].cache.mark_evict_first(chain);
-            }
             flight.lease = Some(computed.lease);
             let arrived = self.arrival[turn as usize];
             let record = TurnRecord {
@@ -313,7 +309,7 @@ impl<'a> Run<'a> {
             };
             self.tally
                 .count(record, turn >= self.warm_up, self.config.per_turn);
-            self.say(turn, Word::Begun { left });
+            self.say(turn, Word::Begun);
         }
         let response = self.workload.items[turn as usize].response;
         let decode_ms = self.config.decode.ms_per_token * response.as_f64();
@@ -340,11 +336,11 @@ impl<'a> Run<'a> {
         let next_prompt = item
             .next
             .map(|next| self.workload.items[next as usize].new_tokens);
-        let (served, evict_first) = self
+        let evict_first = self
             .brains
             .of(turn)
             .answered(self.now, flight.sent, item, next_prompt);
-        self.say(turn, Word::Answered { served, evict_first });
+        self.say(turn, Word::Answered { evict_first });
         let keep = match evict_first {
             Tokens::ZERO => Keep::All,
             tail => Keep::First((item.prompt + item.response).saturating_sub(tail)),
@@ -410,13 +406,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn report(mut self) -> FleetReport {
+    fn report(self) -> FleetReport {
         let busy_ms = self.servers.iter().map(|server| server.busy_ms).sum();
         let unserved = (self.stranded.len() + self.held.len()) as u64;
         debug_assert!(self.brains.are_at_rest(), "a turn counts for ever");
-        let controller = self.brains.first().controller();
-        let report = self.tally.report(self.config, busy_ms, self.ended, unserved);
-        FleetReport { controller, ..report }
+        self.tally.report(self.config, busy_ms, self.ended, unserved)
     }
 }
 

@@ -277,7 +277,6 @@ fn cache_rules_survive_a_round_trip() {
         "lru",
         "t-lru",
         "t-lru:1200",
-        "adaptive",
         "tail",
         "threshold-lru:77",
         "end-lru",
@@ -326,7 +325,7 @@ proptest! {
             View::Events { delay: Millis(30.0), loss: 0.05 },
         ]),
         cache in prop::sample::select(vec![
-            CacheRule::Lru, CacheRule::TLru, CacheRule::Adaptive, CacheRule::LengthAware, CacheRule::Threshold(Tokens(900)),
+            CacheRule::Lru, CacheRule::TLru, CacheRule::Tail, CacheRule::LengthAware, CacheRule::Threshold(Tokens(900)),
             CacheRule::EndLru, CacheRule::Ranked(RankedRule::Belady), CacheRule::Ranked(RankedRule::ToBelady),
             CacheRule::Ranked(RankedRule::WorkloadAware), CacheRule::Ranked(RankedRule::Gdfs),
         ]),

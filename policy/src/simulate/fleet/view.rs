@@ -205,13 +205,6 @@ impl Beliefs {
         }
     }
 
-    /// The worker was told that the chain is no use there any more.
-    pub(super) fn released(&mut self, worker: usize, chain: &Chain) {
-        if let Self::Mirror(residency) = self {
-            residency.released(WorkerId(worker as u32), chain.hashes());
-        }
-    }
-
     /// Tokens that a worker can store before it evicts anything unmarked.
     pub(super) fn room_on(&self, worker: usize, server: &Server) -> Tokens {
         match self {

@@ -147,13 +147,6 @@ impl WorkerCache {
         }
     }
 
-    /// Marks a conversation that moved to another worker evict-first. Ranked caches ignore it.
-    pub(super) fn mark_evict_first(&mut self, chain: impl IntoIterator<Item = PrefixHash>) {
-        if let Self::Prefix { cache, .. } = self {
-            cache.mark_evict_first(chain);
-        }
-    }
-
     /// A turn began here, or went to another worker.
     pub(super) fn passed(&mut self, turn: u32) {
         if let Self::Ranked(cache) = self {

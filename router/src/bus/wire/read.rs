@@ -6,7 +6,7 @@ use policy::units::Millis;
 
 use super::{
     ANSWERED, BEGUN, Body, GONE, HINTED, Head, Kind, LONGEST_BYTES, LONGEST_NAME, Left, MOST_KEYS,
-    MOST_WORKERS, NAMED, News, Roll, SENT, Sent, UnderWay, VERSION, WireError,
+    MOST_TIPS, MOST_WORKERS, NAMED, News, Roll, SENT, Sent, TRIMMED, Trimmed, UnderWay, VERSION, WireError,
 };
 
 /// Reads a message whole, or refuses it.
@@ -141,6 +141,9 @@ impl Reader<'_> {
                 epoch: self.varint()?,
             });
         }
+        if what == TRIMMED {
+            return Ok(News::Trimmed(self.trimmed()?));
+        }
         let turn = self.varint()?;
         if what & !NAMED == SENT {
             let at = self.varint()?;
@@ -170,6 +173,17 @@ impl Reader<'_> {
             }),
             _ => Err(WireError::Malformed),
         }
+    }
+
+    fn trimmed(&mut self) -> Result<Trimmed, WireError> {
+        let at = self.varint()?;
+        let (worker, keep) = (self.worker(at)?, self.tokens()?);
+        let count = self.count(MOST_TIPS, 8)?;
+        let mut keys = Vec::with_capacity(count);
+        for _ in 0..count {
+            keys.push(PrefixHash(self.word()?));
+        }
+        Ok(Trimmed { worker, keep, keys })
     }
 
     fn left(&mut self) -> Result<Left, WireError> {

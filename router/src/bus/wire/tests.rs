@@ -58,6 +58,11 @@ fn turns() -> Vec<News> {
             worker: 77,
             epoch: 1 << 60,
         },
+        News::Trimmed(Trimmed {
+            worker: 78,
+            keep: 4_096,
+            keys: vec![PrefixHash(6), PrefixHash(5)],
+        }),
     ]
 }
 
@@ -73,6 +78,7 @@ fn write(news: &[News]) -> Vec<u8> {
             }
             News::Gone { turn, age } => writer.gone(*turn, *age),
             News::Hinted { worker, epoch } => writer.hinted(*worker, *epoch),
+            News::Trimmed(trimmed) => writer.trimmed(trimmed),
         }
     }
     writer.take(head(Kind::Turns))
@@ -132,8 +138,8 @@ fn of_a_prompt_without_end_the_beginning_is_told() {
 #[test]
 fn another_version_is_told_from_rubbish() {
     let mut message = write(&turns());
-    message[0] = 2;
-    assert_eq!(read(&message), Err(WireError::Version(2)));
+    message[0] = VERSION + 1;
+    assert_eq!(read(&message), Err(WireError::Version(VERSION + 1)));
     assert_eq!(read(&[]), Err(WireError::Short));
     assert_eq!(read(&[VERSION, 9]), Err(WireError::Malformed));
 }

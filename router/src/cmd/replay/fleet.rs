@@ -218,7 +218,7 @@ impl Fleet {
     /// What the workers drop first, unless somebody wants to know of something else.
     pub(super) fn cache(&self) -> CacheRule {
         if self.trims {
-            CacheRule::Adaptive
+            CacheRule::Tail
         } else {
             CacheRule::Lru
         }

@@ -25,7 +25,7 @@ const TREE_TOKENS: Tokens = Tokens(1 << 24);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
-    tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,adaptive,tail,to-belady --load 0.5 --json\n  \
+    tailroute sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,tail,to-belady --load 0.5 --json\n  \
     tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 500 --policies tail --cache lru,end-lru,belady --view exact --load 1\n  \
     tailroute sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
 pub struct Args {
@@ -44,10 +44,9 @@ pub struct Args {
         default_value = "round_robin,cache_aware,least_ttft,tail"
     )]
     policies: Vec<PolicyName>,
-    /// What workers drop first: lru, t-lru[:TOKENS] (ξ fixed at so many), adaptive, tail (ends of least worth, just in
-    /// time), threshold-lru[:TOKENS], gdfs or workload-aware; in hindsight of the trace end-lru, length-aware, belady or
-    /// to-belady. A list runs each. Adaptive for `tail` and lru for the others unless given. docs/cache-policies.md
-    /// explains them.
+    /// What workers drop first: lru, tail (what the router tells them), t-lru[:TOKENS] (ξ fixed at so many),
+    /// threshold-lru[:TOKENS], gdfs or workload-aware; in hindsight of the trace end-lru, length-aware, belady or
+    /// to-belady. A list runs each. Tail for `tail` and lru for the others unless given. docs/cache-policies.md explains them.
     #[arg(long, value_delimiter = ',')]
     cache: Vec<CacheRule>,
     /// ξ: the objective's time to first token, in ms.
@@ -309,7 +308,7 @@ impl Args {
     fn caches(&self, policy: PolicyName) -> Vec<CacheRule> {
         match (self.cache.is_empty(), policy) {
             (false, _) => self.cache.clone(),
-            (true, PolicyName::Tail) => vec![CacheRule::Adaptive],
+            (true, PolicyName::Tail) => vec![CacheRule::Tail],
             (true, _) => vec![CacheRule::Lru],
         }
     }

@@ -30,7 +30,7 @@ const TURNS: usize = 6000;
 
 /// Who plays: name, policy, what workers drop first, what the router sees; `None` for the policy's own view.
 const CONTENDERS: [(&str, PolicyName, CacheRule, Option<View>); 5] = [
-    ("tail", PolicyName::Tail, CacheRule::Adaptive, None),
+    ("tail", PolicyName::Tail, CacheRule::Tail, None),
     ("tail_lru", PolicyName::Tail, CacheRule::Lru, None),
     ("least_ttft", PolicyName::LeastTtft, CacheRule::Lru, None),
     ("cache_aware_tree", PolicyName::CacheAware, CacheRule::Lru, None),

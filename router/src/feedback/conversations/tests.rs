@@ -29,7 +29,7 @@ impl<'a> Talker<'a> {
         let arrived = Millis(self.now);
         let expected = self.conversations.arrived(arrived, Some(self.key), None, false);
         self.now += 50.0;
-        let history = self.conversations.turned(&Turned {
+        let turns = self.conversations.turned(&Turned {
             key: self.key,
             name: &self.name,
             worker: WorkerId(0),
@@ -40,11 +40,12 @@ impl<'a> Talker<'a> {
             prompt: Tokens(self.length + added),
             response: Tokens(100),
             last,
-            keys: &[PrefixHash(1), PrefixHash(2)],
-            shared: (1, Tokens(16)),
+            tips: vec![PrefixHash(2)],
+            shared: Tokens(16),
         });
+        assert_eq!(turns.number, expected.turn);
         self.length += added + 100;
-        (expected, history)
+        (expected, turns.history)
     }
 }
 
@@ -124,13 +125,4 @@ fn a_branch_teaches_nothing_about_gaps() {
     let turns = all.habits.all().turns();
     Talker::new(&mut all, 1, 0.0).turn(0.0, 200, false);
     assert_eq!(all.habits.all().turns(), turns);
-}
-
-#[test]
-fn a_conversation_is_found_again_by_what_is_left_of_it() {
-    let keys: Vec<PrefixHash> = (1..=100).map(PrefixHash).collect();
-    let tips_of = |count: usize, shared| tips(&keys[..count], shared).map(|tip| tip.0);
-    assert_eq!(tips_of(100, 20), [100, 90, 80, 70, 60, 50, 40, 30]);
-    assert_eq!(tips_of(3, 0), [3, 0, 2, 0, 0, 1, 0, 0]);
-    assert_eq!(tips_of(3, 3), [0; 8]);
 }

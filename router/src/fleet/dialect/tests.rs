@@ -36,7 +36,7 @@ fn the_simulated_engine_reads_a_header() {
 #[test]
 fn vllm_reads_its_xargs() {
     let document = br#"{"dialect":"tailroute","version":1,"engine":"vllm","engine_version":"0.32.0","model":"tiny",
-        "hints":["trim","ended","moved","protect"],"objective":true,"evict_first_header":null,
+        "hints":["trim","ended","protect"],"objective":true,"evict_first_header":null,
         "evict_first_xarg":"tailroute_evict_first_tokens","max_hints":4096,"block_size":32,"capacity_tokens":3168}"#;
     let carried = Carried::Member {
         object: "vllm_xargs",

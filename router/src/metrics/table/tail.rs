@@ -1,4 +1,4 @@
-//! How much of the free tail is given away, and what conversations are expected to do.
+//! What ends of conversations are worth, and what conversations are expected to do.
 
 use super::{Kind, Label, Spec, WORKER, of};
 
@@ -26,57 +26,31 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_worker_tail_gate_ratio",
-        kind: Kind::Gauge,
-        unit: "share",
-        labels: &[WORKER],
-        help: "Share of the free tail that the load gate lets through.",
-        gen_ai: None,
-    },
-    Spec {
-        name: "tailroute_worker_tail_tokens",
+        name: "tailroute_worker_xi_tokens",
         kind: Kind::Gauge,
         unit: "tokens",
-        labels: &[WORKER, of("what", &["xi", "tail"])],
-        help: "Of a conversation without history: uncached tokens that fit in the objective (xi), tokens that may be dropped \
-               first (tail).",
+        labels: &[WORKER],
+        help: "Uncached tokens that fit in the objective, of a conversation without history on an idle worker.",
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_tail_scale_ratio",
+        name: "tailroute_worker_silent_conversations",
         kind: Kind::Gauge,
-        unit: "share",
-        labels: &[],
-        help: "Share of the free tail that is given away, before the load gate.",
+        unit: "conversations",
+        labels: &[WORKER],
+        help: "Conversations on a worker that wait for their next turn, or are over.",
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_tail_arm",
+        name: "tailroute_tail",
         kind: Kind::Gauge,
         unit: "as the label says",
-        labels: &[
-            of(
-                "scale",
-                &[
-                    "0.00", "0.15", "0.30", "0.50", "0.70", "0.85", "1.00", "1.25", "1.60",
-                ],
-            ),
-            of(
-                "what",
-                &[
-                    "excess_seconds",
-                    "ttft_seconds",
-                    "work_seconds",
-                    "violations",
-                    "affordable",
-                    "keeps",
-                    "evidence",
-                ],
-            ),
-        ],
-        help: "What giving away that share would have done, in the mean over the window: excess over the objective, time to \
-               first token, prefill work, share of violations, whether its work is affordable and it keeps what is in time \
-               already, and the excess that it saves in standard errors.",
+        labels: &[of(
+            "what",
+            &["target_seconds", "turns_behind", "late_behind", "horizon_seconds"],
+        )],
+        help: "What the worth of a conversation's end goes by: the time to first token above which a turn counts as late (T), \
+               turns and late turns that wait behind one, and how far ahead a return counts.",
         gen_ai: None,
     },
     Spec {

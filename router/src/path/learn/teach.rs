@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use policy::fingerprint::ChainBuilder;
-use policy::units::Tokens;
+use policy::units::{Millis, Tokens};
 
 use super::super::fingerprint::Extent;
 use super::super::watch::Seen;
@@ -30,6 +30,15 @@ impl Flight {
             cached,
             took: Sample::Clean(took),
         });
+    }
+
+    /// What the turn took to its first token; of an answer that came whole, what its prefill was predicted to take.
+    fn ttft_to_learn(&self, prompt: Tokens) -> Millis {
+        if self.started && self.streamed {
+            return self.ttft;
+        }
+        let cached = self.cached_of(prompt);
+        self.wait + self.cost.prefill(prompt.saturating_sub(cached), cached)
     }
 
     /// Leaves what the turn taught for the task that learns.
@@ -66,9 +75,8 @@ impl Flight {
             cost: self.cost,
             wait: self.wait,
             objective: self.goal.ttft,
-            next_prompt: self.expected.next_prompt,
-            utilisation: self.utilisation,
-            evict_first: self.evict_first,
+            ttft: self.ttft_to_learn(prompt),
+            end: self.reply.as_ref().and_then(|reply| reply.chain().last()),
             chain: std::mem::take(&mut self.prompt),
             tokens_per_unit: prompt.as_f64() / units.max(1) as f64,
         });

@@ -16,7 +16,7 @@ use tailroute_e2e::wait::until;
 const VLLM: (&str, &str) = (
     "/v1/tailroute",
     r#"{"dialect":"tailroute","version":1,"engine":"vllm","engine_version":"0.32.0","objective":true,
-        "hints":["trim","ended","moved","protect"],"evict_first_header":null,
+        "hints":["trim","ended","protect"],"evict_first_header":null,
         "evict_first_xarg":"tailroute_evict_first_tokens","block_size":32,"capacity_tokens":3168}"#,
 );
 const OBJECTIVE: (&str, &str) = ("/v1/tailroute/objective", r#"{"applied":true}"#);
@@ -27,13 +27,14 @@ const SGLANG: (&str, &str) = (
         "radix_eviction_policy_config":"{\"threshold\":4000,\"next_prompt_estimate\":500}"}"#,
 );
 
-/// What arrives at a scripted worker when this is sent to the router in front of it.
+/// What arrives at a scripted worker when this is sent to the router in front of it, as a conversation's last turn:
+/// all of it may go first.
 async fn arrives(says: &[(&'static str, &'static str)], spoken: Spoken, body: &str) -> Exchange {
     let mut worker = Upstream::saying(says).await;
     let router = route(&[worker.address], |config| config.workers[0].dialect = spoken).await;
     let address = router.address;
     let sent = body.to_owned();
-    let turn = tokio::spawn(async move { client::call(address, "POST", CHAT, &[], sent).await });
+    let turn = tokio::spawn(async move { client::call(address, "POST", CHAT, &[("x-session-end", "1")], sent).await });
     let request = worker.next().await;
     turn.abort();
     request
@@ -79,7 +80,7 @@ async fn a_worker_that_rejects_unknown_fields_never_sees_one() {
 async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
     let body = turn(json!({ "max_tokens": 3, "temperature": 0.50 }));
     let request = arrives(&[VLLM, OBJECTIVE], Spoken::Auto, &body).await;
-    let hint = r#","vllm_xargs":{"tailroute_evict_first_tokens":4600}}"#;
+    let hint = r#","vllm_xargs":{"tailroute_evict_first_tokens":1000000000}}"#;
     assert_eq!(
         String::from_utf8(request.body.clone()).unwrap(),
         format!("{}{hint}", &body[..body.len() - 1])
@@ -126,7 +127,7 @@ async fn what_the_client_says_in_xargs_stays_there() {
         let read: Value = serde_json::from_slice(&request.body).unwrap();
         assert_eq!(
             read["vllm_xargs"],
-            json!({ "mine": 1, "tailroute_evict_first_tokens": 4600 })
+            json!({ "mine": 1, "tailroute_evict_first_tokens": 1000000000 })
         );
     }
 }

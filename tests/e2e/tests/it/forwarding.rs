@@ -192,9 +192,15 @@ async fn only_engines_that_take_hints_are_told_what_to_evict_first() {
     for (dialect, told) in [(Dialect::Tailroute, true), (Dialect::None, false)] {
         let engine = EngineConfig { dialect, ..quick() };
         let fleet = Fleet::start(vec![engine], |_| {}).await;
-        let arrived = arrives(&fleet, &[], &ask("hello", json!({}))).await;
-        // 500 ms less 20 ms at 0.1 ms per token, less the 200 tokens that the next prompt is expected to add.
-        let expected = told.then_some("4600");
+        let asked = ask("hello", json!({}));
+        let arrived = arrives(&fleet, &[], &asked).await;
+        assert_eq!(
+            header(&arrived, "x-tailroute-evict-first-tokens"),
+            None,
+            "it is told later, when it needs the room"
+        );
+        let arrived = arrives(&fleet, &[("x-session-end", "1")], &asked).await;
+        let expected = told.then_some("1000000000");
         assert_eq!(header(&arrived, "x-tailroute-evict-first-tokens"), expected);
     }
     for switch in ["enabled", "in_request"] {
@@ -203,7 +209,7 @@ async fn only_engines_that_take_hints_are_told_what_to_evict_first() {
             _ => config.hints.in_request = false,
         })
         .await;
-        let arrived = arrives(&fleet, &[], &ask("hello", json!({}))).await;
+        let arrived = arrives(&fleet, &[("x-session-end", "1")], &ask("hello", json!({}))).await;
         assert_eq!(
             header(&arrived, "x-tailroute-evict-first-tokens"),
             None,

@@ -118,9 +118,13 @@ async fn hints_come_one_message_after_the_other_with_epochs_and_a_time_to_live()
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..6 {
         fleet
-            .turn(&mut talk, &[("x-session-id", "rover")], &words(turn, 40))
+            .turn(
+                &mut talk,
+                &[("x-session-id", "rover"), ("x-session-end", "true")],
+                &words(turn, 40),
+            )
             .await;
-        delivered(&fleet, "moved", turn as f64).await;
+        delivered(&fleet, "ended", turn as f64 + 1.0).await;
     }
     for engine in &fleet.engines {
         let hints: Vec<Value> = engine

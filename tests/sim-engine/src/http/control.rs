@@ -21,7 +21,7 @@ pub(super) fn capabilities(shared: &Shared) -> Response<Body> {
     let config = &shared.config;
     let mut answer = json!({
         "dialect": "tailroute", "version": 1, "engine": "sim-engine", "model": config.model,
-        "hints": ["trim", "ended", "moved", "protect"], "objective": true,
+        "hints": ["trim", "ended", "protect"], "objective": true,
         "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": MAX_HINTS,
         "block_size": config.block_size, "capacity_tokens": config.capacity_tokens(),
         "cache_policy": config.cache_policy.as_str(),

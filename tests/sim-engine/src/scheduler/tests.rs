@@ -328,7 +328,7 @@ fn hints_are_idempotent_and_old_ones_are_ignored() {
         HintOutcome::Expired
     );
     assert_eq!(f.evict_first(), 32);
-    assert_eq!(f.hint(HintKind::Moved, "s", 0, 4, None), HintOutcome::Applied);
+    assert_eq!(f.hint(HintKind::Ended, "s", 0, 4, None), HintOutcome::Applied);
     assert_eq!(f.evict_first(), 64);
     assert_eq!(f.hint(HintKind::Protect, "s", 32, 5, None), HintOutcome::Applied);
     assert_eq!(f.evict_first(), 32, "the protected half is in use again");

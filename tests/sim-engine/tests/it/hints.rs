@@ -14,7 +14,7 @@ async fn the_capability_document_says_what_is_understood() {
         (&says["dialect"], &says["block_size"]),
         (&json!("tailroute"), &json!(16))
     );
-    assert_eq!(says["hints"], json!(["trim", "ended", "moved", "protect"]));
+    assert_eq!(says["hints"], json!(["trim", "ended", "protect"]));
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn hints_name_a_session_however_it_was_named() {
     let hints = json!({ "hints": [
         { "kind": "trim", "session_id": "head", "keep_tokens": 48, "epoch": 7, "ttl_ms": 60_000 },
         { "kind": "ended", "session_id": "body" },
-        { "kind": "moved", "session_id": "xargs", "keep_tokens": 32 },
+        { "kind": "ended", "session_id": "xargs", "keep_tokens": 32 },
         { "kind": "trim", "session_id": "head", "keep_tokens": 0, "epoch": 6 },
         { "kind": "trim", "session_id": "nobody", "keep_tokens": 0 },
         { "kind": "ended", "session_id": "body", "ttl_ms": 0 },

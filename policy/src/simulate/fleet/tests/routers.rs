@@ -19,7 +19,7 @@ fn routed(count: usize, sharing: Option<(f64, f64)>, workers: usize, load: f64) 
 fn routers_that_hear_of_each_other_at_once_choose_as_a_single_one_does() {
     let turns = generated(200);
     let cases = [
-        (PolicyName::Tail, CacheRule::Adaptive),
+        (PolicyName::Tail, CacheRule::TLru),
         (PolicyName::LeastTtft, CacheRule::Lru),
         (PolicyName::RoundRobin, CacheRule::Lru),
     ];
@@ -81,7 +81,7 @@ fn what_routers_do_not_hear_of_is_mended_and_every_turn_is_served_whatever_happe
                 faults: faults.map(fault).to_vec(),
                 view,
                 order: Order::Edf,
-                cache: CacheRule::Adaptive,
+                cache: CacheRule::Tail,
                 ..routed(3, Some((delay, loss)), 3, 0.9)
             };
             let report = play(&turns, &config);

@@ -115,7 +115,7 @@ impl Contender {
     fn setup(self) -> (PolicyName, CacheRule, View) {
         let plain = |policy| (policy, CacheRule::Lru, default_view(policy));
         match self {
-            Self::Tail | Self::TailPriority => (PolicyName::Tail, CacheRule::Adaptive, View::Mirror),
+            Self::Tail | Self::TailPriority => (PolicyName::Tail, CacheRule::Tail, View::Mirror),
             Self::TailLru => plain(PolicyName::Tail),
             Self::LeastTtft => plain(PolicyName::LeastTtft),
             Self::CacheAwareTree => plain(PolicyName::CacheAware),

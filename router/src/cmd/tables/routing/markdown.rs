@@ -8,7 +8,7 @@ use super::{CELLS, Changes, Report, Spread};
 /// Four tables: against others and itself on LRU, on engines that take priorities, in milliseconds, and the weights.
 pub(in super::super) fn markdown(report: &Report) -> String {
     let mut text = preamble(report);
-    text += "\n## Change of `tail` (adaptive ξ, the default) in per cent; negative is better\n\n\
+    text += "\n## Change of `tail` (with hints, the default) in per cent; negative is better\n\n\
              | W / blocks / load | p95 (tree) | p99 (tree) | p95 (index) | p99 (index) | p95 against `least_ttft` \
              | p95, p99, mean against itself on LRU |\n|---|---|---|---|---|---|---|\n";
     for cell in &report.cells {

@@ -1,0 +1,116 @@
+//! Makes room on workers just in time: what a turn taught of conversations that return, and the hints that follow.
+
+use std::sync::Arc;
+
+use policy::estimate::Finish;
+use policy::ids::WorkerId;
+use policy::tail::{Answered, Begun, Class};
+use policy::units::{Millis, Tokens};
+
+use crate::app::App;
+use crate::feedback::{CopyKeys, Lesson, Turns};
+use crate::fleet::Worker;
+use crate::fleet::hints::Kind;
+
+/// Conversations that are given up in a row.
+const MOST: usize = 64;
+
+/// A turn is over: teaches what its conversation does, and puts it among the silent ones.
+pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns: Turns, shared: Tokens) {
+    let Some((_, name)) = &lesson.conversation else {
+        return;
+    };
+    let capacity = app
+        .knowledge
+        .update(worker.id, |residency| residency.capacity_of(worker.id));
+    let mut tail = app.feedback.tail.lock();
+    tail.set_capacity(worker.id, capacity);
+    tail.arrived(lesson.arrived, key, worker.id, lesson.left);
+    tail.begun(
+        lesson.ended,
+        worker.id,
+        &Begun {
+            wait: lesson.wait,
+            ttft: lesson.ttft,
+            objective: lesson.objective,
+            prompt: lesson.prompt,
+            cached: lesson.cached,
+            history: turns.history,
+            cost: lesson.cost,
+        },
+    );
+    if lesson.last {
+        return;
+    }
+    let added = lesson.prompt.saturating_sub(turns.history);
+    let calls_tool = lesson.finish == Finish::ToolCalls;
+    let turn = Answered {
+        at: lesson.ended,
+        worker: worker.id,
+        conversation: key,
+        class: Class::of(turns.number, added, calls_tool),
+        length: lesson.prompt + lesson.response,
+        what: Arc::new(CopyKeys {
+            name: Arc::clone(name),
+            shared,
+            keys: lesson.tips(),
+        }),
+    };
+    tail.answered(turn, lesson.response);
+}
+
+/// Gives up what is worth least on a worker that has too little room for the next prompts. Of a worker that is told
+/// beforehand, what goes by itself is priced.
+pub(super) fn make(app: &App, worker: &Worker, stored: Tokens) {
+    let room = || {
+        app.knowledge
+            .update(worker.id, |residency| residency.room_on(worker.id))
+    };
+    let now = app.clock.now();
+    let Some(wanted) = app.feedback.tail.lock().wanted(worker.id, room()) else {
+        return;
+    };
+    if !app.makes_room_on(worker) {
+        app.feedback.tail.lock().displaced(now, worker.id, stored);
+        return;
+    }
+    let enough = room() + wanted;
+    for _ in 0..MOST {
+        let need = enough.saturating_sub(room());
+        if need == Tokens::ZERO || !give_up(app, worker, now, need) {
+            return;
+        }
+    }
+}
+
+/// Gives up one end. Returns whether there was one.
+fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
+    let Some(trim) = app.feedback.tail.lock().next(now, worker.id, need) else {
+        return false;
+    };
+    let keep = trim.keep.max(trim.what.shared);
+    let keys = trim.what.keys.iter().copied();
+    let marked = app
+        .knowledge
+        .update(worker.id, |residency| residency.trimmed(worker.id, keys, keep));
+    match marked {
+        None => forget(app, worker.id, trim.conversation),
+        // A turn of it is under way, or the end is within a block.
+        Some(0) => {}
+        Some(_) => {
+            worker
+                .hints
+                .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
+            if let Some(bus) = &app.bus {
+                bus.trimmed(worker, keep, &trim.what.keys);
+            }
+            app.feedback.trimmed(worker, &trim, keep);
+        }
+    }
+    true
+}
+
+/// Nothing of a conversation is left on a worker that could be given up.
+pub(super) fn forget(app: &App, worker: WorkerId, conversation: u64) {
+    app.feedback.tail.lock().forget(worker, conversation);
+}
