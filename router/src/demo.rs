@@ -7,6 +7,7 @@
 
 pub mod workload;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,6 +227,49 @@ pub async fn play_on(
     })
 }
 
+/// Each contender's medians over the seeds, in the order of the table; errors are summed.
+#[must_use]
+pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
+    (0..CONTENDERS.len())
+        .filter_map(|place| {
+            let of: Vec<&Row> = played.values().filter_map(|rows| rows.get(place)).collect();
+            let median = |figure: fn(&Row) -> f64| {
+                let mut values: Vec<f64> = of.iter().map(|row| figure(row)).collect();
+                values.sort_by(f64::total_cmp);
+                let middle = values.len() / 2;
+                if values.len() % 2 == 1 {
+                    values[middle]
+                } else {
+                    f64::midpoint(values[middle - 1], values[middle])
+                }
+            };
+            Some(Row {
+                policy: of.first()?.policy,
+                requests: median(|row| row.requests as f64).round() as usize,
+                errors: of.iter().map(|row| row.errors).sum(),
+                p50_ms: median(|row| row.p50_ms),
+                p95_ms: median(|row| row.p95_ms),
+                p99_ms: median(|row| row.p99_ms),
+                mean_ms: median(|row| row.mean_ms),
+                hit_ratio: median(|row| row.hit_ratio),
+                slo_share: median(|row| row.slo_share),
+            })
+        })
+        .collect()
+}
+
+/// Seeds in which `tail` has a lower 95th percentile with hints than without.
+#[must_use]
+pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<Row>>) -> usize {
+    played
+        .values()
+        .filter(|rows| {
+            let p95 = |name| rows.iter().find(|row| row.policy == name).map(|row| row.p95_ms);
+            p95("tail") < p95("tail (no hints)")
+        })
+        .count()
+}
+
 /// The progress bar over all contenders; hidden where standard error is no terminal.
 #[must_use]
 pub fn progress(turns: usize) -> ProgressBar {
@@ -271,4 +315,49 @@ pub fn describe(stage: &Arc<Stage>) -> String {
         "The router stays up at http://{} (model `sim`); metrics at http://{}/metrics. Ctrl-C ends it.",
         stage.router.address, stage.router.admin_address
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(contender: &Contender, p95_ms: f64) -> Row {
+        Row {
+            policy: contender.name,
+            requests: 10,
+            errors: 1,
+            p50_ms: 1.0,
+            p95_ms,
+            p99_ms: 1.0,
+            mean_ms: 1.0,
+            hit_ratio: 0.5,
+            slo_share: 1.0,
+        }
+    }
+
+    #[test]
+    fn the_table_shows_medians_and_sums_errors() {
+        let seeds = [
+            (1, [9.0, 8.0, 7.0, 5.0]),
+            (2, [3.0, 8.0, 6.0, 6.5]),
+            (3, [4.0, 8.0, 8.0, 7.0]),
+        ];
+        let played = seeds
+            .map(|(seed, p95s)| {
+                (
+                    seed,
+                    CONTENDERS
+                        .iter()
+                        .zip(p95s)
+                        .map(|(who, p95)| row(who, p95))
+                        .collect(),
+                )
+            })
+            .into();
+        let rows = medians(&played);
+        let p95s: Vec<f64> = rows.iter().map(|row| row.p95_ms).collect();
+        assert_eq!(p95s, [4.0, 8.0, 7.0, 6.5]);
+        assert_eq!(rows[0].errors, 3);
+        assert_eq!(seeds_won_by_hints(&played), 2);
+    }
 }

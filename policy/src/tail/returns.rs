@@ -224,7 +224,11 @@ impl Returns {
 
     /// Puts what another process had learned before what this one has.
     pub fn restore(&mut self, now: Millis, outcomes: &[Outcome]) {
-        for outcome in outcomes.iter().rev().take(MEMORY - self.records.len().min(MEMORY)) {
+        for outcome in outcomes
+            .iter()
+            .rev()
+            .take(MEMORY - self.records.len().min(MEMORY))
+        {
             self.first -= 1;
             let gap = match outcome.then {
                 Then::Next(gap) => Some(gap),

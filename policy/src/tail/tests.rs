@@ -158,7 +158,10 @@ fn a_worker_that_drops_ends_by_itself_is_priced_by_what_it_stores() {
         tail.displaced(Millis(now + 1.0), W0, Tokens(3_000));
     }
     assert!(tail.free_tail(W0, second) > tail.free_tail(W0, first));
-    assert!(tail.silent_on(W0) < 200, "what it stored took the place of others");
+    assert!(
+        tail.silent_on(W0) < 200,
+        "what it stored took the place of others"
+    );
 }
 
 #[test]
@@ -172,8 +175,14 @@ fn what_was_learned_of_returns_survives_a_restart() {
     for (number, age) in [(1, 0.0), (1, 20_000.0), (2, 0.0), (9, 1_000.0)] {
         let class = Class::of(number, Tokens(100), false);
         let (one, other) = (before.returns(), after.returns());
-        let (one, other) = (one.probability(class, Millis(age)), other.probability(class, Millis(age)));
-        assert!((one - other).abs() < 0.02, "turn {number} after {age} ms: {one} {other}");
+        let (one, other) = (
+            one.probability(class, Millis(age)),
+            other.probability(class, Millis(age)),
+        );
+        assert!(
+            (one - other).abs() < 0.02,
+            "turn {number} after {age} ms: {one} {other}"
+        );
     }
     // A conversation that was silent goes on.
     after.arrived(Millis(1_100.0), 7, W0, None);

@@ -289,8 +289,7 @@ async fn what_one_replica_gives_up_has_room_on_every_replicas_mirror() {
     let before = room();
     let tip = *keys.hashes().last().unwrap();
     let unknown = policy::ids::PrefixHash(1);
-    one.bus()
-        .trimmed(&one.worker(0), Tokens(256), &[unknown, tip]);
+    one.bus().trimmed(&one.worker(0), Tokens(256), &[unknown, tip]);
     other.hears(&one.says().await);
     assert_eq!(room().saturating_sub(before), Tokens(keys.span(keys.len()) - 256));
 }

@@ -263,13 +263,17 @@ mod tests {
             places: vec![(1, 2, Kind::Tip), (3, 4, Kind::Guessed), (5, 6, Kind::Counted)],
             last_workers: vec![(7, 1)],
             prompts: vec![(9, 7)],
-            outcomes: [Then::Next(Millis(1.5)), Then::Silence(None), Then::Silence(Some(7))]
-                .map(|then| Outcome {
-                    class: Class::of(3, Tokens(100), true),
-                    age: Millis(2_000.0),
-                    then,
-                })
-                .to_vec(),
+            outcomes: [
+                Then::Next(Millis(1.5)),
+                Then::Silence(None),
+                Then::Silence(Some(7)),
+            ]
+            .map(|then| Outcome {
+                class: Class::of(3, Tokens(100), true),
+                age: Millis(2_000.0),
+                then,
+            })
+            .to_vec(),
         }
     }
 

@@ -5,8 +5,8 @@ use policy::ids::PrefixHash;
 use policy::units::Millis;
 
 use super::{
-    ANSWERED, BEGUN, Body, GONE, HINTED, Head, Kind, LONGEST_BYTES, LONGEST_NAME, Left, MOST_KEYS,
-    MOST_TIPS, MOST_WORKERS, NAMED, News, Roll, SENT, Sent, TRIMMED, Trimmed, UnderWay, VERSION, WireError,
+    ANSWERED, BEGUN, Body, GONE, HINTED, Head, Kind, LONGEST_BYTES, LONGEST_NAME, Left, MOST_KEYS, MOST_TIPS,
+    MOST_WORKERS, NAMED, News, Roll, SENT, Sent, TRIMMED, Trimmed, UnderWay, VERSION, WireError,
 };
 
 /// Reads a message whole, or refuses it.

@@ -34,7 +34,10 @@ async fn arrives(says: &[(&'static str, &'static str)], spoken: Spoken, body: &s
     let router = route(&[worker.address], |config| config.workers[0].dialect = spoken).await;
     let address = router.address;
     let sent = body.to_owned();
-    let turn = tokio::spawn(async move { client::call(address, "POST", CHAT, &[("x-session-end", "1")], sent).await });
+    let turn =
+        tokio::spawn(
+            async move { client::call(address, "POST", CHAT, &[("x-session-end", "1")], sent).await },
+        );
     let request = worker.next().await;
     turn.abort();
     request

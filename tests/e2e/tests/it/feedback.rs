@@ -158,7 +158,10 @@ async fn a_worker_that_takes_hints_is_told_the_objective_when_it_is_met_and_when
         .objective
         .expect("it is told before it is given work");
     // It is told just in time what to give up: a request by itself gives nothing.
-    assert_eq!((told.xi_tokens as u64, told.next_prompt_tokens as u64), (200, 200));
+    assert_eq!(
+        (told.xi_tokens as u64, told.next_prompt_tokens as u64),
+        (200, 200)
+    );
 
     let worker = std::sync::Arc::clone(&fleet.router.app().fleet.workers()[0]);
     let delivered = || async {
@@ -201,7 +204,10 @@ async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
     assert!(fleet.metrics().await.sum("tailroute_hints_total", &trimmed) > 0.0);
     let told = client::admin(fleet.router.admin_address, "GET", "/admin/v1/slo", &[], None).await;
     let went = &told.json()["given_up"][0];
-    assert!(went["keep_tokens"].as_u64() < went["length_tokens"].as_u64(), "{went}");
+    assert!(
+        went["keep_tokens"].as_u64() < went["length_tokens"].as_u64(),
+        "{went}"
+    );
     for term in ["returns_per_s", "late", "epsilon", "kappa", "value"] {
         assert!(went[term].is_number(), "{term}: {went}");
     }

@@ -64,7 +64,10 @@ async fn the_state_of_the_loop_says_what_it_goes_by_and_why() {
     let told = explained(&fleet).await;
     assert_eq!(told["tail"]["turns_behind"], 0.0);
     assert!(told["tail"]["horizon_s"].as_f64().unwrap() > 0.0);
-    assert!(told["tail"]["why"].as_str().unwrap().contains("least go first"), "{told}");
+    assert!(
+        told["tail"]["why"].as_str().unwrap().contains("least go first"),
+        "{told}"
+    );
     let silent = |worker: usize| told["workers"][worker]["silent"].as_u64().unwrap();
     assert_eq!(silent(0) + silent(1), 1);
     assert_eq!(told["objective"]["classes"][0]["ttft_ms"], 500.0);
