@@ -14,7 +14,7 @@ mod mirror;
 pub use self::capacity::MOST as MOST_TOKENS;
 use self::mirror::Mirror;
 pub use self::mirror::Report;
-use crate::cache::prefix::{Change, Entry, Keep, Lease, Order, Piece};
+use crate::cache::prefix::{Change, Entry, Keep, Lease, Order, Piece, Trimmed};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Prefix, Reach, StoreError};
@@ -333,17 +333,17 @@ impl Residency {
     }
 
     /// Marks the end of a conversation evict-first, past its first `keep` tokens. Pieces below it that belong to other
-    /// conversations stay. `keys` are some of its keys, the last one first. Returns how many pieces were marked; `None` if no
-    /// key is resident.
+    /// conversations stay. `keys` are some of its keys, the last one first. The worker should be told to keep what the mirror
+    /// then keeps, so that both forget the same. `None` if no key is resident.
     pub fn trimmed(
         &mut self,
         worker: WorkerId,
         keys: impl IntoIterator<Item = PrefixHash>,
         keep: Tokens,
-    ) -> Option<usize> {
+    ) -> Option<Trimmed> {
         let mirror = self.mirrors.get_mut(worker.index())?;
         let end = keys.into_iter().find(|key| mirror.cache.contains(*key))?;
-        Some(mirror.cache.trim(end, keep))
+        mirror.cache.trim(end, keep)
     }
 
     /// A worker was told that the beginning with these keys is used by many: it is fresh, and no mark lies on it.

@@ -56,7 +56,7 @@ pub const SAMPLE: usize = 64;
 /// Mean prompts that a worker should have room for.
 const RESERVE: f64 = 2.0;
 /// Largest share of a cache that is kept free for that.
-const MOST_RESERVE: f64 = 0.125;
+pub const MOST_RESERVE: f64 = 0.125;
 
 /// Learned state, and the silent conversations of each worker. `P` is the caller's handle of a conversation.
 #[derive(Clone, Debug)]

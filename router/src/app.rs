@@ -460,9 +460,12 @@ impl App {
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> Told {
         let next_prompt = self.next_prompt();
-        let tail = self
-            .feedback
-            .free_tail(worker.id, Class::of(2, next_prompt, false));
+        let tail = if self.makes_room_on(worker) {
+            Tokens::ZERO
+        } else {
+            let second_turn = Class::of(2, next_prompt, false);
+            self.feedback.free_tail(worker.id, second_turn)
+        };
         Told {
             xi_tokens: (next_prompt + tail).as_f64(),
             next_prompt_tokens: next_prompt.0,

@@ -131,6 +131,8 @@ pub enum Taught {
     Turn(Box<Lesson>),
     /// A first token.
     Late(Late),
+    /// A turn went to a worker that has little room left.
+    Sent(WorkerId),
 }
 
 /// Everything that is learned from answers, behind its locks.
@@ -206,6 +208,11 @@ impl Feedback {
     /// Leaves a first token that came late. Never waits.
     pub fn late(&self, late: Late) {
         self.leave(Taught::Late(late));
+    }
+
+    /// Leaves word that a turn went to a worker that has little room left. Never waits.
+    pub fn sent(&self, worker: WorkerId) {
+        self.leave(Taught::Sent(worker));
     }
 
     fn leave(&self, taught: Taught) {

@@ -39,7 +39,7 @@ mod tests;
 
 pub use self::lease::Lease;
 pub use self::order::Order;
-pub use self::piece::{Change, Entry, Keep, Piece, Standing};
+pub use self::piece::{Change, Entry, Keep, Piece, Standing, Trimmed};
 use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -319,31 +319,29 @@ impl PrefixCache {
     }
 
     /// Puts a piece and what leads to it in the evict-first band, except for what begins within the first `keep` tokens;
-    /// each goes no sooner than what hangs below it. Returns how many pieces took the mark.
-    pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> usize {
-        let Some(tip) = self.nodes.find(hash) else {
-            return 0;
-        };
-        let mut marked = 0;
+    /// each goes no sooner than what hangs below it. `None` if the piece is not resident.
+    pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> Option<Trimmed> {
+        let tip = self.nodes.find(hash)?;
         let above: Vec<u32> = std::iter::successors(Some(tip), |&slot| {
             Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE)
         })
         .collect();
         let tokens = |slot: u32| u64::from(self.nodes.get(slot).tokens);
         let mut end: u64 = above.iter().map(|&slot| tokens(slot)).sum();
+        let mut pieces = 0;
         for slot in above {
-            let whole = end;
-            end -= u64::from(self.nodes.get(slot).tokens);
-            if end < keep.0 {
-                if keep.0 < whole {
-                    self.nodes.mark_in_part(slot);
-                }
+            let begin = end - u64::from(self.nodes.get(slot).tokens);
+            if begin < keep.0 {
                 break;
             }
-            marked += usize::from(self.nodes.mark(slot));
+            end = begin;
+            pieces += usize::from(self.nodes.mark(slot));
         }
         self.debug_check();
-        marked
+        Some(Trimmed {
+            pieces,
+            keep: Tokens(end),
+        })
     }
 
     /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.

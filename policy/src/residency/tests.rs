@@ -533,11 +533,20 @@ fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
     let (a, b, c) = (prompt("a", 4), prompt("b", 3), prompt("c", 3));
     serve(&mut residency, W0, &b, 0);
     serve(&mut residency, W0, &a, 0);
+    let trimmed = |pieces, keep| {
+        Some(Trimmed {
+            pieces,
+            keep: Tokens(keep),
+        })
+    };
     // A key in the middle: below it others go on.
-    assert_eq!(residency.trimmed(W0, [a.hashes()[2]], Tokens(256)), Some(2));
+    assert_eq!(
+        residency.trimmed(W0, [a.hashes()[2]], Tokens(255)),
+        trimmed(2, 256)
+    );
     // The last key is long gone; what is left is found by the one before it.
     let keys = [PrefixHash(9), a.hashes()[3]];
-    assert_eq!(residency.trimmed(W0, keys, Tokens(256)), Some(1));
+    assert_eq!(residency.trimmed(W0, keys, Tokens(256)), trimmed(1, 256));
     serve(&mut residency, W0, &c, 0);
     assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 3, 3]);
     assert_eq!(residency.trimmed(W0, [PrefixHash(9)], Tokens(0)), None);

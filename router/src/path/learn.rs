@@ -24,6 +24,7 @@ use policy::cost::PrefillCost;
 use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::WorkerId;
 use policy::residency::Hold;
+use policy::tail::MOST_RESERVE;
 use policy::units::{Millis, Tokens};
 use tracing::{debug, warn};
 
@@ -205,9 +206,15 @@ impl Flight {
         let held = |tokens: u64| full_blocks(worker, tokens);
         if !self.prompt.is_empty() {
             let tokens = self.scale.rising();
-            self.hold = app.knowledge.update(worker.id, |residency| {
-                residency.sent(worker.id, &self.prompt, |end| held(tokens(end)))
+            let (hold, low) = app.knowledge.update(worker.id, |residency| {
+                let hold = residency.sent(worker.id, &self.prompt, |end| held(tokens(end)));
+                let most_reserve = MOST_RESERVE * residency.capacity_of(worker.id).as_f64();
+                (hold, residency.room_on(worker.id).as_f64() < most_reserve)
             });
+            self.hold = hold;
+            if low && app.makes_room_on(worker) {
+                app.feedback.sent(worker.id);
+            }
         }
         if let Some(bus) = &app.bus {
             let tokens = self.scale.rising();

@@ -37,6 +37,7 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
                     match taught {
                         Taught::Turn(lesson) => apply(&app, &lesson),
                         Taught::Late(late) => learn_late(&app, &late),
+                        Taught::Sent(worker) => make_room(&app, worker),
                     }
                 }
                 publish_costs(&app);
@@ -89,7 +90,15 @@ fn apply(app: &App, lesson: &Lesson) {
         protect(app, worker, lesson, keys, shared_tokens);
     }
     let stored = lesson.prompt.saturating_sub(lesson.cached) + lesson.response;
-    room::make(app, worker, stored);
+    room::price(app, worker, stored);
+    room::make(app, worker);
+}
+
+/// A turn went to a worker that has little room left.
+fn make_room(app: &App, worker: WorkerId) {
+    if let Some(worker) = present(&app.fleet.workers(), worker) {
+        room::make(app, worker);
+    }
 }
 
 /// An answer that tells what its prefill took.

@@ -59,28 +59,42 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
     tail.answered(turn, lesson.response);
 }
 
-/// Gives up what is worth least on a worker that has too little room for the next prompts. Of a worker that is told
-/// beforehand, what goes by itself is priced.
-pub(super) fn make(app: &App, worker: &Worker, stored: Tokens) {
-    let room = || {
-        app.knowledge
-            .update(worker.id, |residency| residency.room_on(worker.id))
-    };
-    let now = app.clock.now();
-    let Some(wanted) = app.feedback.tail.lock().wanted(worker.id, room()) else {
-        return;
-    };
+/// Gives up what is worth least on a worker that is told just in time, if it has too little room for the next prompts.
+pub(super) fn make(app: &App, worker: &Worker) {
     if !app.makes_room_on(worker) {
-        app.feedback.tail.lock().displaced(now, worker.id, stored);
         return;
     }
-    let enough = room() + wanted;
+    let Some(wanted) = wanted(app, worker) else {
+        return;
+    };
+    let now = app.clock.now();
+    let enough = room(app, worker) + wanted;
     for _ in 0..MOST {
-        let need = enough.saturating_sub(room());
+        let need = enough.saturating_sub(room(app, worker));
         if need == Tokens::ZERO || !give_up(app, worker, now, need) {
             return;
         }
     }
+}
+
+/// A worker that is told beforehand stored this much: what goes by itself is priced.
+pub(super) fn price(app: &App, worker: &Worker, stored: Tokens) {
+    if !app.makes_room_on(worker) && wanted(app, worker).is_some() {
+        app.feedback
+            .tail
+            .lock()
+            .displaced(app.clock.now(), worker.id, stored);
+    }
+}
+
+fn room(app: &App, worker: &Worker) -> Tokens {
+    app.knowledge
+        .update(worker.id, |residency| residency.room_on(worker.id))
+}
+
+fn wanted(app: &App, worker: &Worker) -> Option<Tokens> {
+    let room = room(app, worker);
+    app.feedback.tail.lock().wanted(worker.id, room)
 }
 
 /// Gives up one end. Returns whether there was one.
@@ -93,19 +107,20 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     let marked = app
         .knowledge
         .update(worker.id, |residency| residency.trimmed(worker.id, keys, keep));
-    match marked {
-        None => forget(app, worker.id, trim.conversation),
-        // A turn of it is under way, or the end is within a block.
-        Some(0) => {}
-        Some(_) => {
-            worker
-                .hints
-                .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
-            if let Some(bus) = &app.bus {
-                bus.trimmed(worker, keep, &trim.what.keys);
-            }
-            app.feedback.trimmed(worker, &trim, keep);
+    // Nothing of it is left, or nothing of its own.
+    if marked.is_none() || trim.keep <= trim.what.shared {
+        forget(app, worker.id, trim.conversation);
+    }
+    // A turn of it may be under way, or the end within a piece.
+    if let Some(marked) = marked.filter(|marked| marked.pieces > 0) {
+        let keep = marked.keep;
+        worker
+            .hints
+            .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
+        if let Some(bus) = &app.bus {
+            bus.trimmed(worker, keep, &trim.what.keys);
         }
+        app.feedback.trimmed(worker, &trim, keep);
     }
     true
 }

@@ -58,3 +58,12 @@ pub enum Keep {
     /// The pieces that begin before this many tokens (a budget rounded up to whole pieces).
     First(Tokens),
 }
+
+/// What [`super::PrefixCache::trim`] put in the evict-first band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Pieces that took the mark, and did not have it before.
+    pub pieces: usize,
+    /// Tokens before the first marked piece: what was asked to be kept, rounded up to whole pieces.
+    pub keep: Tokens,
+}

@@ -165,7 +165,7 @@ impl WorkerCache {
     /// Marks the conversation that ends with this key evict-first, past its first `keep` tokens.
     pub(super) fn trim(&mut self, end: PrefixHash, keep: Tokens) {
         if let Self::Prefix { cache, .. } = self {
-            cache.trim(end, keep);
+            let _ = cache.trim(end, keep);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use config::PolicyName;
+use policy::units::Tokens;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
 use tailroute::metrics::table::{Spec, TABLE};
@@ -211,6 +212,10 @@ async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
     for term in ["returns_per_s", "late", "epsilon", "kappa", "value"] {
         assert!(went[term].is_number(), "{term}: {went}");
     }
+    // Whatever ends are worth, a request by itself still gives nothing: the mirror would not know of it.
+    let app = fleet.router.app();
+    let told = app.objective_for(&app.fleet.workers()[0]);
+    assert_eq!(told.tail(), Tokens(0), "{told:?}");
     for request in engine.captured() {
         assert!(!request.headers.contains_key("x-tailroute-evict-first-tokens"));
     }
