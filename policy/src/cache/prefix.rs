@@ -319,7 +319,8 @@ impl PrefixCache {
     }
 
     /// Puts a piece and what leads to it in the evict-first band, except for what begins within the first `keep` tokens;
-    /// each goes no sooner than what hangs below it. `None` if the piece is not resident.
+    /// each goes no sooner than what hangs below it, so `hash` should be the last piece that is not marked. `None` if it is
+    /// not resident.
     pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> Option<Trimmed> {
         let tip = self.nodes.find(hash)?;
         let above: Vec<u32> = std::iter::successors(Some(tip), |&slot| {
@@ -328,20 +329,23 @@ impl PrefixCache {
         .collect();
         let tokens = |slot: u32| u64::from(self.nodes.get(slot).tokens);
         let mut end: u64 = above.iter().map(|&slot| tokens(slot)).sum();
-        let mut pieces = 0;
+        let mut trimmed = Trimmed {
+            pieces: 0,
+            keep: Tokens::ZERO,
+            end: None,
+        };
         for slot in above {
             let begin = end - u64::from(self.nodes.get(slot).tokens);
             if begin < keep.0 {
+                trimmed.keep = Tokens(end);
+                trimmed.end = Some(self.nodes.get(slot).hash);
                 break;
             }
             end = begin;
-            pieces += usize::from(self.nodes.mark(slot));
+            trimmed.pieces += usize::from(self.nodes.mark(slot));
         }
         self.debug_check();
-        Some(Trimmed {
-            pieces,
-            keep: Tokens(end),
-        })
+        Some(trimmed)
     }
 
     /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.

@@ -533,20 +533,29 @@ fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
     let (a, b, c) = (prompt("a", 4), prompt("b", 3), prompt("c", 3));
     serve(&mut residency, W0, &b, 0);
     serve(&mut residency, W0, &a, 0);
-    let trimmed = |pieces, keep| {
+    let trimmed = |pieces, keep, end| {
         Some(Trimmed {
             pieces,
             keep: Tokens(keep),
+            end: Some(end),
         })
     };
     // A key in the middle: below it others go on.
+    let [first, second, third, last] = a.hashes()[..] else {
+        unreachable!("four pieces")
+    };
     assert_eq!(
-        residency.trimmed(W0, [a.hashes()[2]], Tokens(255)),
-        trimmed(2, 256)
+        residency.trimmed(W0, [third], Tokens(500)),
+        trimmed(1, 512, second)
+    );
+    // From where that ended.
+    assert_eq!(
+        residency.trimmed(W0, [second], Tokens(255)),
+        trimmed(1, 256, first)
     );
     // The last key is long gone; what is left is found by the one before it.
-    let keys = [PrefixHash(9), a.hashes()[3]];
-    assert_eq!(residency.trimmed(W0, keys, Tokens(256)), trimmed(1, 256));
+    let keys = [PrefixHash(9), last];
+    assert_eq!(residency.trimmed(W0, keys, Tokens(256)), trimmed(1, 256, first));
     serve(&mut residency, W0, &c, 0);
     assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 3, 3]);
     assert_eq!(residency.trimmed(W0, [PrefixHash(9)], Tokens(0)), None);

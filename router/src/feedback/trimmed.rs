@@ -19,8 +19,19 @@ pub struct CopyKeys {
     pub name: Arc<str>,
     /// Tokens of its beginning that others share.
     pub shared: Tokens,
-    /// Some of its keys, the last one first: what is left of it ends at the first that is still held.
-    pub keys: Vec<PrefixHash>,
+    /// Some of its keys, the last one first.
+    pub tips: Vec<PrefixHash>,
+    /// The last key that it was to keep, once its end was given up.
+    pub end: Mutex<Option<PrefixHash>>,
+}
+
+impl CopyKeys {
+    /// What is left of it ends at the first of these that is still held.
+    #[must_use]
+    pub fn keys(&self) -> Vec<PrefixHash> {
+        let end = *self.end.lock();
+        end.into_iter().chain(self.tips.iter().copied()).collect()
+    }
 }
 
 /// An end that was given up, and the terms of its value.

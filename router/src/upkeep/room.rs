@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use policy::estimate::Finish;
 use policy::ids::WorkerId;
 use policy::tail::{Answered, Begun, Class};
@@ -53,7 +54,8 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
         what: Arc::new(CopyKeys {
             name: Arc::clone(name),
             shared,
-            keys: lesson.tips(),
+            tips: lesson.tips(),
+            end: Mutex::default(),
         }),
     };
     tail.answered(turn, lesson.response);
@@ -103,10 +105,10 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
         return false;
     };
     let keep = trim.keep.max(trim.what.shared);
-    let keys = trim.what.keys.iter().copied();
-    let marked = app
-        .knowledge
-        .update(worker.id, |residency| residency.trimmed(worker.id, keys, keep));
+    let keys = trim.what.keys();
+    let marked = app.knowledge.update(worker.id, |residency| {
+        residency.trimmed(worker.id, keys.iter().copied(), keep)
+    });
     // Nothing of it is left, or nothing of its own.
     if marked.is_none() || trim.keep <= trim.what.shared {
         forget(app, worker.id, trim.conversation);
@@ -114,11 +116,12 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     // A turn of it may be under way, or the end within a piece.
     if let Some(marked) = marked.filter(|marked| marked.pieces > 0) {
         let keep = marked.keep;
+        *trim.what.end.lock() = marked.end;
         worker
             .hints
             .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
         if let Some(bus) = &app.bus {
-            bus.trimmed(worker, keep, &trim.what.keys);
+            bus.trimmed(worker, keep, &keys);
         }
         app.feedback.trimmed(worker, &trim, keep);
     }

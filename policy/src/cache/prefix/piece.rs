@@ -66,4 +66,6 @@ pub struct Trimmed {
     pub pieces: usize,
     /// Tokens before the first marked piece: what was asked to be kept, rounded up to whole pieces.
     pub keep: Tokens,
+    /// The last piece that is kept, from which the next trim may go on.
+    pub end: Option<PrefixHash>,
 }
