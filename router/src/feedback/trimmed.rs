@@ -17,8 +17,6 @@ const RECENT: usize = 32;
 pub struct CopyKeys {
     /// Its name, as the worker knows it.
     pub name: Arc<str>,
-    /// Tokens of its beginning that others share.
-    pub shared: Tokens,
     /// Some of its keys, the last one first.
     pub tips: Vec<PrefixHash>,
     /// The last key that it was to keep, once its end was given up.

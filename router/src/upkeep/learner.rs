@@ -78,7 +78,7 @@ fn apply(app: &App, lesson: &Lesson) {
         tips: lesson.tips(),
         shared: shared_tokens,
     });
-    room::learn(app, worker, lesson, *key, turns, shared_tokens);
+    room::learn(app, worker, lesson, *key, turns);
     let hints = &app.config.hints;
     if !hints.enabled {
         return;

@@ -17,7 +17,7 @@ use crate::fleet::hints::Kind;
 const MOST: usize = 64;
 
 /// A turn is over: teaches what its conversation does, and puts it among the silent ones.
-pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns: Turns, shared: Tokens) {
+pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns: Turns) {
     let Some((_, name)) = &lesson.conversation else {
         return;
     };
@@ -53,7 +53,6 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
         length: lesson.prompt + lesson.response,
         what: Arc::new(CopyKeys {
             name: Arc::clone(name),
-            shared,
             tips: lesson.tips(),
             end: Mutex::default(),
         }),
@@ -104,13 +103,11 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     let Some(trim) = app.feedback.tail.lock().next(now, worker.id, need) else {
         return false;
     };
-    let keep = trim.keep.max(trim.what.shared);
     let keys = trim.what.keys();
     let marked = app.knowledge.update(worker.id, |residency| {
-        residency.trimmed(worker.id, keys.iter().copied(), keep)
+        residency.trimmed(worker.id, keys.iter().copied(), trim.keep)
     });
-    // Nothing of it is left, or nothing of its own.
-    if marked.is_none() || trim.keep <= trim.what.shared {
+    if marked.is_none() {
         forget(app, worker.id, trim.conversation);
     }
     // A turn of it may be under way, or the end within a piece.
