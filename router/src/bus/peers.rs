@@ -269,7 +269,7 @@ impl Books<'_> {
             News::Trimmed(Trimmed { worker, keep, keys }) => {
                 if let Some(worker) = self.worker(worker) {
                     self.app.knowledge.update(worker.id, |residency| {
-                        let _ = residency.trimmed(worker.id, keys.into_iter(), Tokens(keep));
+                        let _ = residency.trimmed(worker.id, keys, Tokens(keep));
                     });
                 }
             }
