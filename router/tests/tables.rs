@@ -78,10 +78,7 @@ fn what_cannot_be_run_is_refused() {
     let code = |arguments: &[&str]| tables(folder.path(), arguments).status.code();
     assert_eq!(code(&[]), Some(2), "which tables?");
     assert_eq!(code(&["--routing", "--paper"]), Some(2));
-    assert_eq!(code(&["--tel", "--agents"]), Some(2));
     assert_eq!(code(&["--agents", "--trace", "x.jsonl"]), Some(2));
-    assert_eq!(code(&["--tel", "--svg", "x.svg"]), Some(2));
-    assert_eq!(code(&["--tel", "--trace", "nowhere.jsonl"]), Some(1));
     assert_eq!(code(&["--paper", "--svg", "x.svg"]), Some(2));
     assert_eq!(code(&["--routing", "--seeds", "0"]), Some(2));
     assert_eq!(code(&["--routing", "--trace", "nowhere.jsonl"]), Some(1));

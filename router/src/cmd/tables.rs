@@ -33,7 +33,7 @@ const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute tables --routing --trace mooncake_conv.jsonl.gz --seeds 1,2,3 --svg routing.svg\n  \
-    tailroute tables --tel --trace mooncake_conv.jsonl.gz\n  tailroute tables --agents --seeds 1,2,3\n  \
+    tailroute tables --agents --seeds 1,2,3\n  \
     tailroute tables --paper\n  tailroute tables --paper --out tables/")]
 pub struct Args {
     #[command(flatten)]
