@@ -205,7 +205,10 @@ async fn a_worker_and_its_mirror_give_up_the_same() {
     fleet.at_rest().await;
     let app = fleet.router.app();
     let worker = app.fleet.workers()[0].id;
-    let believed = app.knowledge.update(worker, |residency| residency.room_on(worker)).0;
+    let believed = app
+        .knowledge
+        .update(worker, |residency| residency.room_on(worker))
+        .0;
     // Blocks and pieces end in different places, and the last hints may be on their way.
     let agrees = |stats: &Stats| {
         let room = CAPACITY - stats.cache_used_tokens + stats.cache_evict_first_tokens;
@@ -213,7 +216,10 @@ async fn a_worker_and_its_mirror_give_up_the_same() {
     };
     let stats = within(fleet.engines[0].stats_when(agrees)).await;
     assert!(stats.memory.hints_applied > 100, "{stats:?}");
-    let error = fleet.metrics().await.sum("tailroute_cached_tokens_error_sum", &[]);
+    let error = fleet
+        .metrics()
+        .await
+        .sum("tailroute_cached_tokens_error_sum", &[]);
     assert!(error < 0.04 * prompts as f64, "{error} of {prompts} tokens");
 }
 
