@@ -1,6 +1,7 @@
 """What hints save on two real vLLM servers, where conversations end without a word and the caches overflow."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from conftest import no_objective
 from processes import ROUTER, Engine, Router
 
 GENERATOR = Path(__file__).parents[3] / "scripts" / "ending-conversations"
-ROUNDS = 5
-# Some 1,100 tokens each on average, in caches of 12,800 tokens.
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+# Some 1,100 tokens each on average, in caches of 12,800 tokens. The model's tokenizer makes four of one token of a trace.
 LIVE, TURNS, RATE = 22, 560, 8
 WARM = 0.4
 FIGURES = ["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "ttft_mean_ms", "hit_ratio"]
@@ -24,8 +25,10 @@ def drive(router: Router, trace: Path, seed: int) -> dict[str, float]:
     done = subprocess.run(
         [*command, "--warmup-share", str(WARM), "--seed", str(seed)], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return json.loads(done.stdout)["targets"][0]["median"]
+    figures = json.loads(done.stdout)["targets"][0]["median"]
+    # The random model says nothing now and then, which is an incomplete answer and no error.
+    assert figures["errors"] == 0 and figures["incomplete"] < 0.05 * TURNS, done.stderr + done.stdout
+    return figures
 
 
 @pytest.mark.timeout(3600)
@@ -36,7 +39,7 @@ def test_hints_lower_the_tail(tmp_path):
     try:
         for number in range(2 * ROUNDS):
             seed, hints = number // 2, (number + number // 2) % 2 == 1
-            shape = f"--turns {TURNS} --live {LIVE} --rate {RATE} --system 304 --prompt 128 --answer 16".split()
+            shape = f"--turns {TURNS} --live {LIVE} --rate {RATE} --system 80 --prompt 32 --answer 16".split()
             with trace.open("w") as file:
                 subprocess.run([sys.executable, GENERATOR, str(seed), *shape], stdout=file, check=True)
             for engine in engines:
