@@ -140,8 +140,6 @@ pub struct Hints {
     pub in_request: bool,
     /// Whether hints are sent beside the requests.
     pub out_of_band: bool,
-    /// Probability of a return below which a silent conversation is taken to be over; 0 is never.
-    pub ended_below: f64,
     /// Conversations that begin alike from which on the beginning is protected.
     pub protect_from: Option<NonZeroU32>,
 }

@@ -13,7 +13,7 @@ mod prefill_cost;
 mod tokens_per_byte;
 mod utilisation;
 
-pub use classes::{Class, Finish, HabitTable, Stage, TRUSTED};
+pub use classes::{Class, Finish, HabitTable, Stage};
 pub use conversations::{Habits, Mean};
 pub use doubt::Doubt;
 pub use homes::{Home, Homes};

@@ -449,14 +449,14 @@ impl App {
         }
     }
 
-    /// Whether a worker is told just in time what it may drop first, and not beforehand.
+    /// Whether a worker takes hints between requests, so that ends are given up when it needs room.
     #[must_use]
     pub fn makes_room_on(&self, worker: &Worker) -> bool {
         self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
     }
 
-    /// The budget for requests on a worker that carry none: the free tail of a second turn. Nothing where the worker is
-    /// told just in time.
+    /// The budget for requests that carry none: the free tail of a second turn. A worker that takes hints between requests
+    /// has no free tail.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> Told {
         let next_prompt = self.next_prompt();

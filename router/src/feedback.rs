@@ -32,7 +32,7 @@ use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 
-pub use conversations::{Conversations, Expected, Silent, Turned, Turns};
+pub use conversations::{Conversations, Expected, Turned, Turns};
 pub use costs::{CostState, Costs, Sample};
 pub use counters::{Counted, Counters};
 pub use explain::{ClassState, SloState, TailState, explain};
@@ -124,6 +124,19 @@ pub struct Late {
     pub took: Sample,
 }
 
+/// A stream that began: its conversation is not silent.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// When its request arrived.
+    pub arrived: Millis,
+    /// The conversation's key.
+    pub conversation: u64,
+    /// The worker.
+    pub worker: WorkerId,
+    /// The worker of the conversation's last turn, if another.
+    pub left: Option<WorkerId>,
+}
+
 /// What waits to be learned from.
 #[derive(Debug)]
 pub enum Taught {
@@ -133,6 +146,8 @@ pub enum Taught {
     Late(Late),
     /// A turn went to a worker that has little room left.
     Sent(WorkerId),
+    /// A stream began.
+    Begun(Begun),
 }
 
 /// Everything that is learned from answers, behind its locks.
@@ -173,10 +188,7 @@ impl Feedback {
             dropped: AtomicU64::new(0),
             costs: Mutex::new(Costs::new(&config.workers, config.learning.fade)),
             counters: Mutex::new(Counters::new(config.workers.len())),
-            conversations: Mutex::new(Conversations::new(
-                config.objective.next_prompt,
-                config.hints.ended_below,
-            )),
+            conversations: Mutex::new(Conversations::new(config.objective.next_prompt)),
             tail: Mutex::new(tail),
             recent: Recent::default(),
             shared: Mutex::new(SharedPrefixes::new(config.hints.protect_from)),
@@ -196,7 +208,6 @@ impl Feedback {
         self.costs.lock().vacate(worker);
         self.counters.lock().admit(worker);
         self.tail.lock().admit(worker, Tokens::ZERO);
-        self.conversations.lock().left(worker);
         self.shared.lock().left(worker);
     }
 
@@ -213,6 +224,11 @@ impl Feedback {
     /// Leaves word that a turn went to a worker that has little room left. Never waits.
     pub fn sent(&self, worker: WorkerId) {
         self.leave(Taught::Sent(worker));
+    }
+
+    /// Leaves word of a stream that began. Never waits.
+    pub fn begun(&self, begun: Begun) {
+        self.leave(Taught::Begun(begun));
     }
 
     fn leave(&self, taught: Taught) {
@@ -233,7 +249,7 @@ impl Feedback {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Tokens at the end of a conversation of this class that a worker may drop first, of one that is told so beforehand.
+    /// The free tail of a conversation of this class, on a worker that can only be told in requests.
     #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: TailClass) -> Tokens {
         let tails = self.free_tails.load();

@@ -82,7 +82,6 @@ pub(crate) fn check(
             ttl: Millis(file.hints.ttl_s * 1000.0),
             in_request: file.hints.in_request,
             out_of_band: file.hints.out_of_band,
-            ended_below: file.hints.ended_below,
             protect_from: NonZeroU32::new(file.hints.protect_from),
         },
         learning: Learning {

@@ -39,12 +39,8 @@ pub struct Hints {
     pub ttl_s: f64,
     /// Whether a request carries the hint about its own conversation.
     pub in_request: bool,
-    /// Whether hints are sent beside the requests: trims, ends and moves of conversations, protection of shared prefixes.
+    /// Whether hints are sent beside the requests: trims and ends of conversations, protection of shared prefixes.
     pub out_of_band: bool,
-    /// A silent conversation is taken to be over when the probability that it comes back is below this. 0: only if its
-    /// client says so.
-    #[schemars(range(min = 0, max = 0.5))]
-    pub ended_below: f64,
     /// Conversations that begin alike from which on the beginning is protected on the workers that hold it. 0: never.
     #[schemars(range(max = 1_000_000))]
     pub protect_from: u32,
@@ -57,7 +53,6 @@ impl Default for Hints {
             ttl_s: 600.0,
             in_request: true,
             out_of_band: true,
-            ended_below: 0.02,
             protect_from: 8,
         }
     }

@@ -20,7 +20,7 @@ use super::conversations::Habits;
 use crate::units::{Millis, Tokens};
 
 /// Turns after which a class is believed instead of its parent.
-pub const TRUSTED: f64 = 20.0;
+const TRUSTED: f64 = 20.0;
 /// Classes with a key that are remembered.
 const KEYED: usize = 1024;
 

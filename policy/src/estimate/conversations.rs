@@ -166,17 +166,6 @@ impl Habits {
         (1.0 - p) / (1.0 - p + alive).max(f64::MIN_POSITIVE)
     }
 
-    /// Silence after which a conversation is over with at least this probability; infinite where it never is.
-    #[must_use]
-    pub fn silence_until_over(&self, probability: f64) -> Millis {
-        let (p, _) = self.return_share();
-        let odds_alive = (1.0 - probability) / probability.max(f64::MIN_POSITIVE) * (1.0 - p);
-        if p <= odds_alive {
-            return Millis::ZERO;
-        }
-        Millis(self.gap_ms.value().max(1.0) * (p / odds_alive.max(f64::MIN_POSITIVE)).ln())
-    }
-
     /// The mean gap between an answer and the next turn, and its error.
     #[must_use]
     pub fn gap(&self) -> (Millis, Millis) {
@@ -242,11 +231,6 @@ mod tests {
         assert!((over[0] - 0.25).abs() < 0.02 && over[3] > 0.999, "{over:?}");
         assert!(over.is_sorted());
         assert!(class.hazard(Millis(0.0)) > class.hazard(Millis(50_000.0)));
-        for belief in [0.5, 0.9, 0.98] {
-            let silent = class.silence_until_over(belief);
-            assert!((class.over(silent) - belief).abs() < 1e-9, "{belief} {silent}");
-        }
-        assert_eq!(class.silence_until_over(0.1), Millis::ZERO);
         assert!(class.over_error() < 0.6 && class.turns() > 100.0);
     }
 

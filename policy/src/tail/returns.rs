@@ -207,7 +207,7 @@ impl Returns {
         self.share[class.index()]
     }
 
-    /// What was learned, the oldest first.
+    /// The remembered answers and what followed them, the oldest first.
     #[must_use]
     pub fn outcomes(&self, now: Millis) -> Vec<Outcome> {
         let conversations: FxHashMap<u64, u64> = self.silent.iter().map(|(&key, &at)| (at, key)).collect();

@@ -1,17 +1,14 @@
 //! Conversations as they come and go, and what their classes are seen to do next.
 //!
 //! Of each conversation it is remembered how far it has come, how long it is, how its last answer ended and when. The
-//! next turn then teaches its class how long the gap was and how much the prompt added; silence teaches that there was
-//! no next turn. Two moments come of each silence: when the belief that the conversation is over passes the floor, and
-//! its worker may be told; and, later, when patience is at its end and the turn counts as the last.
+//! next turn then teaches its class how long the gap was and how much the prompt added; a silence that outlasts the class's
+//! patience teaches that there was no next turn.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use lru::LruCache;
-use policy::estimate::{Class, Finish, HabitTable, Habits, Stage, TRUSTED};
-use policy::ids::{PrefixHash, WorkerId};
+use policy::estimate::{Class, Finish, HabitTable, Habits, Stage};
 use policy::units::{Millis, Tokens};
 
 /// Conversations that are remembered.
@@ -50,14 +47,10 @@ pub struct Turns {
 }
 
 /// A turn that is over.
-#[derive(Debug)]
-pub struct Turned<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Turned {
     /// The conversation's key.
     pub key: u64,
-    /// Its name, as workers know it.
-    pub name: &'a Arc<str>,
-    /// The worker.
-    pub worker: WorkerId,
     /// The class that was expected.
     pub class: Class,
     /// How the answer ended.
@@ -72,31 +65,10 @@ pub struct Turned<'a> {
     pub response: Tokens,
     /// The client said that it was the last.
     pub last: bool,
-    /// Some of its keys, the last one first.
-    pub tips: Vec<PrefixHash>,
-    /// Tokens of its beginning that other conversations share.
-    pub shared: Tokens,
-}
-
-/// A conversation that has been silent for so long that it is taken to be over.
-#[derive(Clone, Debug)]
-pub struct Silent {
-    /// Its key.
-    pub key: u64,
-    /// Where it lives.
-    pub worker: WorkerId,
-    /// Its name, as the worker knows it.
-    pub name: Arc<str>,
-    /// Tokens of its beginning that others share.
-    pub shared: Tokens,
-    /// Keys of its last prompt, the last one first: what is still held ends at the first of them that is.
-    pub tips: Vec<PrefixHash>,
 }
 
 #[derive(Debug)]
 struct Talk {
-    name: Arc<str>,
-    worker: WorkerId,
     turns: u32,
     /// L.
     length: Tokens,
@@ -104,22 +76,12 @@ struct Talk {
     /// When the last turn arrived, and when the last answer was complete.
     heard: Millis,
     ended: Millis,
-    /// What the silence means next.
-    due: Option<(Instant, Verdict)>,
-    shared: Tokens,
-    tips: Vec<PrefixHash>,
+    /// When silence counts as its end.
+    due: Option<Instant>,
 }
 
 /// A moment in whole milliseconds, to be ordered.
 type Instant = u64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The belief passes the floor.
-    Believed,
-    /// Patience is at its end.
-    Counted,
-}
 
 /// Conversations, and the habits of their classes.
 #[derive(Debug)]
@@ -128,19 +90,16 @@ pub struct Conversations {
     due: BTreeSet<(Instant, u64)>,
     /// What classes do.
     pub habits: HabitTable,
-    floor: f64,
 }
 
 impl Conversations {
-    /// Nothing known; Q̂ to begin with, and the probability of a return below which a silent conversation is over (0:
-    /// never).
+    /// Nothing known, and Q̂ to begin with.
     #[must_use]
-    pub fn new(next_prompt: Tokens, floor: f64) -> Self {
+    pub fn new(next_prompt: Tokens) -> Self {
         Self {
             talks: LruCache::new(CONVERSATIONS),
             due: BTreeSet::new(),
             habits: HabitTable::new(Habits::new(next_prompt, RESPONSE, GAP)),
-            floor,
         }
     }
 
@@ -167,23 +126,8 @@ impl Conversations {
         }
     }
 
-    /// A worker is gone: nobody is to be told of its conversations.
-    pub fn left(&mut self, worker: WorkerId) {
-        let its: Vec<u64> = self
-            .talks
-            .iter()
-            .filter(|(_, talk)| talk.worker == worker)
-            .map(|(&key, _)| key)
-            .collect();
-        for key in its {
-            if let Some(talk) = self.talks.pop(&key) {
-                self.forget_due(key, talk.due);
-            }
-        }
-    }
-
     /// A turn is over.
-    pub fn turned(&mut self, turn: &Turned<'_>) -> Turns {
+    pub fn turned(&mut self, turn: &Turned) -> Turns {
         let class = Class {
             finish: Some(turn.finish),
             ..turn.class
@@ -210,29 +154,26 @@ impl Conversations {
                 history,
             };
         }
-        let mut talk = Talk {
-            name: Arc::clone(turn.name),
-            worker: turn.worker,
-            turns,
-            length: turn.prompt + turn.response,
-            class,
-            heard: turn.arrived,
-            ended: turn.ended,
-            due: None,
-            shared: turn.shared,
-            tips: turn.tips.clone(),
-        };
-        talk.due = Some(self.first_verdict(&talk));
-        self.remember(turn.key, talk);
+        let patience = self.habits.of(class).patience();
+        self.remember(
+            turn.key,
+            Talk {
+                turns,
+                length: turn.prompt + turn.response,
+                class,
+                heard: turn.arrived,
+                ended: turn.ended,
+                due: Some(instant(turn.ended + patience)),
+            },
+        );
         Turns {
             number: turns,
             history,
         }
     }
 
-    /// Takes the conversations whose silence came to mean something by now. Returns those that are now believed over.
-    pub fn sweep(&mut self, now: Millis) -> Vec<Silent> {
-        let mut silent = Vec::new();
+    /// Counts the conversations whose silence has outlasted patience by now.
+    pub fn sweep(&mut self, now: Millis) {
         for _ in 0..SWEEP {
             let Some(&(at, key)) = self.due.first() else { break };
             if at as f64 > now.0 {
@@ -242,41 +183,20 @@ impl Conversations {
             let Some(talk) = self.talks.peek_mut(&key) else {
                 continue;
             };
-            let verdict = talk.due.take().map(|due| due.1);
             let answering = talk.heard > talk.ended && now < talk.heard + LONGEST_TURN;
-            talk.due = if answering {
-                Some((instant(talk.heard + LONGEST_TURN), Verdict::Counted))
-            } else if verdict == Some(Verdict::Believed) {
-                silent.push(talk.silent(key));
-                let patience = self.habits.of(talk.class).patience();
-                Some((instant(talk.ended + patience).max(at + 1), Verdict::Counted))
-            } else {
-                self.habits.ended(talk.class);
-                None
-            };
-            if let Some((at, _)) = talk.due {
+            if answering {
+                let at = instant(talk.heard + LONGEST_TURN);
+                talk.due = Some(at);
                 self.due.insert((at, key));
+            } else {
+                talk.due = None;
+                self.habits.ended(talk.class);
             }
         }
-        silent
-    }
-
-    /// When the silence that begins now first means something.
-    fn first_verdict(&self, talk: &Talk) -> (Instant, Verdict) {
-        let habits = self.habits.of(talk.class);
-        let patience = habits.patience();
-        // A floor means something once the class is known; until then nothing is said of a conversation.
-        if self.floor > 0.0 && habits.turns() >= TRUSTED {
-            let silence = habits.silence_until_over(1.0 - self.floor);
-            if silence < patience {
-                return (instant(talk.ended + silence), Verdict::Believed);
-            }
-        }
-        (instant(talk.ended + patience), Verdict::Counted)
     }
 
     fn remember(&mut self, key: u64, talk: Talk) {
-        if let Some((at, _)) = talk.due {
+        if let Some(at) = talk.due {
             self.due.insert((at, key));
         }
         if let Some((oldest, talk)) = self.talks.push(key, talk) {
@@ -284,8 +204,8 @@ impl Conversations {
         }
     }
 
-    fn forget_due(&mut self, key: u64, due: Option<(Instant, Verdict)>) {
-        if let Some((at, _)) = due {
+    fn forget_due(&mut self, key: u64, due: Option<Instant>) {
+        if let Some(at) = due {
             self.due.remove(&(at, key));
         }
     }
@@ -300,18 +220,6 @@ impl Conversations {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.talks.is_empty()
-    }
-}
-
-impl Talk {
-    fn silent(&self, key: u64) -> Silent {
-        Silent {
-            key,
-            worker: self.worker,
-            name: Arc::clone(&self.name),
-            shared: self.shared,
-            tips: self.tips.clone(),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What was given up lately on workers, and why.
+//! The ends of conversations that were given up last, and why.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct CopyKeys {
 }
 
 impl CopyKeys {
-    /// What is left of it ends at the first of these that is still held.
+    /// The first of these that a worker still holds is where the copy ends.
     #[must_use]
     pub fn keys(&self) -> Vec<PrefixHash> {
         let end = *self.end.lock();

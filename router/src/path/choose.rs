@@ -441,8 +441,8 @@ pub(super) fn narrow(
     app.metrics.breakers_passed_over(passed_over);
 }
 
-/// The evict-first tail that the worker will hold by: what its request says, or what the worker does by itself. Nothing
-/// where it is told later, when it needs the room.
+/// The evict-first tail of this request: what it says, or what the worker's own rule takes. Zero where the worker takes hints
+/// between requests.
 fn evict_first(app: &App, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&app.config.hints, worker.dialect());
     let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());

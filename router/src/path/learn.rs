@@ -43,7 +43,7 @@ use super::watch::{Passed, Seen};
 use crate::app::{App, Place};
 use crate::bus::turns::Told;
 use crate::capture::Slip;
-use crate::feedback::Expected;
+use crate::feedback::{Begun, Expected};
 use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Scale, Source};
@@ -283,6 +283,14 @@ impl Flight {
         if let Some(session) = &self.session {
             let now = self.app.clock.now();
             self.left = self.app.knowledge.moved(now, session.key, self.worker().id);
+            if streamed && self.app.makes_room_on(self.worker()) {
+                self.app.feedback.begun(Begun {
+                    arrived: self.arrived,
+                    conversation: session.key,
+                    worker: self.worker().id,
+                    left: self.left,
+                });
+            }
         }
     }
 

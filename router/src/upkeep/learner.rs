@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::room;
 use crate::app::App;
-use crate::feedback::{Counted, Late, Lesson, Sample, Silent, Taught, Turned};
+use crate::feedback::{Counted, Late, Lesson, Sample, Taught, Turned};
 use crate::fleet::Worker;
 use crate::fleet::hints::Kind;
 use crate::fleet::hold::Hold;
@@ -38,6 +38,7 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
                         Taught::Turn(lesson) => apply(&app, &lesson),
                         Taught::Late(late) => learn_late(&app, &late),
                         Taught::Sent(worker) => make_room(&app, worker),
+                        Taught::Begun(begun) => room::begun(&app, &begun),
                     }
                 }
                 publish_costs(&app);
@@ -60,14 +61,12 @@ fn apply(app: &App, lesson: &Lesson) {
         return;
     };
     learn_cost(app, worker, lesson);
-    let Some((key, name)) = &lesson.conversation else {
+    let Some((key, _)) = &lesson.conversation else {
         return;
     };
     let (keys, shared_tokens) = shared(app, lesson);
     let turns = app.feedback.conversations.lock().turned(&Turned {
         key: *key,
-        name,
-        worker: lesson.worker,
         class: lesson.class,
         finish: lesson.finish,
         arrived: lesson.arrived,
@@ -75,8 +74,6 @@ fn apply(app: &App, lesson: &Lesson) {
         prompt: lesson.prompt,
         response: lesson.response,
         last: lesson.last,
-        tips: lesson.tips(),
-        shared: shared_tokens,
     });
     room::learn(app, worker, lesson, *key, turns);
     let hints = &app.config.hints;
@@ -235,15 +232,7 @@ fn protect(app: &App, worker: &Worker, lesson: &Lesson, keys: usize, tokens: Tok
 fn sweep(app: &App) {
     let now = app.clock.now();
     let workers = app.fleet.workers();
-    let of = |id: WorkerId| workers.get(id.index());
-    let silent = app.feedback.conversations.lock().sweep(now);
-    if app.config.hints.enabled && app.config.hints.out_of_band {
-        for conversation in silent {
-            if let Some(worker) = of(conversation.worker).filter(|worker| worker.hears_hints()) {
-                say_ended(app, worker, &conversation);
-            }
-        }
-    }
+    app.feedback.conversations.lock().sweep(now);
     let told_beforehand = workers.iter().filter(|worker| !app.makes_room_on(worker));
     app.feedback
         .publish_free_tails(told_beforehand.map(|worker| worker.id));
@@ -258,13 +247,4 @@ fn sweep(app: &App) {
             worker.hints.objective(app.objective_for(worker));
         }
     }
-}
-
-fn say_ended(app: &App, worker: &Worker, silent: &Silent) {
-    let kind = Kind::Ended { keep: silent.shared };
-    worker.hints.push(Arc::clone(&silent.name), kind);
-    app.knowledge.update(worker.id, |residency| {
-        let _ = residency.trimmed(worker.id, silent.tips.iter().copied(), silent.shared);
-    });
-    room::forget(app, worker.id, silent.key);
 }

@@ -9,12 +9,20 @@ use policy::tail::{Answered, Begun, Class};
 use policy::units::{Millis, Tokens};
 
 use crate::app::App;
-use crate::feedback::{CopyKeys, Lesson, Turns};
+use crate::feedback::{self, CopyKeys, Lesson, Turns};
 use crate::fleet::Worker;
 use crate::fleet::hints::Kind;
 
 /// Conversations that are given up in a row.
 const MOST: usize = 64;
+
+/// A stream began: its conversation has nothing to give up until it is over.
+pub(super) fn begun(app: &App, begun: &feedback::Begun) {
+    app.feedback
+        .tail
+        .lock()
+        .arrived(begun.arrived, begun.conversation, begun.worker, begun.left);
+}
 
 /// A turn is over: teaches what its conversation does, and puts it among the silent ones.
 pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns: Turns) {
@@ -60,7 +68,7 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
     tail.answered(turn, lesson.response);
 }
 
-/// Gives up what is worth least on a worker that is told just in time, if it has too little room for the next prompts.
+/// Gives up the ends of least value on a worker that has too little room for the next prompts.
 pub(super) fn make(app: &App, worker: &Worker) {
     if !app.makes_room_on(worker) {
         return;
@@ -78,7 +86,8 @@ pub(super) fn make(app: &App, worker: &Worker) {
     }
 }
 
-/// A worker that is told beforehand stored this much: what goes by itself is priced.
+/// Sets the price of room on a worker that takes hints in requests only and has stored this much: the value of the ends that
+/// it evicted for that.
 pub(super) fn price(app: &App, worker: &Worker, stored: Tokens) {
     if !app.makes_room_on(worker) && wanted(app, worker).is_some() {
         app.feedback

@@ -1,12 +1,11 @@
 use super::*;
 
 fn conversations() -> Conversations {
-    Conversations::new(Tokens(200), 0.05)
+    Conversations::new(Tokens(200))
 }
 
 struct Talker<'a> {
     conversations: &'a mut Conversations,
-    name: Arc<str>,
     key: u64,
     now: f64,
     length: u64,
@@ -16,7 +15,6 @@ impl<'a> Talker<'a> {
     fn new(conversations: &'a mut Conversations, key: u64, now: f64) -> Self {
         Self {
             conversations,
-            name: key.to_string().into(),
             key,
             now,
             length: 0,
@@ -31,8 +29,6 @@ impl<'a> Talker<'a> {
         self.now += 50.0;
         let turns = self.conversations.turned(&Turned {
             key: self.key,
-            name: &self.name,
-            worker: WorkerId(0),
             class: expected.class,
             finish: Finish::Stop,
             arrived,
@@ -40,8 +36,6 @@ impl<'a> Talker<'a> {
             prompt: Tokens(self.length + added),
             response: Tokens(100),
             last,
-            tips: vec![PrefixHash(2)],
-            shared: Tokens(16),
         });
         assert_eq!(turns.number, expected.turn);
         self.length += added + 100;
@@ -67,32 +61,17 @@ fn turns_are_counted_and_teach_what_the_next_prompt_adds() {
 }
 
 #[test]
-fn silence_is_first_believed_and_later_counted() {
+fn a_silence_that_outlasts_patience_is_counted_once() {
     let mut all = conversations();
-    // Every other conversation has a second turn after a second; silence of the rest is counted as it comes.
-    for key in 0..200 {
-        let mut talker = Talker::new(&mut all, key, key as f64 * 1000.0);
-        talker.turn(0.0, 100, false);
-        if key % 2 == 0 {
-            talker.turn(1000.0, 10, false);
-        }
-        all.sweep(Millis(key as f64 * 1000.0));
-    }
-    all.sweep(Millis(1e7));
-    all.sweep(Millis(2e7));
-    assert!(all.due.is_empty());
+    Talker::new(&mut all, 1, 0.0).turn(0.0, 100, false);
     let before = all.habits.all().turns();
-    Talker::new(&mut all, 1000, 2e7).turn(0.0, 100, false);
-    assert!(
-        all.sweep(Millis(2e7 + 60.0)).is_empty(),
-        "it has only just answered"
-    );
-    let silent = all.sweep(Millis(2e7 + 30_000.0));
-    assert_eq!(silent.len(), 1);
-    assert_eq!((&*silent[0].name, silent[0].shared), ("1000", Tokens(16)));
-    assert_eq!(silent[0].tips, [PrefixHash(2)]);
-    assert!(all.sweep(Millis(1e8)).is_empty());
-    assert!(all.habits.all().turns() > before);
+    all.sweep(Millis(60.0));
+    assert_eq!(all.habits.all().turns(), before, "it has only just answered");
+    all.sweep(Millis(1e7));
+    let after = all.habits.all().turns();
+    assert!(after > before && all.due.is_empty());
+    all.sweep(Millis(1e8));
+    assert_eq!(all.habits.all().turns(), after);
 }
 
 #[test]

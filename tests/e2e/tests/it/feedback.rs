@@ -158,7 +158,7 @@ async fn a_worker_that_takes_hints_is_told_the_objective_when_it_is_met_and_when
         .stats()
         .objective
         .expect("it is told before it is given work");
-    // It is told just in time what to give up: a request by itself gives nothing.
+    // ξ equals Q̂: requests give up nothing, since the worker takes hints between them.
     assert_eq!(
         (told.xi_tokens as u64, told.next_prompt_tokens as u64),
         (200, 200)
@@ -258,7 +258,7 @@ async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
     for term in ["returns_per_s", "late", "epsilon", "kappa", "value"] {
         assert!(went[term].is_number(), "{term}: {went}");
     }
-    // Whatever ends are worth, a request by itself still gives nothing: the mirror would not know of it.
+    // ξ still equals Q̂, or the worker would drop what its mirror keeps.
     let app = fleet.router.app();
     let told = app.objective_for(&app.fleet.workers()[0]);
     assert_eq!(told.tail(), Tokens(0), "{told:?}");

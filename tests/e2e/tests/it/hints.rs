@@ -4,8 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
 use config::{Capture, PolicyName, Priority};
-use policy::estimate::{Class, Finish};
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 use serde_json::{Value, json};
 use sim_engine::{EngineConfig, Order};
 use tailroute_e2e::client::CHAT;
@@ -40,34 +39,6 @@ async fn a_conversation_that_its_client_ends_may_go_first_all_of_it() {
             "nothing that it holds is worth keeping"
         );
     }
-}
-
-#[tokio::test]
-async fn a_conversation_that_is_not_believed_to_come_back_may_go_first() {
-    let fleet = Fleet::start(vec![quick()], |config| config.hints.in_request = false).await;
-    let feedback = &fleet.router.app().feedback;
-    // Turns like these come back within milliseconds or not at all.
-    for finish in [Finish::Length, Finish::Stop] {
-        let class = Class {
-            finish: Some(finish),
-            ..Class::default()
-        };
-        for turn in 0..600 {
-            let habits = &mut feedback.conversations.lock().habits;
-            match turn % 2 {
-                0 => habits.returned(class, Millis(1.0), Tokens(200)),
-                _ => habits.ended(class),
-            }
-        }
-    }
-    let mut talk = Conversation::new(&words(1, 600));
-    fleet.turn(&mut talk, &[], &words(10, 50)).await;
-    delivered(&fleet, "ended", 1.0).await;
-    let stats = fleet.engines[0].stats();
-    assert_eq!(stats.cache_evict_first_tokens, stats.cache_used_tokens);
-    // It comes back all the same: what is used again is no longer dead weight.
-    let turned = fleet.turn(&mut talk, &[], &words(11, 50)).await;
-    assert!(turned.cached >= 600, "{turned:?}");
 }
 
 #[tokio::test]
