@@ -323,26 +323,26 @@ impl PrefixCache {
     /// not resident.
     pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> Option<Trimmed> {
         let tip = self.nodes.find(hash)?;
-        let above: Vec<u32> = std::iter::successors(Some(tip), |&slot| {
-            Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE)
-        })
-        .collect();
-        let tokens = |slot: u32| u64::from(self.nodes.get(slot).tokens);
-        let mut end: u64 = above.iter().map(|&slot| tokens(slot)).sum();
+        let above = |slot: u32| Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE);
+        let chain = std::iter::successors(Some(tip), |&slot| above(slot));
+        let mut end: u64 = chain.map(|slot| u64::from(self.nodes.get(slot).tokens)).sum();
         let mut trimmed = Trimmed {
             pieces: 0,
             keep: Tokens::ZERO,
             end: None,
         };
-        for slot in above {
-            let begin = end - u64::from(self.nodes.get(slot).tokens);
+        let mut slot = tip;
+        while slot != NONE {
+            let node = self.nodes.get(slot);
+            let (begin, parent) = (end - u64::from(node.tokens), node.parent);
             if begin < keep.0 {
                 trimmed.keep = Tokens(end);
-                trimmed.end = Some(self.nodes.get(slot).hash);
+                trimmed.end = Some(node.hash);
                 break;
             }
             end = begin;
             trimmed.pieces += usize::from(self.nodes.mark(slot));
+            slot = parent;
         }
         self.debug_check();
         Some(trimmed)

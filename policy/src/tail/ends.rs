@@ -61,6 +61,9 @@ struct End<P> {
 pub(super) struct Ends<P> {
     ends: Vec<End<P>>,
     places: FxHashMap<u64, usize>,
+    /// The ends that are compared, all of them or some at random, and when they were drawn: good for one moment.
+    sample: Vec<Candidate>,
+    drawn: Millis,
     /// State of a xorshift generator.
     random: u64,
 }
@@ -70,17 +73,19 @@ impl<P> Default for Ends<P> {
         Self {
             ends: Vec::new(),
             places: FxHashMap::default(),
+            sample: Vec::new(),
+            drawn: Millis::ZERO,
             random: 0x9e37_79b9_7f4a_7c15,
         }
     }
 }
 
-/// The least of those compared, and the value of the next one.
-struct Least {
-    at: usize,
+/// An end of the sample.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    conversation: u64,
     rate: f64,
     value: f64,
-    second: f64,
 }
 
 impl<P> End<P> {
@@ -103,6 +108,7 @@ impl<P: Clone> Ends<P> {
             let at = self.any();
             self.remove(self.ends[at].of.conversation);
         }
+        self.sample.clear();
         self.places.insert(of.conversation, self.ends.len());
         self.ends.push(End {
             of,
@@ -137,8 +143,8 @@ impl<P: Clone> Ends<P> {
         returns: &Returns,
         harm: &Harm,
     ) -> Option<Trim<P>> {
-        let least = self.least(now, returns, harm)?;
-        let end = &mut self.ends[least.at];
+        let (least, second, at) = self.least(now, returns, harm)?;
+        let end = &mut self.ends[at];
         let worth = Worth {
             returns_per_s: least.rate * 1e3,
             late: harm.late(end.given as f64),
@@ -148,7 +154,7 @@ impl<P: Clone> Ends<P> {
         };
         let before = end.of.length.saturating_sub(Tokens(end.given));
         // On from where its next block is worth as much as the next conversation's.
-        let free = harm.missing_worth(least.second / least.rate.max(f64::MIN_POSITIVE));
+        let free = harm.missing_worth(second / least.rate.max(f64::MIN_POSITIVE));
         let step = (end.of.length.0 / STEPS).max(1);
         let most = end.given + need.0.max(step);
         end.given = (free.min(1e12) as u64).clamp(end.given + step, most);
@@ -160,36 +166,55 @@ impl<P: Clone> Ends<P> {
             worth,
             what: end.of.what.clone(),
         };
+        let value = least.rate * harm.of_return(end.given as f64);
+        for candidate in &mut self.sample {
+            if candidate.conversation == trim.conversation {
+                candidate.value = value;
+            }
+        }
         if trim.keep == Tokens::ZERO {
             self.remove(trim.conversation);
         }
         Some(trim)
     }
 
-    /// The end of least value, of all or of a sample.
-    fn least(&mut self, now: Millis, returns: &Returns, harm: &Harm) -> Option<Least> {
+    /// The candidate of least value, the value of the next conversation's, and where the first one's end is.
+    fn least(&mut self, now: Millis, returns: &Returns, harm: &Harm) -> Option<(Candidate, f64, usize)> {
+        if self.drawn != now {
+            self.sample.clear();
+        }
+        loop {
+            if self.sample.is_empty() {
+                self.draw(now, returns, harm);
+            }
+            let least = *self.sample.iter().min_by(|a, b| a.value.total_cmp(&b.value))?;
+            let Some(&at) = self.places.get(&least.conversation) else {
+                self.sample
+                    .retain(|candidate| candidate.conversation != least.conversation);
+                continue;
+            };
+            let others = self
+                .sample
+                .iter()
+                .filter(|candidate| candidate.conversation != least.conversation);
+            let second = others.fold(f64::INFINITY, |second, candidate| second.min(candidate.value));
+            return Some((least, second, at));
+        }
+    }
+
+    fn draw(&mut self, now: Millis, returns: &Returns, harm: &Harm) {
+        self.drawn = now;
         let all = self.ends.len() <= SAMPLE;
-        let mut least: Option<Least> = None;
         for at in 0..self.ends.len().min(SAMPLE) {
             let at = if all { at } else { self.any() };
             let end = &self.ends[at];
             let rate = end.rate(now, returns);
-            let value = rate * harm.of_return(end.given as f64);
-            match &mut least {
-                Some(least) if least.at == at => {}
-                Some(least) if value >= least.value => least.second = least.second.min(value),
-                _ => {
-                    let second = least.map_or(f64::INFINITY, |least| least.value);
-                    least = Some(Least {
-                        at,
-                        rate,
-                        value,
-                        second,
-                    });
-                }
-            }
+            self.sample.push(Candidate {
+                conversation: end.of.conversation,
+                rate,
+                value: rate * harm.of_return(end.given as f64),
+            });
         }
-        least
     }
 
     /// A random index below the length.

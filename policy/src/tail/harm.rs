@@ -45,6 +45,8 @@ pub struct Harm {
     sorted: Vec<f64>,
     scratch: Vec<f64>,
     target: Option<f64>,
+    /// P(late) with nothing missing, as of the last refresh.
+    late_whole: Option<f64>,
     since: usize,
     turns: f64,
     behind: f64,
@@ -100,6 +102,7 @@ impl Harm {
         self.sorted.clear();
         self.sorted.extend(&self.at_best);
         self.sorted.sort_unstable_by(f64::total_cmp);
+        self.late_whole = Some(self.share_late(0.0));
     }
 
     /// T; `None` while too few turns were seen.
@@ -123,6 +126,14 @@ impl Harm {
     /// P(late) of a returning turn of whose history so many tokens are missing. 1 before anything is known.
     #[must_use]
     pub fn late(&self, missing: f64) -> f64 {
+        // Most ends are whole.
+        match self.late_whole {
+            Some(late) if missing <= 0.0 => late,
+            _ => self.share_late(missing),
+        }
+    }
+
+    fn share_late(&self, missing: f64) -> f64 {
         let Some(target) = self.target.filter(|_| !self.sorted.is_empty()) else {
             return 1.0;
         };
