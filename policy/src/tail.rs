@@ -6,13 +6,15 @@
 //! returns, times how soon that may be expected:
 //!
 //! ```text
-//! V = G(class, age) · [ P(wait + β + α·(u + Q) > T) + ε + μ·(1 + κ) ]
+//! V = G(class, age) · [ P + ε + μ·(1 + κ) ]
+//! P = Pr(wait + β + α·(u + Q) > T) + Pr(wait + β + α·(u + Q) > objective)
 //! ```
 //!
 //! - G ([`Returns`]): returns per ms that the block takes room.
-//! - P ([`Harm`]): the turn itself is late. T is the 90th percentile of what turns took lately, so the threshold follows
-//!   the fleet: there is no scale to be learned. Where the next turn would start in time without them, the last tokens
-//!   are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for LLM Inference").
+//! - P ([`Harm`]): the turn itself is late, by what is usual and by its objective. T is the 93rd percentile of what turns
+//!   took lately, so it follows the fleet: there is no scale to be learned. Where the next turn would start in time without
+//!   them, the last tokens are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for
+//!   LLM Inference").
 //! - κ and ε: in a queue a millisecond of prefill delays every turn behind it. κ is how many turns that is on average, ε
 //!   how many of them are late. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts the
 //!   least expected work.
@@ -28,7 +30,9 @@
 //!
 //! Rejected: a grid of scales of the free tail, compared in ghost caches of conversation lengths. They see no prefix that
 //! conversations share, and T-LRU at any scale adds work that a queue pays for. Trimming by the belief alone that a
-//! conversation is over: as good where conversations end alike, and nothing elsewhere.
+//! conversation is over: as good where conversations end alike, and nothing elsewhere. P of T alone: where the usual is far
+//! below the objective, as with coding agents, it saves turns from a lateness that nobody minds, and lost to plain LRU under
+//! load.
 
 mod class;
 mod ends;
@@ -41,7 +45,7 @@ mod tests;
 
 pub use class::Class;
 pub use ends::{Trim, Worth};
-pub use harm::{Begun, Harm};
+pub use harm::{Begun, Harm, IN_TIME};
 pub use returns::{Outcome, Returns, Then};
 
 use self::ends::Ends;

@@ -5,9 +5,9 @@
 //! prompt can be cached wherever anybody has talked to its assistant, and a router that follows the cache alone sends
 //! half of the traffic to one worker.
 //!
-//! Conversations begin as a Poisson process, one per two seconds, and have a geometric number of turns with mean 4, the
-//! next an exponential 6 s after the last. A turn adds a lognormal prompt of median 140 tokens (σ 1), and an answer of
-//! median 45 (σ 0.6).
+//! Conversations begin as a Poisson process, one per two seconds, and have a geometric number of turns with mean 8, the
+//! next an exponential minute after the last: some 240 are alive at a time. A turn adds a lognormal prompt of median 300
+//! tokens (σ 1), and an answer of median 150 (σ 0.6).
 //!
 //! Prompts name their blocks, of 16 tokens: an assistant's are the same in all of its conversations, and every other
 //! block is of one conversation.
@@ -26,11 +26,11 @@ pub const BLOCK_TOKENS: u32 = 16;
 const SYSTEM_PROMPTS: [u64; 4] = [6_000, 2_000, 8_000, 4_000];
 /// Mean seconds between the beginnings of two conversations, and between a conversation's turns.
 const BIRTH_GAP_S: f64 = 2.0;
-const TURN_GAP_S: f64 = 6.0;
-const MEAN_TURNS: f64 = 4.0;
+const TURN_GAP_S: f64 = 60.0;
+const MEAN_TURNS: f64 = 8.0;
 /// Median and σ of what a turn adds, and of its answer.
-const PROMPT: (f64, f64) = (140.0, 1.0);
-const RESPONSE: (f64, f64) = (45.0, 0.6);
+const PROMPT: (f64, f64) = (300.0, 1.0);
+const RESPONSE: (f64, f64) = (150.0, 0.6);
 /// The longest prompt and answer.
 const MAX_PROMPT: u64 = 8_000;
 const MAX_RESPONSE: u64 = 2_000;

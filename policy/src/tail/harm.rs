@@ -14,7 +14,7 @@ const REFRESH_EVERY: usize = 64;
 /// Turns that a quantile needs; until then T is the objective.
 const ENOUGH: usize = 200;
 /// Share of turns that start within T.
-const IN_TIME: f64 = 0.9;
+pub const IN_TIME: f64 = 0.93;
 
 /// A turn whose first token passed.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +38,15 @@ pub struct Begun {
 /// What is known of lateness.
 #[derive(Clone, Debug, Default)]
 pub struct Harm {
-    /// What turns took, and what those of a known conversation would have with all of their history cached.
+    /// What turns took.
     took: VecDeque<f64>,
-    at_best: VecDeque<f64>,
-    /// The latter, sorted as of the last refresh.
-    sorted: Vec<f64>,
+    /// What turns of a known conversation would have taken with all of their history cached, and their objectives.
+    at_best: VecDeque<(f64, f64)>,
+    /// As of the last refresh: the time that each of these had left until T and until its objective, sorted.
+    left: Vec<f64>,
     scratch: Vec<f64>,
     target: Option<f64>,
-    /// P(late) with nothing missing, as of the last refresh.
+    /// P with nothing missing, as of the last refresh.
     late_whole: Option<f64>,
     since: usize,
     turns: f64,
@@ -82,7 +83,7 @@ impl Harm {
         if turn.history > Tokens::ZERO {
             let added = turn.prompt.saturating_sub(turn.history);
             let prefill = turn.cost.prefill(added, turn.history.min(turn.prompt));
-            remember(&mut self.at_best, turn.wait.0 + prefill.0);
+            remember(&mut self.at_best, (turn.wait.0 + prefill.0, turn.objective.0));
         }
         self.since += 1;
         if self.since >= REFRESH_EVERY {
@@ -99,9 +100,12 @@ impl Harm {
             let (_, target, _) = self.scratch.select_nth_unstable_by(at, f64::total_cmp);
             self.target = Some(*target);
         }
-        self.sorted.clear();
-        self.sorted.extend(&self.at_best);
-        self.sorted.sort_unstable_by(f64::total_cmp);
+        self.left.clear();
+        if let Some(target) = self.target {
+            let left = |(took, objective): &(f64, f64)| [target - took, objective - took];
+            self.left.extend(self.at_best.iter().flat_map(left));
+            self.left.sort_unstable_by(f64::total_cmp);
+        }
         self.late_whole = Some(self.share_late(0.0));
     }
 
@@ -123,7 +127,8 @@ impl Harm {
         self.late_behind
     }
 
-    /// P(late) of a returning turn of whose history so many tokens are missing. 1 before anything is known.
+    /// P of a returning turn of whose history so many tokens are missing: the probability that it takes longer than T, and
+    /// that it misses its objective, added up. 1 before anything is known.
     #[must_use]
     pub fn late(&self, missing: f64) -> f64 {
         // Most ends are whole.
@@ -134,12 +139,16 @@ impl Harm {
     }
 
     fn share_late(&self, missing: f64) -> f64 {
-        let Some(target) = self.target.filter(|_| !self.sorted.is_empty()) else {
+        if self.left.is_empty() {
             return 1.0;
-        };
-        let left = target - self.alpha * missing;
-        let in_time = self.sorted.partition_point(|took| *took <= left);
-        1.0 - in_time as f64 / self.sorted.len() as f64
+        }
+        let prefill = self.alpha * missing;
+        self.left.partition_point(|left| *left < prefill) as f64 / self.turns_at_best()
+    }
+
+    /// Turns behind [`Harm::left`].
+    fn turns_at_best(&self) -> f64 {
+        self.left.len() as f64 / 2.0
     }
 
     /// What one return with so many missing tokens costs: `P + ε + μ(1 + κ)`.
@@ -152,18 +161,13 @@ impl Harm {
     #[must_use]
     pub fn missing_worth(&self, harm: f64) -> f64 {
         let late = harm - self.beside();
-        if late >= 1.0 {
-            return f64::INFINITY;
+        if late < 0.0 || self.left.is_empty() {
+            return if late >= 1.0 { f64::INFINITY } else { 0.0 };
         }
-        let Some(target) = self.target.filter(|_| late >= 0.0 && !self.sorted.is_empty()) else {
-            return 0.0;
-        };
-        // As many have to be in time, the slowest of them just so.
-        let in_time = ((1.0 - late) * self.sorted.len() as f64).ceil() as usize;
-        let slowest = in_time.checked_sub(1).and_then(|at| self.sorted.get(at));
-        slowest.map_or(f64::INFINITY, |slowest| {
-            ((target - slowest) / self.alpha.max(1e-9)).max(0.0)
-        })
+        // So many may be late; the next one must not be.
+        let allowed = (late * self.turns_at_best()) as usize;
+        let next = self.left.get(allowed);
+        next.map_or(f64::INFINITY, |left| (left / self.alpha.max(1e-9)).max(0.0))
     }
 
     fn beside(&self) -> f64 {
@@ -171,8 +175,8 @@ impl Harm {
     }
 }
 
-fn remember(of: &mut VecDeque<f64>, ms: f64) {
-    of.push_back(ms);
+fn remember<T>(of: &mut VecDeque<T>, turn: T) {
+    of.push_back(turn);
     if of.len() > MEMORY {
         of.pop_front();
     }

@@ -83,6 +83,11 @@ fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
         [0.0, 100.0, 599.0, 601.0].map(|missing| harm.late(missing)),
         [0.0, 0.125, 0.125, 1.0]
     );
+    // Their objective is 500 ms: with 4,200 more missing one in eight misses it too, with 4,800 all do.
+    assert_eq!(
+        [4_100.0, 4_300.0, 4_900.0].map(|missing| harm.late(missing)),
+        [1.0, 1.125, 2.0]
+    );
     (1..=4).for_each(|conversation| tail.answered(turn(now, conversation, 1, 3_000), Tokens(20)));
     let mut given = [0; 4];
     let mut give = || {

@@ -1,6 +1,7 @@
 //! The loop's state in words and numbers: what is in force, why, and how far off each estimate is.
 
 use policy::estimate::{Class, HabitTable, Habits, Stage};
+use policy::tail::IN_TIME;
 use policy::units::Millis;
 use serde::Serialize;
 
@@ -236,7 +237,10 @@ fn why(enabled: bool, target_ms: Option<f64>, behind: f64) -> String {
     }
     let late = target_ms.map_or_else(
         || "turns are held to their objective until enough were seen".to_owned(),
-        |target| format!("one turn in ten takes longer than {target:.0} ms to its first token"),
+        |target| {
+            let share = 100.0 * (1.0 - IN_TIME);
+            format!("{share:.0} % of turns take longer than {target:.0} ms to their first token")
+        },
     );
     format!(
         "{late}, and {behind:.1} turns wait behind one: the ends whose loss is expected to cost least go first"

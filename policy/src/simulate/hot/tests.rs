@@ -61,12 +61,12 @@ fn it_has_the_shape_that_it_says() {
         assert!((least..most).contains(&share), "{rank}: {share}");
     }
     let mean_turns = turns.len() as f64 / conversations;
-    assert!((3.8..4.2).contains(&mean_turns), "{mean_turns}");
+    assert!((7.6..8.4).contains(&mean_turns), "{mean_turns}");
     let later = turns.iter().filter(|turn| turn.turn > 0);
     let prompt = median(later.map(|turn| turn.prompt_tokens.0).collect());
-    assert!((133..147).contains(&prompt), "{prompt}");
+    assert!((285..315).contains(&prompt), "{prompt}");
     let response = median(turns.iter().map(|turn| turn.response_tokens.0).collect());
-    assert!((43..47).contains(&response), "{response}");
+    assert!((144..156).contains(&response), "{response}");
 }
 
 #[test]
