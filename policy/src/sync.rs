@@ -11,8 +11,8 @@ pub(crate) const SMALLEST_HEADS_LOG2: u32 = 8;
 pub(crate) const SMALLEST_CHUNK_LOG2: u32 = 13;
 /// Bytes of its smallest budget.
 pub(crate) const SMALLEST_BUDGET: u64 = 4 << 20;
-/// Walks of a lookup before a writer in the way is tolerated: with the processor offered to it every [`PATIENCE`], tens of
-/// milliseconds.
-pub(crate) const ATTEMPTS: u32 = 1 << 16;
+/// Walks of a lookup at most while a writer is in the way. The processor is offered to the writer every [`PATIENCE`], so
+/// this is about a millisecond: a lookup runs on a thread that serves requests.
+pub(crate) const ATTEMPTS: u32 = 1 << 10;
 /// Walks before the processor is offered to a writer that may have been interrupted in the middle of a change.
 pub(crate) const PATIENCE: u32 = 64;

@@ -39,6 +39,7 @@ use crate::fleet::hold::Hold;
 use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
+use crate::logs::LevelError;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Revision, Revisions};
@@ -267,8 +268,10 @@ impl App {
             .store(Arc::new(tokens::Tokens::new(&config.admin)));
         self.admission.reload(config, self.clock.now());
         self.live.store(Arc::new(Live::of(config)));
-        // Whoever embeds the router has a log of their own.
-        let _ = crate::logs::configure(&config.log.level);
+        // A program that embeds the router has a log of its own, which this level does not concern.
+        if let Err(error @ LevelError::Wrong(_)) = crate::logs::configure(&config.log.level) {
+            warn!(%error, "log.level is not in force");
+        }
         if let (Some(traces), Some(settings)) = (&self.traces, &config.traces) {
             traces.send_headers(&settings.headers);
         }

@@ -159,6 +159,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_timer_rings_it() {
-        rarely(tokio::time::sleep(Duration::from_secs(9))).await;
+        let (pause, begun) = (Duration::from_secs(9), tokio::time::Instant::now());
+        rarely(tokio::time::sleep(pause)).await;
+        assert!(
+            (pause..2 * pause).contains(&begun.elapsed()),
+            "{:?}",
+            begun.elapsed()
+        );
     }
 }

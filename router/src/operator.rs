@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use self::audit::Audit;
 use self::events::Events;
@@ -38,6 +38,8 @@ pub struct Operator {
     pub recent: Recent,
     /// A policy that follows the traffic.
     pub shadow: ArcSwapOption<Shadow>,
+    /// Told when a worker's α is set.
+    pub alphas_set: Notify,
     /// One preview at a time.
     pub previews: Arc<Semaphore>,
     /// One reader of all captured turns at a time: each has a copy of them.
@@ -77,6 +79,7 @@ impl Operator {
             events: Events::default(),
             recent: Recent::default(),
             shadow: ArcSwapOption::empty(),
+            alphas_set: Notify::new(),
             previews: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(1)),
         })

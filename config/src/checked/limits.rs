@@ -40,6 +40,15 @@ pub struct Limits {
 }
 
 pub(super) fn limits(written: &written::Limits, checker: &mut Checker<'_>) -> Limits {
+    // An idle connection is kept for the delay, and whatever is open at the timeout is cut.
+    if written.drain_delay_s > written.drain_timeout_s {
+        let what = format!(
+            "{} s is longer than drain_timeout_s ({} s), which would cut every drain off",
+            written.drain_delay_s, written.drain_timeout_s
+        );
+        let hint = "raise limits.drain_timeout_s or lower this".to_owned();
+        checker.report("limits.drain_delay_s", what, Some(hint));
+    }
     Limits {
         max_body_bytes: checker.bytes("limits.max_body_bytes", written.max_body_bytes),
         max_unread_bytes: checker

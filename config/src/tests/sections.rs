@@ -41,6 +41,21 @@ fn probes_must_not_overlap() {
 }
 
 #[test]
+fn a_drain_is_not_over_before_its_delay() {
+    let limits = |delay: f64| {
+        load_text(&format!(
+            "{ONE_WORKER}[limits]\ndrain_delay_s = {delay:.1}\ndrain_timeout_s = 5.0\n"
+        ))
+    };
+    assert!(limits(5.0).is_ok());
+    let told = complaints(limits(6.0));
+    assert!(
+        told[0].contains("limits.drain_delay_s: 6 s is longer than drain_timeout_s (5 s)"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_level_that_is_none_is_refused() {
     assert!(load_text(&format!("{ONE_WORKER}[log]\nlevel = \"warn,tailroute=dbug\"\n")).is_err());
     refused(

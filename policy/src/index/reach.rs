@@ -61,7 +61,7 @@ impl Reach {
     }
 
     /// Whether the answer is of one moment of the index, as nearly every one is. `false` only where the thread that
-    /// applies evidence was stopped for tens of milliseconds in the middle of changing just this chain, or of moving
+    /// applies evidence was stopped for about a millisecond in the middle of changing just this chain, or of moving
     /// entries of the table in which the chain's next run was not found: then the walk was cut short there, and workers
     /// may hold more than is said.
     #[must_use]

@@ -42,9 +42,9 @@ struct Status {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Start {
-    /// Why, for the audit log.
-    #[allow(dead_code, reason = "it is read there")]
-    reason: Reason,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
     /// Most bytes that the turns may take; 16 MiB unless given.
     #[serde(default)]
     #[schemars(range(min = 65_536, max = 268_435_456))]

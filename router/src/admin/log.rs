@@ -24,9 +24,9 @@ struct Level {
 struct PutLevel {
     /// As `log.level`.
     level: String,
-    /// Why, for the audit log.
-    #[expect(dead_code, reason = "the audit log reads it from the body")]
-    reason: Reason,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
 }
 
 /// The operations of this file.

@@ -18,9 +18,9 @@ use crate::fleet::JoinError;
 struct Join {
     /// The worker, with the keys of `[[workers]]` but those that name files, and `ranks`.
     worker: WorkerDocument,
-    /// Why, for the audit log.
-    #[allow(dead_code, reason = "it is read there")]
-    reason: Reason,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
 }
 
 /// The operations of this file.

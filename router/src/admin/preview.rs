@@ -49,9 +49,9 @@ struct Try {
 struct Follow {
     /// All of it.
     settings: PolicyDocument,
-    /// Why, for the audit log.
-    #[allow(dead_code, reason = "it is read there")]
-    reason: Reason,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
 }
 
 /// What a shadow policy has seen.

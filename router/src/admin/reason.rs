@@ -33,7 +33,7 @@ impl JsonSchema for Reason {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Because {
-    /// Why, for the audit log.
-    #[allow(dead_code, reason = "it is read there")]
-    reason: Reason,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
 }

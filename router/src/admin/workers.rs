@@ -182,9 +182,9 @@ struct SetAlpha {
     /// Milliseconds per uncached token.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
     alpha_ms_per_token: f64,
-    /// Why, for the audit log.
-    #[allow(dead_code, reason = "it is read there")]
-    reason: Reason,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
     /// For so many seconds only; then what was learned is taken again.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
@@ -380,6 +380,7 @@ async fn set_alpha(call: Call) -> Result<Reply, Problem> {
             .revert_after_s
             .map(|seconds| call.app.clock.now() + Millis(seconds * 1e3)),
     }));
+    call.app.operator.alphas_set.notify_one();
     Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &asked.alpha_ms_per_token))
 }
 

@@ -176,8 +176,9 @@ pub struct Revisions {
 
 #[derive(Debug)]
 struct State {
-    /// Never empty; the last is in force.
-    history: VecDeque<Arc<Revision>>,
+    newest: Arc<Revision>,
+    /// Those before it, the oldest first.
+    older: VecDeque<Arc<Revision>>,
     pending: Option<Pending>,
     /// `[routing]` as it was read last.
     configured: Settings,
@@ -186,12 +187,9 @@ struct State {
 }
 
 impl State {
-    fn newest(&self) -> Arc<Revision> {
-        #[allow(
-            clippy::expect_used,
-            reason = "history begins with one revision, and keeps its newest"
-        )]
-        Arc::clone(self.history.back().expect("a revision is in force"))
+    /// Those that are remembered, the newest first.
+    fn history(&self) -> impl Iterator<Item = &Arc<Revision>> {
+        std::iter::once(&self.newest).chain(self.older.iter().rev())
     }
 }
 
@@ -211,7 +209,8 @@ impl Revisions {
         };
         let seed = (since_unix_ms, std::process::id());
         let state = State {
-            history: VecDeque::from([Arc::new(first)]),
+            newest: Arc::new(first),
+            older: VecDeque::new(),
             pending: None,
             configured: settings.clone(),
             is_to_configure: false,
@@ -239,7 +238,7 @@ impl Revisions {
     #[must_use]
     pub fn now(&self) -> (Arc<Revision>, Option<Pending>) {
         let state = self.state.lock();
-        (state.newest(), state.pending.clone())
+        (Arc::clone(&state.newest), state.pending.clone())
     }
 
     /// `[routing]` as it was read last.
@@ -272,15 +271,14 @@ impl Revisions {
     /// Those that are remembered, newest first.
     #[must_use]
     pub fn history(&self) -> Vec<Arc<Revision>> {
-        self.state.lock().history.iter().rev().cloned().collect()
+        self.state.lock().history().cloned().collect()
     }
 
     /// The revision of this number, if it is remembered.
     #[must_use]
     pub fn find(&self, revision: u64) -> Option<Arc<Revision>> {
         let state = self.state.lock();
-        let found = state.history.iter().find(|known| known.revision == revision);
-        found.cloned()
+        state.history().find(|known| known.revision == revision).cloned()
     }
 
     /// Puts a change in force, if `expected` is what it is made to, or nothing is expected. From here on every choice
@@ -290,7 +288,7 @@ impl Revisions {
     /// If another revision is in force.
     pub fn apply(&self, now: Millis, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
         let mut state = self.state.lock();
-        let before = state.newest();
+        let before = Arc::clone(&state.newest);
         if expected.is_some_and(|expected| expected != before.revision) {
             return Err(Stale(before.revision));
         }
@@ -323,7 +321,7 @@ impl Revisions {
     }
 
     fn push(&self, state: &mut State, now: Millis, change: Change) -> (Arc<Revision>, Arc<Revision>) {
-        let before = state.newest();
+        let before = Arc::clone(&state.newest);
         let lasting = state
             .pending
             .take()
@@ -341,14 +339,15 @@ impl Revisions {
             source: change.source,
             replica: None,
         });
+        state.older.push_back(Arc::clone(&before));
         self.enact(state, Arc::clone(&after));
         (before, after)
     }
 
     fn enact(&self, state: &mut State, after: Arc<Revision>) {
-        state.history.push_back(Arc::clone(&after));
-        while state.history.len() > HISTORY {
-            state.history.pop_front();
+        state.newest = Arc::clone(&after);
+        while state.older.len() >= HISTORY {
+            state.older.pop_front();
         }
         // Under the lock, so that the pointer and the history agree on what came last.
         self.in_force.store(Arc::new(InForce {

@@ -1,14 +1,13 @@
 //! Ends what was changed for a time: the policy, and workers' α.
 
 use std::sync::Arc;
-use std::time::Duration;
+
+use policy::units::Millis;
 
 use crate::app::App;
+use crate::clock;
 use crate::fleet::Worker;
 use crate::operator::audit::{Happened, Who};
-
-/// Between two looks at workers' α.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// Puts an earlier policy in force whenever that is due. Does not end.
 pub(super) async fn policy(app: Arc<App>) {
@@ -29,8 +28,15 @@ pub(super) async fn policy(app: Arc<App>) {
 /// Takes workers' α for what is learned again whenever that is due. Does not end.
 pub(super) async fn alphas(app: Arc<App>) {
     loop {
-        tokio::time::sleep(LOOK).await;
-        for worker in app.fleet.present() {
+        let workers = app.fleet.present();
+        let pins = workers.iter().filter_map(|worker| worker.pinned_alpha()?.until);
+        let due = pins.reduce(Millis::min);
+        let wait = due.map(|due| clock::duration(due - app.clock.now()));
+        tokio::select! {
+            () = app.operator.alphas_set.notified() => {}
+            () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+        for worker in workers {
             revert(&app, &worker).await;
         }
     }

@@ -238,7 +238,6 @@ mod tests {
         for wire in [
             "x\r\n",
             "\r\n",
-            "5",
             "5\nhello",
             "5\r\nhello\n",
             "5\r\nhelloX",
@@ -249,13 +248,12 @@ mod tests {
             "10000000000000000\r\n",
             "5\r\rhello",
         ] {
-            let read = read(Framing::Chunked, &[wire.as_bytes()]);
-            assert!(
-                read.is_err() || read.is_ok_and(|(body, _, done)| body.is_empty() && !done),
+            assert_eq!(
+                read(Framing::Chunked, &[wire.as_bytes()]),
+                Err(Malformed),
                 "{wire:?}"
             );
         }
-        assert!(read(Framing::Chunked, &[b"5\nhello"]).is_err());
         let endless = [b"5;".as_slice(), &[b'x'; MAX_EXTENSIONS + 1]].concat();
         assert_eq!(read(Framing::Chunked, &[&endless]), Err(Malformed));
         let endless = [b"0\r\nx: ".as_slice(), &[b'x'; MAX_TRAILERS + 1]].concat();
@@ -304,14 +302,12 @@ mod tests {
                 wire.extend_from_slice(b"\r\n");
             }
             wire.extend_from_slice(b"0\r\n\r\n");
-            let end = wire.len();
             wire.extend_from_slice(b"behind");
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(wire.len())).collect();
             at.extend([0, wire.len()]);
             at.sort_unstable();
             let pieces: Vec<&[u8]> = at.windows(2).map(|pair| &wire[pair[0]..pair[1]]).collect();
             prop_assert_eq!(read(Framing::Chunked, &pieces).unwrap(), (body.clone(), b"behind".to_vec(), true));
-            let _ = end;
 
             let plain = [&body[..], b"behind"].concat();
             let pieces: Vec<&[u8]> = plain.chunks(7).collect();

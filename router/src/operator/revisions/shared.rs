@@ -37,10 +37,10 @@ impl Revisions {
     /// A revision of a bucket is in force, if it is another one than is. Returns what was and is in force.
     pub fn adopt(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
-        let before = state.newest();
+        let before = Arc::clone(&state.newest);
         let number = adopted.revision.revision;
         if !self.are_of(adopted.lineage) {
-            state.history = adopted.earlier.into_iter().map(Arc::new).collect();
+            state.older = adopted.earlier.into_iter().map(Arc::new).collect();
             self.lineage.store(adopted.lineage, Ordering::Release);
             self.is_shared.store(true, Ordering::Release);
         } else if number == before.revision {
@@ -50,10 +50,11 @@ impl Revisions {
                 .earlier
                 .into_iter()
                 .filter(|known| known.revision > before.revision);
-            state.history.extend(missed.map(Arc::new));
+            state.older.push_back(Arc::clone(&before));
+            state.older.extend(missed.map(Arc::new));
         }
         // The bucket may have been brought back from an earlier day.
-        state.history.retain(|known| known.revision < number);
+        state.older.retain(|known| known.revision < number);
         state.pending = adopted.pending;
         let after = Arc::new(adopted.revision);
         self.enact(&mut state, Arc::clone(&after));
@@ -98,7 +99,7 @@ impl Revisions {
     #[must_use]
     pub fn was_configured(&self, settings: &Settings) -> bool {
         let state = self.state.lock();
-        let mut newest_first = state.history.iter().rev();
+        let mut newest_first = state.history();
         let last = newest_first.find(|known| known.source == Source::Reload);
         last.is_some_and(|last| last.settings == *settings)
     }

@@ -1,0 +1,414 @@
+//! A worker whose answers depend on nothing but what it was sent, and whose time is the test's.
+//!
+//! It finds of a prompt what an earlier one began with, takes [`COST`] for the rest by moving the clock, and says the same
+//! four words to everybody. What it is sent is kept.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use policy::units::Tokens;
+use serde_json::{Value, json};
+use tailroute_e2e::fleet::COST;
+use tailroute_e2e::talk::MODEL;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What it answers.
+pub(crate) const SAID: &str = " one two three four";
+/// Bytes of a body that count as a token, and tokens of a block.
+const BYTES_PER_TOKEN: usize = 6;
+const BLOCK: usize = 16;
+/// Bodies that it remembers.
+const MEMORY: usize = 48;
+
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// What goes wrong on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// It answers with this status.
+    Status(u16),
+    /// It closes the connection instead of answering.
+    Closes,
+    /// It breaks off in the middle of a stream.
+    Breaks,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Came {
+    /// Its method and target.
+    pub(crate) line: String,
+    /// Its header fields.
+    pub(crate) headers: HeaderMap,
+    /// Its body.
+    pub(crate) body: Bytes,
+}
+
+#[derive(Debug)]
+struct State {
+    takes_hints: bool,
+    fault: Fault,
+    seen: Vec<Bytes>,
+    came: Vec<Came>,
+    answered: u64,
+}
+
+/// Those that are left waiting: how many came, and how many of them may go.
+#[derive(Clone, Debug)]
+struct Queue(Arc<AtomicU64>, watch::Receiver<u64>);
+
+impl Queue {
+    async fn wait(&mut self) {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        // The other end is the engine's, which may be gone.
+        let _ = self.1.wait_for(|released| *released > number).await;
+    }
+}
+
+/// A scripted worker. Dropping it closes its port.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    released: watch::Sender<u64>,
+    waiting: Arc<AtomicU64>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Engine {
+    /// Starts one that takes hints between requests, or one that takes none.
+    pub(crate) async fn start(takes_hints: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State {
+            takes_hints,
+            fault: Fault::None,
+            seen: Vec::new(),
+            came: Vec::new(),
+            answered: 0,
+        }));
+        let shared = Arc::clone(&state);
+        let (released, turn) = watch::channel(0);
+        let waiting = Arc::<AtomicU64>::default();
+        let queue = Queue(Arc::clone(&waiting), turn);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = stream.set_nodelay(true);
+                let (shared, queue) = (Arc::clone(&shared), queue.clone());
+                let service = service_fn(move |request| answer(Arc::clone(&shared), queue.clone(), request));
+                tokio::spawn(async move {
+                    // A connection that breaks is what some steps are about.
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        Self {
+            address,
+            state,
+            released,
+            waiting,
+            accepting,
+        }
+    }
+
+    /// Who has waited the longest is answered. Returns whether somebody has.
+    pub(crate) fn release(&self) -> bool {
+        let waits = *self.released.borrow() < self.waiting.load(Ordering::Relaxed);
+        if waits {
+            self.released.send_modify(|number| *number += 1);
+        }
+        waits
+    }
+
+    /// From now on this goes wrong.
+    pub(crate) fn set_fault(&self, fault: Fault) {
+        self.state.lock().fault = fault;
+    }
+
+    /// How many requests came and were not taken away.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().came.len()
+    }
+
+    /// Takes what came.
+    pub(crate) fn take(&self) -> Vec<Came> {
+        std::mem::take(&mut self.state.lock().came)
+    }
+}
+
+async fn answer(
+    state: Arc<Mutex<State>>,
+    mut queue: Queue,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, std::io::Error> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    // The router asks for itself, without a request's name.
+    if head.method == Method::GET && !head.headers.contains_key("x-request-id") {
+        return Ok(described(&state, &path));
+    }
+    let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let (fault, number, cached) = {
+        let mut state = state.lock();
+        state.came.push(Came {
+            line: format!("{} {}", head.method, head.uri),
+            headers: head.headers,
+            body: body.clone(),
+        });
+        state.answered += 1;
+        (state.fault, state.answered, state.find(&body))
+    };
+    if path.starts_with("/v1/tailroute/") {
+        return Ok(whole(
+            StatusCode::OK,
+            "application/json",
+            r#"{"applied":1}"#.to_owned(),
+        ));
+    }
+    let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if asked["user"] == "waits" {
+        queue.wait().await;
+    }
+    let prompt = body.len() / BYTES_PER_TOKEN;
+    let prefill = COST.prefill(Tokens((prompt - cached) as u64), Tokens(cached as u64));
+    tokio::time::advance(Duration::from_secs_f64(prefill.0 / 1e3)).await;
+    match fault {
+        Fault::Closes => return Err(std::io::Error::other("it is to close")),
+        Fault::Status(status) => {
+            let error = json!({ "error": { "message": "it fails", "type": "server_error", "param": null, "code": null } });
+            return Ok(whole(
+                StatusCode::from_u16(status).unwrap(),
+                "application/json",
+                error.to_string(),
+            ));
+        }
+        Fault::None | Fault::Breaks => {}
+    }
+    let counted = Counted {
+        number,
+        prompt,
+        cached,
+    };
+    if asked["stream"] == true {
+        return Ok(streamed(events(&path, &counted), fault == Fault::Breaks));
+    }
+    Ok(whole(
+        StatusCode::OK,
+        "application/json",
+        reply(&path, &counted).to_string(),
+    ))
+}
+
+/// What it says of itself.
+fn described(state: &Mutex<State>, path: &str) -> Response<Body> {
+    let said = match path {
+        "/health" => Some(json!({})),
+        "/v1/models" => Some(json!({ "object": "list", "data": [{ "id": MODEL, "object": "model" }] })),
+        "/v1/tailroute" if state.lock().takes_hints => Some(json!({
+            "version": 1, "hints": ["trim", "ended", "protect"], "objective": true,
+            "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": 64,
+        })),
+        _ => None,
+    };
+    let status = if said.is_some() {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    whole(status, "application/json", said.unwrap_or_default().to_string())
+}
+
+impl State {
+    /// Tokens that an earlier body began with, in whole blocks. The body is remembered.
+    fn find(&mut self, body: &Bytes) -> usize {
+        let common = |earlier: &Bytes| earlier.iter().zip(body).take_while(|(a, b)| a == b).count();
+        let longest = self.seen.iter().map(common).max().unwrap_or(0);
+        if self.seen.len() == MEMORY {
+            self.seen.remove(0);
+        }
+        self.seen.push(body.clone());
+        longest / BYTES_PER_TOKEN / BLOCK * BLOCK
+    }
+}
+
+/// What an answer counts.
+struct Counted {
+    number: u64,
+    prompt: usize,
+    cached: usize,
+}
+
+impl Counted {
+    fn openai(&self) -> Value {
+        json!({ "prompt_tokens": self.prompt, "completion_tokens": 4, "total_tokens": self.prompt + 4,
+            "prompt_tokens_details": { "cached_tokens": self.cached } })
+    }
+
+    fn responses(&self) -> Value {
+        json!({ "input_tokens": self.prompt, "output_tokens": 4, "total_tokens": self.prompt + 4,
+            "input_tokens_details": { "cached_tokens": self.cached } })
+    }
+
+    fn anthropic(&self) -> Value {
+        json!({ "input_tokens": self.prompt - self.cached, "cache_read_input_tokens": self.cached, "output_tokens": 4 })
+    }
+
+    fn sglang(&self) -> Value {
+        json!({ "id": "g", "prompt_tokens": self.prompt, "completion_tokens": 4, "cached_tokens": self.cached,
+            "finish_reason": { "type": "stop" } })
+    }
+}
+
+fn reply(path: &str, counted: &Counted) -> Value {
+    match path {
+        "/v1/chat/completions" => json!({ "id": "c", "object": "chat.completion", "model": MODEL,
+            "choices": [{ "index": 0, "message": { "role": "assistant", "content": SAID }, "finish_reason": "stop" }],
+            "usage": counted.openai() }),
+        "/v1/completions" => json!({ "id": "c", "object": "text_completion", "model": MODEL,
+            "choices": [{ "index": 0, "text": SAID, "finish_reason": "stop" }], "usage": counted.openai() }),
+        "/v1/responses" => response(counted),
+        "/v1/messages" => json!({ "id": "m", "type": "message", "role": "assistant", "model": MODEL,
+            "content": [{ "type": "text", "text": SAID }], "stop_reason": "end_turn", "usage": counted.anthropic() }),
+        "/generate" => json!({ "text": SAID, "meta_info": counted.sglang() }),
+        "/v1/messages/count_tokens" => json!({ "input_tokens": counted.prompt }),
+        "/tokenize" => json!({ "count": 3, "tokens": [1, 2, 3], "max_model_len": 4096 }),
+        _ => json!({ "object": "list", "model": MODEL, "data": [],
+            "usage": { "prompt_tokens": counted.prompt, "total_tokens": counted.prompt } }),
+    }
+}
+
+fn response(counted: &Counted) -> Value {
+    json!({ "id": format!("resp_{}", counted.number), "object": "response", "status": "completed", "model": MODEL,
+        "output": [{ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": SAID }] }],
+        "usage": counted.responses() })
+}
+
+/// The events of a stream: the first comes when the prompt is computed, each other 10 ms after the one before.
+fn events(path: &str, counted: &Counted) -> Vec<String> {
+    let words = SAID.split_inclusive(' ').filter(|word| *word != " ");
+    let data = |value: &Value| format!("data: {value}\n\n");
+    let named = |name: &str, value: Value| format!("event: {name}\n{}", data(&value));
+    let mut events: Vec<String> = Vec::new();
+    match path {
+        "/v1/messages" => {
+            let message = json!({ "id": "m", "type": "message", "role": "assistant", "model": MODEL, "content": [],
+                "usage": counted.anthropic() });
+            events.push(named(
+                "message_start",
+                json!({ "type": "message_start", "message": message }),
+            ));
+            events.push(named(
+                "content_block_start",
+                json!({ "type": "content_block_start", "index": 0,
+                "content_block": { "type": "text", "text": "" } }),
+            ));
+            events.extend(words.map(|word| {
+                named(
+                    "content_block_delta",
+                    json!({ "type": "content_block_delta",
+                "index": 0, "delta": { "type": "text_delta", "text": word } }),
+                )
+            }));
+            events.push(named(
+                "content_block_stop",
+                json!({ "type": "content_block_stop", "index": 0 }),
+            ));
+            events.push(named(
+                "message_delta",
+                json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" },
+                "usage": { "output_tokens": 4 } }),
+            ));
+            events.push(named("message_stop", json!({ "type": "message_stop" })));
+        }
+        "/v1/responses" => {
+            let id = format!("resp_{}", counted.number);
+            events.push(named(
+                "response.created",
+                json!({ "type": "response.created", "response": { "id": id } }),
+            ));
+            events.extend(words.map(|word| {
+                named(
+                    "response.output_text.delta",
+                    json!({ "type": "response.output_text.delta", "delta": word }),
+                )
+            }));
+            events.push(named(
+                "response.completed",
+                json!({ "type": "response.completed", "response": response(counted) }),
+            ));
+        }
+        "/generate" => {
+            let mut text = String::new();
+            for word in words {
+                text.push_str(word);
+                events.push(data(&json!({ "text": text, "meta_info": counted.sglang() })));
+            }
+            events.push("data: [DONE]\n\n".to_owned());
+        }
+        _ => {
+            let delta = |word: &str| match path {
+                "/v1/completions" => json!({ "index": 0, "text": word, "finish_reason": null }),
+                _ => json!({ "index": 0, "delta": { "content": word }, "finish_reason": null }),
+            };
+            events.extend(
+                words.map(|word| data(&json!({ "id": "c", "model": MODEL, "choices": [delta(word)] }))),
+            );
+            events.push(data(
+                &json!({ "id": "c", "model": MODEL, "choices": [], "usage": counted.openai() }),
+            ));
+            events.push("data: [DONE]\n\n".to_owned());
+        }
+    }
+    events
+}
+
+fn whole(status: StatusCode, kind: &str, text: String) -> Response<Body> {
+    let body = http_body_util::Full::new(Bytes::from(text)).map_err(|never: Infallible| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert("content-type", kind.parse().unwrap());
+    response
+}
+
+fn streamed(events: Vec<String>, breaks: bool) -> Response<Body> {
+    let kept = if breaks { events.len() / 2 } else { events.len() };
+    let ends = breaks.then(|| Err(std::io::Error::other("it is to break off")));
+    let frames = events.into_iter().take(kept).map(|event| Ok(Bytes::from(event)));
+    let frames = futures_util::stream::unfold((frames.chain(ends), true), |(mut frames, first)| async move {
+        let next = frames.next()?;
+        if !first {
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        Some((next.map(Frame::data), (frames, false)))
+    });
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    response
+        .headers_mut()
+        .insert("content-type", "text/event-stream".parse().unwrap());
+    response
+}

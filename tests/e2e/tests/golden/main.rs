@@ -1,0 +1,352 @@
+//! Golden decisions: a thousand requests of every endpoint and dialect to fleets in every state, and all that came of each:
+//! the chosen worker with every term, what workers got and were told, what the client got, and which metrics moved.
+//!
+//! [`stories`] is the recipe, `decisions.jsonl` what was recorded. The router runs in front of scripted engines over real
+//! sockets, and time stands still but where an engine or the recipe moves it: so two runs are the same to the last digit. The test
+//! speaks to the data port and the admin port and to nothing within the router.
+//!
+//! `TAILROUTE_BLESS=1 cargo test -p tailroute-e2e --test golden` records anew.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests and their helpers"
+)]
+
+mod engine;
+mod record;
+mod stories;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::{Overrides, Sources};
+use serde_json::{Value, json};
+use tailroute::serve::Server;
+use tailroute_e2e::client::{self, Whole};
+use tokio::task::JoinHandle;
+
+use self::engine::Engine;
+use self::stories::{Ask, Step, Story, stories};
+
+/// The story has to end by then, on the wall's clock.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Looks at the metrics that have to show the same before the router is at rest.
+const LOOKS: usize = 2;
+/// Differences that are shown.
+const MOST_SHOWN: usize = 10;
+
+/// Probes and looks at queues would come between a request and what it moved: there is one at the start.
+const QUIET: &str =
+    "[health]\ninterval_ms = 3600000\ntimeout_ms = 3600000\nqueue_interval_ms = 0\nhealthy_after = 1\n";
+
+/// A fleet under way.
+struct Fleet {
+    router: Server,
+    engines: Vec<Engine>,
+    metrics: BTreeMap<String, f64>,
+    asked: usize,
+    decided: Option<u64>,
+    left: Vec<(Ask, JoinHandle<Whole>)>,
+    rows: Vec<Value>,
+}
+
+#[test]
+fn what_was_decided_is_decided_again() {
+    let mut recorded = String::new();
+    let mut count = 0;
+    for story in stories() {
+        for row in play(&story) {
+            count += usize::from(row.get("ask").is_some());
+            writeln!(recorded, "{row}").unwrap();
+        }
+    }
+    assert!(count >= 1_000, "{count} requests");
+    compare(&recorded);
+}
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/decisions.jsonl")
+}
+
+fn compare(recorded: &str) {
+    if std::env::var_os("TAILROUTE_BLESS").is_some() {
+        std::fs::write(file(), recorded).unwrap();
+        return;
+    }
+    let golden = std::fs::read_to_string(file()).unwrap();
+    let (golden, now): (Vec<&str>, Vec<&str>) = (golden.lines().collect(), recorded.lines().collect());
+    let mut differences = String::new();
+    let pairs = golden.iter().zip(&now).filter(|(before, after)| before != after);
+    for (before, after) in pairs.clone().take(MOST_SHOWN) {
+        let [before, after]: [Value; 2] = [before, after].map(|line| serde_json::from_str(line).unwrap());
+        writeln!(differences, "{} {}", after["story"], after["ask"]).unwrap();
+        differ("", &before, &after, &mut differences);
+    }
+    let count = pairs.count();
+    assert!(
+        count == 0 && golden.len() == now.len(),
+        "{count} of {} rows differ ({} are recorded):\n{differences}",
+        now.len(),
+        golden.len()
+    );
+}
+
+/// Where two values differ, and how.
+fn differ(at: &str, before: &Value, after: &Value, out: &mut String) {
+    match (before, after) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
+            names.sort();
+            names.dedup();
+            for name in names {
+                let [a, b] = [a, b].map(|fields| fields.get(name).unwrap_or(&Value::Null));
+                differ(&format!("{at}.{name}"), a, b, out);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (number, (a, b)) in a.iter().zip(b).enumerate() {
+                differ(&format!("{at}[{number}]"), a, b, out);
+            }
+        }
+        _ if before == after => {}
+        _ => writeln!(out, "  {at}\n    recorded {before}\n    now      {after}").unwrap(),
+    }
+}
+
+/// Plays a story on a runtime of its own whose time stands still.
+fn play(story: &Story) -> Vec<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    // A paused clock moves by itself when nothing is to be done, unless something blocks.
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || stopped.recv_timeout(LIMIT));
+    let (rows, end) = runtime.block_on(async {
+        let mut fleet = Fleet::start(story).await;
+        for step in &story.steps {
+            fleet.step(step).await;
+        }
+        let series = record::moved(&BTreeMap::new(), &fleet.metrics);
+        let series: Vec<&String> = series.iter().filter(|series| !series.ends_with(" 0")).collect();
+        (fleet.rows, json!({ "story": story.name, "metrics": series }))
+    });
+    drop(stop);
+    let named = |mut row: Value| {
+        row["story"] = json!(story.name);
+        row
+    };
+    rows.into_iter().map(named).chain([end]).collect()
+}
+
+/// Real time passes, and the runtime looks at its sockets.
+async fn breathe() {
+    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(300))).await;
+}
+
+impl Fleet {
+    async fn start(story: &Story) -> Self {
+        let mut engines = Vec::new();
+        let mut text = format!("{QUIET}{}", story.config);
+        for number in 0..story.engines {
+            let engine = Engine::start(story.takes_hints).await;
+            let (url, rest) = (engine.address, &story.worker);
+            write!(
+                text,
+                "\n[[workers]]\nname = \"gpu-{number}\"\nurl = \"http://{url}\"\nkv_events = \"off\"\n{rest}"
+            )
+            .unwrap();
+            engines.push(engine);
+        }
+        let overrides = Overrides {
+            listen: Some("127.0.0.1:0".to_owned()),
+            admin: Some("127.0.0.1:0".to_owned()),
+            ..Overrides::default()
+        };
+        let sources = Sources {
+            file: Some((&story.name, &text)),
+            environment: BTreeMap::new(),
+            overrides,
+        };
+        let config = config::load(&sources).unwrap_or_else(|problems| panic!("{}: {problems:?}", story.name));
+        let router = Server::start(config).await.unwrap();
+        let mut fleet = Self {
+            router,
+            engines,
+            metrics: BTreeMap::new(),
+            asked: 0,
+            decided: None,
+            left: Vec::new(),
+            rows: Vec::new(),
+        };
+        while client::admin(fleet.admin(), "GET", "/readyz", &[], None)
+            .await
+            .status
+            != 200
+        {
+            breathe().await;
+        }
+        fleet.rest().await;
+        fleet.engines.iter().for_each(|engine| drop(engine.take()));
+        fleet
+    }
+
+    fn admin(&self) -> SocketAddr {
+        self.router.admin_address
+    }
+
+    async fn page(&self) -> BTreeMap<String, f64> {
+        let page = client::admin(self.admin(), "GET", "/metrics", &[], None).await;
+        record::series(page.text())
+    }
+
+    /// Waits until nothing moves any more. Returns the metrics then.
+    async fn settle(&self) -> BTreeMap<String, f64> {
+        let (mut last, mut same) = ((BTreeMap::new(), 0), 0);
+        while same < LOOKS {
+            breathe().await;
+            let came = self.engines.iter().map(Engine::waiting).sum();
+            let now = (self.page().await, came);
+            same = if now == last { same + 1 } else { 0 };
+            last = now;
+        }
+        last.0
+    }
+
+    /// Waits until nothing moves any more. Returns the series that have moved since the last time.
+    async fn rest(&mut self) -> Vec<String> {
+        let now = self.settle().await;
+        let moved = record::moved(&self.metrics, &now);
+        self.metrics = now;
+        moved
+    }
+
+    async fn step(&mut self, step: &Step) {
+        match step {
+            Step::Ask(ask) => {
+                let answer = self.call(ask).await;
+                self.record(ask, Some(&answer)).await;
+            }
+            Step::Leave(ask) => {
+                let calling = tokio::spawn(call(self.router.address, ask.clone(), self.number()));
+                self.left.push((ask.clone(), calling));
+                self.record(ask, None).await;
+            }
+            Step::Answer => {
+                // One after the other, so that who is first is no question.
+                for engine in 0..self.engines.len() {
+                    while self.engines[engine].release() {
+                        breathe().await;
+                        self.settle().await;
+                    }
+                }
+                for (ask, calling) in std::mem::take(&mut self.left) {
+                    let answer = calling.await.unwrap();
+                    self.record(&ask, Some(&answer)).await;
+                }
+            }
+            Step::Pass(ms) => {
+                tokio::time::advance(Duration::from_millis(*ms)).await;
+                self.rest().await;
+            }
+            Step::Fault(engine, fault) => self.engines[*engine].set_fault(*fault),
+            Step::Operate(method, path, body) => {
+                let said = client::admin(self.admin(), method, path, &[], Some(body)).await;
+                assert_eq!(said.status, 200, "{path}: {}", said.text());
+                self.rest().await;
+            }
+        }
+    }
+
+    /// The number of the next request.
+    fn number(&mut self) -> usize {
+        self.asked += 1;
+        self.asked
+    }
+
+    async fn call(&mut self, ask: &Ask) -> Whole {
+        let number = self.number();
+        call(self.router.address, ask.clone(), number).await
+    }
+
+    async fn record(&mut self, ask: &Ask, answer: Option<&Whole>) {
+        let moved = self.rest().await;
+        let (mut sent, mut told) = (Vec::new(), Vec::new());
+        for (number, engine) in self.engines.iter().enumerate() {
+            for came in engine.take() {
+                if came.line.contains("/v1/tailroute/") {
+                    told.push(record::told(number, &came));
+                } else {
+                    sent.push(record::sent(number, &came, ask));
+                }
+            }
+        }
+        let row = record::row(vec![
+            (
+                "ask",
+                json!(format!(
+                    "{} {} {}",
+                    ask.method,
+                    ask.path,
+                    record::digest(&ask.body)
+                )),
+            ),
+            (
+                "status",
+                answer.map_or(Value::Null, |answer| answer.status.as_u16().into()),
+            ),
+            (
+                "headers",
+                answer.map_or(Value::Null, |answer| json!(record::fields(&answer.headers))),
+            ),
+            (
+                "body",
+                answer.map_or(Value::Null, |answer| json!(record::text(&answer.body))),
+            ),
+            (
+                "broke_off",
+                answer
+                    .filter(|answer| !answer.clean)
+                    .map_or(Value::Null, |_| json!(true)),
+            ),
+            ("decisions", json!(self.decisions().await)),
+            ("sent", json!(sent)),
+            ("told", json!(told)),
+            ("moved", json!(record::digest(moved.join("\n").as_bytes()))),
+        ]);
+        self.rows.push(row);
+    }
+
+    /// Those that were made since the last look, the oldest first.
+    async fn decisions(&mut self) -> Vec<Value> {
+        let page = client::admin(self.admin(), "GET", "/admin/v1/decisions?limit=8", &[], None)
+            .await
+            .json();
+        let all = page["decisions"].as_array().cloned().unwrap_or_default();
+        let mut new: Vec<Value> = all
+            .into_iter()
+            .filter(|decision| {
+                self.decided
+                    .is_none_or(|last| decision["decision"].as_u64().unwrap() > last)
+            })
+            .collect();
+        new.reverse();
+        if let Some(last) = new.last() {
+            self.decided = last["decision"].as_u64();
+        }
+        new.into_iter().map(record::decision).collect()
+    }
+}
+
+async fn call(address: SocketAddr, ask: Ask, number: usize) -> Whole {
+    let name = format!("request-{number}");
+    let mut headers: Vec<(&str, &str)> = vec![("x-request-id", &name)];
+    headers.extend(ask.headers.iter().map(|(name, value)| (*name, value.as_str())));
+    client::call(address, ask.method, &ask.path, &headers, ask.body).await
+}

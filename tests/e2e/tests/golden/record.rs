@@ -1,0 +1,170 @@
+//! What a request came to, without what differs from run to run: ports, dates, names of traces, the time of day.
+
+use std::collections::BTreeMap;
+
+use http::HeaderMap;
+use serde_json::{Map, Value, json};
+
+use crate::engine::Came;
+use crate::stories::Ask;
+
+/// Bytes of a text that is kept as it is; of a longer one, how it begins and its digest.
+const LONGEST: usize = 160;
+/// Header fields that are left out: they name this run, or say nothing of the router.
+const PASSING: [&str; 6] = [
+    "server-timing",
+    "date",
+    "host",
+    "traceparent",
+    "content-length",
+    "transfer-encoding",
+];
+/// Metrics that are left out: of this process, of the operator who reads them, and of real time.
+const OWN: [&str; 6] = [
+    "process_",
+    "tailroute_admin_",
+    "tailroute_build_",
+    "tailroute_router_seconds",
+    "tailroute_own_",
+    "tailroute_uptime_",
+];
+
+/// FNV-1a.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in bytes {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+/// A text, or how it begins and what it is all in all. Times of day, as numbers of twelve digits and more, are left out.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    if text.len() > LONGEST {
+        let begin: String = text.chars().take(LONGEST / 2).collect();
+        return format!("{begin}… {} bytes, {}", bytes.len(), digest(bytes));
+    }
+    let mut shown = String::new();
+    let mut rest = &*text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, from) = rest.split_at(at);
+        let length = from.find(|c: char| !c.is_ascii_digit()).unwrap_or(from.len());
+        shown.push_str(before);
+        shown.push_str(if length < 12 { &from[..length] } else { "#" });
+        rest = &from[length..];
+    }
+    shown + rest
+}
+
+/// Header fields in order.
+pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
+    let mut fields: Vec<String> = headers
+        .iter()
+        .filter(|(name, _)| !PASSING.contains(&name.as_str()))
+        .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())))
+        .collect();
+    fields.sort();
+    fields
+}
+
+/// A message that a worker got for this request: its body as far as it is not the client's.
+pub(crate) fn sent(worker: usize, came: &Came, ask: &Ask) -> Value {
+    let (theirs, own) = (&came.body[..], &ask.body[..]);
+    let body = if theirs == own {
+        json!("the client's")
+    } else {
+        let at = theirs.iter().zip(own).take_while(|(a, b)| a == b).count();
+        let rest = theirs[at..].iter().rev().zip(own[at..].iter().rev());
+        let after = rest.take_while(|(a, b)| a == b).count();
+        json!({ "at": at, "instead_of_bytes": own.len() - at - after, "put": text(&theirs[at..theirs.len() - after]) })
+    };
+    json!({ "to": format!("gpu-{worker}"), "line": came.line, "headers": fields(&came.headers), "body": body })
+}
+
+/// What a worker was told beside requests.
+pub(crate) fn told(worker: usize, came: &Came) -> Value {
+    let mut body: Value = serde_json::from_slice(&came.body).unwrap_or_default();
+    without(&mut body, &["epoch"]);
+    json!({ "to": format!("gpu-{worker}"), "line": came.line, "body": body })
+}
+
+/// A decision as the admin API shows it, without what is nought.
+pub(crate) fn decision(mut decision: Value) -> Value {
+    without(&mut decision, &["arrived_unix_ms", "trace", "request"]);
+    for part in ["/outcome", "/outcome/parts"] {
+        if let Some(Value::Object(fields)) = decision.pointer_mut(part) {
+            fields.retain(|_, value| !value.is_null() && value.as_f64() != Some(0.0));
+        }
+    }
+    if let Some(terms) = decision["terms"].as_array_mut() {
+        for terms in terms {
+            // One line each, without what is nought.
+            let shown: Vec<String> = terms
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(name, value)| *name != "worker" && value.as_f64() != Some(0.0))
+                .map(|(name, value)| format!("{name} {value}"))
+                .collect();
+            *terms = json!(format!(
+                "{}: {}",
+                terms["worker"].as_str().unwrap_or_default(),
+                shown.join(", ")
+            ));
+        }
+    }
+    decision
+}
+
+/// Removes fields, however deep.
+fn without(value: &mut Value, names: &[&str]) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !names.contains(&name.as_str()));
+            fields.values_mut().for_each(|value| without(value, names));
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| without(value, names)),
+        _ => {}
+    }
+}
+
+/// The series of a metrics page.
+pub(crate) fn series(page: &str) -> BTreeMap<String, f64> {
+    page.lines()
+        .filter(|line| !line.starts_with('#') && !OWN.iter().any(|own| line.starts_with(own)))
+        .filter_map(|line| {
+            let (name, value) = line.rsplit_once(' ')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        })
+        .collect()
+}
+
+/// The series that are not what they were, with what they are now.
+pub(crate) fn moved(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Vec<String> {
+    after
+        .iter()
+        .filter(|(name, value)| before.get(*name) != Some(value))
+        .map(|(name, value)| format!("{name} {}", rounded(*value)))
+        .collect()
+}
+
+/// Sums of floating-point numbers depend on their order in the last digits.
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+/// A row that leaves out what is empty.
+pub(crate) fn row(of: Vec<(&str, Value)>) -> Value {
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Array(values) => values.is_empty(),
+        _ => false,
+    };
+    let fields: Map<String, Value> = of
+        .into_iter()
+        .filter(|(_, value)| !is_empty(value))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    Value::Object(fields)
+}

@@ -1,0 +1,612 @@
+//! The recipe: what is asked of which fleet, in which state.
+//!
+//! A story is a configuration, engines and steps. Everything in it follows from its name, so that the recorded answers need
+//! nothing beside this file. A change here is recorded anew with `TAILROUTE_BLESS=1`.
+
+use serde_json::{Value, json};
+use tailroute_e2e::talk::{MODEL, chat, with, words};
+
+use crate::engine::{Fault, SAID};
+
+/// One request of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    /// Its method.
+    pub(crate) method: &'static str,
+    /// Its path.
+    pub(crate) path: String,
+    /// Its header fields.
+    pub(crate) headers: Vec<(&'static str, String)>,
+    /// Its body.
+    pub(crate) body: Vec<u8>,
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// A client asks, and reads the answer.
+    Ask(Ask),
+    /// A client asks and is left waiting.
+    Leave(Ask),
+    /// Those who were left waiting are answered.
+    Answer,
+    /// Milliseconds pass.
+    Pass(u64),
+    /// From now on this goes wrong on an engine.
+    Fault(usize, Fault),
+    /// An operator says something: method, path, body.
+    Operate(&'static str, String, Value),
+}
+
+/// A fleet and what it is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Story {
+    /// Its name.
+    pub(crate) name: String,
+    /// The configuration, but for ports and workers.
+    pub(crate) config: String,
+    /// What is said of each worker.
+    pub(crate) worker: String,
+    /// Engines.
+    pub(crate) engines: usize,
+    /// Whether they take hints between requests.
+    pub(crate) takes_hints: bool,
+    /// What happens.
+    pub(crate) steps: Vec<Step>,
+}
+
+/// Numbers that look random, the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((self.0 >> 33) % sides as u64) as usize
+    }
+}
+
+const POLICIES: [&str; 10] = [
+    "tail",
+    "round_robin",
+    "least_loaded",
+    "cache_aware",
+    "cache_aware_smg",
+    "least_ttft",
+    "random",
+    "power_of_two",
+    "consistent_hash",
+    "prefix_hash",
+];
+const CHAT: &str = "/v1/chat/completions";
+
+/// All of them.
+pub(crate) fn stories() -> Vec<Story> {
+    let mut all: Vec<Story> = POLICIES.iter().map(|policy| of_policy(policy)).collect();
+    all.push(endpoints());
+    all.push(malformed());
+    all.push(paths());
+    all.extend(["tailroute", "vllm_xargs", "kv_hints", "tensorrt_llm", "none"].map(dialect));
+    all.extend(["lowest_first", "highest_first"].map(priority));
+    all.push(full());
+    all.push(broken());
+    all.push(held());
+    all.push(keys());
+    all.push(overrides());
+    all.push(sessions());
+    all
+}
+
+fn story(name: impl Into<String>, config: impl Into<String>, steps: Vec<Step>) -> Story {
+    Story {
+        name: name.into(),
+        config: config.into(),
+        worker: String::new(),
+        engines: 4,
+        takes_hints: false,
+        steps,
+    }
+}
+
+fn post(path: &str, body: impl Into<Vec<u8>>) -> Ask {
+    Ask {
+        method: "POST",
+        path: path.to_owned(),
+        headers: vec![("content-type", "application/json".to_owned())],
+        body: body.into(),
+    }
+}
+
+impl Ask {
+    fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+/// Conversations that go on in any order.
+struct Talks {
+    dice: Dice,
+    open: Vec<Vec<(String, String)>>,
+    begun: u64,
+    live: usize,
+}
+
+impl Talks {
+    fn new(seed: u64, live: usize) -> Self {
+        Self {
+            dice: Dice(seed),
+            open: Vec::new(),
+            begun: 0,
+            live,
+        }
+    }
+
+    /// The next turn of one of them. Returns its number too.
+    fn turn(&mut self, extra: &Value) -> (usize, Ask) {
+        let at = self.dice.roll(self.live);
+        if at >= self.open.len() {
+            self.begun += 1;
+            let system = words(self.begun % 3, 150 + 100 * (self.begun as usize % 3));
+            self.open.push(vec![("system".to_owned(), system)]);
+        }
+        let at = at.min(self.open.len() - 1);
+        let said = words(1_000 + self.dice.roll(1 << 20) as u64, 20 + self.dice.roll(200));
+        let talk = &mut self.open[at];
+        talk.push(("user".to_owned(), said));
+        let messages: Vec<(&str, &str)> = talk
+            .iter()
+            .map(|(role, text)| (role.as_str(), text.as_str()))
+            .collect();
+        let stream = messages.len() % 4 == 2;
+        let extra = with(json!({ "stream": stream }), extra.clone());
+        let ask = post(CHAT, chat(&messages, extra).to_string());
+        talk.push(("assistant".to_owned(), SAID.to_owned()));
+        (at, ask)
+    }
+
+    fn turns(&mut self, count: usize) -> Vec<Step> {
+        (0..count)
+            .flat_map(|_| {
+                let wait = 20 * self.dice.roll(50) as u64;
+                [Step::Pass(wait), Step::Ask(self.turn(&json!({})).1)]
+            })
+            .collect()
+    }
+}
+
+/// Turns under one policy: on an idle fleet, and while others wait at some workers.
+fn of_policy(policy: &str) -> Story {
+    let mut talks = Talks::new(7, 9);
+    let mut steps = talks.turns(24);
+    for _ in 0..3 {
+        for _ in 0..2 {
+            let (_, ask) = talks.turn(&json!({ "user": "waits" }));
+            steps.push(Step::Leave(ask));
+        }
+        steps.extend(talks.turns(5));
+        steps.push(Step::Answer);
+    }
+    let config = format!("[routing]\npolicy = \"{policy}\"\n");
+    story(format!("policy/{policy}"), config, steps)
+}
+
+/// Every endpoint that takes JSON, plain and streamed.
+fn endpoints() -> Story {
+    let text = |seed| words(seed, 120);
+    let tools =
+        json!([{ "type": "function", "function": { "name": "look", "parameters": { "type": "object" } } }]);
+    let picture = json!([{ "type": "text", "text": text(3) }, { "type": "image_url", "image_url": { "url": "data:image/png;base64,AAAA" } }]);
+    let bodies: Vec<(&str, Value)> = vec![
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": text(1) }] }),
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": text(1) }], "tools": tools, "tool_choice": "auto" }),
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": picture }] }),
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": text(1) }], "n": 2, "max_tokens": 5 }),
+        ),
+        (
+            CHAT,
+            json!({ "messages": [{ "role": "user", "content": "é\u{1f600}\"\\\n" }], "stream_options": { "include_usage": true } }),
+        ),
+        ("/v1/completions", json!({ "prompt": text(4) })),
+        ("/v1/completions", json!({ "prompt": [text(4), text(5)] })),
+        ("/v1/completions", json!({ "prompt": [1, 2, 3, 4, 5] })),
+        (
+            "/v1/completions",
+            json!({ "prompt": [[1, 2, 3], [4, 5]], "echo": true }),
+        ),
+        ("/v1/responses", json!({ "input": text(6) })),
+        (
+            "/v1/responses",
+            json!({ "input": [{ "role": "user", "content": text(6) }], "instructions": text(7) }),
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": text(8), "previous_response_id": "resp_10" }),
+        ),
+        (
+            "/v1/messages",
+            json!({ "max_tokens": 9, "system": text(9), "messages": [{ "role": "user", "content": text(10) }] }),
+        ),
+        (
+            "/v1/messages",
+            json!({ "max_tokens": 9, "messages": [{ "role": "user", "content": [{ "type": "text", "text": text(10), "cache_control": { "type": "ephemeral" } }] }] }),
+        ),
+        (
+            "/generate",
+            json!({ "text": text(11), "sampling_params": { "max_new_tokens": 4 } }),
+        ),
+        ("/generate", json!({ "input_ids": [9, 8, 7, 6, 5, 4, 3, 2, 1] })),
+        ("/v1/embeddings", json!({ "input": text(12) })),
+        ("/v1/embeddings", json!({ "input": [text(12), text(13)] })),
+        (
+            "/v1/rerank",
+            json!({ "query": text(14), "documents": [text(15), text(16)] }),
+        ),
+        ("/v1/score", json!({ "text_1": text(14), "text_2": text(15) })),
+        ("/classify", json!({ "input": text(17) })),
+        ("/pooling", json!({ "input": text(17) })),
+        ("/tokenize", json!({ "prompt": text(18) })),
+        ("/detokenize", json!({ "tokens": [1, 2, 3] })),
+        (
+            "/v1/messages/count_tokens",
+            json!({ "messages": [{ "role": "user", "content": text(10) }] }),
+        ),
+        ("/v1/audio/speech", json!({ "input": text(19), "voice": "a" })),
+        ("/v1/images/generations", json!({ "prompt": text(20) })),
+        ("/v1/moderations", json!({ "input": text(21) })),
+    ];
+    let streams = [
+        CHAT,
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/generate",
+    ];
+    let mut steps = Vec::new();
+    for (path, body) in &bodies {
+        // Twice, since the second finds what the first left.
+        for (round, stream) in [(0, false), (1, false), (2, true)] {
+            if stream && !streams.contains(path) {
+                continue;
+            }
+            let extra = if stream {
+                json!({ "model": MODEL, "stream": true })
+            } else {
+                json!({ "model": MODEL })
+            };
+            let mut ask = post(path, with(body.clone(), extra).to_string());
+            if round == 1 {
+                ask = ask.with("anthropic-version", "2023-06-01");
+            }
+            steps.extend([Step::Ask(ask), Step::Pass(30)]);
+        }
+    }
+    story("endpoints", "", steps)
+}
+
+/// What is refused, or passed on as it is.
+fn malformed() -> Story {
+    let long = words(1, 40_000);
+    let bodies: Vec<String> = vec![
+        String::new(),
+        "{".to_owned(),
+        "[]".to_owned(),
+        "null".to_owned(),
+        "{}".to_owned(),
+        r#"{"model":"sim"}"#.to_owned(),
+        r#"{"model":7,"messages":[]}"#.to_owned(),
+        r#"{"model":"none-such","messages":[{"role":"user","content":"a"}]}"#.to_owned(),
+        r#"{"model":"sim","messages":"a"}"#.to_owned(),
+        r#"{"model":"sim","messages":[]}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user"}]}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":null}]}"#.to_owned(),
+        r#"{"model":"sim","model":"other","messages":[{"role":"user","content":"a"}]}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":"a"}]} trailing"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":"\ud800"}]}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":"a"}],"stream":"yes"}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":"a"}],"kv_transfer_params":{}}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":"a"}],"data_parallel_rank":3}"#.to_owned(),
+        r#"{"model":"sim","messages":[{"role":"user","content":"a"}],"cache_salt":"s"}"#.to_owned(),
+        format!("{}{}", "[".repeat(300), "]".repeat(300)),
+        format!(r#"{{"model":"sim","messages":[{{"role":"user","content":"{long}"}}]}}"#),
+    ];
+    let mut steps = Vec::new();
+    for path in [
+        CHAT,
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/generate",
+        "/v1/embeddings",
+    ] {
+        steps.extend(bodies.iter().map(|body| Step::Ask(post(path, body.as_bytes()))));
+    }
+    let plain = r#"{"model":"sim","messages":[{"role":"user","content":"a"}]}"#;
+    for (name, value) in [
+        ("content-type", "text/plain"),
+        ("content-encoding", "gzip"),
+        ("expect", "200-maybe"),
+        ("x-slo-ttft-ms", "soon"),
+        ("x-slo-ttft-ms", "-1"),
+        ("x-slo-class", "none-such"),
+        ("x-tailroute-policy", "none-such"),
+        ("x-request-timeout-ms", "0"),
+        ("x-session-id", ""),
+        ("traceparent", "00-zz"),
+        ("x-data-parallel-rank", "1"),
+    ] {
+        steps.push(Step::Ask(post(CHAT, plain).with(name, value)));
+    }
+    story("malformed", "", steps)
+}
+
+/// Methods and paths.
+fn paths() -> Story {
+    let paths = [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/models",
+        "/v1/models/sim",
+        "/v1/models/none-such",
+        "/v1//models",
+        "/v1/../health",
+        "/v1/%6dodels",
+        "/health",
+        "/metrics",
+        "/version",
+        "/ping",
+        "/get_model_info",
+        "/server_info",
+        "/flush_cache",
+        "/v1/tailroute",
+        "/v1/tailroute/hints",
+        "/v1/load_lora_adapter",
+        "/sleep",
+        "/v1/responses/resp_1",
+        "/v1/responses/resp_99",
+        "/v1/files",
+        "/v1/batches",
+        "/v1/unheard-of",
+        CHAT,
+        "/v1/chat",
+        "/v1/chat/completions/",
+    ];
+    let mut steps = Vec::new();
+    for method in ["GET", "POST", "OPTIONS", "DELETE"] {
+        for path in paths {
+            let ask = Ask {
+                method,
+                path: path.to_owned(),
+                headers: Vec::new(),
+                body: Vec::new(),
+            };
+            steps.push(Step::Ask(ask));
+        }
+    }
+    story("paths", "", steps)
+}
+
+/// Conversations that grow and end, told in a worker's own way.
+fn dialect(dialect: &str) -> Story {
+    let mut talks = Talks::new(11, 6);
+    let mut steps = Vec::new();
+    for number in 0..36 {
+        let (talk, mut ask) = talks.turn(&json!({}));
+        ask = ask.with("x-session-id", format!("talk-{talk}"));
+        if number % 9 == 8 {
+            ask = ask.with("x-session-end", "1");
+        }
+        steps.extend([Step::Ask(ask), Step::Pass(700)]);
+    }
+    let mut told = story(format!("dialect/{dialect}"), "[hints]\nprotect_from = 2\n", steps);
+    told.worker = format!("dialect = \"{dialect}\"\ncapacity_tokens = 3200\n");
+    told.takes_hints = dialect == "tailroute";
+    told.engines = 2;
+    told
+}
+
+fn priority(order: &str) -> Story {
+    let mut told = story(format!("priority/{order}"), "", Talks::new(13, 4).turns(12));
+    told.worker = format!("priority = \"{order}\"\n");
+    told
+}
+
+/// More conversations than the caches hold, on engines that are told what to drop.
+fn full() -> Story {
+    let mut told = story(
+        "full",
+        "[objective]\nttft_ms = 120\n",
+        Talks::new(17, 40).turns(260),
+    );
+    told.worker = "capacity_tokens = 4000\n".to_owned();
+    told.takes_hints = true;
+    told.engines = 3;
+    told
+}
+
+/// Workers that fail in every way, and come back.
+fn broken() -> Story {
+    let mut talks = Talks::new(19, 8);
+    let mut steps = talks.turns(6);
+    for (engine, fault) in [
+        (0, Fault::Status(500)),
+        (1, Fault::Status(503)),
+        (2, Fault::Status(429)),
+        (3, Fault::Closes),
+        (0, Fault::Breaks),
+        (1, Fault::Status(400)),
+    ] {
+        steps.push(Step::Fault(engine, fault));
+        steps.extend(talks.turns(8));
+        steps.push(Step::Fault(engine, Fault::None));
+        steps.push(Step::Pass(3_000));
+        steps.extend(talks.turns(2));
+    }
+    steps.extend((0..4).map(|engine| Step::Fault(engine, Fault::Closes)));
+    steps.extend(talks.turns(4));
+    story("broken", "", steps)
+}
+
+/// Workers that an operator takes out and puts back, one after the other and all at once.
+fn held() -> Story {
+    let mut talks = Talks::new(23, 6);
+    let mut steps = talks.turns(6);
+    let because = || json!({ "reason": "a test" });
+    let say = |worker: usize, what: &str| {
+        Step::Operate(
+            "POST",
+            format!("/admin/v1/workers/gpu-{worker}/{what}"),
+            because(),
+        )
+    };
+    for worker in 0..4 {
+        steps.push(say(worker, if worker % 2 == 0 { "cordon" } else { "drain" }));
+        steps.extend(talks.turns(4));
+    }
+    for worker in 0..4 {
+        steps.push(say(worker, "uncordon"));
+        steps.extend(talks.turns(3));
+    }
+    story("held", "", steps)
+}
+
+/// Clients with keys, two of one tenant, some with limits.
+fn keys() -> Story {
+    let mut config = String::new();
+    // The SHA-256 of what `secret` makes of each name.
+    for (name, tenant, sha256, rest) in [
+        (
+            "a",
+            "one",
+            "8ea25237a2a69b96c36fee9b251413eb8fd9e8749d2bb2ecd1e2465f8eb12288",
+            "",
+        ),
+        (
+            "a2",
+            "one",
+            "b860fee2ee22badd6e8ed431132ecacd18345efada36d45aaffa82e6b19d060f",
+            "explain = true\n",
+        ),
+        (
+            "b",
+            "two",
+            "8049bf5569ba544fca70044d9a0f2711201a605e7a0a78f71c2975a5c6c0dd2f",
+            "requests_per_s = 0.1\nrequests_burst = 3\n",
+        ),
+        (
+            "c",
+            "three",
+            "10e1156d162dbe9a73b05c2b23d012eb8f29d0987261ecb4b1fad8f7a5b036dc",
+            "tokens_per_min = 3000\n",
+        ),
+    ] {
+        config.push_str(&format!(
+            "[[keys]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\n{rest}"
+        ));
+    }
+    let mut talks = Talks::new(29, 3);
+    let mut steps = Vec::new();
+    for round in 0..18 {
+        let (_, ask) = talks.turn(&json!({}));
+        for name in ["a", "a2", "b", "c"] {
+            let mut own = ask
+                .clone()
+                .with("authorization", format!("Bearer {}", secret(name)));
+            if round % 3 == 0 {
+                own = own.with("x-session-id", "shared");
+            }
+            steps.extend([Step::Ask(own), Step::Pass(500)]);
+        }
+        let stranger = match round % 3 {
+            0 => ask.clone(),
+            1 => ask.clone().with("authorization", "Bearer nobody"),
+            _ => ask.clone().with("x-api-key", secret("a")),
+        };
+        steps.push(Step::Ask(stranger));
+    }
+    story("keys", config, steps)
+}
+
+fn secret(name: &str) -> String {
+    format!("tr-a-long-enough-secret-of-{name}")
+}
+
+/// Objectives and weights by class and by request.
+fn overrides() -> Story {
+    let config = r#"
+[[objective.classes]]
+name = "batch"
+ttft_ms = 30000
+[[objective.classes]]
+name = "chat"
+ttft_ms = 150
+[routing.classes.batch]
+policy = "round_robin"
+[routing.classes.chat.weights]
+slo = 3.0
+[routing.named.near.weights]
+locality = 4.0
+[routing.requests]
+named = true
+weights = ["slo", "locality"]
+"#;
+    let asks: [(&str, &str); 9] = [
+        ("x-slo-class", "batch"),
+        ("x-slo-class", "chat"),
+        ("x-slo-ttft-ms", "90"),
+        ("x-llm-d-slo-ttft-ms", "5000"),
+        ("x-tailroute-policy", "near"),
+        ("x-tailroute-policy", "slo=2"),
+        ("x-tailroute-policy", "slo=2,locality=0.5"),
+        ("x-tailroute-policy", "home=9"),
+        ("x-slo-class", "unknown"),
+    ];
+    let mut talks = Talks::new(31, 6);
+    let mut steps = Vec::new();
+    for round in 0..6 {
+        for (name, value) in asks {
+            let ask = talks.turn(&json!({})).1.with(name, value);
+            steps.extend([Step::Ask(ask), Step::Pass(40 * round)]);
+        }
+    }
+    story("overrides", config, steps)
+}
+
+/// The ways to say which conversation a turn is of.
+fn sessions() -> Story {
+    let mut talks = Talks::new(37, 5);
+    let mut steps = Vec::new();
+    for round in 0..5 {
+        for (name, value) in [
+            ("x-session-id", "s-1"),
+            ("x-conversation-id", "c-1"),
+            ("x-user-id", "u-1"),
+            ("session-id", "s-2"),
+            ("x-session-end", "true"),
+        ] {
+            steps.push(Step::Ask(talks.turn(&json!({})).1.with(name, value)));
+        }
+        for extra in [
+            json!({ "prompt_cache_key": "k" }),
+            json!({ "user": "u" }),
+            json!({ "session_id": "s" }),
+            json!({ "metadata": { "conversation": "m" } }),
+            json!({ "cache_salt": "salt" }),
+        ] {
+            steps.push(Step::Ask(talks.turn(&extra).1));
+        }
+        steps.push(Step::Pass(1_000 * round));
+    }
+    story("sessions", "[routing.weights]\naffinity_ms = 30.0\n", steps)
+}
