@@ -228,7 +228,7 @@ fn described(state: &Mutex<State>, path: &str) -> Response<Body> {
         "/health" => Some(json!({})),
         "/v1/models" => Some(json!({ "object": "list", "data": [{ "id": MODEL, "object": "model" }] })),
         "/v1/tailroute" if state.lock().takes_hints => Some(json!({
-            "version": 1, "hints": ["trim", "ended", "protect"], "objective": true,
+            "dialect": "tailroute", "version": 1, "hints": ["trim", "ended", "protect"], "objective": true,
             "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": 64,
         })),
         _ => None,
