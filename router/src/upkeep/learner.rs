@@ -29,6 +29,9 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
+            // A sweep is rare, and what comes after it should not be learned before it.
+            biased;
+            _ = sweeps.tick() => sweep(&app),
             count = lessons.recv_many(&mut batch, BATCH) => {
                 if count == 0 {
                     return;
@@ -44,7 +47,6 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
                 publish_costs(&app);
                 tokio::task::yield_now().await;
             }
-            _ = sweeps.tick() => sweep(&app),
         }
     }
 }

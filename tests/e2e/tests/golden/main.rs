@@ -30,7 +30,7 @@ use tailroute::serve::Server;
 use tailroute_e2e::client::{self, Whole};
 use tokio::task::JoinHandle;
 
-use self::engine::Engine;
+use self::engine::{Engine, breathe};
 use self::stories::{Ask, Step, Story, stories};
 
 /// The story has to end by then, on the wall's clock.
@@ -143,11 +143,6 @@ fn play(story: &Story) -> Vec<Value> {
         row
     };
     rows.into_iter().map(named).chain([end]).collect()
-}
-
-/// Real time passes, and the runtime looks at its sockets.
-async fn breathe() {
-    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(300))).await;
 }
 
 impl Fleet {
