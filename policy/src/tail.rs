@@ -60,7 +60,13 @@ pub const SAMPLE: usize = 64;
 /// Mean prompts that a worker should have room for.
 const RESERVE: f64 = 2.0;
 /// Largest share of a cache that is kept free for that.
-pub const MOST_RESERVE: f64 = 0.125;
+const MOST_RESERVE: f64 = 0.125;
+
+/// Room that a worker of this capacity should have for the next prompts ([`Tail::next_prompts`]).
+#[must_use]
+pub fn reserve(next_prompts: Tokens, capacity: Tokens) -> Tokens {
+    next_prompts.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
+}
 
 /// Learned state, and the silent conversations of each worker. `P` is the caller's handle of a conversation.
 #[derive(Clone, Debug)]
@@ -172,8 +178,14 @@ impl<P: Clone> Tail<P> {
     #[must_use]
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
         let slot = self.workers.get(worker.index())?;
-        let reserve = (RESERVE * self.fill.mean_prompt()).min(MOST_RESERVE * slot.capacity.as_f64()) as u64;
-        (room.0 < reserve).then(|| Tokens(2 * reserve - room.0))
+        let reserve = reserve(self.next_prompts(), slot.capacity);
+        (room < reserve).then(|| Tokens(2 * reserve.0 - room.0))
+    }
+
+    /// Tokens of the prompts that a worker should have room for.
+    #[must_use]
+    pub fn next_prompts(&self) -> Tokens {
+        Tokens((RESERVE * self.fill.mean_prompt()) as u64)
     }
 
     /// What to give up next on a worker, where about `need` tokens are wanted; `None` if nothing is left.

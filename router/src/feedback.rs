@@ -165,6 +165,8 @@ pub struct Feedback {
     pub conversations: Mutex<Conversations>,
     /// What ends of silent conversations are worth, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,
+    /// Tokens of the prompts that a worker should have room for, for those who send turns.
+    next_prompts: AtomicU64,
     /// The ends that were given up last.
     pub recent: Recent,
     /// Beginnings that many conversations share.
@@ -190,6 +192,7 @@ impl Feedback {
             counters: Mutex::new(Counters::new(config.workers.len())),
             conversations: Mutex::new(Conversations::new(config.objective.next_prompt)),
             tail: Mutex::new(tail),
+            next_prompts: AtomicU64::new(0),
             recent: Recent::default(),
             shared: Mutex::new(SharedPrefixes::new(config.hints.protect_from)),
             free_tails: ArcSwap::default(),
@@ -229,6 +232,17 @@ impl Feedback {
     /// Leaves word of a stream that began. Never waits.
     pub fn begun(&self, begun: Begun) {
         self.leave(Taught::Begun(begun));
+    }
+
+    /// Tokens of the prompts that a worker should have room for.
+    #[must_use]
+    pub fn next_prompts(&self) -> Tokens {
+        Tokens(self.next_prompts.load(Ordering::Relaxed))
+    }
+
+    /// What [`Self::next_prompts`] says from now on.
+    pub fn publish_next_prompts(&self, tokens: Tokens) {
+        self.next_prompts.store(tokens.0, Ordering::Relaxed);
     }
 
     fn leave(&self, taught: Taught) {

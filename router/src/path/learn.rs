@@ -24,7 +24,7 @@ use policy::cost::PrefillCost;
 use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::WorkerId;
 use policy::residency::Hold;
-use policy::tail::MOST_RESERVE;
+use policy::tail;
 use policy::units::{Millis, Tokens};
 use tracing::{debug, warn};
 
@@ -208,8 +208,8 @@ impl Flight {
             let tokens = self.scale.rising();
             let (hold, low) = app.knowledge.update(worker.id, |residency| {
                 let hold = residency.sent(worker.id, &self.prompt, |end| held(tokens(end)));
-                let most_reserve = MOST_RESERVE * residency.capacity_of(worker.id).as_f64();
-                (hold, residency.room_on(worker.id).as_f64() < most_reserve)
+                let reserve = tail::reserve(app.feedback.next_prompts(), residency.capacity_of(worker.id));
+                (hold, residency.room_on(worker.id) < reserve)
             });
             self.hold = hold;
             if low && app.makes_room_on(worker) {
