@@ -9,7 +9,7 @@ use super::{Answered, SAMPLE};
 use crate::units::{Millis, Tokens};
 
 /// Conversations that are remembered on a worker.
-const MOST: usize = 16_384;
+const MOST: usize = 4_096;
 /// A conversation is given up in at most this many steps. A step should be shorter than the free tail of a long context.
 const STEPS: u64 = 64;
 /// Factor on the value of a copy whose conversation continued on another worker.
@@ -103,18 +103,22 @@ impl<P: Clone> Ends<P> {
 
     /// A conversation is silent from now on.
     pub(super) fn add(&mut self, of: Answered<P>) {
-        self.remove(of.conversation);
+        self.sample.clear();
+        let end = End {
+            of,
+            given: 0,
+            moved: false,
+        };
+        if let Some(&at) = self.places.get(&end.of.conversation) {
+            self.ends[at] = end;
+            return;
+        }
         if self.ends.len() >= MOST {
             let at = self.any();
             self.remove(self.ends[at].of.conversation);
         }
-        self.sample.clear();
-        self.places.insert(of.conversation, self.ends.len());
-        self.ends.push(End {
-            of,
-            given: 0,
-            moved: false,
-        });
+        self.places.insert(end.of.conversation, self.ends.len());
+        self.ends.push(end);
     }
 
     /// A turn of it is here, or nothing of it is left.

@@ -30,8 +30,9 @@ use crate::units::Millis;
 
 /// Answers that are remembered.
 const MEMORY: usize = 6_000;
-/// Answers between two times that the estimate is made anew.
+/// Answers between two times that the estimate is made anew, and the share of those remembered if that is more.
 const REFRESH_EVERY: usize = 128;
+const REFRESH_SHARE: usize = 16;
 /// Bins of gaps: half powers of two, from 1 ms to 50 days.
 const BINS: usize = 64;
 /// Returns that are taken for seen at the start, as many in each bin.
@@ -152,7 +153,7 @@ impl Returns {
             }
         }
         self.since += 1;
-        if self.since >= REFRESH_EVERY {
+        if self.since >= REFRESH_EVERY.max(self.records.len() / REFRESH_SHARE) {
             self.refresh(now);
         }
     }
