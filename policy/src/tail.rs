@@ -57,15 +57,15 @@ use crate::units::{Millis, Tokens};
 pub const MU: f64 = 0.3;
 /// Ends compared at random for the least value.
 pub const SAMPLE: usize = 64;
-/// Mean prompts that a worker should have room for.
-const RESERVE: f64 = 2.0;
+/// Turns that a worker should have room for. More marks the ends of conversations that are about to return.
+const RESERVE: f64 = 3.0;
 /// Largest share of a cache that is kept free for that.
 const MOST_RESERVE: f64 = 0.125;
 
-/// Room that a worker of this capacity should have for the next prompts ([`Tail::next_prompts`]).
+/// Room that a worker of this capacity should have for the next turns ([`Tail::next_turns`]).
 #[must_use]
-pub fn reserve(next_prompts: Tokens, capacity: Tokens) -> Tokens {
-    next_prompts.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
+pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
+    next_turns.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
 }
 
 /// Learned state, and the silent conversations of each worker. `P` is the caller's handle of a conversation.
@@ -158,8 +158,7 @@ impl<P: Clone> Tail<P> {
     /// A turn's first token passed.
     pub fn begun(&mut self, now: Millis, worker: WorkerId, turn: &Begun) {
         self.harm.begun(worker, turn);
-        self.fill
-            .prompt(now, turn.prompt, turn.prompt.saturating_sub(turn.cached));
+        self.fill.prompt(now, turn.prompt.saturating_sub(turn.cached));
     }
 
     /// A turn is over, and its conversation silent.
@@ -178,14 +177,14 @@ impl<P: Clone> Tail<P> {
     #[must_use]
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
         let slot = self.workers.get(worker.index())?;
-        let reserve = reserve(self.next_prompts(), slot.capacity);
+        let reserve = reserve(self.next_turns(), slot.capacity);
         (room < reserve).then(|| Tokens(2 * reserve.0 - room.0))
     }
 
-    /// Tokens of the prompts that a worker should have room for.
+    /// Tokens that the turns store for which a worker should have room.
     #[must_use]
-    pub fn next_prompts(&self) -> Tokens {
-        Tokens((RESERVE * self.fill.mean_prompt()) as u64)
+    pub fn next_turns(&self) -> Tokens {
+        Tokens((RESERVE * self.fill.mean_stored()) as u64)
     }
 
     /// What to give up next on a worker, where about `need` tokens are wanted; `None` if nothing is left.

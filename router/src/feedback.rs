@@ -165,8 +165,8 @@ pub struct Feedback {
     pub conversations: Mutex<Conversations>,
     /// What ends of silent conversations are worth, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,
-    /// Tokens of the prompts that a worker should have room for, for those who send turns.
-    next_prompts: AtomicU64,
+    /// Tokens that the turns store for which a worker should have room, for those who send turns.
+    next_turns: AtomicU64,
     /// The ends that were given up last.
     pub recent: Recent,
     /// Beginnings that many conversations share.
@@ -192,7 +192,7 @@ impl Feedback {
             counters: Mutex::new(Counters::new(config.workers.len())),
             conversations: Mutex::new(Conversations::new(config.objective.next_prompt)),
             tail: Mutex::new(tail),
-            next_prompts: AtomicU64::new(0),
+            next_turns: AtomicU64::new(0),
             recent: Recent::default(),
             shared: Mutex::new(SharedPrefixes::new(config.hints.protect_from)),
             free_tails: ArcSwap::default(),
@@ -234,15 +234,15 @@ impl Feedback {
         self.leave(Taught::Begun(begun));
     }
 
-    /// Tokens of the prompts that a worker should have room for.
+    /// Tokens that the turns store for which a worker should have room.
     #[must_use]
-    pub fn next_prompts(&self) -> Tokens {
-        Tokens(self.next_prompts.load(Ordering::Relaxed))
+    pub fn next_turns(&self) -> Tokens {
+        Tokens(self.next_turns.load(Ordering::Relaxed))
     }
 
-    /// What [`Self::next_prompts`] says from now on.
-    pub fn publish_next_prompts(&self, tokens: Tokens) {
-        self.next_prompts.store(tokens.0, Ordering::Relaxed);
+    /// What [`Self::next_turns`] says from now on.
+    pub fn publish_next_turns(&self, tokens: Tokens) {
+        self.next_turns.store(tokens.0, Ordering::Relaxed);
     }
 
     fn leave(&self, taught: Taught) {

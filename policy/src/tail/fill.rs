@@ -1,4 +1,4 @@
-//! How fast caches fill: how long an unused copy stays, and how much room a prompt takes.
+//! How fast caches fill: how long an unused copy stays, and how much room a turn takes.
 
 use std::collections::VecDeque;
 
@@ -6,8 +6,6 @@ use crate::units::{Millis, Tokens};
 
 /// Turns that are remembered.
 const MEMORY: usize = 2_000;
-/// Turns that the mean prompt remembers.
-const MEAN_OF: f64 = 100.0;
 
 /// What was stored lately.
 #[derive(Clone, Debug, Default)]
@@ -16,15 +14,11 @@ pub(super) struct Fill {
     pub(super) room: f64,
     stored: VecDeque<(Millis, u64)>,
     sum: u64,
-    mean_prompt: f64,
-    turns: f64,
 }
 
 impl Fill {
     /// A prompt was computed, of which so many tokens were not cached.
-    pub(super) fn prompt(&mut self, now: Millis, prompt: Tokens, uncached: Tokens) {
-        self.turns = (self.turns + 1.0).min(MEAN_OF);
-        self.mean_prompt += (prompt.as_f64() - self.mean_prompt) / self.turns;
+    pub(super) fn prompt(&mut self, now: Millis, uncached: Tokens) {
         self.stored.push_back((now, uncached.0));
         self.sum += uncached.0;
         if self.stored.len() > MEMORY
@@ -49,7 +43,8 @@ impl Fill {
         Some(Millis((self.room * span / (self.sum.max(1) as f64)).max(1_000.0)))
     }
 
-    pub(super) fn mean_prompt(&self) -> f64 {
-        self.mean_prompt
+    /// Tokens that a turn stores: what of its prompt was not cached, and its answer.
+    pub(super) fn mean_stored(&self) -> f64 {
+        self.sum as f64 / self.stored.len().max(1) as f64
     }
 }

@@ -128,18 +128,19 @@ fn a_copy_whose_conversation_went_on_elsewhere_goes_first() {
 }
 
 #[test]
-fn room_is_made_for_two_prompts_when_less_than_that_is_left_and_for_four() {
+fn when_there_is_no_room_for_three_turns_it_is_made_for_six() {
     let (tail, _) = taught(0.0);
-    let reserve = 4_200..=4_400;
+    // A turn stores 100 tokens, one in eight 700, and an answer of 20.
+    let reserve = 570..=600;
     let room = |tokens| tail.wanted(W0, Tokens(tokens));
-    assert_eq!(room(4_500), None);
-    let wanted = room(1_000).unwrap().0;
-    assert!(reserve.contains(&((wanted + 1_000) / 2)), "{wanted}");
+    assert_eq!(room(620), None);
+    let wanted = room(100).unwrap().0;
+    assert!(reserve.contains(&((wanted + 100) / 2)), "{wanted}");
     assert_eq!(tail.wanted(WorkerId(9), Tokens(0)), None);
     // Never more than an eighth of the cache.
     let mut small = tail.clone();
-    small.set_capacity(W0, Tokens(8_000));
-    assert_eq!(small.wanted(W0, Tokens(0)), Some(Tokens(2_000)));
+    small.set_capacity(W0, Tokens(2_000));
+    assert_eq!(small.wanted(W0, Tokens(0)), Some(Tokens(500)));
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl Flight {
             let tokens = self.scale.rising();
             let (hold, low) = app.knowledge.update(worker.id, |residency| {
                 let hold = residency.sent(worker.id, &self.prompt, |end| held(tokens(end)));
-                let reserve = tail::reserve(app.feedback.next_prompts(), residency.capacity_of(worker.id));
+                let reserve = tail::reserve(app.feedback.next_turns(), residency.capacity_of(worker.id));
                 (hold, residency.room_on(worker.id) < reserve)
             });
             self.hold = hold;

@@ -48,7 +48,7 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
             cost: lesson.cost,
         },
     );
-    app.feedback.publish_next_prompts(tail.next_prompts());
+    app.feedback.publish_next_turns(tail.next_turns());
     if lesson.last {
         return;
     }
