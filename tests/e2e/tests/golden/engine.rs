@@ -389,6 +389,10 @@ fn events(path: &str, counted: &Counted) -> Vec<String> {
 
 /// What is on its way arrives: the runtime goes to sleep, and so looks at its sockets, once for each hop of a message and as
 /// often again. Real time alone would not do, since the machine may run something else for all of it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it blocks a thread for blocking, since tokio's time stands still"
+)]
 pub(crate) async fn breathe() {
     for _ in 0..HOPS {
         let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(50))).await;
