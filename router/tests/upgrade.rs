@@ -158,7 +158,7 @@ async fn a_binary_is_replaced_under_load_without_one_failed_request() {
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:{data}\"\nhandover = {:?}\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
          [health]\ninterval_ms = 50\ntimeout_ms = 50\nhealthy_after = 1\nunhealthy_after = 1000\n\
-         # Nobody has to learn that it goes: the port stays.\n[limits]\ndrain_delay_s = 3600\n\
+         # Nobody has to learn that it goes: the port stays.\n[limits]\ndrain_delay_s = 3600\ndrain_timeout_s = 3600\n\
          [[workers]]\nurl = \"http://{}\"\n",
         handover.display().to_string(),
         engine.addr()
