@@ -66,8 +66,8 @@ class Sglang:
         return metric(f"{self.url}/metrics", name, **labels)
 
     def reset_cache(self) -> None:
-        """Forgets the prefix cache."""
-        http.post(f"{self.url}/flush_cache", timeout=30).raise_for_status()
+        """Forgets the prefix cache, which it does only once nothing runs: a stream's end reaches it after its client."""
+        until("the cache to be flushed", lambda: http.post(f"{self.url}/flush_cache", timeout=30).is_success, 30, 0.25)
 
     def budget(self) -> dict[str, int]:
         """What its plugin says is in force."""
