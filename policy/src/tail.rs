@@ -30,9 +30,9 @@
 //!
 //! Rejected: a grid of scales of the free tail, compared in ghost caches of conversation lengths. They see no prefix that
 //! conversations share, and T-LRU at any scale adds work that a queue pays for. Trimming by the belief alone that a
-//! conversation is over: as good where conversations end alike, and nothing elsewhere. P of T alone: where the usual is far
-//! below the objective, as with coding agents, it saves turns from a lateness that nobody minds, and lost to plain LRU under
-//! load.
+//! conversation is over: as good where conversations end alike, and nothing elsewhere. P of T alone: where most
+//! turns take far less than their objective, as with coding agents, it protects turns that would meet the objective anyway,
+//! and is worse than plain LRU under load.
 
 mod class;
 mod ends;

@@ -268,7 +268,7 @@ impl App {
             .store(Arc::new(tokens::Tokens::new(&config.admin)));
         self.admission.reload(config, self.clock.now());
         self.live.store(Arc::new(Live::of(config)));
-        // A program that embeds the router has a log of its own, which this level does not concern.
+        // `NotOurs` is no error: the level applies only to a log that the router has started.
         if let Err(error @ LevelError::Wrong(_)) = crate::logs::configure(&config.log.level) {
             warn!(%error, "log.level is not in force");
         }

@@ -1,7 +1,7 @@
 //! A worker whose answers depend on nothing but what it was sent, and whose time is the test's.
 //!
-//! It finds of a prompt what an earlier one began with, takes [`COST`] for the rest by moving the clock, and says the same
-//! four words to everybody. What it is sent is kept.
+//! A prompt's cached tokens are those that it has in common with the beginning of an earlier one. The engine moves the clock by
+//! [`COST`] for the others, answers every request with the same four words, and keeps the requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What it answers.
+/// The text of every answer.
 pub(crate) const SAID: &str = " one two three four";
 /// Bytes of a body that count as a token, and tokens of a block.
 const BYTES_PER_TOKEN: usize = 6;
@@ -36,7 +36,7 @@ const MEMORY: usize = 48;
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// What goes wrong on it.
+/// How an engine fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.
@@ -136,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Who has waited the longest is answered. Returns whether somebody has.
+    /// Answers the request that has waited longest. Returns whether one was waiting.
     pub(crate) fn release(&self) -> bool {
         let waits = *self.released.borrow() < self.waiting.load(Ordering::Relaxed);
         if waits {
@@ -224,7 +224,7 @@ async fn answer(
     ))
 }
 
-/// What it says of itself.
+/// Answers a control request: health, models, capabilities.
 fn described(state: &Mutex<State>, path: &str) -> Response<Body> {
     let said = match path {
         "/health" => Some(json!({})),
@@ -387,8 +387,8 @@ fn events(path: &str, counted: &Counted) -> Vec<String> {
     events
 }
 
-/// What is on its way arrives: the runtime goes to sleep, and so looks at its sockets, once for each hop of a message and as
-/// often again. Real time alone would not do, since the machine may run something else for all of it.
+/// Delivers the messages under way. The runtime polls its sockets each time that it goes idle, so it is made idle once for
+/// each hop of a message, and as often again. A pause of real time would not do: the machine may run something else meanwhile.
 #[allow(
     clippy::disallowed_methods,
     reason = "it blocks a thread for blocking, since tokio's time stands still"
@@ -416,7 +416,7 @@ fn streamed(events: Vec<String>, breaks: bool) -> Response<Body> {
     let frames = futures_util::stream::unfold((frames.chain(ends), true), |(mut frames, first)| async move {
         let next = frames.next()?;
         if !first {
-            // What was said before arrives first.
+            // The last event arrives before the clock moves.
             breathe().await;
             tokio::time::advance(Duration::from_millis(10)).await;
         }

@@ -118,7 +118,7 @@ fn differ(at: &str, before: &Value, after: &Value, out: &mut String) {
     }
 }
 
-/// Plays a story on a runtime of its own whose time stands still.
+/// Plays a story on its own runtime, with the clock paused.
 fn play(story: &Story) -> Vec<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
