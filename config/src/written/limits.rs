@@ -45,7 +45,8 @@ pub struct Limits {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_in_flight: u32,
     /// Seconds that a router which was told to stop goes on taking connections, so that whoever sends clients here learns
-    /// that it is not ready any more before its port closes. 0: the port closes at once.
+    /// that it is not ready any more before its port closes. 0: the port closes at once. Not
+    /// more than `drain_timeout_s`.
     #[schemars(range(min = 0, max = 3_600))]
     pub drain_delay_s: f64,
     /// Seconds that requests in flight are given to end when the router is told to stop, `drain_delay_s` not counted.
