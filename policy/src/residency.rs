@@ -10,10 +10,12 @@
 
 mod capacity;
 mod mirror;
+mod untold;
 
 pub use self::capacity::MOST as MOST_TOKENS;
 use self::mirror::Mirror;
 pub use self::mirror::Report;
+pub use self::untold::Compared;
 use crate::cache::prefix::{Change, Entry, Keep, Lease, Order, Piece, Trimmed};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
@@ -73,6 +75,15 @@ pub struct Hold {
     lease: Lease,
     /// The prompt's last key, if all of them are held.
     last: Option<PrefixHash>,
+    compared: Option<Compared>,
+}
+
+impl Hold {
+    /// What was cached of the prompt, with hints and without. `None` of a worker that was told nothing yet.
+    #[must_use]
+    pub fn compared(&self) -> Option<Compared> {
+        self.compared
+    }
 }
 
 /// What followed a prompt, and where.
@@ -244,10 +255,16 @@ impl Residency {
         let mirror = self.mirrors.get_mut(worker.index())?;
         mirror.goes_on(chain.hashes(), &mut self.changes);
         let lease = mirror.cache.acquire(&pieces, &mut self.changes);
+        let compared = mirror.compare(&pieces, lease.hits());
         let held = &chain.hashes()[..lease.len()];
         self.apply(worker, None, held);
         let last = chain.last().filter(|_| held.len() == chain.len());
-        Some(Hold { worker, lease, last })
+        Some(Hold {
+            worker,
+            lease,
+            last,
+            compared,
+        })
     }
 
     /// The answer ended. The worker also holds the `reply` that followed the prompt, and may drop the last
@@ -287,7 +304,7 @@ impl Residency {
             Keep::First(total.saturating_sub(evict_first))
         };
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
-            mirror.cache.release(hold.lease, keep, &mut self.changes);
+            mirror.settle(hold.lease, keep, &mut self.changes);
             if let Some((parent, end)) = open {
                 mirror.ends_open(parent, end);
             }
@@ -328,6 +345,7 @@ impl Residency {
     /// A worker was told that this chain is no use there any more: it may drop it first.
     pub fn released(&mut self, worker: WorkerId, chain: &[PrefixHash]) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            mirror.is_told();
             mirror.cache.mark_evict_first(chain.iter().rev().copied());
         }
     }
@@ -343,6 +361,7 @@ impl Residency {
     ) -> Option<Trimmed> {
         let mirror = self.mirrors.get_mut(worker.index())?;
         let end = keys.into_iter().find(|key| mirror.cache.contains(*key))?;
+        mirror.is_told();
         mirror.cache.trim(end, keep)
     }
 

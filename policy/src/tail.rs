@@ -25,6 +25,11 @@
 //! value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that is used before it is evicted
 //! costs nothing.
 //!
+//! # Guard
+//! A millisecond that is given up here and there can cost more than LRU's few misses, which no value of a single end shows.
+//! So a sample of each cache is followed as LRU would have it, and [`Guard`] compares the turns that were late with those that
+//! would have been.
+//!
 //! The end of least value is sought among [`SAMPLE`] at random, as in hyperbolic caching (Blankstein, Sen, Freedman,
 //! USENIX ATC 2017): values age at different speeds, so no order of ends would last.
 //!
@@ -37,6 +42,7 @@
 mod class;
 mod ends;
 mod fill;
+mod guard;
 mod harm;
 mod returns;
 
@@ -45,6 +51,7 @@ mod tests;
 
 pub use class::Class;
 pub use ends::{Trim, Worth};
+pub use guard::Guard;
 pub use harm::{Begun, Harm, IN_TIME};
 pub use returns::{Outcome, Returns, Then};
 
@@ -74,6 +81,7 @@ pub struct Tail<P> {
     returns: Returns,
     harm: Harm,
     fill: Fill,
+    guard: Guard,
     workers: Vec<Slot<P>>,
 }
 
@@ -91,6 +99,7 @@ impl<P> Default for Tail<P> {
             returns: Returns::default(),
             harm: Harm::default(),
             fill: Fill::default(),
+            guard: Guard::default(),
             workers: Vec::new(),
         }
     }
@@ -157,6 +166,12 @@ impl<P: Clone> Tail<P> {
 
     /// A turn's first token passed.
     pub fn begun(&mut self, now: Millis, worker: WorkerId, turn: &Begun) {
+        if let Some(compared) = turn.compared
+            && let Some(hinted) = self.harm.lateness(turn, compared.hinted)
+            && let Some(untold) = self.harm.lateness(turn, compared.untold)
+        {
+            self.guard.turn(hinted, untold);
+        }
         self.harm.begun(worker, turn);
         self.fill.prompt(now, turn.prompt.saturating_sub(turn.cached));
     }
@@ -173,10 +188,11 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// How many tokens should be given up on a worker that has this much room; none if that is enough.
+    /// How many tokens should be given up on a worker that has this much room; none if that is enough, or if giving up
+    /// does not pay.
     #[must_use]
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
-        let slot = self.workers.get(worker.index())?;
+        let slot = self.workers.get(worker.index()).filter(|_| self.guard.allows())?;
         let reserve = reserve(self.next_turns(), slot.capacity);
         (room < reserve).then(|| Tokens(2 * reserve.0 - room.0))
     }
@@ -217,6 +233,9 @@ impl<P: Clone> Tail<P> {
     /// lately: what a request can say where nothing can be said later.
     #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: Class) -> Tokens {
+        if !self.guard.allows() {
+            return Tokens::ZERO;
+        }
         let price = self.workers.get(worker.index()).map_or(0.0, |slot| slot.price);
         let rate = self.returns.rate(class, Millis::ZERO);
         let tokens = self.harm.missing_worth(price / rate.max(f64::MIN_POSITIVE));
@@ -238,6 +257,12 @@ impl<P: Clone> Tail<P> {
     #[must_use]
     pub fn harm(&self) -> &Harm {
         &self.harm
+    }
+
+    /// Whether giving ends up pays.
+    #[must_use]
+    pub fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     /// Silent conversations on a worker.

@@ -28,6 +28,7 @@ use policy::cost::PrefillCost;
 use policy::estimate::{Class, Finish};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
+use policy::residency::Compared;
 use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
@@ -75,6 +76,8 @@ pub struct Lesson {
     pub prefill: Option<Sample>,
     /// What its first token took beside the queue and the prefill that its engine told of.
     pub beside: Option<Millis>,
+    /// What of its prompt was cached, with hints and without, as far as that is followed.
+    pub compared: Option<Compared>,
     /// What its prefill was believed to cost per token.
     pub cost: PrefillCost,
     /// Predicted time before its prefill.

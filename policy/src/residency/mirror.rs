@@ -28,7 +28,8 @@
 use rustc_hash::FxHashMap;
 
 use super::capacity::LearnedCapacity;
-use crate::cache::prefix::{Change, Order, PrefixCache, Standing};
+use super::untold::{Compared, Untold};
+use crate::cache::prefix::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
@@ -50,6 +51,8 @@ pub(super) struct Mirror {
     suspicion: Option<Standing>,
     /// The capacity as answers show it; `None` if it is known.
     learned: Option<LearnedCapacity>,
+    /// What the worker would hold if it had been told nothing, once it was told something.
+    untold: Option<Box<Untold>>,
     /// The newest open piece after a piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
     /// The short key of the prompt that a piece begins with. No more entries than pieces.
@@ -62,6 +65,7 @@ impl Mirror {
             cache: PrefixCache::new(capacity),
             suspicion: None,
             learned: None,
+            untold: None,
             open: FxHashMap::default(),
             begun: FxHashMap::default(),
         }
@@ -86,6 +90,31 @@ impl Mirror {
     pub(super) fn capacity_told(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
         self.learned = None;
         self.cache.set_capacity(capacity, changes);
+    }
+
+    /// The worker is about to be told what may go first.
+    pub(super) fn is_told(&mut self) {
+        if self.cache.order() == Order::Lru {
+            self.untold
+                .get_or_insert_with(|| Box::new(Untold::of(&self.cache)));
+        }
+    }
+
+    /// What is cached of a prompt whose first `hits` pieces are, with hints and without.
+    pub(super) fn compare(&self, pieces: &[Piece], hits: usize) -> Option<Compared> {
+        Some(self.untold.as_ref()?.compare(pieces, hits))
+    }
+
+    /// A sequence gives back what it holds.
+    pub(super) fn settle(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
+        if keep != Keep::All {
+            self.is_told();
+        }
+        if let Some(untold) = &mut self.untold {
+            untold.set_capacity(self.cache.capacity());
+            untold.used(self.cache.leased(&lease).rev());
+        }
+        self.cache.release(lease, keep, changes);
     }
 
     /// More was found than this full mirror holds.
@@ -146,6 +175,19 @@ impl Mirror {
 
     /// Takes a report of a prompt that is still held; returns how many keys are believed there no longer.
     pub(super) fn reported(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
+        let before = changes.len();
+        let dropped = self.correct(report, changes);
+        if let Some(untold) = &mut self.untold {
+            for change in &changes[before..] {
+                if let Change::Removed { hash } = change {
+                    untold.lost(*hash);
+                }
+            }
+        }
+        dropped
+    }
+
+    fn correct(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
         if self.cache.order() != Order::Lru {
             if let Some(missing) = report.missing {
                 self.cache.stored_again(missing, changes);
@@ -176,6 +218,7 @@ impl Mirror {
     /// Nothing is there but what is held.
     pub(super) fn cleared(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
+        self.untold = None;
         let than_everything = Standing {
             released: u64::MAX,
             marked: None,
@@ -185,6 +228,7 @@ impl Mirror {
 
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
+        self.untold = None;
         self.open.clear();
         self.begun.clear();
         self.cache.clear(changes);

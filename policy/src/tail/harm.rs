@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::MU;
 use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
+use crate::residency::Compared;
 use crate::units::{Millis, Tokens};
 
 /// Turns that are remembered.
@@ -31,6 +32,8 @@ pub struct Begun {
     pub cached: Tokens,
     /// Those that its conversation had before: all but what the prompt added.
     pub history: Tokens,
+    /// What of it was cached on a worker that takes hints, and would have been under LRU.
+    pub compared: Option<Compared>,
     /// What prefill costs on its worker.
     pub cost: PrefillCost,
 }
@@ -113,6 +116,19 @@ impl Harm {
     #[must_use]
     pub fn target(&self) -> Option<Millis> {
         self.target.map(Millis)
+    }
+
+    /// How late a turn is that finds so much of its prompt cached, as [`Harm::late`] counts: later than T, and than its
+    /// objective. `None` before T is known.
+    pub(super) fn lateness(&self, turn: &Begun, cached: Tokens) -> Option<f64> {
+        let target = self.target?;
+        let cached = cached.min(turn.prompt);
+        let took = turn.wait.0
+            + turn
+                .cost
+                .prefill(turn.prompt.saturating_sub(cached), cached)
+                .0;
+        Some(f64::from(u8::from(took > target)) + f64::from(u8::from(took > turn.objective.0)))
     }
 
     /// κ: turns that wait behind one, on average.

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cost::PrefillCost;
+use crate::residency::Compared;
 
 const W0: WorkerId = WorkerId(0);
 const COST: PrefillCost = PrefillCost::linear(0.1, 10.0);
@@ -11,6 +12,7 @@ fn begun(wait: f64, added: u64, missing: u64) -> Begun {
     let prompt = history + Tokens(added);
     let cached = history.saturating_sub(Tokens(missing));
     Begun {
+        compared: None,
         wait,
         ttft: wait + COST.prefill(prompt.saturating_sub(cached), cached),
         objective: Millis(500.0),
@@ -290,4 +292,25 @@ proptest! {
         }
         prop_assert!(silent.is_empty());
     }
+}
+
+#[test]
+fn nothing_is_given_up_while_hints_make_more_turns_late_than_lru() {
+    let (mut tail, mut now) = taught(0.0);
+    let room = Tokens(0);
+    assert!(tail.wanted(W0, room).is_some());
+    // Of the turns that lose 1,500 tokens by hints, all are later than T; LRU has their prompts.
+    for at in 0..2_000 {
+        now += 10.0;
+        let lost = if at % 20 == 0 { 1_500 } else { 0 };
+        let mut turn = begun(0.0, 100, lost);
+        turn.compared = Some(Compared {
+            hinted: turn.cached,
+            untold: turn.history,
+        });
+        tail.begun(Millis(now), W0, &turn);
+    }
+    assert!(!tail.guard().allows());
+    assert_eq!(tail.wanted(W0, room), None);
+    assert_eq!(tail.free_tail(W0, Class::of(1, Tokens(100), false)), Tokens::ZERO);
 }

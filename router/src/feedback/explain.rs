@@ -63,6 +63,10 @@ pub struct TailState {
     pub late_behind: f64,
     /// τ: how far ahead a return counts.
     pub horizon_s: f64,
+    /// Late turns over those that would have been late had workers been told nothing; absent while too few were seen.
+    pub late_ratio: Option<f64>,
+    /// Turns until ends are given up again, after hints made more turns late than they saved; 0 while they are.
+    pub pause_turns: u64,
     /// In a sentence.
     pub why: String,
 }
@@ -73,13 +77,16 @@ impl TailState {
     pub fn of(app: &App) -> Self {
         let tail = app.feedback.tail.lock();
         let harm = tail.harm();
+        let guard = tail.guard();
         let target_ms = harm.target().map(|target| target.0);
         Self {
+            late_ratio: guard.late_ratio(),
+            pause_turns: guard.pause(),
             target_ms,
             turns_behind: harm.kappa(),
             late_behind: harm.epsilon(),
             horizon_s: tail.returns().horizon().0 / 1e3,
-            why: why(app.config.hints.enabled, target_ms, harm.kappa()),
+            why: why(app.config.hints.enabled, guard.pause(), target_ms, harm.kappa()),
         }
     }
 }
@@ -231,9 +238,14 @@ fn workers(app: &App) -> Vec<WorkerState> {
 }
 
 /// What the terms come to.
-fn why(enabled: bool, target_ms: Option<f64>, behind: f64) -> String {
+fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
     if !enabled {
         return "hints are off: workers drop the least recently used first".to_owned();
+    }
+    if pause > 0 {
+        return format!(
+            "more turns were late with hints than would have been without: nothing is given up for the next {pause} turns"
+        );
     }
     let late = target_ms.map_or_else(
         || "turns are held to their objective until enough were seen".to_owned(),

@@ -226,6 +226,8 @@ impl Page {
             ("turns_behind", tail.turns_behind),
             ("late_behind", tail.late_behind),
             ("horizon_seconds", tail.horizon_s),
+            ("late_ratio", tail.late_ratio.unwrap_or(1.0)),
+            ("pause_turns", tail.pause_turns as f64),
         ] {
             self.tail.with_label_values(&[what]).set(value);
         }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use policy::cost::PrefillCost;
 use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::WorkerId;
-use policy::residency::Hold;
+use policy::residency::{Compared, Hold};
 use policy::tail;
 use policy::units::{Millis, Tokens};
 use tracing::{debug, warn};
@@ -71,6 +71,8 @@ pub struct Flight {
     /// It is on its way.
     is_out: bool,
     hold: Option<Hold>,
+    /// What of its prompt was cached, with hints and without.
+    compared: Option<Compared>,
     /// What other replicas were told of it.
     told: Option<Told>,
     /// Its place in the router, once it is this attempt that is answered.
@@ -149,6 +151,7 @@ impl Flight {
             in_flight,
             is_out: false,
             hold: None,
+            compared: None,
             told: None,
             prefill,
             place: None,
@@ -211,6 +214,7 @@ impl Flight {
                 let reserve = tail::reserve(app.feedback.next_turns(), residency.capacity_of(worker.id));
                 (hold, residency.room_on(worker.id) < reserve)
             });
+            self.compared = hold.as_ref().and_then(Hold::compared);
             self.hold = hold;
             if low && app.makes_room_on(worker) {
                 app.feedback.sent(worker.id);

@@ -44,6 +44,7 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
             objective: lesson.objective,
             prompt: lesson.prompt,
             cached: lesson.cached,
+            compared: lesson.compared,
             history: turns.history,
             cost: lesson.cost,
         },

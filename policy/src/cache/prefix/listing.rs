@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::slab::{Band, NONE};
-use super::{Entry, Piece, PrefixCache};
+use super::{Entry, Lease, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
@@ -12,6 +12,18 @@ impl PrefixCache {
     #[must_use]
     pub fn is_leaf(&self, hash: PrefixHash) -> bool {
         self.nodes.find(hash).is_some_and(|slot| self.nodes.is_leaf(slot))
+    }
+
+    /// The pieces that a lease holds, the first one first.
+    pub(crate) fn leased(&self, lease: &Lease) -> impl DoubleEndedIterator<Item = Piece> {
+        let held: &[u32] = if lease.epoch == self.epoch { &lease.held } else { &[] };
+        held.iter().map(|&slot| {
+            let node = self.nodes.get(slot);
+            Piece {
+                hash: node.hash,
+                tokens: node.tokens,
+            }
+        })
     }
 
     /// Tokens of what leads to a piece and the piece itself, if it is resident.

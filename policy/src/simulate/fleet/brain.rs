@@ -309,6 +309,7 @@ impl<'a> Brain<'a> {
         let prefill = load.learned.cost().prefill(uncached, cached);
         if let Some(tail) = &mut self.tail {
             let begun = Begun {
+                compared: sent.hold.as_ref().and_then(Hold::compared),
                 wait: ttft.saturating_sub(prefill),
                 ttft,
                 objective: item.objective.unwrap_or(self.config.target.ttft),

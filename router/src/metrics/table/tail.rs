@@ -47,10 +47,18 @@ pub(super) const TABLE: &[Spec] = &[
         unit: "as the label says",
         labels: &[of(
             "what",
-            &["target_seconds", "turns_behind", "late_behind", "horizon_seconds"],
+            &[
+                "target_seconds",
+                "turns_behind",
+                "late_behind",
+                "horizon_seconds",
+                "late_ratio",
+                "pause_turns",
+            ],
         )],
         help: "What the worth of a conversation's end goes by: the time to first token above which a turn counts as late (T), \
-               turns and late turns that wait behind one, and how far ahead a return counts.",
+               turns and late turns that wait behind one, how far ahead a return counts, late turns over those that would have \
+               been late without hints, and turns until ends are given up again after that was above 1.",
         gen_ai: None,
     },
     Spec {

@@ -72,6 +72,7 @@ impl Flight {
                 .engine()
                 .filter(|_| !self.is_unclocked)
                 .and_then(|engine| self.account.beside(engine)),
+            compared: self.compared,
             cost: self.cost,
             wait: self.wait,
             objective: self.goal.ttft,

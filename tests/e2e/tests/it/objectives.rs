@@ -64,6 +64,7 @@ async fn the_state_of_the_loop_says_what_it_goes_by_and_why() {
     let told = explained(&fleet).await;
     assert_eq!(told["tail"]["turns_behind"], 0.0);
     assert!(told["tail"]["horizon_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(told["tail"]["pause_turns"], 0);
     assert!(
         told["tail"]["why"].as_str().unwrap().contains("least go first"),
         "{told}"
