@@ -15,7 +15,7 @@ setup: ## check that the machine has what a build needs, and install what Debian
 demo: setup ## compare routing policies on four simulated engines (about a minute after the build)
 	$(CARGO) run --release --locked -p tailroute -- demo
 
-build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
+build: setup ## the release binaries: tailroute, tailroute-lab, sim-engine, gpu-bench
 	$(CARGO) build --release --locked --workspace --bins
 
 test: setup ## all tests that need nothing but this machine
@@ -23,7 +23,7 @@ test: setup ## all tests that need nothing but this machine
 
 test-long: setup ## what `make test` leaves out: ten million random operations on the index, a Bailian trace of full size (minutes)
 	$(CARGO) test --release --locked -p tailroute-policy --test index_twin -- --ignored
-	$(CARGO) test --release --locked -p tailroute --test sim_cache -- --ignored
+	$(CARGO) test --release --locked -p tailroute-lab --test sim_cache -- --ignored
 
 # Crates that are built on their own: what they take from here must not leave their lock files behind.
 APART := tests/bench-index tests/fuzz tests/index-model tests/index-model/loom
@@ -38,7 +38,7 @@ compare: build ## TRACE=file: drive four policies over HTTP at two loads, interl
 	@scripts/compare $(TRACE)
 
 routing-tables: build ## TRACE=file: the tables of docs/routing.md, and docs/routing.svg (minutes)
-	@target/release/tailroute tables --routing --trace $(TRACE) --svg docs/routing.svg
+	@target/release/tailroute-lab tables --routing --trace $(TRACE) --svg docs/routing.svg
 
 clean: ## remove what was built
 	$(CARGO) clean

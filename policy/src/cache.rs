@@ -1,191 +1,470 @@
-//! Cache policies: what a worker keeps of its conversations when not everything fits.
+//! The block cache that simulated engines and the router's mirrors share.
 //!
-//! # The setting
-//! A conversation's turn arrives; the tokens of its history that are still resident need no prefill, the others do:
-//! `TTFT = β + α·(history + prompt − resident)`. Once it is served the whole conversation, answer included, is
-//! resident, and the policy takes tokens away until the cache fits. Residency is a prefix: tokens go from a
-//! conversation's end. That is the model of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng;
-//! NeurIPS 2025, arXiv 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s, 0)`.
+//! An engine caches a prompt as a chain of blocks; block `i` is worth having only while blocks `0..i` are resident.
+//! So this cache is *prefix-closed*: a node leaves only when nothing hangs below it. Pieces weigh tokens, not slots:
+//! an engine's blocks all weigh `block_size`, a mirror's text chunks weigh what they are estimated to hold.
 //!
-//! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by
-//! `(L + Q − X − ξ)⁺`, so that tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
+//! Room is found in three bands, as a vLLM scheduler with Tail-Optimized LRU finds it:
 //!
-//! # The policies
-//! One trait, [`CachePolicy`]; one file per policy; [`PolicySpec`] names them.
+//! 1. blank space, never used or given back;
+//! 2. *evict-first*: what a release or a hint said cannot help any more, in the order in which it was said;
+//! 3. least recently used, or another [`Order`] that the engine was started with.
 //!
-//! | policy | knows | cost of a turn |
-//! |---|---|---|
-//! | [`lru`] | – | O(1) amortised |
-//! | [`threshold_lru`] | – | O(1) amortised |
-//! | [`t_lru`] | mean next prompt | O(1) amortised |
-//! | [`t_lru_printed`] | mean next prompt | O(log n) per token trimmed |
-//! | [`t_lru_trim_all`] | mean next prompt | O(1) amortised |
-//! | [`end_aware`] | whether this was the last turn | O(1) amortised |
-//! | [`length_aware`] | that, and the next prompt's length | O(1) amortised |
-//! | [`et_lru`] | learned prompt lengths, returns and gaps | O(log n) |
-//! | [`workload_aware`] | learned returns and gaps per class | O(classes + log n) |
-//! | [`gdfs`] | frequency, cost per token | O(log n) |
-//! | [`flop_aware`] | FLOPs saved per byte | O(log n) |
-//! | [`tiers`] | mean next prompt | O(log n) per tier |
-//! | [`belady`], [`to_belady`] | the whole future | O(log n) |
+//! Within 2 and 3 a conversation is eaten from its end. Both bands are intrusive lists in a slab, every operation is
+//! O(1) per block, and the order needs no clock: a released chain is appended leaf first, and whoever touches a node
+//! touches all its ancestors, so a parent always stands behind its children. Four traps decide the details:
 //!
-//! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps
-//! it whole until another is served, unless it alone exceeds the cache.
+//! - *The last release decides the mark.* Forked conversations share blocks; a release that leaves a block pinned by
+//!   another lease says nothing about it.
+//! - *A hit clears the mark.* What was used again is no longer dead weight.
+//! - *A marked node waits for its children.* While something unmarked (or pinned) hangs below it, a marked node stays
+//!   in the LRU list, and enters the evict-first band when the last such child is marked or gone. `blockers` counts
+//!   them, so the wait costs nothing.
+//! - *Prepending marked blocks to one free list is wrong*: it evicts cached data while blank space remains.
 //!
-//! [`prefix`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them, for the
-//! LRU family; [`blocks`] is the same for policies that rank what they hold.
-//!
-//! None of them scans its conversations on a turn's path, but for a `flop-aware` whose weight is tuned: once per tuning
-//! window it copies and reorders what it holds, O(n), amortised over the window's turns ([`flop_aware`]). Every policy here is driven beside a naive twin that does
-//! nothing else, by a property test.
+//! Rejected: ordering nodes by a `last_access` heap, as radix caches commonly do. It is O(log n) per block, and a tie
+//! between a parent and its child has to be broken by hand. The other orders pay that: there is no list for them.
 
-pub mod belady;
-pub mod blocks;
-pub mod end_aware;
-pub mod et_lru;
-pub mod flop_aware;
-pub mod gdfs;
-pub mod length_aware;
-mod lengths;
-pub mod lru;
-pub mod marked;
+mod lease;
+mod listing;
+mod order;
+mod piece;
+mod room;
+mod slab;
+
 #[cfg(test)]
 mod naive;
-pub mod prefix;
-mod ranked;
-mod recency;
-mod returns;
-mod spec;
-pub mod survival;
-pub mod t_lru;
-pub mod t_lru_printed;
-pub mod t_lru_trim_all;
 #[cfg(test)]
 mod tests;
-pub mod threshold_lru;
-pub mod tiers;
-pub mod to_belady;
-pub mod workload_aware;
 
-pub use spec::{PolicySpec, UnknownPolicy};
+pub use self::lease::Lease;
+pub use self::order::Order;
+pub use self::piece::{Change, Entry, Keep, Piece, Standing, Trimmed};
+use self::slab::{Band, NONE, Nodes};
+use crate::ids::PrefixHash;
+use crate::units::Tokens;
 
-use crate::ids::ConversationId;
-use crate::trace::ClassId;
-use crate::units::{Millis, Tokens};
-
-/// A cache under one policy, holding private conversations by their lengths.
-pub trait CachePolicy {
-    /// Tokens of the conversation that are resident: a prefix of it.
-    fn resident(&self, conversation: ConversationId) -> Tokens;
-
-    /// Tokens of a history that need no prefill now: what is resident of it, unless the policy knows better.
-    fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
-        Tokens(self.resident(conversation).0.min(history.0))
-    }
-
-    /// A turn was served: all of `turn.length` is resident now. Make room.
-    fn served(&mut self, turn: &Served);
-
-    /// Tokens resident in all.
-    fn used(&self) -> Tokens;
-
-    /// Time to bring the first `cached` resident tokens to where prefill can use them. Nothing but in a tier stack.
-    fn load_time(&self, conversation: ConversationId, cached: Tokens) -> Millis {
-        let _ = (conversation, cached);
-        Millis::ZERO
-    }
-
-    /// Resident conversations and their tokens, in no particular order.
-    fn dump(&self) -> Vec<(ConversationId, Tokens)>;
-
-    /// What must hold between calls.
-    ///
-    /// # Errors
-    /// The first invariant found broken, in words.
-    fn check(&self) -> Result<(), String>;
+/// A token-weighted, prefix-closed cache of chained blocks. See the module's documentation for the order of eviction.
+#[derive(Debug)]
+pub struct PrefixCache {
+    capacity: u64,
+    used: u64,
+    pinned: u64,
+    nodes: Nodes,
+    /// Counts clears, so that a lease from before one holds nothing.
+    epoch: u64,
 }
 
-/// What every policy is told about the cache that it runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CacheConfig {
-    /// Tokens that fit.
-    pub capacity: Tokens,
-    /// Tokens per block: residency comes in whole blocks. 1 where lengths are exact.
-    pub block_tokens: u32,
-    /// ξ: uncached tokens that still meet the threshold. Not whole, since it comes from a time.
-    pub xi_tokens: f64,
-    /// Q̂: the expected next prompt.
-    pub next_prompt: Tokens,
-    /// Whether the conversation just served must stay whole.
-    pub forced: bool,
-}
-
-impl CacheConfig {
-    /// An LRU-like cache without a threshold: ξ = 0, Q̂ = 0, token by token, optional caching.
+impl PrefixCache {
+    /// An empty cache with room for `capacity` tokens.
     #[must_use]
     pub fn new(capacity: Tokens) -> Self {
         Self {
-            capacity,
-            block_tokens: 1,
-            xi_tokens: 0.0,
-            next_prompt: Tokens::ZERO,
-            forced: false,
+            capacity: capacity.0,
+            used: 0,
+            pinned: 0,
+            nodes: Nodes::default(),
+            epoch: 0,
         }
     }
 
-    /// The TEL-safe budget after a turn, `max(0, L + next − ξ)` rounded up to blocks.
+    /// An empty cache in place of this one, for which leases of this one mean nothing.
     #[must_use]
-    pub fn budget(&self, length: Tokens, next: Tokens) -> u64 {
-        // ⌈n − ξ⌉ = n − ⌊ξ⌋ for whole n; the cast is the floor, and saturates.
-        let exact = length
-            .0
-            .saturating_add(next.0)
-            .saturating_sub(self.xi_tokens as u64);
-        round_up(exact, u64::from(self.block_tokens.max(1)))
+    pub fn succeeded(&self, capacity: Tokens) -> Self {
+        Self {
+            epoch: self.epoch + 1,
+            ..Self::new(capacity)
+        }
     }
-}
 
-/// A turn that was just served.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Served {
-    /// Whose.
-    pub conversation: ConversationId,
-    /// Its number within the conversation.
-    pub turn: u32,
-    /// Traffic class.
-    pub class: ClassId,
-    /// When it arrived. Never before the last one's.
-    pub at: Millis,
-    /// Tokens that it added to the history.
-    pub prompt: Tokens,
-    /// L: the conversation's tokens after it, answer included.
-    pub length: Tokens,
-    /// What comes next, for the policies that are told.
-    pub future: Future,
-}
+    /// The order in which what is not marked goes.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.nodes.order()
+    }
 
-/// What an oracle knows about a conversation's next turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Future {
-    /// Nobody asked.
-    #[default]
-    Unknown,
-    /// There is none.
-    Last,
-    /// There is one.
-    Next {
-        /// Its place in the order of all turns: greater than this turn's, and nobody else's.
-        position: u64,
-        /// Tokens that its prompt adds.
-        prompt: Tokens,
-    },
-}
+    /// Changes that order: the next piece to go is the first by the new one.
+    pub fn set_order(&mut self, order: Order) {
+        self.nodes.set_order(order);
+        self.debug_check();
+    }
 
-/// `tokens` in whole blocks, rounded up. Without a division where lengths are exact: it would be felt on every turn.
-fn round_up(tokens: u64, block: u64) -> u64 {
-    if block == 1 {
-        tokens
-    } else {
-        tokens.div_ceil(block).saturating_mul(block)
+    /// Room in tokens, used or not.
+    #[must_use]
+    pub fn capacity(&self) -> Tokens {
+        Tokens(self.capacity)
+    }
+
+    /// Tokens resident. At most the capacity, except while leases hold more than a shrunken capacity.
+    #[must_use]
+    pub fn used(&self) -> Tokens {
+        Tokens(self.used)
+    }
+
+    /// Tokens held by leases: what cannot be evicted now.
+    #[must_use]
+    pub fn pinned(&self) -> Tokens {
+        Tokens(self.pinned)
+    }
+
+    /// Tokens in the evict-first band.
+    #[must_use]
+    pub fn evict_first(&self) -> Tokens {
+        Tokens(self.nodes.evict_first_tokens())
+    }
+
+    /// Tokens that can be stored before anything unmarked is evicted.
+    #[must_use]
+    pub fn room(&self) -> Tokens {
+        Tokens(self.capacity.saturating_sub(self.used) + self.nodes.evict_first_tokens())
+    }
+
+    /// Pieces resident.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Nothing is resident.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() == 0
+    }
+
+    /// Whether this piece, and therefore every piece before it, is resident.
+    #[must_use]
+    pub fn contains(&self, hash: PrefixHash) -> bool {
+        self.nodes.find(hash).is_some()
+    }
+
+    /// How many leading pieces of `chain` are resident. Moves and marks nothing.
+    #[must_use]
+    pub fn resident(&self, chain: &[PrefixHash]) -> usize {
+        self.walk(chain.iter().copied()).count()
+    }
+
+    /// The tokens in the leading pieces of `chain` that are resident. Moves and marks nothing.
+    #[must_use]
+    pub fn resident_tokens(&self, chain: &[PrefixHash]) -> Tokens {
+        Tokens(
+            self.walk(chain.iter().copied())
+                .map(|slot| u64::from(self.nodes.get(slot).tokens))
+                .sum(),
+        )
+    }
+
+    /// Pins `chain`: its resident prefix is touched (a hit clears the evict-first mark), the rest is stored, making
+    /// room by eviction. Where everything left is pinned the lease holds only a prefix and [`Lease::is_cut`].
+    ///
+    /// A resident piece keeps the weight it was stored with.
+    pub fn acquire(&mut self, chain: &[Piece], changes: &mut Vec<Change>) -> Lease {
+        let mut lease = Lease {
+            held: Vec::with_capacity(chain.len()),
+            hits: 0,
+            hit_tokens: 0,
+            cut: false,
+            epoch: self.epoch,
+        };
+        lease.held.extend(self.walk(chain.iter().map(|piece| piece.hash)));
+        lease.hits = lease.held.len();
+        for &slot in &lease.held {
+            lease.hit_tokens += u64::from(self.nodes.get(slot).tokens);
+            self.pin(slot);
+        }
+        let missing = &chain[lease.hits..];
+        self.extend(&mut lease, missing, changes);
+        lease
+    }
+
+    /// Adds the pieces that a running sequence grew by. Returns how many more are held now.
+    pub fn extend(&mut self, lease: &mut Lease, pieces: &[Piece], changes: &mut Vec<Change>) -> usize {
+        if lease.epoch != self.epoch || lease.cut {
+            lease.cut = true;
+            return 0;
+        }
+        let before = lease.held.len();
+        for piece in pieces {
+            let parent = lease.held.last().copied().unwrap_or(NONE);
+            match self.nodes.find(piece.hash) {
+                // Another sequence grew the same way.
+                Some(slot) if self.nodes.get(slot).parent == parent => {
+                    self.pin(slot);
+                    lease.held.push(slot);
+                }
+                None if self.make_room(u64::from(piece.tokens), changes) => {
+                    let slot = self.store(*piece, parent, changes);
+                    lease.held.push(slot);
+                }
+                // No room, or a hash that names another prefix: a collision, or a chain that repeats itself.
+                _ => {
+                    lease.cut = true;
+                    break;
+                }
+            }
+        }
+        self.debug_check();
+        lease.held.len() - before
+    }
+
+    /// Lets go of what a lease holds past its piece `to` (`None`: of everything) and drops what no other lease holds of
+    /// that, with all below: the sequence goes on from there with other pieces. Does nothing if `to` is not held.
+    pub fn rewind(&mut self, lease: &mut Lease, to: Option<PrefixHash>, changes: &mut Vec<Change>) {
+        let held = |hash: PrefixHash| {
+            let slot = self.nodes.find(hash)?;
+            Some(1 + lease.held.iter().rposition(|&held| held == slot)?)
+        };
+        let Some(keep) = to.map_or(Some(0), held).filter(|_| lease.epoch == self.epoch) else {
+            return;
+        };
+        while lease.held.len() > keep
+            && let Some(slot) = lease.held.pop()
+        {
+            let (hash, tokens) = (self.nodes.get(slot).hash, u64::from(self.nodes.get(slot).tokens));
+            if self.nodes.unpin(slot, false) {
+                self.pinned -= tokens;
+                self.remove(hash, changes);
+            }
+        }
+        self.debug_check();
+    }
+
+    /// What a sequence holds weighs this, and not what was estimated when it was stored. Others' pieces that no longer fit
+    /// go at once; what it holds itself beyond the capacity goes when it is released.
+    pub fn reweigh(&mut self, lease: &Lease, pieces: &[Piece], changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        for (&slot, piece) in lease.held.iter().zip(pieces) {
+            let node = self.nodes.get(slot);
+            debug_assert_eq!(node.hash, piece.hash, "another chain's weights");
+            let (was, is) = (u64::from(node.tokens), u64::from(piece.tokens));
+            self.used = self.used - was + is;
+            self.pinned = self.pinned - was + is;
+            self.nodes.reweigh(slot, piece.tokens);
+        }
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// Gives a sequence's blocks back, deepest first. Blocks that no other lease holds go to the evict-first band
+    /// (past `keep`) or to the fresh end of the LRU band.
+    pub fn release(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        let mut end: u64 = lease
+            .held
+            .iter()
+            .map(|&slot| u64::from(self.nodes.get(slot).tokens))
+            .sum();
+        self.nodes.begin_release();
+        for &slot in lease.held.iter().rev() {
+            let tokens = u64::from(self.nodes.get(slot).tokens);
+            end -= tokens;
+            let mark = match keep {
+                Keep::All => false,
+                Keep::First(budget) => end >= budget.0,
+            };
+            self.nodes.has_run(slot);
+            if self.nodes.unpin(slot, mark) {
+                self.pinned -= tokens;
+                if matches!(keep, Keep::First(budget) if (end + 1..end + tokens).contains(&budget.0)) {
+                    self.nodes.mark_in_part(slot);
+                }
+            }
+        }
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// The sequence never ran: gives back what it holds, and drops what no other sequence holds or has given back.
+    pub fn withdraw(&mut self, lease: Lease, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        self.nodes.begin_release();
+        for &slot in lease.held.iter().rev() {
+            if !self.nodes.unpin(slot, false) {
+                continue;
+            }
+            self.pinned -= u64::from(self.nodes.get(slot).tokens);
+            // Nothing hangs below: what does has been given back with this one, or is held, and then so is this.
+            if !self.nodes.get(slot).ran {
+                self.drop_node(slot, changes);
+            }
+        }
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// Touches and stores `chain` without holding it: acquire and release in one. Returns how many pieces are resident.
+    pub fn insert(&mut self, chain: &[Piece], keep: Keep, changes: &mut Vec<Change>) -> usize {
+        let lease = self.acquire(chain, changes);
+        let held = lease.len();
+        self.release(lease, keep, changes);
+        held
+    }
+
+    /// Puts resident, unpinned pieces in the evict-first band; each goes no sooner than what hangs below it. Returns
+    /// how many pieces took the mark. Pinned pieces take none: their release will decide.
+    pub fn mark_evict_first(&mut self, tail: impl IntoIterator<Item = PrefixHash>) -> usize {
+        let mut marked = 0;
+        for hash in tail {
+            if let Some(slot) = self.nodes.find(hash) {
+                marked += usize::from(self.nodes.mark(slot));
+            }
+        }
+        self.debug_check();
+        marked
+    }
+
+    /// Puts a piece and what leads to it in the evict-first band, except for what begins within the first `keep` tokens;
+    /// each goes no sooner than what hangs below it, so `hash` should be the last piece that is not marked. `None` if it is
+    /// not resident.
+    pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> Option<Trimmed> {
+        let tip = self.nodes.find(hash)?;
+        let above = |slot: u32| Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE);
+        let chain = std::iter::successors(Some(tip), |&slot| above(slot));
+        let mut end: u64 = chain.map(|slot| u64::from(self.nodes.get(slot).tokens)).sum();
+        let mut trimmed = Trimmed {
+            pieces: 0,
+            keep: Tokens::ZERO,
+            end: None,
+        };
+        let mut slot = tip;
+        while slot != NONE {
+            let node = self.nodes.get(slot);
+            let (begin, parent) = (end - u64::from(node.tokens), node.parent);
+            if begin < keep.0 {
+                trimmed.keep = Tokens(end);
+                trimmed.end = Some(node.hash);
+                break;
+            }
+            end = begin;
+            trimmed.pieces += usize::from(self.nodes.mark(slot));
+            slot = parent;
+        }
+        self.debug_check();
+        Some(trimmed)
+    }
+
+    /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.
+    pub fn remove(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) -> usize {
+        let Some(top) = self.nodes.find(hash) else {
+            return 0;
+        };
+        let below = self.nodes.subtree(top);
+        let mut removed = 0;
+        // Deepest first; a pinned node's ancestors are pinned, so what is left stays prefix-closed.
+        for &slot in below.iter().rev() {
+            if self.nodes.get(slot).pins == 0 {
+                self.drop_node(slot, changes);
+                removed += 1;
+            }
+        }
+        self.debug_check();
+        removed
+    }
+
+    /// A worker turned out not to have held this piece when it was asked for it: what hangs below it was not there either,
+    /// and what leases hold of it has been stored since, and used once.
+    pub fn stored_again(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) {
+        let Some(top) = self.nodes.find(hash) else {
+            return;
+        };
+        self.remove(hash, changes);
+        // Nothing is left of it if nobody holds it.
+        if self.nodes.find(hash) == Some(top) {
+            self.nodes.begin_anew(top);
+        }
+        self.debug_check();
+    }
+
+    /// Where a resident piece stands in the order of eviction, or stood before it was taken up again.
+    #[must_use]
+    pub fn standing(&self, hash: PrefixHash) -> Option<Standing> {
+        let slot = self.nodes.find(hash)?;
+        Some(Standing {
+            released: self.nodes.released(slot),
+            marked: Some(self.nodes.entered(slot)).filter(|&entered| entered > 0),
+        })
+    }
+
+    /// Drops what surely went before a piece of this standing did, except what leases hold. Returns how many pieces left.
+    ///
+    /// Of a piece that nobody marked: whatever was given back before it. Of a marked one: only what of that was also
+    /// marked before it was, since all the rest goes later, however old it is.
+    pub fn drop_older(&mut self, than: Standing, changes: &mut Vec<Change>) -> usize {
+        // Whoever gives a piece back gives its ancestors back too, so children are no younger; and they stand before
+        // their parents. The band of the least recently used is in the order of releases.
+        let is_old = |slot: &u32| self.nodes.released(*slot) < than.released;
+        let went_first = |slot: &u32| {
+            than.marked
+                .is_none_or(|marked| self.nodes.entered(*slot) < marked)
+        };
+        let marked = self.nodes.in_band(Band::EvictFirst);
+        let mut old: Vec<u32> = marked.filter(is_old).filter(went_first).collect();
+        if than.marked.is_none() {
+            old.extend(self.nodes.in_band(Band::Lru).take_while(is_old));
+        }
+        for &slot in &old {
+            self.drop_node(slot, changes);
+        }
+        self.debug_check();
+        old.len()
+    }
+
+    /// Drops everything, what leases hold too: a worker that restarted. Leases from before hold nothing afterwards.
+    pub fn clear(&mut self, changes: &mut Vec<Change>) {
+        self.nodes = Nodes::ordered(self.nodes.order());
+        self.used = 0;
+        self.pinned = 0;
+        self.epoch += 1;
+        changes.push(Change::Cleared);
+    }
+
+    /// Changes the room, evicting at once what no longer fits; what leases hold goes when it is released.
+    pub fn set_capacity(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
+        self.capacity = capacity.0;
+        self.shrink(changes);
+        self.debug_check();
+    }
+
+    /// The slots of the resident prefix of a chain.
+    fn walk(&self, chain: impl Iterator<Item = PrefixHash>) -> impl Iterator<Item = u32> {
+        let mut parent = NONE;
+        chain.map_while(move |hash| {
+            let slot = self.nodes.find(hash)?;
+            let linked = self.nodes.get(slot).parent == parent;
+            parent = slot;
+            linked.then_some(slot)
+        })
+    }
+
+    fn pin(&mut self, slot: u32) {
+        if self.nodes.pin(slot) {
+            self.pinned += u64::from(self.nodes.get(slot).tokens);
+        }
+    }
+
+    fn store(&mut self, piece: Piece, parent: u32, changes: &mut Vec<Change>) -> u32 {
+        let slot = self.nodes.insert_pinned(piece.hash, piece.tokens, parent);
+        self.used += u64::from(piece.tokens);
+        self.pinned += u64::from(piece.tokens);
+        let parent = (parent != NONE).then(|| self.nodes.get(parent).hash);
+        changes.push(Change::Stored {
+            hash: piece.hash,
+            parent,
+        });
+        slot
+    }
+
+    /// Whole-cache checks are quadratic over a run, so a debug build makes them only while the cache is small.
+    fn debug_check(&self) {
+        debug_assert!(
+            self.len() > 64 || self.invariants().is_ok(),
+            "{:?}",
+            self.invariants()
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What tailroute knows and how it chooses.
 //!
 //! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers hand in `now`, bytes and seeds, and get
-//! values back, so that the router, the simulated engine, the simulator and the tests all run the very same code.
+//! values back, so that the router, the simulated engine, the laboratory and the tests all run the very same code.
 
 pub mod admission;
 pub mod cache;
@@ -14,10 +14,8 @@ pub mod index;
 pub mod recent;
 pub mod residency;
 pub mod route;
-pub mod simulate;
 pub mod slo;
 pub mod tail;
-pub mod trace;
 pub mod units;
 pub mod ways;
 

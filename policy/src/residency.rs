@@ -16,7 +16,7 @@ pub use self::capacity::MOST as MOST_TOKENS;
 use self::mirror::Mirror;
 pub use self::mirror::Report;
 pub use self::untold::Compared;
-use crate::cache::prefix::{Change, Entry, Keep, Lease, Order, Piece, Trimmed};
+use crate::cache::{Change, Entry, Keep, Lease, Order, Piece, Trimmed};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Prefix, Reach, StoreError};

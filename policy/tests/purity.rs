@@ -8,19 +8,17 @@
 use std::path::{Path, PathBuf};
 
 /// Everything that `policy` may depend on at run time, and why it is harmless.
-const DEPENDENCIES: [(&str, &str); 11] = [
+const DEPENDENCIES: [(&str, &str); 9] = [
     ("bytemuck", "tokens seen as bytes, without unsafe code here"),
     ("hashbrown", "the table that std's maps are made of"),
     (
         "rand",
         "seeded generators, without the operating system's entropy",
     ),
-    ("rand_distr", "distributions over them"),
     ("rand_pcg", "a portable generator"),
     ("rapidhash", "a hash function"),
     ("rustc-hash", "a hasher"),
     ("serde", "traits"),
-    ("serde_json", "text to values"),
     ("thiserror", "error types"),
     ("xxhash-rust", "a hash function"),
 ];

@@ -24,7 +24,6 @@ use tracing::{info, warn};
 use crate::admission::Admission;
 use crate::admission::gate::Permit;
 use crate::admission::limits::Charge;
-use crate::body::{self, Body};
 use crate::bus::Bus;
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
@@ -48,9 +47,10 @@ use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
 use crate::telemetry::Traces;
-use crate::tls::{Connector, Tls, TlsError};
-use crate::unread::Unread;
-use crate::upstream::{self, POOL_IDLE, Reply};
+use tailroute_http::body::{self, Body};
+use tailroute_http::tls::{Connector, Tls, TlsError};
+use tailroute_http::unread::Unread;
+use tailroute_http::upstream::{self, POOL_IDLE, Reply};
 
 /// Bytes that may be held of all answers as they pass, beside the first of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;

@@ -16,7 +16,7 @@ use crate::app::MAX_COPIED_BYTES;
 use crate::operator::recent;
 use crate::path::watch::UNCOUNTED_BYTES;
 use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
-use crate::upstream;
+use tailroute_http::upstream;
 
 /// The binary, its runtime and metrics without any traffic.
 const OWN_BYTES: u64 = 96 << 20;

@@ -2,7 +2,7 @@
 //!
 //! A trace of one's own traffic is what weights have to be tried on. So a turn that was answered becomes a line: when it
 //! came, how long its prompt and answer were, which blocks its prompt consists of, where it was sent, and what was
-//! predicted and measured. It is a turn trace of [`policy::trace`] with some more fields.
+//! predicted and measured. It is a turn trace of [`lab::trace`] with some more fields.
 //!
 //! # What a capture does not say
 //! No text, and no hash of text: blocks and conversations are numbered in the order in which they first appear

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use crate::cmd;
 
@@ -26,15 +26,13 @@ pub struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Check(cmd::check::Args),
-    Ctl(cmd::ctl::Args),
+    Ctl(client::ctl::Args),
     Demo(cmd::demo::Args),
-    Drive(Box<cmd::drive::Args>),
+    Drive(Box<client::drive::command::Args>),
     Key(cmd::key::Args),
     Replay(Box<cmd::replay::Args>),
     Schema(cmd::schema::Args),
-    Sim(cmd::sim::Args),
-    Tables(cmd::tables::Args),
-    Top(cmd::top::Args),
+    Top(client::top::Args),
     Serve(cmd::serve::Args),
 }
 
@@ -50,19 +48,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match cli.command {
         Command::Check(args) => cmd::check::run(args),
-        Command::Ctl(args) => cmd::ctl::run(args),
+        Command::Ctl(args) => client::ctl::run(args, Cli::command()),
         Command::Demo(args) => cmd::demo::run(args),
-        Command::Drive(args) => cmd::drive::run(*args),
+        Command::Drive(args) => client::drive::command::run(*args),
         Command::Key(args) => cmd::key::run(&args),
         Command::Replay(args) => cmd::replay::run(&args),
         Command::Schema(args) => cmd::schema::run(args),
-        Command::Sim(args) => cmd::sim::run(args),
-        Command::Tables(args) => cmd::tables::run(args),
-        Command::Top(args) => cmd::top::run(&args),
+        Command::Top(args) => client::top::run(&args),
         Command::Serve(args) => cmd::serve::run(args),
     };
     result.unwrap_or_else(|error| {
-        cmd::complain(&format!("error: {error:#}"));
+        lab::terminal::complain(&format!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }

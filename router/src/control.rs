@@ -7,9 +7,9 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::body;
 use crate::fleet::Worker;
 use crate::path::headers;
+use tailroute_http::body;
 
 /// Longest answer of a control call that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;

@@ -19,11 +19,11 @@ use policy::units::Millis;
 use serde::Serialize;
 use sim_engine::{Engine, EngineConfig};
 
-use crate::drive::client::Client;
-use crate::drive::plan::Plan;
-use crate::drive::run::{self, replay};
-use crate::drive::stats::Run;
 use crate::serve::Server;
+use client::drive::client::Client;
+use client::drive::plan::Plan;
+use client::drive::run::{self, replay};
+use client::drive::stats::Run;
 
 /// Engines.
 pub const WORKERS: usize = 4;

@@ -10,9 +10,9 @@ use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WW
 use http::{Response, StatusCode};
 use serde_json::json;
 
-use crate::body::{self, Body};
 use crate::names;
 use crate::path::routes::Family;
+use tailroute_http::body::{self, Body};
 
 /// Marks an answer as the router's own, with the error's code; see also `serve::answer`.
 pub const ERROR_HEADER: &str = "x-tailroute-error";

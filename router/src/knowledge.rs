@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use policy::cache::prefix::Order;
+use policy::cache::Order;
 use policy::evidence::{Resident, WorkerEvidence};
 use policy::fingerprint::{Chain, ChainBuilder};
 use policy::ids::{PrefixHash, WorkerId};

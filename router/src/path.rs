@@ -58,9 +58,9 @@ use self::forward::{Deadline, Errand, Wanted};
 use self::routes::Family;
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
-use crate::body::Body;
 use crate::error::ApiError;
 use crate::telemetry::{Stage, Trail};
+use tailroute_http::body::Body;
 
 /// On an answer: when all of it has to be there.
 #[derive(Clone, Copy, Debug)]
@@ -232,7 +232,7 @@ pub(crate) fn keeper(app: &App, id: &str, caller: &Caller) -> Result<Option<Work
 
 /// What the server as a whole can do.
 fn server_options() -> Response<Body> {
-    let mut response = Response::new(crate::body::full(Bytes::new()));
+    let mut response = Response::new(tailroute_http::body::full(Bytes::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     response.headers_mut().insert(ALLOW, allow);

@@ -38,7 +38,7 @@ use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
 use crate::operator::tokens::Named;
 use crate::serve::descriptors;
-use crate::tls::TlsError;
+use tailroute_http::tls::TlsError;
 
 /// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
 const LOOK: Duration = Duration::from_millis(500);

@@ -31,7 +31,7 @@ use self::trail::{Recording, Story};
 pub use self::trail::{Stage, Trail};
 use crate::metrics::TraceCounters;
 use crate::path::arrival::trace::Context;
-use crate::tls::TlsError;
+use tailroute_http::tls::TlsError;
 
 /// What goes to the task that sends.
 #[derive(Debug)]

@@ -9,12 +9,12 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use config::{Config, Sources};
+use lab::trace::{Format, Turn};
+use lab::trace_file::TraceFile;
 use policy::cost::PrefillCost;
-use policy::trace::{Format, Turn};
 use serde_json::{Value, json};
 use sim_engine::{Engine, EngineConfig};
 use tailroute::serve::Server;
-use tailroute::trace_file::TraceFile;
 
 /// Three conversations that begin with the same 256 tokens, three turns each, in 64-token blocks.
 fn trace() -> String {

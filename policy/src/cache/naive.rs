@@ -1,264 +1,412 @@
-//! The naive twin: every policy as its definition says, over a list that is sorted and scanned again for every token
-//! or block. Slow, short, and sharing nothing with the real ones but the vocabulary.
+//! The same cache, told the slow way: no lists, no counts kept; every question is answered by looking at every node.
 
-mod learning;
-mod tiers;
+use std::collections::BTreeMap;
 
-pub(super) use self::learning::{NaiveExpected, NaiveFlops, NaiveWorkload};
-pub(super) use self::tiers::NaiveTiers;
-use super::et_lru::EtLruOptions;
-use super::{CacheConfig, Future, PolicySpec, Served};
-use crate::cost::PrefillCost;
-use crate::ids::ConversationId;
-use crate::units::Tokens;
+use super::{Change, Keep, Order, Piece, Standing};
+use crate::ids::PrefixHash;
 
 #[derive(Clone, Debug)]
-struct Conversation {
-    id: ConversationId,
-    served_at: u64,
-    length: u64,
-    resident: u64,
-    future: Future,
-    at_ms: f64,
-    frequency: f64,
-    h: f64,
+struct Node {
+    parent: Option<PrefixHash>,
+    tokens: u64,
+    pins: u32,
+    marked: bool,
+    /// When it was last released, and when it entered the evict-first band.
+    released: u64,
+    evict_first: Option<u64>,
+    /// That, kept while it is held again; also when a part of it was marked.
+    entered: Option<u64>,
+    /// The number of the release that gave it back last.
+    round: u64,
+    stored: u64,
+    uses: u64,
+    ran: bool,
 }
 
-/// A cache as a list.
-pub(super) struct Naive {
-    spec: PolicySpec,
-    config: CacheConfig,
-    all: Vec<Conversation>,
-    clock: u64,
-    inflation: f64,
-    frequencies: std::collections::HashMap<ConversationId, f64>,
+#[derive(Debug)]
+pub(super) struct NaiveLease {
+    held: Vec<PrefixHash>,
+    pub(super) hits: usize,
+    cut: bool,
+    epoch: u64,
 }
 
-impl Naive {
-    pub(super) fn new(spec: PolicySpec, config: CacheConfig) -> Self {
+#[derive(Debug, Default)]
+pub(super) struct NaiveCache {
+    pub(super) capacity: u64,
+    pub(super) order: Order,
+    stores: u64,
+    nodes: BTreeMap<PrefixHash, Node>,
+    tick: u64,
+    round: u64,
+    epoch: u64,
+}
+
+impl NaiveCache {
+    pub(super) fn new(capacity: u64) -> Self {
         Self {
-            spec,
-            config,
-            all: Vec::new(),
-            clock: 0,
-            inflation: 0.0,
-            frequencies: Default::default(),
+            capacity,
+            ..Self::default()
         }
     }
 
-    pub(super) fn resident(&self, id: ConversationId) -> Tokens {
-        Tokens(self.all.iter().find(|c| c.id == id).map_or(0, |c| c.resident))
+    pub(super) fn used(&self) -> u64 {
+        self.nodes.values().map(|node| node.tokens).sum()
     }
 
-    pub(super) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.all
+    pub(super) fn pinned(&self) -> u64 {
+        self.nodes
+            .values()
+            .filter(|node| node.pins > 0)
+            .map(|node| node.tokens)
+            .sum()
+    }
+
+    pub(super) fn evict_first(&self) -> u64 {
+        self.nodes
+            .values()
+            .filter(|node| node.evict_first.is_some())
+            .map(|node| node.tokens)
+            .sum()
+    }
+
+    pub(super) fn resident(&self, chain: &[PrefixHash]) -> usize {
+        let mut parent = None;
+        let mut count = 0;
+        for hash in chain {
+            match self.nodes.get(hash) {
+                Some(node) if node.parent == parent => count += 1,
+                _ => break,
+            }
+            parent = Some(*hash);
+        }
+        count
+    }
+
+    pub(super) fn acquire(&mut self, chain: &[Piece], changes: &mut Vec<Change>) -> NaiveLease {
+        let hashes: Vec<PrefixHash> = chain.iter().map(|piece| piece.hash).collect();
+        let hits = self.resident(&hashes);
+        let mut lease = NaiveLease {
+            held: Vec::new(),
+            hits,
+            cut: false,
+            epoch: self.epoch,
+        };
+        self.extend(&mut lease, chain, changes);
+        lease
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        lease: &mut NaiveLease,
+        pieces: &[Piece],
+        changes: &mut Vec<Change>,
+    ) -> usize {
+        if lease.cut || lease.epoch != self.epoch {
+            lease.cut = true;
+            return 0;
+        }
+        let before = lease.held.len();
+        for piece in pieces {
+            let parent = lease.held.last().copied();
+            let tokens = u64::from(piece.tokens);
+            let room = self.pinned() + tokens <= self.capacity;
+            match self.nodes.get_mut(&piece.hash) {
+                Some(node) if node.parent == parent => {
+                    node.pins += 1;
+                    node.uses += 1;
+                    node.marked = false;
+                    node.evict_first = None;
+                }
+                Some(_) => lease.cut = true,
+                None if !room => lease.cut = true,
+                None => {
+                    while self.used() + tokens > self.capacity {
+                        self.evict(changes);
+                    }
+                    let node = Node {
+                        parent,
+                        tokens,
+                        pins: 1,
+                        marked: false,
+                        released: 0,
+                        evict_first: None,
+                        entered: None,
+                        round: 0,
+                        stored: self.stores,
+                        uses: 1,
+                        ran: false,
+                    };
+                    self.stores += 1;
+                    self.nodes.insert(piece.hash, node);
+                    changes.push(Change::Stored {
+                        hash: piece.hash,
+                        parent,
+                    });
+                }
+            }
+            if lease.cut {
+                break;
+            }
+            lease.held.push(piece.hash);
+        }
+        lease.held.len() - before
+    }
+
+    pub(super) fn reweigh(&mut self, lease: &NaiveLease, pieces: &[Piece], changes: &mut Vec<Change>) {
+        if lease.epoch == self.epoch {
+            for (hash, piece) in lease.held.iter().zip(pieces) {
+                if let Some(node) = self.nodes.get_mut(hash) {
+                    node.tokens = u64::from(piece.tokens);
+                }
+            }
+            while self.used() > self.capacity && !self.eviction_order().is_empty() {
+                self.evict(changes);
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, lease: &NaiveLease, keep: Keep, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        self.round += 1;
+        let round = self.round;
+        let mut start = 0;
+        let starts: Vec<u64> = lease
+            .held
             .iter()
-            .filter(|c| c.resident > 0)
-            .map(|c| (c.id, Tokens(c.resident)))
+            .map(|hash| {
+                let here = start;
+                start += self.nodes[hash].tokens;
+                here
+            })
+            .collect();
+        for (hash, start) in lease.held.iter().zip(starts).rev() {
+            self.tick += 1;
+            let tick = self.tick;
+            let node = self.nodes.get_mut(hash).unwrap();
+            node.pins -= 1;
+            node.ran = true;
+            if node.pins == 0 {
+                node.released = tick;
+                node.round = round;
+                node.marked = matches!(keep, Keep::First(budget) if start >= budget.0);
+                let in_part =
+                    matches!(keep, Keep::First(budget) if start < budget.0 && budget.0 < start + node.tokens);
+                node.entered = in_part.then_some(tick);
+            }
+            self.settle();
+        }
+        while self.used() > self.capacity && !self.eviction_order().is_empty() {
+            self.evict(changes);
+        }
+    }
+
+    pub(super) fn withdraw(&mut self, lease: &NaiveLease, changes: &mut Vec<Change>) {
+        if lease.epoch != self.epoch {
+            return;
+        }
+        self.round += 1;
+        for &hash in lease.held.iter().rev() {
+            self.tick += 1;
+            let node = self.nodes.get_mut(&hash).unwrap();
+            node.pins -= 1;
+            if node.pins == 0 {
+                (node.released, node.round, node.entered) = (self.tick, self.round, None);
+                if !node.ran {
+                    self.nodes.remove(&hash);
+                    changes.push(Change::Removed { hash });
+                }
+            }
+            self.settle();
+        }
+        while self.used() > self.capacity && !self.eviction_order().is_empty() {
+            self.evict(changes);
+        }
+    }
+
+    pub(super) fn rewind(&mut self, lease: &mut NaiveLease, to: Option<PrefixHash>) {
+        if lease.epoch != self.epoch || to.is_some_and(|to| !lease.held.contains(&to)) {
+            return;
+        }
+        while lease.held.last().copied() != to {
+            let Some(hash) = lease.held.pop() else { return };
+            let node = self.nodes.get_mut(&hash).unwrap();
+            node.pins -= 1;
+            if node.pins == 0 {
+                self.remove(hash);
+            }
+        }
+    }
+
+    /// As [`NaiveCache::eviction_order`], by recency alone.
+    pub(super) fn by_recency(&self) -> Vec<PrefixHash> {
+        let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins == 0).collect();
+        order.sort_by_key(|(_, node)| {
+            let marked = node.evict_first;
+            (marked.is_none(), marked.unwrap_or(node.released))
+        });
+        order.into_iter().map(|(hash, _)| *hash).collect()
+    }
+
+    /// What leases hold, deepest first, each with its parent.
+    pub(super) fn held(&self) -> Vec<(PrefixHash, Option<PrefixHash>)> {
+        let depth =
+            |hash: PrefixHash| std::iter::successors(Some(hash), |hash| self.nodes[hash].parent).count();
+        let mut held: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins > 0).collect();
+        held.sort_by_key(|&(&hash, _)| (std::cmp::Reverse(depth(hash)), hash));
+        held.into_iter()
+            .map(|(&hash, node)| (hash, node.parent))
             .collect()
     }
 
-    fn over(&self) -> bool {
-        self.all.iter().map(|c| c.resident).sum::<u64>() > self.config.capacity.0
-    }
-
-    fn unit(&self) -> u64 {
-        u64::from(self.config.block_tokens.max(1))
-    }
-
-    /// Tokens past `L + next − ξ`, which may be negative; compared as real numbers, unlike the real policies.
-    fn is_free(&self, c: &Conversation, next: Tokens) -> bool {
-        c.resident > 0
-            && c.resident as f64 - self.unit() as f64
-                >= c.length as f64 + next.as_f64() - self.config.xi_tokens
-    }
-
-    pub(super) fn served(&mut self, turn: &Served) {
-        self.clock += 1;
-        self.all.retain(|c| c.id != turn.conversation);
-        let resident = turn.length.0 - turn.length.0 % self.unit();
-        let (id, length, future, served_at) = (turn.conversation, turn.length.0, turn.future, self.clock);
-        // Oldest first, always.
-        self.all.push(Conversation {
-            id,
-            served_at,
-            length,
-            resident,
-            future,
-            at_ms: turn.at.0,
-            frequency: 0.0,
-            h: 0.0,
-        });
-        let spared = self.config.forced.then_some(self.clock);
-        let q_hat = self.config.next_prompt;
-        let true_q = move |c: &Conversation| match c.future {
-            Future::Next { prompt, .. } => prompt,
-            _ => q_hat,
-        };
-        match self.spec.clone() {
-            PolicySpec::Lru => {}
-            PolicySpec::ThresholdLru(threshold) => {
-                if spared.is_none() && turn.length < threshold {
-                    self.drop_if(|c| c.served_at == served_at);
-                }
-            }
-            PolicySpec::TLru => self.trim(spared, |_| q_hat),
-            PolicySpec::TLruTrimAll => {
-                if self.over() {
-                    for at in 0..self.all.len() {
-                        while Some(self.all[at].served_at) != spared && self.is_free(&self.all[at], q_hat) {
-                            self.all[at].resident -= self.unit();
-                        }
-                    }
-                }
-            }
-            PolicySpec::TLruPrinted => {
-                for at in 0..self.all.len() {
-                    let c = &self.all[at];
-                    let printed =
-                        c.resident as f64 >= c.length as f64 + q_hat.as_f64() - self.config.xi_tokens;
-                    if self.over() && c.resident > 0 && printed && Some(c.served_at) != spared {
-                        self.all[at].resident -= self.unit();
-                    }
-                }
-            }
-            PolicySpec::EndAware => {
-                self.drop_if(|c| c.future == Future::Last && Some(c.served_at) != spared);
-                self.trim(spared, |_| q_hat);
-            }
-            PolicySpec::LengthAware => {
-                self.drop_if(|c| c.future == Future::Last && Some(c.served_at) != spared);
-                self.trim(spared, true_q);
-            }
-            PolicySpec::EtLru(options) => return self.expected(spared, &options),
-            PolicySpec::WorkloadAware | PolicySpec::FlopAware(_) => {
-                unreachable!("they have twins of their own")
-            }
-            PolicySpec::Tiers(_) => self.trim(spared, |_| q_hat),
-            PolicySpec::Gdfs(attention) => return self.greedy_dual(spared, attention),
-            PolicySpec::Belady => return self.furthest(spared),
-            PolicySpec::ToBelady => {
-                if spared.is_none() {
-                    self.drop_if(|c| c.future == Future::Last);
-                    for at in 0..self.all.len() {
-                        while self.is_free(&self.all[at], true_q(&self.all[at])) {
-                            self.all[at].resident -= self.unit();
-                        }
-                    }
-                } else {
-                    for at in 0..self.all.len() {
-                        let c = &self.all[at];
-                        let (ended, me) = (c.future == Future::Last, c.served_at);
-                        while self.over()
-                            && Some(me) != spared
-                            && self.all[at].resident > 0
-                            && (ended || self.is_free(&self.all[at], true_q(&self.all[at])))
-                        {
-                            self.all[at].resident -= self.unit();
-                        }
-                    }
-                }
-                return self.furthest(spared);
-            }
+    pub(super) fn mark(&mut self, hash: PrefixHash) {
+        if let Some(node) = self.nodes.get_mut(&hash).filter(|node| node.pins == 0) {
+            node.marked = true;
         }
-        while self.over() {
-            let oldest = self.all.iter_mut().find(|c| c.resident > 0).unwrap();
-            oldest.resident -= u64::from(self.config.block_tokens.max(1));
+        self.settle();
+    }
+
+    pub(super) fn remove(&mut self, hash: PrefixHash) {
+        for child in self.children(hash) {
+            self.remove(child);
+        }
+        if self.nodes.get(&hash).is_some_and(|node| node.pins == 0) {
+            self.nodes.remove(&hash);
+            self.settle();
         }
     }
 
-    fn drop_if(&mut self, ended: impl Fn(&Conversation) -> bool) {
-        for c in self.all.iter_mut().filter(|c| ended(c)) {
-            c.resident = 0;
+    pub(super) fn stored_again(&mut self, hash: PrefixHash) {
+        self.remove(hash);
+        if !self.nodes.contains_key(&hash) {
+            return;
+        }
+        let mut below = vec![hash];
+        while let Some(&next) = below
+            .iter()
+            .find(|&&at| self.children(at).iter().any(|child| !below.contains(child)))
+        {
+            below.extend(self.children(next));
+        }
+        below.sort_by_key(|hash| self.nodes[hash].stored);
+        for hash in below {
+            let node = self.nodes.get_mut(&hash).unwrap();
+            node.stored = self.stores;
+            node.uses = 1;
+            self.stores += 1;
         }
     }
 
-    fn trim(&mut self, spared: Option<u64>, next: impl Fn(&Conversation) -> Tokens) {
-        while self.over() {
-            let free = |c: &&Conversation| Some(c.served_at) != spared && self.is_free(c, next(c));
-            let Some(at) = self.all.iter().find(free).map(|c| c.served_at) else {
+    pub(super) fn standing(&self, hash: PrefixHash) -> Option<Standing> {
+        self.nodes.get(&hash).map(|node| Standing {
+            released: node.round,
+            marked: node.entered,
+        })
+    }
+
+    pub(super) fn drop_older(&mut self, than: Standing, changes: &mut Vec<Change>) {
+        for hash in self.by_recency() {
+            let node = &self.nodes[&hash];
+            let went_first = match (than.marked, node.evict_first) {
+                (None, _) => true,
+                (Some(marked), entered) => entered.is_some_and(|entered| entered < marked),
+            };
+            if node.round < than.released && went_first {
+                self.nodes.remove(&hash);
+                changes.push(Change::Removed { hash });
+                self.settle();
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.nodes.clear();
+        self.stores = 0;
+        self.round = 0;
+        self.epoch += 1;
+    }
+
+    pub(super) fn set_capacity(&mut self, capacity: u64, changes: &mut Vec<Change>) {
+        self.capacity = capacity;
+        while self.used() > self.capacity && !self.eviction_order().is_empty() {
+            self.evict(changes);
+        }
+    }
+
+    /// Marked pieces as they were marked, then whichever is first of those that nothing else hangs below.
+    pub(super) fn eviction_order(&self) -> Vec<PrefixHash> {
+        let (mut marked, mut rest): (Vec<_>, Vec<_>) = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.pins == 0)
+            .partition(|(_, node)| node.evict_first.is_some());
+        marked.sort_by_key(|(_, node)| node.evict_first);
+        let mut order: Vec<PrefixHash> = marked.into_iter().map(|(hash, _)| *hash).collect();
+        while !rest.is_empty() {
+            let is_parent = |hash: PrefixHash| rest.iter().any(|(_, node)| node.parent == Some(hash));
+            let first = (0..rest.len())
+                .filter(|&at| !is_parent(*rest[at].0))
+                .min_by_key(|&at| self.rank(rest[at].1));
+            order.push(*rest.remove(first.unwrap()).0);
+        }
+        order
+    }
+
+    /// By its class, then by time.
+    fn rank(&self, node: &Node) -> (u64, i64) {
+        let (used, stored) = (node.released as i64, node.stored as i64);
+        match self.order {
+            Order::Lru => (0, used),
+            Order::Lfu => (node.uses, used),
+            Order::Slru => (node.uses.min(2), used),
+            Order::Fifo => (0, stored),
+            Order::Mru => (0, -used),
+            Order::Filo => (0, -stored),
+        }
+    }
+
+    fn children(&self, hash: PrefixHash) -> Vec<PrefixHash> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.parent == Some(hash))
+            .map(|(hash, _)| *hash)
+            .collect()
+    }
+
+    fn evict(&mut self, changes: &mut Vec<Change>) {
+        let hash = self.eviction_order()[0];
+        assert!(
+            self.children(hash).is_empty(),
+            "a parent would go before its child"
+        );
+        self.nodes.remove(&hash);
+        changes.push(Change::Removed { hash });
+        self.settle();
+    }
+
+    /// Marked nodes with nothing but evict-first children enter the band.
+    fn settle(&mut self) {
+        loop {
+            let ready = self.nodes.iter().find(|(hash, node)| {
+                node.marked
+                    && node.pins == 0
+                    && node.evict_first.is_none()
+                    && self
+                        .children(**hash)
+                        .iter()
+                        .all(|child| self.nodes[child].evict_first.is_some())
+            });
+            let Some(hash) = ready.map(|(hash, _)| *hash) else {
                 return;
             };
-            let unit = self.unit();
-            self.all.iter_mut().find(|c| c.served_at == at).unwrap().resident -= unit;
-        }
-    }
-
-    fn furthest(&mut self, spared: Option<u64>) {
-        while self.over() {
-            let when = |c: &Conversation| match c.future {
-                Future::Next { position, .. } => position,
-                _ => u64::MAX,
-            };
-            let unit = self.unit();
-            let others = self
-                .all
-                .iter()
-                .filter(|c| c.resident > 0 && Some(c.served_at) != spared);
-            let victim = others
-                .max_by_key(|c| (when(c), std::cmp::Reverse(c.served_at)))
-                .map_or(spared.unwrap_or(0), |c| c.served_at);
-            self.all
-                .iter_mut()
-                .find(|c| c.served_at == victim)
-                .unwrap()
-                .resident -= unit;
-        }
-    }
-
-    /// Policy 2 of the paper, token by token, with equal hazards and all parameters given.
-    fn expected(&mut self, spared: Option<u64>, options: &EtLruOptions) {
-        let decay_per_ms = options.decay_per_s.unwrap() / 1e3;
-        while self.over() {
-            let value = |c: &Conversation| {
-                let z = self.config.xi_tokens - (c.length - c.resident) as f64;
-                decay_per_ms * c.at_ms + (options.prompts.as_ref().unwrap().level(z).0 + options.epsilon).ln()
-            };
-            let unit = self.unit();
-            let others = self
-                .all
-                .iter()
-                .filter(|c| c.resident > 0 && Some(c.served_at) != spared);
-            let victim =
-                others.min_by(|a, b| value(a).total_cmp(&value(b)).then(a.served_at.cmp(&b.served_at)));
-            let victim = victim.map_or(spared.unwrap_or(0), |c| c.served_at);
-            self.all
-                .iter_mut()
-                .find(|c| c.served_at == victim)
-                .unwrap()
-                .resident -= unit;
-        }
-    }
-
-    fn greedy_dual(&mut self, spared: Option<u64>, attention: f64) {
-        let served = self.all.last_mut().unwrap();
-        served.frequency = self.frequencies.get(&served.id).copied().unwrap_or(0.0) + 1.0;
-        // The same sums as the real one, since equal ranks are told apart by age.
-        let cost = PrefillCost {
-            gamma_ms_per_token2: attention,
-            ..PrefillCost::linear(1.0, 0.0)
-        };
-        let whole = cost.marginal(Tokens(served.length), Tokens::ZERO).0;
-        served.h = self.inflation + served.frequency * (whole / (served.length as f64).max(1.0));
-        while self.over() {
-            let unit = self.unit();
-            let others = self
-                .all
-                .iter()
-                .filter(|c| c.resident > 0 && Some(c.served_at) != spared);
-            let victim = others.min_by(|a, b| a.h.total_cmp(&b.h).then(a.served_at.cmp(&b.served_at)));
-            let victim = victim.map_or(spared.unwrap_or(0), |c| c.served_at);
-            let victim = self.all.iter_mut().find(|c| c.served_at == victim).unwrap();
-            victim.resident -= unit;
-            if victim.resident == 0 {
-                self.inflation = self.inflation.max(victim.h);
+            self.tick += 1;
+            let tick = self.tick;
+            if let Some(node) = self.nodes.get_mut(&hash) {
+                node.evict_first = Some(tick);
+                node.entered = Some(tick);
             }
         }
-        self.frequencies = self
-            .all
-            .iter()
-            .filter(|c| c.resident > 0)
-            .map(|c| (c.id, c.frequency))
-            .collect();
     }
 }

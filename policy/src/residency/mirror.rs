@@ -29,7 +29,7 @@ use rustc_hash::FxHashMap;
 
 use super::capacity::LearnedCapacity;
 use super::untold::{Compared, Untold};
-use crate::cache::prefix::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
+use crate::cache::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 

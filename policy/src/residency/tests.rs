@@ -435,7 +435,7 @@ mod a_smaller_cache {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cache::prefix::PrefixCache;
+    use crate::cache::PrefixCache;
 
     proptest! {
         /// A worker with less room than was configured, and one cleared now and then: reports alone keep the mirror from

@@ -4,7 +4,7 @@
 //! counts once, as it does in the engine. The leaves of LRU's tree go first because what a turn used is touched from its
 //! last piece to its first.
 
-use crate::cache::prefix::{Keep, Piece, PrefixCache};
+use crate::cache::{Keep, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 

@@ -97,9 +97,9 @@ impl Seen {
         self.squares = self.squares * stays + (hinted - untold).powi(2);
     }
 
-    /// By more than one standard deviation.
+    /// By more than two standard deviations.
     fn is_worse(&self) -> bool {
-        self.turns >= ENOUGH && self.hinted - self.untold > self.squares.sqrt()
+        self.turns >= ENOUGH && self.hinted - self.untold > 2.0 * self.squares.sqrt()
     }
 }
 
@@ -121,7 +121,11 @@ mod tests {
         let mut guard = Guard::default();
         play(&mut guard, 50_000, 5, 8);
         assert!(guard.allows());
-        assert!(guard.late_ratio().is_some_and(|ratio| (ratio - 5.0 / 8.0).abs() < 0.05));
+        assert!(
+            guard
+                .late_ratio()
+                .is_some_and(|ratio| (ratio - 5.0 / 8.0).abs() < 0.05)
+        );
     }
 
     #[test]

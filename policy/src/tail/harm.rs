@@ -123,11 +123,7 @@ impl Harm {
     pub(super) fn lateness(&self, turn: &Begun, cached: Tokens) -> Option<f64> {
         let target = self.target?;
         let cached = cached.min(turn.prompt);
-        let took = turn.wait.0
-            + turn
-                .cost
-                .prefill(turn.prompt.saturating_sub(cached), cached)
-                .0;
+        let took = turn.wait.0 + turn.cost.prefill(turn.prompt.saturating_sub(cached), cached).0;
         Some(f64::from(u8::from(took > target)) + f64::from(u8::from(took > turn.objective.0)))
     }
 

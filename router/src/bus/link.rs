@@ -22,7 +22,7 @@ use super::speak::{Out, speak};
 use super::{calibrations, join, leader, live_policy, wire};
 use crate::app::App;
 use crate::supervise::{Task, forever, until_done};
-use crate::tls;
+use tailroute_http::tls;
 
 /// Between two attempts to reach a server: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

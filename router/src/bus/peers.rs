@@ -17,7 +17,7 @@ use super::wire::{self, Body, Left, News, Roll, Sent, Trimmed, UnderWay, WireErr
 use super::worker_key;
 use crate::app::App;
 use crate::fleet::{Worker, hold};
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 /// Replicas that are heard at the same time; what more say is not understood.
 const MOST_PEERS: usize = 64;

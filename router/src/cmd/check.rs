@@ -49,9 +49,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         let memory = config.as_ref().map(Budget::of);
         let report = json!({ "ok": config.is_some(), "file": file, "problems": problems, "memory": memory });
-        super::print(&serde_json::to_string_pretty(&report)?)?;
+        lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
     } else if let Some(config) = &config {
-        super::print(&format!(
+        lab::terminal::print(&format!(
             "{file}: good; {}\n{}",
             summary(config),
             Budget::of(config)
@@ -62,7 +62,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         } else {
             "problems"
         };
-        super::complain(&format!("{problems}\n{file}: {} {noun}", problems.len()));
+        lab::terminal::complain(&format!("{problems}\n{file}: {} {noun}", problems.len()));
     }
     Ok(if config.is_some() {
         ExitCode::SUCCESS

@@ -61,10 +61,10 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
             "workers": demo::WORKERS, "time_scale": demo::TIME_SCALE, "slo_ttft_ms": demo::TTFT_OBJECTIVE_MS,
             "wall_s": started.elapsed().as_secs_f64(), "rows": rows, "seeds": played,
         });
-        super::print(&serde_json::to_string_pretty(&report)?)?;
+        lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
     } else {
-        super::print(&demo::table(&rows))?;
-        super::print(&format!(
+        lab::terminal::print(&demo::table(&rows))?;
+        lab::terminal::print(&format!(
             "{} engines; {}; TTFT on the engines' clock ({}x the wall's), objective {} ms; {:.0} s",
             demo::WORKERS,
             match args.seeds {
@@ -81,7 +81,7 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if args.keep {
         let stage = Arc::new(Stage::start(CONTENDERS[CONTENDERS.len() - 1]).await?);
-        super::print(&demo::describe(&stage))?;
+        lab::terminal::print(&demo::describe(&stage))?;
         tokio::signal::ctrl_c().await?;
         if let Some(stage) = Arc::into_inner(stage) {
             stage.stop().await;

@@ -72,8 +72,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::New { name, role } => {
             let key = make().context("the system gives no random bytes")?;
-            super::print(&section(name, *role, &key)?)?;
-            super::complain(&format!("{key}\nThis is the only time that the key is shown."));
+            lab::terminal::print(&section(name, *role, &key)?)?;
+            lab::terminal::complain(&format!("{key}\nThis is the only time that the key is shown."));
         }
         What::Hash { name, role } => {
             let mut key = String::new();
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     "a key has at least {SHORTEST} characters, random ones: a shorter one can be found from its hash"
                 );
             }
-            super::print(&section(name, *role, key)?)?;
+            lab::terminal::print(&section(name, *role, key)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)

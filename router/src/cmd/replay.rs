@@ -21,21 +21,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use config::Routing;
-use policy::route::Settings;
-use policy::simulate::fleet::{
+use lab::simulate::fleet::{
     CacheRule, Decode, FleetConfig, FleetReport, Pace, Workload, WorkloadError, run_while,
 };
-use policy::simulate::stats::Sorted;
-use policy::trace::Turn;
+use lab::simulate::stats::Sorted;
+use lab::trace::Turn;
+use policy::route::Settings;
 use policy::units::Tokens;
 
 use self::compare::{Kept, Played, Report};
 pub use self::fleet::Fleet;
 use self::fleet::FleetArgs;
-use super::progress::Progress;
-use super::sim::{positive, share};
-use crate::trace_file::TraceFileError;
-use crate::trace_source::{Trace, TraceSource};
+use lab::args::{positive, share};
+use lab::progress::Progress;
+use lab::trace_file::TraceFileError;
+use lab::trace_source::{Trace, TraceSource};
 
 /// Share of captured turns, from the first, that fill the caches and are not counted.
 const PREVIEW_WARM_UP: f64 = 0.2;
@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         table::text(&report)
     };
-    super::print(&text)?;
+    lab::terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

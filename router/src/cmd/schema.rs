@@ -28,6 +28,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         serde_json::to_string_pretty(&config::schema())?
     };
-    super::print(text.trim_end())?;
+    lab::terminal::print(text.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

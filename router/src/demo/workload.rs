@@ -5,14 +5,14 @@
 //! exponential pauses between a reply and the next prompt. The caches hold about a third of what is alive at a time, so
 //! that it matters both where a turn goes and what was evicted.
 
+use lab::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
-use policy::trace::{Captured, ClassId, Turn};
 use policy::units::Tokens;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Exp, LogNormal};
 use rand_pcg::Pcg64Mcg;
 
-use crate::drive::plan::Plan;
+use client::drive::plan::Plan;
 
 /// Tokens per block of the shared system prompts.
 const BLOCK: u64 = 16;

@@ -5,7 +5,7 @@
 //! document names it as `cache_policy`, SGLang's server info as `radix_eviction_policy`.
 
 use config::CachePolicy;
-use policy::cache::prefix::Order;
+use policy::cache::Order;
 use serde_json::Value;
 
 /// What a worker says of its policy.

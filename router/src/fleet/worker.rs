@@ -24,7 +24,7 @@ use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
 use super::rotation::Condition;
 use super::seldom::Seldom;
 use super::source::Source;
-use crate::upstream::{Origin, POOL_IDLE};
+use tailroute_http::upstream::{Origin, POOL_IDLE};
 
 /// One worker: who it is, and what is known of it.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ pub use super::routes::{Endpoint, Route};
 use super::tunnel;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 /// Longest request target that is taken.
 const MAX_TARGET_BYTES: usize = 8 * 1024;

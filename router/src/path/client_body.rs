@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep};
 
 use super::inspect::{Inspector, Refused};
 use crate::app::App;
-use crate::body::BodyError;
 use crate::error::ApiError;
+use tailroute_http::body::BodyError;
 
 /// A body that comes more slowly than this, once `limits.body_timeout_s` has passed, is given up.
 const LEAST_BYTES_PER_S: u64 = 1024;

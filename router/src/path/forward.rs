@@ -38,11 +38,11 @@ use super::tap::Tap;
 use super::watch::Watch;
 use super::watchdog::Watchdog;
 use crate::app::{App, Place};
-use crate::body::Body;
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
 use crate::telemetry::Trail;
+use tailroute_http::body::Body;
 
 /// A turn to be answered by some worker.
 #[derive(Clone, Copy)]

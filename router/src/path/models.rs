@@ -8,10 +8,10 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::names;
+use tailroute_http::body::{self, Body};
 
 /// Longest part of a model's name that an error repeats.
 const SHOWN_CHARS: usize = 128;

@@ -17,10 +17,10 @@ use super::mend;
 use super::observe::Observer;
 use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
-use crate::body::{BodyError, Given, Piece, Pieces};
 use crate::error::ApiError;
 use crate::telemetry::trail::Leg;
-use crate::upstream::Answer;
+use tailroute_http::body::{BodyError, Given, Piece, Pieces};
+use tailroute_http::upstream::Answer;
 
 /// A worker's answer on its way to the client.
 pub struct Tap {

@@ -34,10 +34,10 @@ use self::frames::Frames;
 use super::forward::{Deadline, Wanted, mark, pass};
 use super::headers;
 use crate::app::{App, Place};
-use crate::body::{self, Body};
 use crate::error::ApiError;
 use crate::telemetry::Trail;
-use crate::upstream;
+use tailroute_http::body::{self, Body};
+use tailroute_http::upstream;
 
 const WEBSOCKET: &str = "websocket";
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");

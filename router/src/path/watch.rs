@@ -10,7 +10,7 @@ use policy::units::{Millis, Tokens};
 
 use super::reply::Piece;
 use super::routes::{Endpoint, Family};
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 mod event;
 mod generate;

@@ -12,9 +12,9 @@ use tokio::time::{Instant, Sleep};
 
 use super::forward::Deadline;
 use crate::app::App;
-use crate::bell::Bell;
-use crate::body::BodyError;
 use crate::error::ApiError;
+use tailroute_http::bell::Bell;
+use tailroute_http::body::BodyError;
 
 /// Watches over one answer.
 pub struct Watchdog {

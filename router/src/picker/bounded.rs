@@ -17,8 +17,8 @@ use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstCodec;
 
 use super::wire::{BODY_TAGS, ProcessingRequest, ProcessingResponse};
-use crate::body::BodyError;
-use crate::unread::Unread;
+use tailroute_http::body::BodyError;
+use tailroute_http::unread::Unread;
 
 /// Longest of what a message has beside pieces of bodies: heads, attributes and metadata.
 pub(super) const MOST_BESIDE_BODIES: usize = 256 * 1024;

@@ -12,8 +12,8 @@ use tonic::{Status, Streaming};
 use super::bounded::{Weighed, overloaded};
 use super::wire::{ProcessingRequest, Said};
 use crate::app::App;
-use crate::body::BodyError;
-use crate::unread::Unread;
+use tailroute_http::body::BodyError;
+use tailroute_http::unread::Unread;
 
 /// What comes in.
 pub(super) struct Inbox {

@@ -39,7 +39,7 @@ use crate::path::arrival::Arrival;
 use crate::path::forward::Deadline;
 use crate::path::routes::Family;
 use crate::telemetry::{Stage, Trail};
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 /// A message to a gateway, with the room of what it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::framing::{Framing, Refused, Why};
 use super::progress::Progress;
 use crate::error::ApiError;
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 /// Bytes of an unfinished head that are not counted among what all connections hold: hyper reads into as much at once.
 const UNCOUNTED_BYTES: usize = 8 * 1024;

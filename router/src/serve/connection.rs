@@ -34,11 +34,11 @@ use super::read_ahead::{ReadAhead, Reader};
 use super::socket::{Socket, Tcp};
 use super::stalled::Answers;
 use crate::app::App;
-use crate::bell::rarely;
-use crate::body::{Body, BodyError};
 use crate::error::ApiError;
 use crate::path;
 use crate::path::arrival::Peer;
+use tailroute_http::bell::rarely;
+use tailroute_http::body::{Body, BodyError};
 
 /// Room above the configured limit for what a head is made of beside names and values. Within it the router's own check
 /// answers, which knows which error a client's API expects.

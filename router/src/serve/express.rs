@@ -25,8 +25,8 @@ use tokio::time::Instant;
 use super::passage::Passage;
 use super::socket::Socket;
 use super::stalled::{Answers, Held};
-use crate::bell::Bell;
-use crate::body::Piece;
+use tailroute_http::bell::Bell;
+use tailroute_http::body::Piece;
 
 /// Room for a chunk's size and its line break.
 const SIZE_BYTES: usize = 2 * size_of::<usize>() + 2;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::stalled::Held;
-use crate::body::{Body, BodyError};
+use tailroute_http::body::{Body, BodyError};
 
 /// How answers to a request are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use tokio::io::ReadBuf;
 use super::events::Event;
 use super::progress::Progress;
 use super::socket::Socket;
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 /// Most bytes that are kept for a connection.
 const MAX_BYTES: usize = 64 * 1024;

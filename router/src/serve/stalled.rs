@@ -19,8 +19,8 @@ use tokio::time::Instant;
 
 use super::passage::{Carrier, Handed, Passage, Watched};
 use super::progress::OpenRequest;
-use crate::body::{self, Body};
 use crate::path::Due;
+use tailroute_http::body::{self, Body};
 
 /// Between two looks at an answer that is late already, and would be stuck as soon as its client takes nothing.
 const LOOK: Duration = Duration::from_secs(1);
@@ -176,7 +176,7 @@ mod tests {
 
     use super::super::progress::Progress;
     use super::*;
-    use crate::body::BodyError;
+    use tailroute_http::body::BodyError;
 
     const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -326,7 +326,8 @@ mod tests {
         let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let _ = futures_util::FutureExt::now_or_never(body.frame());
-        let (mut watch, mut bell, mut looks) = (pin!(answers.watch()), crate::bell::Bell::default(), 0);
+        let (mut watch, mut bell, mut looks) =
+            (pin!(answers.watch()), tailroute_http::bell::Bell::default(), 0);
         let task = std::task::Waker::noop();
         for _ in 0..PATIENCE.as_secs() * 5 {
             if bell.has_rung(&Context::from_waker(task)) {

@@ -2,7 +2,7 @@
 //!
 //! Nothing is allocated on a length's word alone, and no number in the file is used as a place before it is checked.
 
-use policy::cache::prefix::{Entry, Piece};
+use policy::cache::{Entry, Piece};
 use policy::ids::PrefixHash;
 use policy::tail::{Class, Outcome, Then};
 use policy::units::Millis;

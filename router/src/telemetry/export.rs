@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::{Kept, Outbox, Parcel, spans};
 use crate::metrics::TraceCounters;
-use crate::tls::{Connector, TlsError};
+use tailroute_http::tls::{Connector, TlsError};
 
 /// Traces that go out together.
 const BATCH: usize = 128;
@@ -142,7 +142,8 @@ impl Exporter {
         metrics: TraceCounters,
     ) -> Result<Self, TlsError> {
         let is_grpc = settings.protocol == OtlpProtocol::Grpc;
-        let connector = crate::tls::towards_collector(HttpConnector::new(), settings, settings.timeout)?;
+        let connector =
+            tailroute_http::tls::towards_collector(HttpConnector::new(), settings, settings.timeout)?;
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).http2_only(is_grpc);
         let way = if is_grpc {

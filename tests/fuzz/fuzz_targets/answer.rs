@@ -9,7 +9,7 @@ use tailroute::path::claim::{Allowed, context};
 use tailroute::path::headers;
 use tailroute::path::routes::Endpoint;
 use tailroute::path::watch::{Seen, Watch};
-use tailroute::upstream::{Decoded, decode};
+use tailroute_http::upstream::{Decoded, decode};
 
 const BODY_BYTES: u64 = 60;
 const MAX_TOKENS: u64 = 16;

@@ -33,7 +33,11 @@ fn a_worker_that_was_told_nothing_is_compared_with_nothing() {
         hinted: all,
         untold: all,
     };
-    assert_eq!(compared(&residency, &chain), Some(same), "marked, but not evicted");
+    assert_eq!(
+        compared(&residency, &chain),
+        Some(same),
+        "marked, but not evicted"
+    );
     residency.forget(W0);
     assert_eq!(compared(&residency, &chain), None);
 }
@@ -95,7 +99,10 @@ fn the_sample_agrees_with_the_whole() {
         }
         serve(&mut residency, W0, &chain, 0);
     }
-    assert!((asked / 5..asked * 4 / 5).contains(&hinted), "{hinted} of {asked}");
+    assert!(
+        (asked / 5..asked * 4 / 5).contains(&hinted),
+        "{hinted} of {asked}"
+    );
     let ratio = untold as f64 / hinted as f64;
     assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }

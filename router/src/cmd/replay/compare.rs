@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use lab::simulate::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
+use lab::simulate::stats::Sorted;
 use policy::ids::WorkerId;
 use policy::route::{Decision, Settings};
-use policy::simulate::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
-use policy::simulate::stats::Sorted;
 use policy::units::Tokens;
 use serde::Serialize;
 
 use super::figures::Figures;
 use super::fleet::Fleet;
 use super::verdict::{Scored, Verdict, scored, verdict};
-use crate::trace_source::Trace;
+use lab::trace_source::Trace;
 
 /// Turns listed as changing most.
 const CHANGES: usize = 10;

@@ -1,7 +1,7 @@
 //! The figures of many turns, before and after.
 
-use policy::simulate::fleet::TurnRecord;
-use policy::simulate::stats::Sorted;
+use lab::simulate::fleet::TurnRecord;
+use lab::simulate::stats::Sorted;
 use serde::Serialize;
 
 /// What a set of turns got.

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::{Overrides, Routing};
+use lab::simulate::fleet::{CacheRule, Target, WorkerSpec};
 use policy::cost::PrefillCost;
-use policy::simulate::fleet::{CacheRule, Target, WorkerSpec};
 use policy::units::{Millis, Tokens};
 
 use crate::app::App;
-use crate::cmd::sim::fleet::BLOCK_TOKENS;
-use crate::cmd::sim::{non_negative, positive};
 use crate::fleet::Worker;
 use crate::fleet::dialect::trims;
 use crate::path::objective::OF_HEADER;
-use crate::trace_source::Trace;
+use lab::args::{non_negative, positive};
+use lab::trace::BLOCK_TOKENS;
+use lab::trace_source::Trace;
 
 /// Workers, unless others are given.
 const WORKERS: u32 = 4;

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 
 use crate::reload;
-use crate::tls::{self, Connector};
+use tailroute_http::tls::{self, Connector};
 
 /// Where a pod has what its service account may use.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -17,14 +17,14 @@ use super::super::learn::{Charged, Flight, Outcome};
 use super::begun::{self, Lost};
 use super::{Errand, request};
 use crate::app::App;
-use crate::body::BodyError;
 use crate::decisions;
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
 use crate::fleet::health::Probe;
 use crate::telemetry::trail::Leg;
-use crate::upstream::{self, Reply};
+use tailroute_http::body::BodyError;
+use tailroute_http::upstream::{self, Reply};
 
 /// A turn that was sent to a worker. Dropping it cancels it there at once.
 pub(super) struct Sent {

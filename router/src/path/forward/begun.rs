@@ -26,7 +26,7 @@ use std::error::Error;
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use hyper_util::client::legacy;
 
-use crate::upstream;
+use tailroute_http::upstream;
 
 /// Endpoints that answer the same to the same, and change nothing.
 pub const COMPUTES: [&str; 16] = [

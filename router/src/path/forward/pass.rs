@@ -26,12 +26,12 @@ use super::attempt::note;
 use super::begun::{self, Lost};
 use super::{Deadline, mark};
 use crate::app::{App, Place};
-use crate::body::{self, Body, BodyError};
 use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
 use crate::fleet::{InFlight, Worker};
 use crate::telemetry::Trail;
-use crate::upstream;
+use tailroute_http::body::{self, Body, BodyError};
+use tailroute_http::upstream;
 
 /// A body that may be needed twice is kept if it is no longer than this.
 const KEPT_BYTES: u64 = 1 << 20;

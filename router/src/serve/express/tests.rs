@@ -16,10 +16,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::body::{self, Body, BodyError};
 use crate::serve::client_io::ClientIo;
 use crate::serve::passage::Carrier;
 use crate::serve::progress::Progress;
+use tailroute_http::body::{self, Body, BodyError};
 
 /// A piece of an answer, or what ends it early.
 type Piece = Result<Frame<Bytes>, BodyError>;

@@ -14,7 +14,7 @@ use super::super::checked::Checked;
 use super::super::progress::Progress;
 use super::lines::{MAX_FIELDS, MAX_NAME_BYTES, MAX_TARGET_BYTES};
 use super::*;
-use crate::unread::Unread;
+use tailroute_http::unread::Unread;
 
 const HOST: &str = "host: h\r\n";
 

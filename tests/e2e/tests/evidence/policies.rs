@@ -1,7 +1,7 @@
 //! Workers that drop by a policy of their own, mirrored by it: predictions against reports, without events and hints.
 
 use config::{CachePolicy as Written, KvEvents};
-use policy::cache::prefix::Order;
+use policy::cache::Order;
 use policy::units::Tokens;
 use sim_engine::{CachePolicy, Dialect, EngineConfig, EventStyle, KvEventsConfig};
 use tailroute_e2e::fleet::{Fleet, quick};

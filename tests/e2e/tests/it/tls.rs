@@ -327,7 +327,7 @@ async fn a_worker_that_takes_connections_and_says_nothing_is_given_up_when_conne
     let address = silent.local_addr().unwrap();
     let mut config = configured(&[address]);
     config.tls.workers.ca = None;
-    let tls = tailroute::tls::Tls::load(&config).unwrap();
+    let tls = tailroute_http::tls::Tls::load(&config).unwrap();
     let mut connector = tls.connector(HttpConnector::new(), Duration::from_millis(20));
     let connection = connector.call(format!("https://{address}").parse().unwrap());
     assert!(within(connection).await.is_err());

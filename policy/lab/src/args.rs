@@ -1,0 +1,40 @@
+//! Numbers of a command line.
+
+/// A finite number from 0 on.
+///
+/// # Errors
+/// What was expected.
+pub fn non_negative(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("a number from 0 on expected".to_owned()),
+    }
+}
+
+/// A finite number above 0.
+///
+/// # Errors
+/// What was expected.
+pub fn positive(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value > 0.0 {
+            Ok(value)
+        } else {
+            Err("must not be 0".to_owned())
+        }
+    })
+}
+
+/// A share: from 0 to 1, 1 excluded.
+///
+/// # Errors
+/// What was expected.
+pub fn share(text: &str) -> Result<f64, String> {
+    non_negative(text).and_then(|value| {
+        if value < 1.0 {
+            Ok(value)
+        } else {
+            Err("must be below 1".to_owned())
+        }
+    })
+}

@@ -1,0 +1,281 @@
+//! FLOP-aware caching of shared blocks for hybrid models, with sparing admission of states (Marconi).
+//!
+//! A hybrid model needs two things to resume a prefix: the KV blocks of its attention layers, all of them, and one
+//! state of its recurrent layers saved at exactly that point, a *checkpoint*. Between checkpoints nothing is resumed,
+//! however many blocks are resident. A checkpoint is large, so the question is which are worth saving.
+//!
+//! *Admission*: the sequence is inserted into the tree before it is computed, which shows where it leaves what others
+//! cached. Prefill saves a state there (the common part, a system prompt, say, will be asked for again by a third), and
+//! one at the sequence's last block (the conversation's next turn resumes there). Nothing else: at most two per turn.
+//!
+//! *Eviction*: the checkpoint of least `recency + w·FLOPs saved per byte` ([`super::super::flop_aware`], with `w` tuned
+//! the same way). Touched are the checkpoint that was resumed from and those admitted; one that was merely passed was of
+//! no use. A checkpoint with two branches or more below it stays, as no branch can be resumed earlier than it but at the
+//! price of both. One with a single branch below gives its state alone; one at a leaf gives its blocks too, leaf first,
+//! up to the next checkpoint, since what lies between could not be resumed.
+//!
+//! So every leaf and every branching holds a checkpoint, and every block lies before one.
+//!
+//! # What the source leaves open, and the reading taken
+//! - The FLOPs saved and the bytes charged are those of the whole prefix, shared or not. What a checkpoint saves beyond
+//!   the one above would change with every neighbour that comes or goes.
+//! - States are saved at the ends of blocks; a partly filled last block belongs to nobody.
+//! - Prefill passes the branching on its way from the point of resumption, so that its state costs no second pass.
+//!
+//! O(blocks of the chain + log n) per turn.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::super::flop_aware::tuning::{Tunable, Tuning};
+use super::super::flop_aware::{FlopAwareOptions, Utility, Worth};
+use super::super::ranked::Rank;
+use super::super::{CacheConfig, Served};
+use super::BlockPolicy;
+use super::tree::{SlotId, Tree};
+use policy::ids::PrefixHash;
+use policy::units::Tokens;
+
+/// FLOP-aware caching of a hybrid model's blocks and states.
+#[derive(Clone, Debug)]
+pub struct HybridBlocks {
+    held: Held,
+    tuning: Tuning<Held>,
+}
+
+/// The blocks and states that are held.
+#[derive(Clone, Debug)]
+struct Held {
+    config: CacheConfig,
+    tree: Tree,
+    /// By slot: the checkpoint at the block's end, if there is one.
+    checkpoints: Vec<Option<Checkpoint>>,
+    saved: u64,
+    /// Checkpoints with at most one branch below them, the least first.
+    evictable: BTreeSet<(Standing, SlotId)>,
+    utility: Utility,
+    served: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Checkpoint {
+    worth: Worth,
+    served: u64,
+}
+
+/// Utility, then age; of one turn's, the deeper goes first.
+type Standing = (Rank, u64, Reverse<u32>);
+
+impl HybridBlocks {
+    /// An empty cache. Blocks weigh `config.block_tokens`, checkpoints `options.state_tokens`.
+    #[must_use]
+    pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
+        let held = Held {
+            config,
+            tree: Tree::default(),
+            checkpoints: Vec::new(),
+            saved: 0,
+            evictable: BTreeSet::new(),
+            utility: Utility::new(options),
+            served: 0,
+        };
+        let tuning = Tuning::new(options.tuning());
+        Self { held, tuning }
+    }
+
+    /// The weight in force.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.held.utility.weight()
+    }
+
+    /// Checkpoints saved.
+    #[must_use]
+    pub fn checkpoints(&self) -> usize {
+        self.held.saved as usize
+    }
+
+    /// Where a chain could be resumed, in blocks from its beginning, ascending.
+    #[must_use]
+    pub fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
+        self.held.resumable(chain).collect()
+    }
+}
+
+impl Held {
+    fn resumable(&self, chain: &[PrefixHash]) -> impl Iterator<Item = usize> {
+        let ends = self.tree.walk(chain).zip(1..);
+        ends.filter(|(slot, _)| self.checkpoint(*slot).is_some())
+            .map(|(_, blocks)| blocks)
+    }
+
+    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        let blocks = self.resumable(chain).last().unwrap_or(0);
+        Tokens(blocks as u64 * self.block())
+    }
+
+    fn block(&self) -> u64 {
+        u64::from(self.config.block_tokens.max(1))
+    }
+
+    fn used(&self) -> Tokens {
+        let states = self.saved * self.utility.state_tokens().0;
+        Tokens(self.tree.len() as u64 * self.block() + states)
+    }
+
+    fn checkpoint(&self, slot: SlotId) -> Option<Standing> {
+        let Checkpoint { worth, served } = self.checkpoints.get(slot as usize).copied().flatten()?;
+        let rank = Rank::of(self.utility.score(worth));
+        Some((rank, served, Reverse(self.tree.depth(slot))))
+    }
+
+    /// Saves or renews the checkpoint at this block's end.
+    fn touch(&mut self, slot: SlotId) {
+        self.delist(slot);
+        let length = Tokens((u64::from(self.tree.depth(slot)) + 1) * self.block());
+        let checkpoint = Checkpoint {
+            worth: self.utility.of(length),
+            served: self.served,
+        };
+        if self.checkpoints.len() <= slot as usize {
+            self.checkpoints.resize(slot as usize + 1, None);
+        }
+        let before = self.checkpoints[slot as usize].replace(checkpoint);
+        self.saved += u64::from(before.is_none());
+        self.enlist(slot);
+    }
+
+    fn enlist(&mut self, slot: SlotId) {
+        if let Some(standing) = self.checkpoint(slot).filter(|_| self.tree.children(slot) <= 1) {
+            self.evictable.insert((standing, slot));
+        }
+    }
+
+    fn delist(&mut self, slot: SlotId) {
+        if let Some(standing) = self.checkpoint(slot) {
+            self.evictable.remove(&(standing, slot));
+        }
+    }
+
+    /// Takes the least checkpoint, and the blocks that nothing can resume without it.
+    fn evict(&mut self) -> bool {
+        let Some((_, mut slot)) = self.evictable.pop_first() else {
+            return false;
+        };
+        self.checkpoints[slot as usize] = None;
+        self.saved -= 1;
+        while self.tree.is_leaf(slot) {
+            let Some(parent) = self.tree.prune(slot) else {
+                return true;
+            };
+            if self.checkpoint(parent).is_some() {
+                self.enlist(parent);
+                return true;
+            }
+            slot = parent;
+        }
+        true
+    }
+
+    /// Says whether anything was evicted.
+    fn serve(&mut self, chain: &[PrefixHash], turn: &Served) -> bool {
+        self.utility.learn(turn);
+        self.served += 1;
+        let mut path: Vec<SlotId> = self.tree.walk(chain).collect();
+        let resumed = path
+            .iter()
+            .rfind(|slot| self.checkpoint(**slot).is_some())
+            .copied();
+        let leaves_at = path.last().copied();
+        if let Some(slot) = leaves_at {
+            // It may be about to branch.
+            self.delist(slot);
+        }
+        self.tree.grow(&mut path, chain);
+        // Once where two of them are the same block.
+        let mut touched = [resumed, leaves_at, path.last().copied()];
+        for at in 1..touched.len() {
+            if touched[..at].contains(&touched[at]) {
+                touched[at] = None;
+            }
+        }
+        touched.into_iter().flatten().for_each(|slot| self.touch(slot));
+        let fits = self.used() <= self.config.capacity;
+        while self.used() > self.config.capacity && self.evict() {}
+        !fits
+    }
+}
+
+impl Tunable for Held {
+    type Record = (Box<[PrefixHash]>, Served);
+
+    fn reweigh(&mut self, weight: f64) {
+        self.utility.set_weight(weight);
+        let slots = std::mem::take(&mut self.evictable).into_iter();
+        self.evictable = slots
+            .filter_map(|(_, slot)| Some((self.checkpoint(slot)?, slot)))
+            .collect();
+    }
+
+    fn replay(&mut self, (chain, turn): &Self::Record) -> u64 {
+        let saved = self.cached(chain).0;
+        self.serve(chain, turn);
+        saved
+    }
+}
+
+impl BlockPolicy for HybridBlocks {
+    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        self.held.cached(chain)
+    }
+
+    fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+        let evicted = self.held.serve(chain, turn);
+        let record = || ((Box::from(chain), *turn), chain.len());
+        self.tuning.served(&mut self.held, evicted, record);
+    }
+
+    fn used(&self) -> Tokens {
+        self.held.used()
+    }
+
+    fn dump(&self) -> Vec<PrefixHash> {
+        self.held.tree.slots().map(|(hash, _)| hash).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.held.check()
+    }
+}
+
+impl Held {
+    fn check(&self) -> Result<(), String> {
+        self.tree.check()?;
+        if self.used() > self.config.capacity {
+            return Err(format!("{} tokens in {}", self.used(), self.config.capacity));
+        }
+        let (mut saved, mut evictable) = (0, 0);
+        for (hash, slot) in self.tree.slots() {
+            let (children, checkpoint) = (self.tree.children(slot), self.checkpoint(slot));
+            if children != 1 && checkpoint.is_none() {
+                return Err(format!("block {} has {children} branches and no state", hash.0));
+            }
+            saved += u64::from(checkpoint.is_some());
+            if let Some(standing) = checkpoint.filter(|_| children <= 1) {
+                evictable += 1;
+                if !self.evictable.contains(&(standing, slot)) {
+                    return Err(format!("the state after block {} is not listed", hash.0));
+                }
+            }
+        }
+        if (saved, evictable) == (self.saved, self.evictable.len()) {
+            Ok(())
+        } else {
+            Err(format!(
+                "{saved} states, {} counted; {evictable} evictable, {} listed",
+                self.saved,
+                self.evictable.len()
+            ))
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The readings of T-LRU that are kept for comparison, on shared blocks.
+//!
+//! [`super::super::t_lru_printed`] takes one unit from every conversation that has one to give, in one pass; here a unit
+//! is a block, and a conversation is the leaf of the last turn that used it. A block that a pass lays bare belongs to the
+//! same turn, which has given, or to a later one, which gives in its own place. [`super::super::t_lru_trim_all`] drops
+//! every block past its budget, and what that lays bare. After either the least recently used leaf goes.
+//!
+//! O(blocks of the chain + log n) per turn and block given up.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::super::{CacheConfig, Served};
+use super::BlockPolicy;
+use super::tree::{SlotId, Tree};
+use policy::ids::PrefixHash;
+use policy::units::Tokens;
+
+/// What a cache that overflows does before it turns to LRU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Takes one block from each turn's leaf at or past its budget (`≥`, as printed), oldest first, until it fits.
+    OneEach,
+    /// Takes every block past its budget.
+    AllFree,
+}
+
+/// A cache of shared blocks under one of the readings.
+#[derive(Clone, Debug)]
+pub struct TrimmedBlocks {
+    config: CacheConfig,
+    pass: Pass,
+    tree: Tree,
+    /// By slot: the turn that used it last, and whether the pass may take it.
+    standings: Vec<(u64, bool)>,
+    leaves: BTreeSet<Key>,
+    /// Those of them that the pass may take.
+    candidates: BTreeSet<Key>,
+    served: u64,
+}
+
+/// Age, depth; the least goes first.
+type Key = (u64, Reverse<u32>, SlotId);
+
+impl TrimmedBlocks {
+    /// An empty cache. Blocks weigh `config.block_tokens`.
+    #[must_use]
+    pub fn new(config: CacheConfig, pass: Pass) -> Self {
+        Self {
+            config,
+            pass,
+            tree: Tree::default(),
+            standings: Vec::new(),
+            leaves: BTreeSet::new(),
+            candidates: BTreeSet::new(),
+            served: 0,
+        }
+    }
+
+    fn block(&self) -> u64 {
+        u64::from(self.config.block_tokens.max(1))
+    }
+
+    fn key(&self, slot: SlotId) -> Key {
+        (
+            self.standings[slot as usize].0,
+            Reverse(self.tree.depth(slot)),
+            slot,
+        )
+    }
+
+    fn enlist(&mut self, slot: SlotId) {
+        let key = self.key(slot);
+        self.leaves.insert(key);
+        if self.standings[slot as usize].1 {
+            self.candidates.insert(key);
+        }
+    }
+
+    fn delist(&mut self, slot: SlotId) {
+        let key = self.key(slot);
+        self.leaves.remove(&key);
+        self.candidates.remove(&key);
+    }
+
+    fn prune(&mut self, leaf: SlotId) {
+        self.delist(leaf);
+        if let Some(parent) = self.tree.prune(leaf).filter(|parent| self.tree.is_leaf(*parent)) {
+            self.enlist(parent);
+        }
+    }
+
+    /// The blocks of this turn, by the budget after it.
+    fn touch(&mut self, path: &[SlotId], turn: &Served) {
+        let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
+        if self.standings.len() < last {
+            self.standings.resize(last, (0, false));
+        }
+        let budget = self.config.budget(turn.length, self.config.next_prompt);
+        let block = self.block();
+        for (end, &slot) in (1..).map(|blocks: u64| blocks * block).zip(path) {
+            let free = match self.pass {
+                Pass::OneEach => end >= budget,
+                Pass::AllFree => end > budget,
+            };
+            self.standings[slot as usize] = (self.served, free);
+        }
+    }
+
+    fn trim(&mut self) {
+        let mut from = (0, Reverse(u32::MAX), 0);
+        while self.used() > self.config.capacity || self.pass == Pass::AllFree {
+            let Some(&(served, _, slot)) = self.candidates.range(from..).next() else {
+                return;
+            };
+            if self.pass == Pass::OneEach {
+                // Each turn gives once.
+                from.0 = served + 1;
+            }
+            self.prune(slot);
+        }
+    }
+}
+
+impl BlockPolicy for TrimmedBlocks {
+    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+        Tokens(self.tree.walk(chain).count() as u64 * self.block())
+    }
+
+    fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
+        self.served += 1;
+        let mut path: Vec<SlotId> = self.tree.walk(chain).collect();
+        if let Some(&leaf) = path.last().filter(|slot| self.tree.is_leaf(**slot)) {
+            self.delist(leaf);
+        }
+        self.tree.grow(&mut path, chain);
+        self.touch(&path, turn);
+        if let Some(&leaf) = path.last().filter(|slot| self.tree.is_leaf(**slot)) {
+            self.enlist(leaf);
+        }
+        if self.used() > self.config.capacity {
+            self.trim();
+        }
+        while self.used() > self.config.capacity {
+            let Some(&(_, _, oldest)) = self.leaves.first() else {
+                return;
+            };
+            self.prune(oldest);
+        }
+    }
+
+    fn used(&self) -> Tokens {
+        Tokens(self.tree.len() as u64 * self.block())
+    }
+
+    fn dump(&self) -> Vec<PrefixHash> {
+        self.tree.slots().map(|(hash, _)| hash).collect()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.tree.check()?;
+        if self.used() > self.config.capacity {
+            return Err(format!("{} tokens in {}", self.used(), self.config.capacity));
+        }
+        let leaves: Vec<SlotId> = self
+            .tree
+            .slots()
+            .map(|(_, slot)| slot)
+            .filter(|slot| self.tree.is_leaf(*slot))
+            .collect();
+        let free = leaves.iter().filter(|slot| self.standings[**slot as usize].1);
+        let listed = |set: &BTreeSet<Key>, slot: &SlotId| set.contains(&self.key(*slot));
+        if leaves.len() != self.leaves.len() || !leaves.iter().all(|slot| listed(&self.leaves, slot)) {
+            return Err(format!("{} leaves, {} listed", leaves.len(), self.leaves.len()));
+        }
+        let (free, listed_free) = (
+            free.clone().count(),
+            free.filter(|slot| listed(&self.candidates, slot)).count(),
+        );
+        if (free, listed_free) == (self.candidates.len(), free) {
+            Ok(())
+        } else {
+            Err(format!(
+                "{free} free leaves, {} candidates",
+                self.candidates.len()
+            ))
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Length-Aware T-LRU: End-Aware, and told the next prompt's length, so that budgets are exact (paper, appendix G.1).
+//!
+//! Budgets with the true `Q` instead of `Q̂`; eviction beyond them stays LRU. The difference to [`super::end_aware`] is
+//! what predicting lengths could gain: little. The difference to [`super::to_belady`] is what knowing the order could.
+
+use super::end_aware::TelSafeUntilEnd;
+use super::marked::{Marked, Rule, Trim, Worth};
+use super::{CacheConfig, Future, Served};
+use policy::units::Tokens;
+
+/// T-LRU that knows ends and next lengths.
+pub type LengthAware = Marked<TelSafeExactly>;
+
+/// The TEL-safe budget with the true next prompt, and nothing of a conversation that has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TelSafeExactly;
+
+impl Rule for TelSafeExactly {
+    const TRIM: Trim = Trim::Needed;
+
+    fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth {
+        match turn.future {
+            Future::Next { prompt, .. } => Worth::First(Tokens(config.budget(turn.length, prompt))),
+            Future::Last | Future::Unknown => TelSafeUntilEnd.worth(config, turn),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What the LRU family has in common: a turn is served, a rule says how much of its conversation is worth keeping, and
+//! room is found oldest conversation first, what is not worth keeping before the rest.
+//!
+//! A policy of the family is its [`Rule`], in a file of its own, and [`Marked`] does the rest. The rules hold for shared
+//! blocks as well: there the mark is told to the engines' own cache ([`super::prefix`]).
+
+use super::recency::{NO_BUDGET, Recency};
+use super::{CacheConfig, CachePolicy, Served};
+use policy::ids::ConversationId;
+use policy::units::Tokens;
+
+/// How much of a conversation that was just served is worth keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worth {
+    /// All of it.
+    All,
+    /// The first tokens; the others are *free*, and go when room is needed.
+    First(Tokens),
+    /// Nothing: it goes now, or, under forced caching, when another conversation is served.
+    Nothing,
+}
+
+/// When free tokens go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trim {
+    /// There are none.
+    Never,
+    /// Oldest conversation first, stopping as soon as the cache fits.
+    Needed,
+    /// All of them as soon as the cache overflows.
+    All,
+}
+
+/// What makes a policy of the LRU family.
+pub trait Rule {
+    /// When free tokens go.
+    const TRIM: Trim;
+
+    /// How much of the conversation is worth keeping after this turn.
+    fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth;
+}
+
+/// LRU over what a rule says is worth keeping.
+#[derive(Clone, Debug)]
+pub struct Marked<R> {
+    recency: Recency,
+    config: CacheConfig,
+    rule: R,
+    /// Worth nothing, but forced to stay until somebody else is served.
+    leaving: Option<ConversationId>,
+}
+
+impl<R: Rule> Marked<R> {
+    /// An empty cache under this rule.
+    #[must_use]
+    pub fn with_rule(config: CacheConfig, rule: R) -> Self {
+        Self {
+            recency: Recency::new(&config),
+            config,
+            rule,
+            leaving: None,
+        }
+    }
+}
+
+impl<R: Rule + Default> Marked<R> {
+    /// An empty cache.
+    #[must_use]
+    pub fn new(config: CacheConfig) -> Self {
+        Self::with_rule(config, R::default())
+    }
+}
+
+impl<R: Rule> CachePolicy for Marked<R> {
+    fn resident(&self, conversation: ConversationId) -> Tokens {
+        self.recency.resident(conversation)
+    }
+
+    fn served(&mut self, turn: &Served) {
+        if let Some(leaving) = self.leaving.take() {
+            self.recency.forget(leaving);
+        }
+        let forced = self.config.forced;
+        let budget = match self.rule.worth(&self.config, turn) {
+            Worth::All => NO_BUDGET,
+            Worth::First(budget) => budget.0,
+            Worth::Nothing if forced => {
+                self.leaving = Some(turn.conversation);
+                NO_BUDGET
+            }
+            Worth::Nothing => return self.recency.forget(turn.conversation),
+        };
+        self.recency.touch(turn.conversation, turn.length, budget);
+        match R::TRIM {
+            Trim::Needed => self.recency.trim_free(forced),
+            Trim::All if !self.recency.fits() => self.recency.trim_all_free(forced),
+            Trim::All | Trim::Never => {}
+        }
+        self.recency.evict_oldest();
+    }
+
+    fn used(&self) -> Tokens {
+        self.recency.used()
+    }
+
+    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
+        self.recency.dump()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.recency.check()
+    }
+}

@@ -1,0 +1,113 @@
+//! Tail-Optimized Belady: the hindsight optimum for TEL (paper, Theorem 1).
+//!
+//! No conversation keeps more than its budget with the *true* next prompt, `(L + Q − ξ)⁺`, nothing if it never returns;
+//! beyond that the one whose next turn is furthest goes first. Within budgets every token saves one token of excess, so
+//! this is Belady's problem again, with smaller items.
+//!
+//! Under optional caching a conversation is capped as soon as it was served. Under forced caching the turn just served
+//! stays whole, so capping waits: free tokens are trimmed when room is needed, oldest conversation first, then furthest
+//! first. Both are checked against an exact dynamic programme (`policy/lab/tests/cache_theory.rs`).
+
+use std::collections::BTreeSet;
+
+use super::belady::Belady;
+use super::lengths::SlotId;
+use super::{CacheConfig, CachePolicy, Future, Served};
+use policy::ids::ConversationId;
+use policy::units::Tokens;
+
+/// Capped furthest in future.
+#[derive(Clone, Debug)]
+pub struct ToBelady {
+    inner: Belady,
+    capped: Capped,
+}
+
+/// Under forced caching: who has tokens past the budget, by age.
+#[derive(Clone, Debug, Default)]
+struct Capped {
+    order: BTreeSet<(u64, SlotId)>,
+    /// By slot: age and budget.
+    standings: Vec<(u64, u64)>,
+    served: u64,
+}
+
+impl Capped {
+    fn note(&mut self, slot: SlotId, budget: u64) {
+        if self.standings.len() <= slot as usize {
+            self.standings.resize(slot as usize + 1, (0, 0));
+        }
+        self.served += 1;
+        let before = std::mem::replace(&mut self.standings[slot as usize], (self.served, budget));
+        self.order.remove(&(before.0, slot));
+        self.order.insert((self.served, slot));
+    }
+
+    /// Trims free tokens, oldest conversation first, until the cache fits or only `spared` has any.
+    fn trim(&mut self, inner: &mut Belady, spared: SlotId) {
+        while !inner.lengths.fits() {
+            let Some(&(served, slot)) = self.order.first().filter(|(_, slot)| *slot != spared) else {
+                return;
+            };
+            let (resident, budget) = (inner.lengths.resident_at(slot), self.standings[slot as usize].1);
+            let keep = resident.saturating_sub(inner.lengths.excess()).max(budget);
+            if keep < resident {
+                inner.horizon.cut(&mut inner.lengths, slot, keep);
+            }
+            if keep <= budget {
+                // Nothing free is left, or nothing at all since somebody evicted it.
+                self.order.remove(&(served, slot));
+            }
+        }
+    }
+}
+
+impl ToBelady {
+    /// An empty cache.
+    #[must_use]
+    pub fn new(config: CacheConfig) -> Self {
+        Self {
+            inner: Belady::new(config),
+            capped: Capped::default(),
+        }
+    }
+}
+
+impl CachePolicy for ToBelady {
+    fn resident(&self, conversation: ConversationId) -> Tokens {
+        self.inner.resident(conversation)
+    }
+
+    fn served(&mut self, turn: &Served) {
+        let Belady { config, .. } = self.inner;
+        let slot = self.inner.touch(turn);
+        if let Some(slot) = slot {
+            let budget = match turn.future {
+                Future::Next { prompt, .. } => config.budget(turn.length, prompt),
+                Future::Unknown => config.budget(turn.length, config.next_prompt),
+                Future::Last => 0,
+            };
+            if config.forced {
+                self.capped.note(slot, budget);
+                self.capped.trim(&mut self.inner, slot);
+            } else {
+                let Belady { lengths, horizon, .. } = &mut self.inner;
+                horizon.cut(lengths, slot, budget);
+            }
+        }
+        let Belady { lengths, horizon, .. } = &mut self.inner;
+        horizon.evict(lengths, slot.filter(|_| config.forced));
+    }
+
+    fn used(&self) -> Tokens {
+        self.inner.used()
+    }
+
+    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
+        self.inner.dump()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.inner.check_both()
+    }
+}

@@ -1,0 +1,49 @@
+//! `tailroute-lab`: experiments on traces, without a network.
+//!
+//! Exit codes: 0 it worked, 1 it did not, 2 it was called wrongly.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use lab::{sim, tables, terminal};
+
+/// Compares routing and cache policies on traces, with tailroute's own code in front of simulated workers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tailroute-lab",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Sim(sim::Args),
+    Tables(tables::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Sim(args) => sim::run(args),
+        Command::Tables(args) => tables::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        terminal::complain(&format!("error: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,61 @@
+//! Progress of long commands, on standard error and only for those who wait.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What ends before this needs no bar.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Steps between two looks at the clock.
+const STRIDE: u64 = 256;
+
+/// A bar that appears once a command has run for two seconds, if standard error is a terminal.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+    done: u64,
+    shown: bool,
+    stride: u64,
+}
+
+impl Progress {
+    /// `total` steps of `what`.
+    #[must_use]
+    pub fn new(total: u64, what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        if let Ok(style) =
+            ProgressStyle::with_template("{bar:40} {pos}/{len} {prefix}, {elapsed} of about {duration}")
+        {
+            bar.set_style(style);
+        }
+        bar.set_prefix(what);
+        Self {
+            bar,
+            started: Instant::now(),
+            done: 0,
+            shown: false,
+            // A look at the clock per step where steps are few and long.
+            stride: if total > 100 * STRIDE { STRIDE } else { 1 },
+        }
+    }
+
+    /// One more step is done.
+    pub fn step(&mut self) {
+        self.done += 1;
+        if !self.done.is_multiple_of(self.stride) {
+            return;
+        }
+        if !self.shown && self.started.elapsed() > PATIENCE {
+            self.shown = true;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(self.done);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,390 @@
+//! `tailroute-lab sim fleet`: a fleet under the router's own code, queues and caches and all, without a network.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use crate::simulate::fleet::{
+    self, CacheRule, Decode, Fault, FaultKind, FleetConfig, FleetReport, Order, Pace, Routers, Sharing,
+    Target, View, WorkerSpec, Workload,
+};
+use anyhow::Context as _;
+use policy::cost::PrefillCost;
+use policy::ids::WorkerId;
+use policy::route::hold::Hold;
+use policy::route::{PolicyName, Settings};
+use policy::units::{Millis, Tokens};
+
+use super::args::{Input, Output};
+use crate::trace::BLOCK_TOKENS;
+
+/// Tokens that the tree of SGLang's router holds per worker: 2^26 characters.
+const TREE_TOKENS: Tokens = Tokens(1 << 24);
+
+/// A fleet under several routing policies: TTFT percentiles, hits, utilisation
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tailroute-lab sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
+    tailroute-lab sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,tail,to-belady --load 0.5 --json\n  \
+    tailroute-lab sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 500 --policies tail --cache lru,end-lru,belady --view exact --load 1\n  \
+    tailroute-lab sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
+pub struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Workers.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Blocks that each worker's cache holds; a list is dealt out in turn.
+    #[arg(long, value_delimiter = ',', required = true)]
+    capacity_blocks: Vec<u64>,
+    /// Routing policies, comma-separated; a wrong name lists them all.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "round_robin,cache_aware,least_ttft,tail"
+    )]
+    policies: Vec<PolicyName>,
+    /// What workers drop first: lru, tail (what the router tells them), t-lru[:TOKENS] (ξ fixed at so many),
+    /// threshold-lru[:TOKENS], gdfs or workload-aware; in hindsight of the trace end-lru, length-aware, belady or
+    /// to-belady. A list runs each. Tail for `tail` and lru for the others unless given. docs/cache-policies.md explains them.
+    #[arg(long, value_delimiter = ',')]
+    cache: Vec<CacheRule>,
+    /// ξ: the objective's time to first token, in ms.
+    #[arg(long, default_value = "1000", value_parser = crate::args::positive)]
+    xi_ms: f64,
+    /// Share of turns that has to meet it.
+    #[arg(long, default_value = "0.95", value_parser = crate::args::positive)]
+    share: f64,
+    /// Expected tokens of a next prompt, before any were seen.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=crate::trace::MAX_TOKENS_PER_FIELD))]
+    next_prompt_tokens: u64,
+    #[command(flatten)]
+    pace: PaceArgs,
+    /// α: ms per uncached token; a list is dealt out in turn.
+    #[arg(long, value_delimiter = ',', default_value = "0.05", value_parser = crate::args::positive)]
+    alpha: Vec<f64>,
+    /// β: ms that every turn costs.
+    #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
+    beta: f64,
+    /// γ: ms per uncached token and token of context.
+    #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
+    gamma: f64,
+    /// What the router knows of the caches: exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]]. Mirror for most;
+    /// for `cache_aware` and `cache_aware_smg` the tree that those routers keep, which does not know what workers evict.
+    #[arg(long)]
+    view: Option<ViewArg>,
+    /// The router believes the costs that it is given, and learns nothing of them.
+    #[arg(long)]
+    known_costs: bool,
+    /// Order of the workers' queues: fifo, sjf or edf.
+    #[arg(long, value_enum, default_value_t = OrderArg::Fifo)]
+    order: OrderArg,
+    /// Routers before the workers, each turn coming to any of them: COUNT:alone, or COUNT[:DELAY_MS[:LOSS]] where they tell
+    /// each other what they do (5 ms, nothing lost). A list runs each.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = routers)]
+    routers: Vec<Routers>,
+    /// Turns wait in the router while their worker has more than so many ms of prefill queued, under `tail`.
+    #[arg(long, value_name = "MS", value_parser = crate::args::non_negative)]
+    hold_ms: Option<f64>,
+    /// Decoding: ms between two tokens of an answer. 0 completes an answer with its first token.
+    #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
+    decode_ms: f64,
+    /// Tokens per chunk of a chunked prefill. 0 computes a prompt in one piece.
+    #[arg(long, default_value_t = 0)]
+    chunk_tokens: u64,
+    /// Decoding: ms that each running answer adds to each chunk of a prefill.
+    #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
+    interference_ms: f64,
+    /// What goes wrong: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE of the trace, comma-separated.
+    #[arg(long, value_delimiter = ',')]
+    fault: Vec<FaultArg>,
+    /// κ: its upper bound.
+    #[arg(long)]
+    kappa_max: Option<f64>,
+    /// Window over which ρ is measured, in seconds.
+    #[arg(long, value_parser = crate::args::positive)]
+    utilisation_window_s: Option<f64>,
+    /// Weight of κ's excess.
+    #[arg(long, value_parser = crate::args::non_negative)]
+    locality: Option<f64>,
+    /// Tokens per block. The trace's own unless given; 512 where it has none.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    block_tokens: Option<u32>,
+    /// Seed of the arrivals' jitter.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Largest jitter either way, in seconds of the trace's clock.
+    #[arg(long, default_value = "1.5", value_parser = crate::args::non_negative)]
+    jitter_s: f64,
+    /// Report every turn, with `--json`.
+    #[arg(long)]
+    per_turn: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// How fast, in one of its two ways.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct PaceArgs {
+    /// ρ of the capacity without a cache.
+    #[arg(long, value_parser = crate::args::positive)]
+    load: Option<f64>,
+    /// Times the trace's own speed.
+    #[arg(long, value_parser = crate::args::positive)]
+    speed: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OrderArg {
+    Fifo,
+    Sjf,
+    Edf,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ViewArg(View);
+
+impl FromStr for ViewArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || "exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]] expected".to_owned();
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let numbers: Vec<f64> = parts
+            .map(crate::args::non_negative)
+            .collect::<Result<_, _>>()
+            .map_err(|_| refused())?;
+        match (name, numbers.as_slice()) {
+            ("exact", []) => Ok(Self(View::Exact)),
+            ("mirror", []) => Ok(Self(View::Mirror)),
+            ("tree", []) => Ok(Self(View::Tree(TREE_TOKENS))),
+            ("tree", [tokens]) => Ok(Self(View::Tree(Tokens(*tokens as u64)))),
+            ("events", rest) if rest.len() <= 2 && rest.get(1).is_none_or(|loss| *loss <= 1.0) => {
+                Ok(Self(View::Events {
+                    delay: Millis(rest.first().copied().unwrap_or(50.0)),
+                    loss: rest.get(1).copied().unwrap_or(0.0),
+                }))
+            }
+            _ => Err(refused()),
+        }
+    }
+}
+
+/// The most routers that are simulated: each has an index of its own.
+const MOST_ROUTERS: usize = 64;
+
+fn routers(text: &str) -> Result<Routers, String> {
+    let refused = || {
+        format!(
+            "`{text}`: COUNT:alone or COUNT[:DELAY_MS[:LOSS]] expected, COUNT from 1 to {MOST_ROUTERS}, LOSS up to 1"
+        )
+    };
+    let (count, how) = text.split_once(':').unwrap_or((text, ""));
+    let count = count.parse().map_err(|_| refused())?;
+    if !(1..=MOST_ROUTERS).contains(&count) {
+        return Err(refused());
+    }
+    if how == "alone" {
+        return Ok(Routers { count, sharing: None });
+    }
+    let numbers: Vec<f64> = match how {
+        "" => Vec::new(),
+        how => how
+            .split(':')
+            .map(crate::args::non_negative)
+            .collect::<Result<_, _>>()
+            .map_err(|_| refused())?,
+    };
+    let (delay, loss) = match numbers.as_slice() {
+        [] => (5.0, 0.0),
+        [delay] => (*delay, 0.0),
+        [delay, loss] if *loss <= 1.0 => (*delay, *loss),
+        _ => return Err(refused()),
+    };
+    let delay = Millis(delay);
+    let sharing = (count > 1).then_some(Sharing { delay, loss });
+    Ok(Routers { count, sharing })
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FaultArg(Fault);
+
+impl FromStr for FaultArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            format!("`{text}`: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE expected")
+        };
+        let (what, at) = text.split_once('@').ok_or_else(refused)?;
+        let at = crate::args::non_negative(at)
+            .ok()
+            .filter(|at| *at <= 1.0)
+            .ok_or_else(refused)?;
+        let parts: Vec<&str> = what.split(':').collect();
+        let (kind, worker) = match parts.as_slice() {
+            ["die", worker] => (FaultKind::Die, worker),
+            ["return", worker] => (FaultKind::Return, worker),
+            ["slow", worker, factor] => {
+                let factor = crate::args::positive(factor).map_err(|_| refused())?;
+                (FaultKind::Slow(factor), worker)
+            }
+            _ => return Err(refused()),
+        };
+        let worker = WorkerId(worker.parse().map_err(|_| refused())?);
+        Ok(Self(Fault { worker, at, kind }))
+    }
+}
+
+impl Args {
+    fn config(
+        &self,
+        (policy, cache, routers): (PolicyName, CacheRule, Routers),
+        block_tokens: u32,
+    ) -> FleetConfig {
+        let cost = |at: usize| PrefillCost {
+            gamma_ms_per_token2: self.gamma,
+            ..PrefillCost::linear(self.alpha[at % self.alpha.len()], self.beta)
+        };
+        let worker = |at: usize| {
+            let blocks = self.capacity_blocks[at % self.capacity_blocks.len()];
+            let capacity = Tokens(blocks.saturating_mul(u64::from(block_tokens)));
+            WorkerSpec {
+                cost: cost(at),
+                capacity,
+            }
+        };
+        let defaults = FleetConfig::uniform(1, cost(0), Tokens::ZERO);
+        let mut settings = Settings {
+            policy,
+            ..Settings::default()
+        };
+        settings.kappa_max = self.kappa_max.unwrap_or(settings.kappa_max);
+        settings.weights.locality = self.locality.unwrap_or(settings.weights.locality);
+        let view = self.view.map_or(default_view(policy), |view| view.0);
+        FleetConfig {
+            workers: (0..self.workers as usize).map(worker).collect(),
+            settings,
+            utilisation_window: self
+                .utilisation_window_s
+                .map_or(defaults.utilisation_window, |seconds| Millis(seconds * 1e3)),
+            cache,
+            order: match self.order {
+                OrderArg::Fifo => Order::Fifo,
+                OrderArg::Sjf => Order::Sjf,
+                OrderArg::Edf => Order::Edf,
+            },
+            routers,
+            learn_costs: !self.known_costs,
+            hold: self
+                .hold_ms
+                .filter(|_| policy == PolicyName::Tail)
+                .map(|ms| Hold { within: Millis(ms) }),
+            view,
+            decode: Decode {
+                ms_per_token: self.decode_ms,
+                chunk_tokens: self.chunk_tokens,
+                interference_ms: self.interference_ms,
+            },
+            target: Target {
+                ttft: Millis(self.xi_ms),
+                share: self.share,
+                next_prompt: Tokens(self.next_prompt_tokens),
+            },
+            faults: self.fault.iter().map(|fault| fault.0).collect(),
+            pace: match (self.pace.load, self.pace.speed) {
+                (Some(load), _) => Pace::Load(load),
+                (None, speed) => Pace::Speed(speed.unwrap_or(1.0)),
+            },
+            seed: self.seed,
+            jitter_s: self.jitter_s,
+            per_turn: self.per_turn,
+            ..defaults
+        }
+    }
+
+    fn caches(&self, policy: PolicyName) -> Vec<CacheRule> {
+        match (self.cache.is_empty(), policy) {
+            (false, _) => self.cache.clone(),
+            (true, PolicyName::Tail) => vec![CacheRule::Tail],
+            (true, _) => vec![CacheRule::Lru],
+        }
+    }
+}
+
+/// Each rule with the picture of the caches that it was published with.
+pub(crate) fn default_view(policy: PolicyName) -> View {
+    match policy {
+        PolicyName::CacheAware | PolicyName::CacheAwareSmg => View::Tree(TREE_TOKENS),
+        _ => View::Mirror,
+    }
+}
+
+/// Runs the policies and prints their reports.
+///
+/// # Errors
+/// If the trace cannot be read or played, or the report cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(fault) = args.fault.iter().find(|fault| fault.0.worker.0 >= args.workers) {
+        anyhow::bail!(
+            "a fault strikes worker {}, but there are {}",
+            fault.0.worker.0,
+            args.workers
+        );
+    }
+    if args.hold_ms.is_some() && args.routers.iter().any(|routers| routers.count > 1) {
+        anyhow::bail!("--hold-ms is of a single router, but --routers has several");
+    }
+    let trace = args.input.trace.read(args.input.turns)?;
+    let block_tokens = args.block_tokens.or(trace.block_tokens).unwrap_or(BLOCK_TOKENS);
+    let workload = Workload::new(&trace.turns, block_tokens).context("this trace cannot be played")?;
+    drop(trace);
+    let mut reports = Vec::new();
+    for &policy in &args.policies {
+        for cache in args.caches(policy) {
+            for &routers in &args.routers {
+                let config = args.config((policy, cache, routers), block_tokens);
+                reports.push(fleet::run(&workload, &config));
+            }
+        }
+    }
+    args.output.print(&reports, table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(reports: &[FleetReport]) -> String {
+    let mut text = format!(
+        "{:<16} {:<14} {:<12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
+        "policy",
+        "cache",
+        "routers",
+        "turns",
+        "p50",
+        "p95",
+        "p99",
+        "mean",
+        "TEL ms",
+        "hits",
+        "busy",
+        "in SLO"
+    );
+    for r in reports {
+        text += &format!(
+            "\n{:<16} {:<14} {:<12} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
+            r.policy,
+            r.cache,
+            r.routers,
+            r.turns,
+            r.p50_ms,
+            r.p95_ms,
+            r.p99_ms,
+            r.mean_ms,
+            r.tel_ms,
+            r.hit_ratio * 100.0,
+            r.utilisation * 100.0,
+            r.slo_share * 100.0
+        );
+    }
+    text
+}

@@ -1,0 +1,87 @@
+//! What workers of a fleet drop first.
+//!
+//! A [`PrefixCache`](policy::cache::PrefixCache) is LRU with an evict-first band, so every policy that says of a
+//! finished conversation how much of it is worth keeping runs on it: the trimming half of [`crate::cache`]. Those that
+//! rank blocks by something other than recency ([`RankedRule`]) run in [`crate::cache::blocks::scored::leased`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::ranked_rule::RankedRule;
+use policy::units::Tokens;
+
+/// What a worker drops first, besides the least recently used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheRule {
+    /// Nothing.
+    #[default]
+    Lru,
+    /// What lies past the TEL-safe budget of the objective, at any load.
+    TLru,
+    /// What lies past the budget of this ξ in uncached tokens, whatever the objective.
+    TLruAt(Tokens),
+    /// Queue-aware T-LRU ([`policy::tail`]): the ends of least value, marked just in time.
+    Tail,
+    /// Conversations shorter than this.
+    Threshold(Tokens),
+    /// Conversations that have had their last turn: hindsight.
+    EndLru,
+    /// That, and the budget with the true next prompt: hindsight.
+    LengthAware,
+    /// Whatever ranks least.
+    Ranked(RankedRule),
+}
+
+/// A name that no rule has.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error(
+    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
+)]
+pub struct UnknownCacheRule(pub String);
+
+impl fmt::Display for CacheRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lru => f.write_str("lru"),
+            Self::TLru => f.write_str("t-lru"),
+            Self::TLruAt(xi) => write!(f, "t-lru:{}", xi.0),
+            Self::Tail => f.write_str("tail"),
+            Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
+            Self::EndLru => f.write_str("end-lru"),
+            Self::LengthAware => f.write_str("length-aware"),
+            Self::Ranked(rule) => rule.fmt(f),
+        }
+    }
+}
+
+impl FromStr for CacheRule {
+    type Err = UnknownCacheRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCacheRule> {
+        match text {
+            "lru" => Ok(Self::Lru),
+            "t-lru" => Ok(Self::TLru),
+            "tail" => Ok(Self::Tail),
+            "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
+            // The name of a policy of private caches that keeps budgets besides.
+            "end-lru" | "end-aware" => Ok(Self::EndLru),
+            "length-aware" => Ok(Self::LengthAware),
+            _ => (text.parse().ok().map(Self::Ranked))
+                .or_else(|| with_tokens(text))
+                .ok_or_else(|| UnknownCacheRule(text.to_owned())),
+        }
+    }
+}
+
+/// A rule that takes a number of tokens.
+fn with_tokens(text: &str) -> Option<CacheRule> {
+    let (name, tokens) = text.split_once(':')?;
+    let tokens = Tokens(tokens.parse().ok()?);
+    match name {
+        "threshold-lru" => Some(CacheRule::Threshold(tokens)),
+        "t-lru" => Some(CacheRule::TLruAt(tokens)),
+        _ => None,
+    }
+}

@@ -1,0 +1,78 @@
+//! What happens when: a heap in the order of time, ties in the order in which they were made.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use policy::units::Millis;
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A turn arrives.
+    Arrive(u32),
+    /// A worker finished a piece of its running prefill. Stale if the worker died since: its life tells.
+    Computed { worker: u32, life: u32 },
+    /// A turn's answer is complete.
+    Answered { turn: u32, life: u32 },
+    /// A fault strikes.
+    Fault(u32),
+    /// By passing of time there may be room for a turn that is held.
+    Look,
+    /// A batch of cache events reaches the router.
+    Delivered { worker: u32 },
+    /// What one router said reaches the others.
+    Heard,
+    /// Every router says what it has under way.
+    RollCall,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Millis,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// Reversed: the heap's greatest is the earliest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at.0.total_cmp(&self.at.0)).then(other.order.cmp(&self.order))
+    }
+}
+
+/// The agenda.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    heap: BinaryHeap<Entry>,
+    made: u64,
+}
+
+impl Agenda {
+    pub(super) fn at(&mut self, at: Millis, event: Event) {
+        let order = self.made;
+        self.made += 1;
+        self.heap.push(Entry { at, order, event });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Millis, Event)> {
+        self.heap.pop().map(|entry| (entry.at, entry.event))
+    }
+}

@@ -1,0 +1,90 @@
+//! Turns that wait in the router: [`policy::route::hold`] on the simulated fleet.
+
+use super::brain::{Brain, Sent};
+use super::server::Server;
+use super::workload::Item;
+use policy::route::Decision;
+use policy::route::hold::{self, Hold, Plan};
+use policy::units::Millis;
+
+/// Past the moment in which there will be room, so that rounding cannot make a look come a hair too early for ever.
+const A_HAIR: Millis = Millis(1e-3);
+
+/// A turn that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    turn: u32,
+    arrived: Millis,
+    due: Millis,
+}
+
+impl Brain<'_> {
+    /// A turn comes to wait.
+    pub(super) fn hold(
+        &mut self,
+        now: Millis,
+        servers: &[Server],
+        (turn, arrived): (u32, Millis),
+        item: &Item,
+    ) -> Held {
+        self.look_at(now, servers, arrived, item);
+        let prefill = hold::least_prefill(&self.views, item.prompt, &self.resident);
+        let due = hold::due(arrived, prefill, self.objective(item));
+        Held { turn, arrived, due }
+    }
+
+    /// Takes out those who go now, in the order in which they do.
+    pub(super) fn release(
+        &mut self,
+        now: Millis,
+        servers: &[Server],
+        hold: Hold,
+        held: &mut Vec<Held>,
+        items: &[Item],
+    ) -> Vec<(u32, Sent, Decision)> {
+        held.sort_by(|a, b| a.due.0.total_cmp(&b.due.0).then(a.turn.cmp(&b.turn)));
+        let settings = hold::settings(&self.config.settings);
+        let mut plan = Plan::new(hold, self.loads.len());
+        let mut gone = Vec::new();
+        let mut at = 0;
+        while let Some(&next) = held.get(at) {
+            if plan.is_over(
+                self.loads
+                    .iter()
+                    .map(|load| load.ready.then(|| load.pending.wait(now))),
+            ) {
+                break;
+            }
+            let item = &items[next.turn as usize];
+            self.look_at(now, servers, next.arrived, item);
+            let mut views = std::mem::take(&mut self.views);
+            let placed = plan.place(&mut views, &settings, self.sequence, &self.turn(item));
+            self.views = views;
+            match placed {
+                Some(placed) if placed.goes => {
+                    self.sequence += 1;
+                    let arrival = (next.turn, next.arrived);
+                    let sent = self.sent(now, &placed.decision, arrival, item);
+                    gone.push((next.turn, sent, placed.decision));
+                    held.remove(at);
+                }
+                Some(_) => at += 1,
+                None => break,
+            }
+        }
+        gone
+    }
+
+    /// How long until a worker that is busy now should have room again.
+    pub(super) fn next_room(&self, now: Millis, hold: Hold) -> Option<Millis> {
+        let over = |wait: Millis| wait.saturating_sub(hold.within);
+        let busy = self.loads.iter().filter(|load| load.ready);
+        let over = busy
+            .map(|load| over(load.pending.wait(now)))
+            .filter(|over| *over > Millis::ZERO);
+        // With no room at all the next first token is what tells.
+        over.reduce(Millis::min)
+            .filter(|_| hold.within > Millis::ZERO)
+            .map(|over| over + A_HAIR)
+    }
+}

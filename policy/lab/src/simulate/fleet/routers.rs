@@ -1,0 +1,246 @@
+//! Several routers before the same workers: each turn comes to one of them, which may tell the others what it sends where.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use rand::SeedableRng;
+use rand_distr::{Distribution, Uniform};
+use rand_pcg::Pcg64;
+use rustc_hash::FxHashSet;
+
+use super::FleetConfig;
+use super::brain::{Brain, Sent};
+use super::server::Server;
+use super::workload::Item;
+use policy::estimate::Ticket;
+use policy::residency::Hold;
+use policy::route::Decision;
+use policy::units::{Millis, Tokens};
+
+/// How many routers there are, and whether they tell each other what they do. Whatever they tell, workers' cache events
+/// reach all of them, and each learns costs from its own answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routers {
+    /// At least one. A turn comes to any of them, as behind a balancer that knows nothing of conversations.
+    pub count: usize,
+    /// How they tell each other of turns sent, begun and answered; `None`: not at all.
+    pub sharing: Option<Sharing>,
+}
+
+/// How routers tell each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sharing {
+    /// Between what one does and the others' hearing of it.
+    pub delay: Millis,
+    /// Share of what is told that one of them does not hear. Every second each says what it still has under way.
+    pub loss: f64,
+}
+
+impl Default for Routers {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            sharing: None,
+        }
+    }
+}
+
+impl fmt::Display for Routers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { count: 1, .. } => f.write_str("1"),
+            Self { count, sharing: None } => write!(f, "{count}:alone"),
+            Self {
+                count,
+                sharing: Some(sharing),
+            } => write!(f, "{count}:{}:{}", sharing.delay.0, sharing.loss),
+        }
+    }
+}
+
+/// How often each router says what it still has under way.
+pub(super) const ROLL_CALL: Millis = Millis(1000.0);
+
+/// What a router says of one of its turns.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Word {
+    /// It went to a worker.
+    Sent {
+        worker: usize,
+        prefill: Millis,
+        key: f64,
+    },
+    /// Its first token passed.
+    Begun,
+    /// Its answer is complete.
+    Answered { evict_first: Tokens },
+    /// Its worker died under it.
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    from: usize,
+    turn: u32,
+    word: Word,
+}
+
+/// A turn of another router's.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    worker: usize,
+    ticket: Option<Ticket>,
+    hold: Option<Hold>,
+}
+
+/// All of them, and what is on its way between them.
+#[derive(Debug)]
+pub(super) struct Brains<'a> {
+    all: Vec<Brain<'a>>,
+    /// Which of them each turn comes to.
+    of: Vec<usize>,
+    sharing: Option<Sharing>,
+    said: VecDeque<Said>,
+    rng: Pcg64,
+}
+
+impl<'a> Brains<'a> {
+    pub(super) fn new(config: &'a FleetConfig, block_tokens: u32, turns: usize) -> Self {
+        let count = config.routers.count.max(1);
+        let mut rng = Pcg64::seed_from_u64(config.seed ^ 0x726f_7574);
+        let any = Uniform::new(0, count).ok();
+        let of = (0..turns).map(|_| any.map_or(0, |any| any.sample(&mut rng)));
+        Self {
+            of: of.collect(),
+            all: (0..count)
+                .map(|number| Brain::new(config, block_tokens, config.seed.wrapping_add(number as u64)))
+                .collect(),
+            sharing: config.routers.sharing.filter(|_| count > 1),
+            said: VecDeque::new(),
+            rng,
+        }
+    }
+
+    /// The router that has the turn.
+    pub(super) fn of(&mut self, turn: u32) -> &mut Brain<'a> {
+        &mut self.all[self.of[turn as usize]]
+    }
+
+    /// The only one, or the first: where turns are held.
+    pub(super) fn first(&mut self) -> &mut Brain<'a> {
+        &mut self.all[0]
+    }
+
+    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Brain<'a>> {
+        self.all.iter_mut()
+    }
+
+    /// A worker went, or came back: each finds out by itself.
+    pub(super) fn set_ready(&mut self, worker: usize, ready: bool) {
+        self.each().for_each(|brain| brain.set_ready(worker, ready));
+    }
+
+    /// Whether anybody is told anything.
+    pub(super) fn share(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// Chooses a worker for the turn.
+    pub(super) fn send(
+        &mut self,
+        now: Millis,
+        servers: &[Server],
+        arrival: (u32, Millis),
+        item: &Item,
+    ) -> Option<(Sent, Decision)> {
+        self.of(arrival.0).send(now, servers, arrival, item)
+    }
+
+    /// The turn's router says this to the others. Returns when they hear of it, if they do.
+    pub(super) fn say(&mut self, turn: u32, word: Word) -> Option<Millis> {
+        let sharing = self.sharing?;
+        let from = self.of[turn as usize];
+        self.said.push_back(Said { from, turn, word });
+        Some(sharing.delay)
+    }
+
+    /// What was said first of all that is on its way reaches the others, or is lost on the way to some.
+    pub(super) fn hear(&mut self, now: Millis, items: &[Item]) {
+        let (Some(said), Some(sharing)) = (self.said.pop_front(), self.sharing) else {
+            return;
+        };
+        let unit = Uniform::new(0.0, 1.0).ok();
+        for (at, brain) in self.all.iter_mut().enumerate() {
+            let lost = unit.is_some_and(|unit| unit.sample(&mut self.rng) < sharing.loss);
+            if at != said.from && !lost {
+                brain.hear(now, said.turn, said.word, &items[said.turn as usize]);
+            }
+        }
+    }
+
+    /// Whether no turn counts anywhere, or it may be that nobody heard of its end.
+    pub(super) fn are_at_rest(&self) -> bool {
+        let idle = |brain: &Brain<'_>| brain.loads.iter().all(|load| load.in_flight == 0);
+        self.sharing.is_some_and(|sharing| sharing.loss > 0.0) || self.all.iter().all(idle)
+    }
+
+    /// Each says what it has under way: what others hold of it beyond that is over.
+    pub(super) fn roll_call(&mut self, now: Millis, items: &[Item], under_way: impl Fn(u32) -> bool) {
+        // Of these the end is on its way.
+        let said: FxHashSet<u32> = self.said.iter().map(|said| said.turn).collect();
+        for brain in &mut self.all {
+            let mut over: Vec<u32> = (brain.foreign.keys().copied())
+                .filter(|turn| !under_way(*turn) && !said.contains(turn))
+                .collect();
+            over.sort_unstable();
+            for turn in over {
+                brain.hear(now, turn, Word::Failed, &items[turn as usize]);
+            }
+        }
+    }
+}
+
+impl Brain<'_> {
+    /// Another router says something of a turn of its own.
+    fn hear(&mut self, now: Millis, turn: u32, word: Word, item: &Item) {
+        match word {
+            Word::Sent { worker, prefill, key } => {
+                self.over(now, turn, item);
+                self.sequence += 1;
+                let ticket = self.loads[worker].sent(now, turn, prefill, key);
+                self.placed(now, item.conversation, worker);
+                let hold = self.beliefs.sent(worker, &item.chain);
+                let ticket = Some(ticket);
+                self.foreign.insert(turn, Foreign { worker, ticket, hold });
+            }
+            Word::Begun => {
+                if let Some(foreign) = self.foreign.get_mut(&turn) {
+                    self.loads[foreign.worker].first_token(now, turn, foreign.ticket.take());
+                }
+            }
+            Word::Answered { evict_first } => {
+                if let Some(foreign) = self.foreign.remove(&turn) {
+                    let load = &mut self.loads[foreign.worker];
+                    load.ended(now, turn, foreign.ticket);
+                    let chains = (&item.chain, &item.reply);
+                    self.beliefs.settled(
+                        foreign.worker,
+                        chains,
+                        foreign.hold,
+                        evict_first,
+                        item.prompt + item.response,
+                    );
+                }
+            }
+            Word::Failed => self.over(now, turn, item),
+        }
+    }
+
+    /// Another router's turn is not on its worker any more.
+    fn over(&mut self, now: Millis, turn: u32, item: &Item) {
+        if let Some(foreign) = self.foreign.remove(&turn) {
+            self.loads[foreign.worker].ended(now, turn, foreign.ticket);
+            self.beliefs.retracted(foreign.worker, &item.chain, foreign.hold);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One cache of hash blocks that conversations share: prefix-closed, evicted leaf first.
+//!
+//! What an engine does with real prompts: system prompts are shared, conversations fork, and eviction takes blocks, not
+//! tokens. The cache is [`PrefixCache`], the one that mirrors and simulated engines run, so a policy here is what such
+//! a cache can be told about a finished turn: how much of the chain is worth keeping. The rest becomes evict-first, in
+//! the order in which it was said, which is T-LRU's trimming order.
+//!
+//! | policy | keeps |
+//! |---|---|
+//! | `lru` | everything |
+//! | `threshold-lru` | everything, or nothing of a conversation that is too short |
+//! | `t-lru` | `max(0, L + Q̂ − ξ)` |
+//! | `end-aware` | that, or nothing after the last turn |
+//! | `length-aware` | that with the true next prompt, or nothing after the last turn |
+//!
+//! Under optional caching, the default, a turn's blocks compete with everybody's, its own free tail last, and a conversation
+//! worth nothing goes at once, but for what others hang below. *Forced*, which only this family has here, makes room for the
+//! turn first; a conversation worth nothing goes when the next turn is served. Without sharing both are what
+//! [`crate::cache::marked`] does with private conversations, turn by turn.
+//!
+//! Others rank blocks against each other, or lay them over tiers, which a chain's mark cannot say: they run in a tree of
+//! their own, [`crate::cache::blocks`]. The hindsight policies must be told who uses each block next.
+//!
+//! A trace names the blocks of prompts. An answer's blocks get their names when the next prompt repeats them, so they
+//! are not resident before: hits are lower than an engine's by the last answer of each history.
+
+mod marked;
+
+use std::sync::Arc;
+
+use self::marked::MarkedBlocks;
+use super::single::{Measure, SingleReport, Tally, served};
+use crate::cache::blocks::foresight::Foresight;
+use crate::cache::blocks::{self, BlockPolicy};
+use crate::cache::end_aware::TelSafeUntilEnd;
+use crate::cache::length_aware::TelSafeExactly;
+use crate::cache::lru::KeepAll;
+use crate::cache::marked::{Rule as _, Worth};
+use crate::cache::t_lru::TelSafe;
+use crate::cache::threshold_lru::LongEnough;
+use crate::cache::{CacheConfig, Future, PolicySpec, Served};
+use crate::trace::Turn;
+use policy::ids::PrefixHash;
+use policy::units::Millis;
+
+/// A shared cache on its way through a trace.
+pub struct SharedCache {
+    spec: PolicySpec,
+    config: CacheConfig,
+    measure: Measure,
+    cache: Blocks,
+    tally: Tally,
+}
+
+/// Evicted in the order of releases and marks, or by rank.
+enum Blocks {
+    Marked(Box<MarkedBlocks>),
+    Ranked(Box<dyn BlockPolicy>),
+}
+
+impl SharedCache {
+    /// An empty cache; its blocks are the configuration's. `None` for a hindsight policy without foresight, and under
+    /// forced caching for all but the policies that mark.
+    #[must_use]
+    pub fn new(
+        spec: &PolicySpec,
+        config: CacheConfig,
+        measure: Measure,
+        foresight: Option<&Arc<Foresight>>,
+    ) -> Option<Self> {
+        let marked = matches!(
+            spec,
+            PolicySpec::Lru
+                | PolicySpec::ThresholdLru(_)
+                | PolicySpec::TLru
+                | PolicySpec::EndAware
+                | PolicySpec::LengthAware
+        );
+        let cache = if marked {
+            Blocks::Marked(Box::new(MarkedBlocks::new(&config)))
+        } else if config.forced {
+            return None;
+        } else {
+            Blocks::Ranked(blocks::build(spec, config, foresight)?)
+        };
+        Some(Self {
+            spec: spec.clone(),
+            config,
+            measure,
+            cache,
+            tally: Tally::new(spec.to_string()),
+        })
+    }
+
+    /// Serves the next turn and returns its time to first token. A turn without blocks shares and keeps nothing.
+    pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
+        let block = self.config.block_tokens.max(1);
+        let input = turn.input_tokens();
+        let chain = chain(turn, block);
+        let served = served(turn, future);
+        let (cached, loading) = match &mut self.cache {
+            Blocks::Marked(cache) => {
+                let worth = worth(&self.spec, &self.config, &served);
+                (cache.serve(&chain, worth), Millis::ZERO)
+            }
+            Blocks::Ranked(cache) => {
+                let (cached, loading) = (cache.cached(&chain), cache.load_time(&chain));
+                cache.served(&chain, &served);
+                // Checking walks the whole cache: now and then is enough to notice.
+                let due = self.tally.turns().is_multiple_of(64);
+                debug_assert!(!due || cache.check().is_ok(), "{:?}", cache.check());
+                (cached, loading)
+            }
+        };
+        let uncached = input.saturating_sub(cached);
+        let ttft = self.measure.cost.prefill(uncached, cached) + loading;
+        self.tally.count(&self.measure, input, uncached, ttft);
+        ttft
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn report(self) -> SingleReport {
+        self.tally.report(&self.measure)
+    }
+}
+
+/// What hindsight knows of a whole trace's blocks of this size.
+#[must_use]
+pub fn foresight<'a>(turns: impl IntoIterator<Item = &'a Turn>, block_tokens: u32) -> Foresight {
+    let mut foresight = Foresight::default();
+    for turn in turns {
+        foresight.push(&chain(turn, block_tokens.max(1)), turn.input_tokens());
+    }
+    foresight
+}
+
+/// A prompt's full blocks: a partly filled one cannot be reused.
+fn chain(turn: &Turn, block: u32) -> Vec<PrefixHash> {
+    let full = turn.input_tokens().full_blocks(block) as usize;
+    let ids = turn.blocks.iter().flatten().take(full);
+    ids.map(|id| PrefixHash(*id)).collect()
+}
+
+/// What a finished turn's chain is worth to a policy that marks.
+fn worth(spec: &PolicySpec, config: &CacheConfig, turn: &Served) -> Worth {
+    match spec {
+        PolicySpec::ThresholdLru(threshold) => LongEnough(*threshold).worth(config, turn),
+        PolicySpec::TLru => TelSafe.worth(config, turn),
+        PolicySpec::EndAware => TelSafeUntilEnd.worth(config, turn),
+        PolicySpec::LengthAware => TelSafeExactly.worth(config, turn),
+        _ => KeepAll.worth(config, turn),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! `tailroute ctl`: what the admin port can do, from a shell.
+//!
+//! Each command is one request, or a look and a change ([`policy`]): what goes over the wire is what `--json` prints. A
+//! problem that the router answers is printed with the fields that are wrong, and is exit code 1.
+
+pub mod client;
+mod policy;
+mod show;
+pub(crate) mod workers;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use futures_util::StreamExt as _;
+use http::Method;
+use serde_json::{Value, json};
+
+use self::client::{Client, Target};
+
+/// See and change a running router through its admin port
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tailroute ctl policy set weights.locality=1.2 --reason 'fewer misses at noon' --for 600\n  \
+    tailroute ctl policy rollback --reason 'worse than before'\n  \
+    tailroute ctl workers drain gpu-3 --reason 'new driver' --wait\n  \
+    tailroute ctl --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token workers\n  \
+    tailroute ctl completions bash > /etc/bash_completion.d/tailroute")]
+pub struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Print what the router answers, as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Which router, and as whom.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TargetArgs {
+    /// The router's admin port.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "TAILROUTE_ADMIN_URL",
+        default_value = "http://127.0.0.1:9090"
+    )]
+    admin: String,
+    /// File that holds a token of the admin port, and nothing else.
+    #[arg(long, global = true, value_name = "FILE", env = "TAILROUTE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl TargetArgs {
+    /// Whom to ask, and as whom.
+    ///
+    /// # Errors
+    /// If the address is none, or the file of the token cannot be read.
+    pub fn target(&self) -> anyhow::Result<Target> {
+        Target::new(&self.admin, self.token_file.as_deref())
+    }
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// The policy in force: show, set, history, rollback, preview, shadow.
+    Policy {
+        #[command(subcommand)]
+        what: Option<policy::Policy>,
+    },
+    /// The workers: list, add, remove, cordon, uncordon, drain, alpha.
+    Workers {
+        #[command(subcommand)]
+        what: Option<workers::Workers>,
+    },
+    /// The API keys: what each may still use; give one all of it back.
+    Keys {
+        #[command(subcommand)]
+        what: Option<Keys>,
+    },
+    /// The newest turns, kept in memory to try weights on.
+    Capture {
+        #[command(subcommand)]
+        what: Option<Capture>,
+    },
+    /// Who changed what, newest first.
+    Audit {
+        /// Most entries.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// Why a request went where it went: every worker's terms, the runner-up, what came of it.
+    Explain {
+        /// The request's id, as its answer carries it in `x-request-id`.
+        request: String,
+    },
+    /// Recent decisions, newest first.
+    Decisions {
+        /// Only of turns that missed their objective.
+        #[arg(long)]
+        late: bool,
+        /// Most decisions.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+        limit: u32,
+    },
+    /// Prefixes that workers hold, of those used last: the largest, the newest, or beginnings that many share.
+    #[command(after_help = "Example:\n  tailroute ctl index --order shared --worker gpu-3")]
+    Index {
+        /// What one worker holds.
+        #[arg(long, value_name = "NAME")]
+        worker: Option<String>,
+        /// Which come first.
+        #[arg(long, default_value = "largest", value_parser = ["largest", "newest", "shared"])]
+        order: String,
+        /// Most prefixes.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+        limit: u32,
+    },
+    /// What changes, as it happens, until interrupted.
+    Events,
+    /// What has to be met, and how.
+    Slo,
+    /// Which configuration is in force, and what is wrong with the last one that was read.
+    Config,
+    /// The OpenAPI document of the admin port.
+    Openapi,
+    /// Completions of every tailroute command for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Keys {
+    /// All of them.
+    List,
+    /// Give a key all that its limits allow at once, whatever it has used or owes.
+    Reset {
+        /// The key's name.
+        name: String,
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Capture {
+    /// Whether turns are captured, and how many are held.
+    Status,
+    /// Capture from here on; what was held is gone.
+    Start {
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+        /// Most bytes; 16 MiB unless given.
+        #[arg(long)]
+        max_bytes: Option<u32>,
+    },
+    /// Capture no more; what is held stays.
+    Stop {
+        /// Why, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
+    /// The turns that are held, as a trace for `tailroute replay`.
+    Turns,
+}
+
+/// Runs it. `program` is the whole command line, which completions are made for.
+///
+/// # Errors
+/// If the router cannot be reached, or refuses.
+pub fn run(args: Args, mut program: clap::Command) -> anyhow::Result<ExitCode> {
+    if let What::Completions { shell } = args.what {
+        let mut out = Vec::new();
+        clap_complete::generate(shell, &mut program, "tailroute", &mut out);
+        lab::terminal::print(String::from_utf8_lossy(&out).trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let client = Client::new(args.target.target()?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    runtime.block_on(perform(&client, args.what, args.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> {
+    let print = |answer: &Value, show: fn(&Value) -> String| -> anyhow::Result<()> {
+        let text = if json {
+            serde_json::to_string_pretty(answer)?
+        } else {
+            show(answer)
+        };
+        Ok(lab::terminal::print(&text)?)
+    };
+    match what {
+        What::Policy { what } => {
+            let (answer, show) = policy::run(client, what.unwrap_or(policy::Policy::Show)).await?;
+            print(&answer, show)
+        }
+        What::Workers { what } => {
+            let (answer, show) = workers::run(client, what.unwrap_or(workers::Workers::List)).await?;
+            print(&answer, show)
+        }
+        What::Keys { what } => {
+            let answer = match what.unwrap_or(Keys::List) {
+                Keys::List => client.get("/admin/v1/keys").await?,
+                Keys::Reset { name, reason } => {
+                    let path = format!("/admin/v1/keys/{}/reset", client::escaped(&name));
+                    client
+                        .send(Method::POST, &path, &json!({ "reason": reason }))
+                        .await?
+                }
+            };
+            print(&answer, show::pretty)
+        }
+        What::Capture { what } => capture(client, what.unwrap_or(Capture::Status), print).await,
+        What::Audit { limit } => print(
+            &client.get(&format!("/admin/v1/audit?limit={limit}")).await?,
+            show::audit,
+        ),
+        What::Explain { request } => {
+            let path = format!("/admin/v1/decisions/{}", client::escaped(&request));
+            print(&client.get(&path).await?, show::pretty)
+        }
+        What::Decisions { late, limit } => {
+            let late = if late { "&late=true" } else { "" };
+            let path = format!("/admin/v1/decisions?limit={limit}{late}");
+            print(&client.get(&path).await?, show::pretty)
+        }
+        What::Index { worker, order, limit } => {
+            let worker = worker.map_or(String::new(), |name| {
+                format!("&worker={}", client::escaped(&name))
+            });
+            let path = format!("/admin/v1/index?order={order}&limit={limit}{worker}");
+            print(&client.get(&path).await?, show::index)
+        }
+        What::Events => events(client, json).await,
+        What::Slo => print(&client.get("/admin/v1/slo").await?, show::pretty),
+        What::Config => print(&client.get("/admin/v1/config").await?, show::pretty),
+        What::Openapi => print(&client.get("/admin/v1/openapi.json").await?, show::pretty),
+        What::Completions { .. } => Ok(()),
+    }
+}
+
+async fn capture(
+    client: &Client,
+    what: Capture,
+    print: impl Fn(&Value, fn(&Value) -> String) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    const CAPTURE: &str = "/admin/v1/capture";
+    let answer = match what {
+        Capture::Status => client.get(CAPTURE).await?,
+        Capture::Start { reason, max_bytes } => {
+            let body = json!({ "reason": reason, "max_bytes": max_bytes });
+            client
+                .send(Method::POST, "/admin/v1/capture/start", &body)
+                .await?
+        }
+        Capture::Stop { reason } => {
+            let body = json!({ "reason": reason });
+            client.send(Method::POST, "/admin/v1/capture/stop", &body).await?
+        }
+        Capture::Turns => {
+            let turns = client.text("/admin/v1/capture/turns").await?;
+            return Ok(lab::terminal::print(turns.trim_end())?);
+        }
+    };
+    print(&answer, show::pretty)
+}
+
+async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
+    let mut events = client.events().await?;
+    while let Some(event) = events.next().await {
+        let event = event?;
+        let text = if json {
+            event.to_string()
+        } else {
+            show::event(&event)
+        };
+        lab::terminal::print(&text)?;
+    }
+    Ok(())
+}
+
+/// `KEY=VALUE`; a value that is no JSON is text.
+fn pair(text: &str, example: &str) -> Result<(String, serde_json::Value), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text}: expected KEY=VALUE, such as {example}"))?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| serde_json::Value::String(value.to_owned()));
+    Ok((key.to_owned(), value))
+}

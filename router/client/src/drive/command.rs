@@ -1,0 +1,196 @@
+//! `tailroute drive`: replays a trace against endpoints and reports what their users would have felt.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::trace::Format;
+
+use super::client::Client;
+use super::plan::Plan;
+use super::report::{Report, TargetReport};
+use super::run::{Settings, replay};
+use super::stats::{Run, cpu_time};
+use super::target::Target;
+use super::text::mix;
+use lab::trace_file::TraceFile;
+
+/// Replay a turn trace as streamed chat completions and report time to first token
+///
+/// Open loop: turns are sent when the trace says and timed from that moment, however slow the answers are; only a
+/// turn whose predecessor has no complete answer yet is held back until it has. With several targets, each round
+/// replays the trace against every one of them in turn, and the report compares medians over rounds.
+/// Exit code 1: some turn was not answered whole.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tailroute drive --trace conv.jsonl.gz --target http://127.0.0.1:8080 --speed 10\n  \
+    tailroute drive --trace conv.jsonl.gz --turns 600 --speed 20 --rounds 3 \\\n    \
+    --target round_robin=http://127.0.0.1:8081 --target tail=http://127.0.0.1:8082")]
+pub struct Args {
+    /// Turn trace, plain or gzip; Mooncake's and Bailian's published formats are read too.
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Endpoint, without /v1; give it several times to compare. With several urls, separated by commas, each turn goes to
+    /// any of them, as behind a balancer that knows nothing of conversations.
+    #[arg(long = "target", value_name = "[NAME=]URL[,URL]", required = true)]
+    targets: Vec<Target>,
+    /// How many times faster than the trace.
+    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    speed: f64,
+    /// Replay only the first N turns.
+    #[arg(long, value_name = "N")]
+    turns: Option<usize>,
+    /// Share of turns, from the start, that is sent but not counted.
+    #[arg(long, default_value_t = 0.1, value_parser = share)]
+    warmup_share: f64,
+    /// How often each target is measured, interleaved.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Model to ask for; left out, the first that each target names.
+    #[arg(long)]
+    model: Option<String>,
+    /// Time to first token to be met, in ms: adds the share of turns that met it.
+    #[arg(long, value_name = "MS", value_parser = positive)]
+    slo_ttft_ms: Option<f64>,
+    /// Send no X-Session-ID: the endpoint has to tell conversations apart by their prompts.
+    #[arg(long)]
+    no_session: bool,
+    /// Seconds that a turn may take in all.
+    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = positive)]
+    timeout: f64,
+    /// Most turns in flight, for this machine's safety; turns that it held up are reported.
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
+    concurrency_limit: u32,
+    /// Seed of the text.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Replays and reports.
+///
+/// # Errors
+/// If the trace cannot be read, or a target cannot be asked for its model.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let plan = plan(&args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    let report = runtime.block_on(drive(&args, &plan))?;
+    if args.json {
+        lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
+    } else {
+        lab::terminal::print(&report.table())?;
+    }
+    Ok(if report.is_clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn plan(args: &Args) -> anyhow::Result<Plan> {
+    let mut file = TraceFile::open(&args.trace, Format::Auto)?;
+    let turns: Vec<_> = file
+        .by_ref()
+        .take(args.turns.unwrap_or(usize::MAX))
+        .collect::<Result<_, _>>()?;
+    anyhow::ensure!(!turns.is_empty(), "{}: no turns", args.trace.display());
+    let block_size = file.reader().meta().block_size;
+    Ok(Plan::new(turns, block_size, args.speed, args.warmup_share))
+}
+
+async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
+    let client = Client::new(Duration::from_secs_f64(args.timeout));
+    let mut settings = Vec::with_capacity(args.targets.len());
+    for target in &args.targets {
+        let model = match &args.model {
+            Some(model) => model.clone(),
+            None => client.first_model(target).await.with_context(|| {
+                format!(
+                    "{} does not say which models it serves; name one with --model",
+                    target.bases.join(",")
+                )
+            })?,
+        };
+        let urls = target.urls("/v1/chat/completions")?;
+        let concurrency_limit = args.concurrency_limit as usize;
+        settings.push(Settings {
+            urls,
+            model,
+            session: !args.no_session,
+            seed: args.seed,
+            concurrency_limit,
+        });
+    }
+    let bar = progress(plan.turns * args.targets.len() * usize::from(args.rounds));
+    let mut runs = vec![Vec::new(); args.targets.len()];
+    for round in 0..args.rounds {
+        for (at, target) in args.targets.iter().enumerate() {
+            bar.set_message(format!("{}, round {} of {}", target.name, round + 1, args.rounds));
+            // Other words in every run: the same ones would be found in the caches that the run before has filled.
+            let seed = mix(args.seed ^ mix(u64::from(round) << 32 | at as u64));
+            let settings = Settings {
+                seed,
+                ..settings[at].clone()
+            };
+            let before = cpu_time();
+            let samples = replay(client.clone(), settings, plan, |_| bar.inc(1)).await;
+            let cpu = cpu_time()
+                .zip(before)
+                .map(|(after, before)| after.saturating_sub(before));
+            runs[at].push(Run::of(&samples, args.slo_ttft_ms, cpu));
+        }
+    }
+    bar.finish_and_clear();
+    let targets = args
+        .targets
+        .iter()
+        .zip(runs)
+        .map(|(target, runs)| TargetReport::new(target, runs))
+        .collect();
+    Ok(Report {
+        trace: args.trace.display().to_string(),
+        speed: args.speed,
+        turns: plan.turns,
+        counted: plan.counted,
+        rounds: usize::from(args.rounds),
+        seed: args.seed,
+        slo_ttft_ms: args.slo_ttft_ms,
+        targets,
+    })
+}
+
+/// A bar on standard error, if that is a terminal.
+fn progress(turns: usize) -> ProgressBar {
+    let bar = ProgressBar::new(turns as u64);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}")
+    {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if number.is_finite() && number > 0.0 && number < 1e9 {
+        Ok(number)
+    } else {
+        Err("expected a number above 0".to_owned())
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if (0.0..1.0).contains(&number) {
+        Ok(number)
+    } else {
+        Err("expected a share from 0 up to, not including, 1".to_owned())
+    }
+}

@@ -1,0 +1,5 @@
+//! Programs that talk to a running router: `ctl` and `top` through its admin port, `drive` as its clients do.
+
+pub mod ctl;
+pub mod drive;
+pub mod top;

@@ -1,0 +1,259 @@
+//! What the screen shows, as it was found by looking.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::Value;
+
+use crate::ctl::client::Client;
+use crate::ctl::workers;
+
+/// Looks that the curve shows.
+const CURVE: usize = 240;
+/// Changes that are shown.
+const CHANGES: usize = 5;
+/// Prefixes and late turns that are shown: all that there is room for. Of the prefixes, beginnings that several share.
+const PREFIXES: usize = 10;
+const SHARED: usize = 3;
+const LATE: usize = 10;
+const TTFT_BUCKET: &str = "tailroute_time_to_first_token_seconds_bucket";
+
+/// The screen.
+#[derive(Debug)]
+pub(super) struct Screen {
+    pub(super) router: String,
+    pub(super) policy: Value,
+    pub(super) workers: Vec<Value>,
+    pub(super) objective: Value,
+    pub(super) changes: Vec<Value>,
+    /// What workers hold, the hottest first.
+    pub(super) hottest: Vec<Hot>,
+    /// The last decisions whose first token came too late, the newest first; none if no decisions are kept.
+    pub(super) late: Option<Vec<Value>>,
+    /// When it was looked.
+    pub(super) now_unix_ms: f64,
+    /// 95th percentile of TTFT between two looks, in ms; 0 where no turn ended.
+    pub(super) p95_ms: VecDeque<u64>,
+    /// Median, 95th and 99th percentile of the last look that saw turns.
+    pub(super) percentiles: Option<[f64; 3]>,
+    /// Why the last look found nothing.
+    pub(super) error: Option<String>,
+    buckets: Option<Buckets>,
+}
+
+/// Turns by the upper bound of their bucket, cumulative.
+type Buckets = BTreeMap<u64, f64>;
+
+impl Screen {
+    /// Of a router that was not looked at yet.
+    pub(super) fn new(router: &str) -> Self {
+        Self {
+            router: router.to_owned(),
+            policy: Value::Null,
+            workers: Vec::new(),
+            objective: Value::Null,
+            changes: Vec::new(),
+            hottest: Vec::new(),
+            late: None,
+            now_unix_ms: 0.0,
+            p95_ms: VecDeque::new(),
+            percentiles: None,
+            error: None,
+            buckets: None,
+        }
+    }
+
+    /// Looks again.
+    ///
+    /// # Errors
+    /// If the router cannot be reached, or refuses.
+    pub(super) async fn look(&mut self, client: &Client) -> anyhow::Result<()> {
+        let listed = workers::all(client).await?;
+        self.workers = listed["workers"].as_array().cloned().unwrap_or_default();
+        self.policy = client.get("/admin/v1/policy").await?;
+        self.objective = client.get("/admin/v1/slo").await?["objective"].take();
+        let audit = client.get(&format!("/admin/v1/audit?limit={CHANGES}")).await?;
+        self.changes = audit["entries"].as_array().cloned().unwrap_or_default();
+        let decisions = async |query: &str| client.get(&format!("/admin/v1/decisions?{query}")).await;
+        let index = async |order: &str| {
+            client
+                .get(&format!("/admin/v1/index?order={order}&limit={PREFIXES}"))
+                .await
+        };
+        let prefixes = [index("shared").await?, index("newest").await?];
+        let late = decisions(&format!("late=true&limit={LATE}")).await?;
+        self.found(&prefixes, late);
+        self.now_unix_ms = unix_ms();
+        let page = client.text("/metrics").await?;
+        self.saw(buckets(&page));
+        Ok(())
+    }
+
+    /// Takes pages of prefixes, those that several share and those that were used last; and of late turns.
+    pub(super) fn found(&mut self, [shared, newest]: &[Value; 2], mut late: Value) {
+        self.hottest = hottest(shared, newest);
+        let is_kept = late["capacity"] != 0;
+        let late = late["decisions"].as_array_mut().map(std::mem::take);
+        self.late = late.filter(|_| is_kept);
+    }
+
+    /// Says on the screen what came of a look.
+    pub(super) fn note(&mut self, looked: anyhow::Result<()>) {
+        self.error = looked.err().map(|error| format!("{error:#}"));
+    }
+
+    fn saw(&mut self, now: Buckets) {
+        // The first look shows what there was since the router's start.
+        let before = self.buckets.take().unwrap_or_default();
+        let since: Buckets = now
+            .iter()
+            .map(|(bound, count)| {
+                (
+                    *bound,
+                    (count - before.get(bound).copied().unwrap_or(0.0)).max(0.0),
+                )
+            })
+            .collect();
+        self.buckets = Some(now);
+        let found = [50.0, 95.0, 99.0].map(|share| percentile(&since, share));
+        self.p95_ms.push_back(found[1].map_or(0, |ms| ms as u64));
+        if self.p95_ms.len() > CURVE {
+            self.p95_ms.pop_front();
+        }
+        if let [Some(p50), Some(p95), Some(p99)] = found {
+            self.percentiles = Some([p50, p95, p99]);
+        }
+    }
+}
+
+/// A prefix that workers hold.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hot {
+    /// The hash that names it.
+    pub(super) prefix: String,
+    /// Tokens of its longest copy, where they can be told.
+    pub(super) tokens: Option<u64>,
+    /// In how many ways known prefixes go on from it: 1 of a conversation's end.
+    pub(super) forks: u64,
+    /// Workers that hold any of its last part.
+    pub(super) holders: u64,
+    /// Who has the longest copy.
+    pub(super) worker: String,
+}
+
+/// What the index lists: the beginnings that most share, then the conversations that were used last.
+fn hottest(shared: &Value, newest: &Value) -> Vec<Hot> {
+    let listed = |page: &Value| page["prefixes"].as_array().cloned().unwrap_or_default();
+    let mut all = listed(shared);
+    all.truncate(SHARED);
+    all.extend(listed(newest));
+    let hot = |prefix: &Value| {
+        let longest = &prefix["copies"][0];
+        Hot {
+            prefix: prefix["prefix"].as_str().unwrap_or_default().to_owned(),
+            tokens: longest["tokens"].as_u64(),
+            forks: prefix["forks"].as_u64().unwrap_or(0),
+            holders: prefix["holders"].as_u64().unwrap_or(0),
+            worker: longest["worker"].as_str().unwrap_or_default().to_owned(),
+        }
+    };
+    all.iter().map(hot).collect()
+}
+
+fn unix_ms() -> f64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64() * 1e3)
+}
+
+/// All TTFT buckets of a metrics page, whatever their other labels; bounds in microseconds.
+fn buckets(page: &str) -> Buckets {
+    let mut buckets = Buckets::new();
+    for line in page.lines().filter(|line| line.starts_with(TTFT_BUCKET)) {
+        let bound = line.split("le=\"").nth(1).and_then(|rest| rest.split('"').next());
+        // An exemplar may follow the value.
+        let value = line.split_once("} ").and_then(|(_, rest)| rest.split(' ').next());
+        let (Some(bound), Some(Ok(count))) = (bound, value.map(str::parse::<f64>)) else {
+            continue;
+        };
+        let micros = match bound.parse::<f64>() {
+            Ok(seconds) if seconds.is_finite() => (seconds * 1e6).round() as u64,
+            _ => u64::MAX,
+        };
+        *buckets.entry(micros).or_insert(0.0) += count;
+    }
+    buckets
+}
+
+/// Linear within its bucket; the last bound where it lies beyond all of them.
+fn percentile(buckets: &Buckets, share: f64) -> Option<f64> {
+    let all = buckets
+        .last_key_value()
+        .map(|(_, count)| *count)
+        .filter(|all| *all > 0.0)?;
+    let wanted = all * share / 100.0;
+    let (mut below, mut count_below) = (0_u64, 0.0);
+    for (bound, count) in buckets {
+        if *count >= wanted {
+            if *bound == u64::MAX {
+                return Some(below as f64 / 1e3);
+            }
+            let within = (wanted - count_below) / (count - count_below).max(f64::MIN_POSITIVE);
+            return Some((below as f64 + within * (bound - below) as f64) / 1e3);
+        }
+        (below, count_below) = (*bound, *count);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_most_share_comes_first_and_then_what_was_used_last() {
+        let prefix = |name: &str, forks: u32, copies: Value| json!({ "prefix": name, "forks": forks, "holders": 2, "copies": copies });
+        let copies = json!([{ "worker": "one", "tokens": 300 }, { "worker": "two", "tokens": 100 }]);
+        let shared: Vec<_> = (0..9)
+            .map(|at| prefix(&at.to_string(), 9 - at, copies.clone()))
+            .collect();
+        let newest = [prefix("a", 1, json!([{ "worker": "two", "tokens": null }]))];
+        let found = hottest(&json!({ "prefixes": shared }), &json!({ "prefixes": newest }));
+        let told: Vec<_> = found
+            .iter()
+            .map(|hot| (&*hot.prefix, hot.forks, hot.tokens, &*hot.worker))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("0", 9, Some(300), "one"),
+                ("1", 8, Some(300), "one"),
+                ("2", 7, Some(300), "one"),
+                ("a", 1, None, "two")
+            ]
+        );
+    }
+
+    fn page(counts: [u32; 3]) -> String {
+        let [a, b, all] = counts;
+        format!(
+            "{TTFT_BUCKET}{{worker=\"x\",le=\"0.1\"}} {a}\n{TTFT_BUCKET}{{worker=\"x\",le=\"0.2\"}} {b}\n\
+             {TTFT_BUCKET}{{worker=\"x\",le=\"+Inf\"}} {all}\nother 3\n"
+        )
+    }
+
+    #[test]
+    fn percentiles_are_of_the_time_between_two_looks() {
+        let mut screen = Screen::new("r");
+        screen.saw(buckets(&page([100, 100, 100])));
+        assert_eq!(screen.percentiles.unwrap()[0], 50.0);
+        screen.saw(buckets(&page([100, 110, 110])));
+        assert_eq!(screen.percentiles.unwrap()[0], 150.0);
+        screen.saw(buckets(&page([100, 110, 110])));
+        assert_eq!(screen.p95_ms, [95, 195, 0], "no turn ended");
+        assert_eq!(screen.percentiles.unwrap()[0], 150.0, "what was known last stays");
+        screen.saw(buckets(&page([100, 110, 120])));
+        assert_eq!(screen.percentiles.unwrap()[2], 200.0, "beyond the last bound");
+    }
+}

@@ -1,0 +1,98 @@
+//! Screens, as they are drawn.
+
+use serde_json::{Value, json};
+
+use super::look::Screen;
+use super::text;
+
+fn worker(name: &str, state: &str, wait_ms: f64) -> Value {
+    json!({
+        "name": name, "state": state, "in_flight": 3, "wait_ms": wait_ms, "utilisation": 0.42,
+        "cost": { "alpha_ms_per_token": 0.05 }, "xi_tokens": 7600, "held_tokens": 300_000, "capacity_tokens": 500_000,
+        "breaker": "closed",
+    })
+}
+
+fn decision(request: &str, worker: &str, [ttft, ago_s]: [f64; 2], cause: Value) -> Value {
+    json!({
+        "request": request, "worker": worker, "objective_ms": 400.0, "arrived_unix_ms": 1e12 - ago_s * 1e3,
+        "outcome": { "ttft_ms": ttft, "cause": cause },
+    })
+}
+
+fn prefixes() -> [Value; 2] {
+    let prefix = |name: &str, forks: u32, copies: Value| json!({ "prefix": name, "forks": forks, "holders": forks, "copies": copies });
+    let shared = json!([{ "worker": "gpu-0", "tokens": 2_048 }, { "worker": "gpu-1", "tokens": 512 }]);
+    let own = json!([{ "worker": "gpu-1", "tokens": null }]);
+    [
+        json!({ "prefixes": [prefix("00000000000000aa", 12, shared)] }),
+        json!({ "prefixes": [prefix("00000000000000bb", 1, own)] }),
+    ]
+}
+
+/// A router with two workers, of which one is late.
+fn screen() -> Screen {
+    let mut screen = Screen::new("127.0.0.1:9090");
+    screen.workers = vec![
+        worker("gpu-0", "ready", 12.25),
+        worker("gpu-1", "draining", 930.0),
+    ];
+    screen.policy = json!({ "settings": { "policy": "tail" }, "revision": 3 });
+    screen.objective =
+        json!({ "share": 0.95, "classes": [{ "class": "default", "met": 970, "missed": 30 }] });
+    screen.changes = vec![json!({
+        "who": { "name": "alice" }, "action": "workers.drain", "outcome": "applied", "target": "gpu-1", "why": "its fan is loud",
+    })];
+    screen.p95_ms = [0, 40, 80, 160, 320, 240, 120].into();
+    screen.percentiles = Some([61.0, 240.0, 930.0]);
+    let late = vec![
+        decision("req-7", "gpu-1", [1830.4, 12.0], json!("engine")),
+        decision("another-request", "gpu-0", [401.0, 7300.0], Value::Null),
+    ];
+    screen.found(&prefixes(), json!({ "decisions": late, "capacity": 15_000 }));
+    screen.now_unix_ms = 1e12;
+    screen
+}
+
+/// A screen of this size is drawn as `router/client/tests/fixtures/top` has it; `TAILROUTE_BLESS=1` writes it there.
+fn shows(name: &str, screen: &Screen, size: (u16, u16)) {
+    let path = format!("{}/tests/fixtures/top/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let drawn = text(screen, size).unwrap() + "\n";
+    if std::env::var_os("TAILROUTE_BLESS").is_some() {
+        std::fs::write(&path, &drawn).unwrap();
+    }
+    assert_eq!(drawn, std::fs::read_to_string(&path).unwrap(), "\n{drawn}");
+}
+
+#[test]
+fn a_wide_screen_has_workers_prefixes_late_turns_and_changes() {
+    shows("wide", &screen(), (120, 33));
+}
+
+#[test]
+fn a_low_screen_leaves_prefixes_and_late_turns_out() {
+    shows("low", &screen(), (80, 24));
+}
+
+#[test]
+fn what_is_not_kept_and_what_did_not_happen_are_told_apart() {
+    let mut screen = screen();
+    let none = |capacity: u32| json!({ "decisions": [], "capacity": capacity });
+    screen.found(&prefixes(), none(100));
+    let well = text(&screen, (100, 33)).unwrap();
+    assert!(well.contains("late turns: none of those that are kept"), "{well}");
+    screen.found(&prefixes(), none(0));
+    let unknown = text(&screen, (100, 33)).unwrap();
+    assert!(unknown.contains("the router keeps no decisions"), "{unknown}");
+}
+
+#[test]
+fn a_router_that_does_not_answer_leaves_what_was_seen_and_says_so() {
+    let mut screen = screen();
+    screen.note(Err(anyhow::anyhow!("no answer from 127.0.0.1:9090")));
+    let drawn = text(&screen, (100, 33)).unwrap();
+    assert!(
+        drawn.contains("no answer from 127.0.0.1:9090") && drawn.contains("gpu-1"),
+        "{drawn}"
+    );
+}

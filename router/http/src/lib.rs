@@ -1,0 +1,7 @@
+//! HTTP between the router and its peers: TLS, bodies, exchanges with workers. Nothing here knows of language models.
+
+pub mod bell;
+pub mod body;
+pub mod tls;
+pub mod unread;
+pub mod upstream;

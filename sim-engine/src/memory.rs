@@ -1,0 +1,360 @@
+//! The engine's key-value cache with what hangs on it: sessions, hints, the objective, and cache events.
+//!
+//! A hint names a session, and a session is the chain of its last finished turn. A hint for a session with a turn in
+//! the engine waits for that turn's release (or for its time to live), because the release decides the marks.
+
+use std::sync::Arc;
+
+use policy::cache::{Change, Keep, Lease, Piece, PrefixCache};
+use policy::cost::tel_safe_budget;
+use policy::ids::PrefixHash;
+use policy::units::{Millis, Tokens};
+
+use crate::config::{CachePolicy, EngineConfig};
+use crate::events::KvEvent;
+use crate::host::Host;
+use crate::sessions::{PendingHint, Sessions};
+
+/// What a cache hint asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HintKind {
+    /// Keep the first `keep_tokens`; the rest is evict-first.
+    Trim,
+    /// The conversation is over.
+    Ended,
+    /// Used by many: touch it and clear its marks.
+    Protect,
+}
+
+/// One cache hint, as `POST /v1/tailroute/hints` carries it.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Hint {
+    /// What to do.
+    pub kind: HintKind,
+    /// To whose cache.
+    pub session_id: String,
+    /// How much of the chain stays (trim, ended; default 0) or is protected (default all).
+    pub keep_tokens: Option<u64>,
+    /// Hints of one session older than the newest seen are ignored.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Wall milliseconds after which the hint means nothing; absent: it keeps.
+    pub ttl_ms: Option<f64>,
+}
+
+/// `PUT /v1/tailroute/objective`: the T-LRU budget for requests that carry none of their own.
+#[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
+pub struct Objective {
+    /// ξ: uncached tokens that fit in the time-to-first-token objective.
+    pub xi_tokens: f64,
+    /// Q̂: tokens that the next prompt is expected to add.
+    pub next_prompt_tokens: f64,
+    /// Objectives older than the newest seen are ignored.
+    #[serde(default)]
+    pub epoch: u64,
+}
+
+/// What became of a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HintOutcome {
+    /// Done.
+    Applied,
+    /// Waits for the session's running turn.
+    Pending,
+    /// Its time to live had passed.
+    Expired,
+    /// A newer one was seen for this session.
+    Stale,
+    /// The session is not known here.
+    Unknown,
+}
+
+/// Counts of what became of hints, and of blocks.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+#[allow(missing_docs, reason = "each name says what it counts")]
+pub struct MemoryCounters {
+    pub hints_applied: u64,
+    pub hints_expired: u64,
+    pub hints_stale: u64,
+    pub hints_unknown: u64,
+    pub hints_rejected: u64,
+    pub blocks_stored: u64,
+    pub blocks_removed: u64,
+}
+
+/// What a request says about its cache.
+#[derive(Clone, Debug, Default)]
+pub struct CacheTerms {
+    /// The client's name for the conversation.
+    pub session: Option<Arc<str>>,
+    /// Separates chains; named in events.
+    pub salt: Option<Arc<str>>,
+    /// Tokens at the end of the finished turn that are evict-first (the in-request hint).
+    pub evict_first_tail: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    cache: PrefixCache,
+    block_size: u32,
+    sessions: Sessions,
+    objective: Option<Objective>,
+    changes: Vec<Change>,
+    host: Host,
+    /// `None` where nobody listens.
+    events: Option<Vec<KvEvent>>,
+    pub(crate) counters: MemoryCounters,
+}
+
+impl Memory {
+    pub(crate) fn new(config: &EngineConfig) -> Self {
+        let mut cache = PrefixCache::new(Tokens(config.capacity_tokens()));
+        let objective = match config.cache_policy {
+            CachePolicy::Plain(order) => {
+                cache.set_order(order);
+                None
+            }
+            CachePolicy::TLru {
+                xi_tokens,
+                next_prompt_tokens,
+            } => Some(Objective {
+                xi_tokens: xi_tokens as f64,
+                next_prompt_tokens: next_prompt_tokens as f64,
+                epoch: 0,
+            }),
+        };
+        Self {
+            cache,
+            block_size: config.block_size,
+            sessions: Sessions::new(config.max_sessions),
+            objective,
+            changes: Vec::new(),
+            host: Host::new(config.host_blocks),
+            events: config.kv_events.is_some().then(Vec::new),
+            counters: MemoryCounters::default(),
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &PrefixCache {
+        &self.cache
+    }
+
+    pub(crate) fn sessions_known(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(crate) fn objective(&self) -> Option<Objective> {
+        self.objective
+    }
+
+    /// Events since the last call.
+    pub(crate) fn take_events(&mut self) -> Vec<KvEvent> {
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(crate) fn arrived(&mut self, terms: &CacheTerms) {
+        if let Some(session) = &terms.session {
+            self.sessions.arrived(session);
+        }
+    }
+
+    /// Whether a prompt of `chain` can be held next to what is running.
+    pub(crate) fn has_room(&self, chain: &[PrefixHash]) -> bool {
+        let wanted = chain.len() as u64 * u64::from(self.block_size);
+        // What is pinned already of this chain is counted twice; that only makes the prompt wait a little longer.
+        self.cache.pinned().0 + wanted <= self.cache.capacity().0
+    }
+
+    /// Pins what is cached of a prompt's chain.
+    pub(crate) fn begin(&mut self, chain: &[PrefixHash]) -> Lease {
+        let hits = self.cache.resident(chain);
+        let pieces = self.pieces(&chain[..hits]);
+        self.cache.acquire(&pieces, &mut self.changes)
+    }
+
+    /// Tokens of a chain that follow what is pinned of it and lie in the host tier.
+    pub(crate) fn in_host(&self, rest: &[PrefixHash]) -> Tokens {
+        Tokens(self.host.leading(rest) as u64 * u64::from(self.block_size))
+    }
+
+    /// Stores blocks that were computed: the end of a prompt, or one that decode filled. `tokens` are theirs.
+    pub(crate) fn computed(
+        &mut self,
+        lease: &mut Lease,
+        blocks: &[PrefixHash],
+        tokens: &[u32],
+        terms: &CacheTerms,
+    ) {
+        let pieces = self.pieces(blocks);
+        self.cache.extend(lease, &pieces, &mut self.changes);
+        self.report(blocks, tokens, terms);
+    }
+
+    /// A turn is over (or was aborted): gives its blocks back and remembers its chain.
+    pub(crate) fn finished(&mut self, at: Millis, turn: FinishedTurn<'_>) {
+        let FinishedTurn {
+            lease,
+            chain,
+            history,
+            terms,
+        } = turn;
+        let keep = match (terms.evict_first_tail, self.objective) {
+            (Some(tail), _) => Keep::First(history.saturating_sub(Tokens(tail))),
+            (None, Some(objective)) => {
+                let next = Tokens(objective.next_prompt_tokens.max(0.0) as u64);
+                Keep::First(Tokens(
+                    tel_safe_budget(history, next, objective.xi_tokens).ceil() as u64
+                ))
+            }
+            (None, None) => Keep::All,
+        };
+        if let Some(lease) = lease {
+            self.cache.release(lease, keep, &mut self.changes);
+        }
+        self.report(&[], &[], terms);
+        let Some(session) = &terms.session else { return };
+        if let Some(pending) = self.sessions.finished(session, chain) {
+            if pending.expires.is_some_and(|expires| at >= expires) {
+                self.counters.hints_expired += 1;
+            } else {
+                self.apply(session, pending.kind, pending.keep_tokens);
+            }
+        }
+    }
+
+    /// Takes a hint. `wall_ms` is one wall millisecond on the clock of `now`.
+    pub(crate) fn hint(&mut self, now: Millis, hint: &Hint, wall_ms: f64) -> HintOutcome {
+        let outcome = self.take_hint(now, hint, wall_ms);
+        match outcome {
+            HintOutcome::Applied | HintOutcome::Pending => {}
+            HintOutcome::Expired => self.counters.hints_expired += 1,
+            HintOutcome::Stale => self.counters.hints_stale += 1,
+            HintOutcome::Unknown => self.counters.hints_unknown += 1,
+        }
+        outcome
+    }
+
+    /// Takes an objective unless a newer one is in force. True if it was taken.
+    pub(crate) fn set_objective(&mut self, objective: Objective) -> bool {
+        let newer = self
+            .objective
+            .is_none_or(|current| objective.epoch >= current.epoch);
+        if newer {
+            self.objective = Some(objective);
+        }
+        newer
+    }
+
+    /// Forgets everything. Where `announced`, listeners are told.
+    pub(crate) fn clear(&mut self, announced: bool) {
+        self.changes.clear();
+        self.cache.clear(&mut self.changes);
+        self.changes.clear();
+        self.host.clear();
+        self.sessions.clear();
+        if let Some(events) = &mut self.events {
+            if announced {
+                events.push(KvEvent::AllBlocksCleared);
+            } else {
+                events.clear();
+            }
+        }
+    }
+
+    fn take_hint(&mut self, now: Millis, hint: &Hint, wall_ms: f64) -> HintOutcome {
+        if hint.ttl_ms.is_some_and(|ttl| ttl <= 0.0) {
+            return HintOutcome::Expired;
+        }
+        let Some(session) = self.sessions.get_mut(&hint.session_id) else {
+            return HintOutcome::Unknown;
+        };
+        if hint.epoch < session.epoch {
+            return HintOutcome::Stale;
+        }
+        session.epoch = hint.epoch;
+        if session.in_engine > 0 {
+            let expires = hint.ttl_ms.map(|ttl| now + Millis(ttl * wall_ms));
+            session.pending = Some(PendingHint {
+                kind: hint.kind,
+                keep_tokens: hint.keep_tokens,
+                expires,
+            });
+            return HintOutcome::Pending;
+        }
+        self.apply(&hint.session_id, hint.kind, hint.keep_tokens);
+        HintOutcome::Applied
+    }
+
+    fn apply(&mut self, session: &str, kind: HintKind, keep_tokens: Option<u64>) {
+        let Some(session) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let blocks = |tokens: u64| Tokens(tokens).blocks_ceil(self.block_size) as usize;
+        self.counters.hints_applied += 1;
+        if kind == HintKind::Protect {
+            let share = keep_tokens.map_or(usize::MAX, blocks).min(session.chain.len());
+            let resident = self.cache.resident(&session.chain[..share]);
+            let pieces: Vec<Piece> = session.chain[..resident]
+                .iter()
+                .map(|&hash| Piece {
+                    hash,
+                    tokens: self.block_size,
+                })
+                .collect();
+            self.cache.insert(&pieces, Keep::All, &mut self.changes);
+        } else {
+            let keep = blocks(keep_tokens.unwrap_or(0)).min(session.chain.len());
+            self.cache
+                .mark_evict_first(session.chain[keep..].iter().rev().copied());
+        }
+    }
+
+    fn pieces(&self, chain: &[PrefixHash]) -> Vec<Piece> {
+        chain
+            .iter()
+            .map(|&hash| Piece {
+                hash,
+                tokens: self.block_size,
+            })
+            .collect()
+    }
+
+    /// Turns the cache's changes into events. What was stored is among `blocks`, whose tokens are `tokens`.
+    fn report(&mut self, blocks: &[PrefixHash], tokens: &[u32], terms: &CacheTerms) {
+        let mut at = 0;
+        for change in self.changes.drain(..) {
+            match change {
+                Change::Stored { hash, parent } => {
+                    self.counters.blocks_stored += 1;
+                    let Some(events) = &mut self.events else { continue };
+                    while blocks.get(at).is_some_and(|&block| block != hash) {
+                        at += 1;
+                    }
+                    let size = self.block_size as usize;
+                    let tokens = tokens.get(at * size..(at + 1) * size).unwrap_or(&[]);
+                    crate::events::push_stored(events, hash, parent, tokens, self.block_size, terms);
+                }
+                Change::Removed { hash } => {
+                    self.counters.blocks_removed += 1;
+                    self.host.store(hash);
+                    if let Some(events) = &mut self.events {
+                        events.push(crate::events::removed(hash));
+                    }
+                }
+                Change::Cleared => {}
+            }
+        }
+    }
+}
+
+/// A turn on its way out of the engine.
+pub(crate) struct FinishedTurn<'a> {
+    /// What it held, if it got that far.
+    pub(crate) lease: Option<Lease>,
+    /// Its blocks, prompt and reply; empty if nothing of it was computed.
+    pub(crate) chain: Vec<PrefixHash>,
+    /// L: tokens of prompt and reply.
+    pub(crate) history: Tokens,
+    pub(crate) terms: &'a CacheTerms,
+}

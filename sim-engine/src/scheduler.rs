@@ -1,0 +1,466 @@
+//! The engine's clockwork, free of sockets and clocks: requests in, progress out, at virtual times that callers name.
+//!
+//! One prefill server takes requests in order: a prompt with `u` uncached and `h` cached tokens holds it for
+//! `β + α·u + γ·u·(h + u/2)`, from the later of its arrival and the server's last finish. So TTFT is queue plus that,
+//! exactly, however late anybody looks. Every running sequence then gets one token per decode step; a step takes
+//! `tpot + tpot_batch × batch`, and who joins during a step waits for the next. Decode slows prefill by `decode_drag` for each
+//! running sequence, which is none unless somebody says so.
+//!
+//! As in vLLM: the cache is consulted when a prompt is scheduled, not when it arrives; the last prompt token is always
+//! computed, so at most the full blocks of `prompt − 1` tokens count as cached; blocks are stored once computed; a
+//! prompt waits while running sequences hold too much of the memory.
+//!
+//! Time moves by [`Scheduler::advance`], which handles each event at its own time. Ticking at the caller's pace was
+//! rejected: timer granularity would add up over an hour of trace.
+
+mod counters;
+mod jitter;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use policy::cache::Lease;
+use policy::ids::PrefixHash;
+use policy::units::{Millis, Tokens};
+use rustc_hash::FxHashMap;
+
+pub use self::counters::{Aborts, Counters, Phase, TTFT_BUCKETS_S};
+use self::jitter::Jittering;
+use crate::config::{EngineConfig, Order};
+use crate::memory::{CacheTerms, FinishedTurn, Memory};
+use crate::script::Script;
+use crate::text;
+use crate::tokens::{BlockHasher, piece_token};
+
+/// A request's number, in order of arrival.
+pub type RequestId = u64;
+
+/// A request as the scheduler sees it.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// The prompt's full blocks.
+    pub chain: Vec<PrefixHash>,
+    /// Stands behind the prompt's last token, ready for what decode adds.
+    pub hasher: BlockHasher,
+    /// The prompt's tokens, where cache events want them.
+    pub tokens: Option<Arc<[u32]>>,
+    /// Decides what is said.
+    pub seed: u64,
+    /// Says something else than words.
+    pub script: Option<Arc<Script>>,
+    /// How many tokens are said; at least one.
+    pub output_tokens: u32,
+    /// The reply ends at its limit, not by itself.
+    pub runs_out: bool,
+    /// Smaller goes first under [`Order::Priority`].
+    pub priority: i64,
+    /// Session, salt, hint.
+    pub terms: CacheTerms,
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Tokens said so far.
+    pub generated: u32,
+    /// Nothing more will come.
+    pub done: bool,
+    /// The engine died under it.
+    pub lost: bool,
+    /// Prompt tokens found in the cache, whichever tier.
+    pub cached_tokens: u64,
+    /// Those of them that were loaded from the host.
+    pub host_tokens: u64,
+    /// Virtual time in the queue.
+    pub queue: Millis,
+    /// Virtual time from arrival to the first token.
+    pub ttft: Millis,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overloaded;
+
+#[derive(Debug)]
+struct Sequence {
+    request: Submission,
+    arrived: Millis,
+    lease: Option<Lease>,
+    progress: Progress,
+    dirty: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Scheduler {
+    prefill: policy::cost::PrefillCost,
+    jitter: Jittering,
+    decode_drag: f64,
+    host_ms_per_token: f64,
+    tpot: Millis,
+    tpot_batch: Millis,
+    block_size: usize,
+    multibyte: bool,
+    order: Order,
+    max_queued: usize,
+    max_running: usize,
+    slow: f64,
+    now: Millis,
+    next_id: RequestId,
+    sequences: FxHashMap<RequestId, Sequence>,
+    waiting: BTreeSet<(i64, RequestId)>,
+    prefilling: Option<(RequestId, Millis)>,
+    /// Decoding sequences; the first `batch` of them are in the running step.
+    running: Vec<RequestId>,
+    batch: usize,
+    step_end: Option<Millis>,
+    dirty: Vec<RequestId>,
+    finished: Vec<(RequestId, Progress)>,
+    pub(crate) memory: Memory,
+    pub(crate) counters: Counters,
+}
+
+impl Scheduler {
+    /// An idle engine at virtual time 0.
+    #[must_use]
+    pub fn new(config: &EngineConfig) -> Self {
+        Self {
+            prefill: config.prefill,
+            jitter: Jittering::new(config.jitter),
+            decode_drag: config.decode_drag,
+            host_ms_per_token: config.host_ms_per_token,
+            tpot: Millis(config.tpot_ms),
+            tpot_batch: Millis(config.tpot_batch_ms),
+            block_size: config.block_size.max(1) as usize,
+            multibyte: config.multibyte,
+            order: config.order,
+            max_queued: config.max_queued,
+            max_running: config.max_running.max(1),
+            slow: 1.0,
+            now: Millis::ZERO,
+            next_id: 0,
+            sequences: FxHashMap::default(),
+            waiting: BTreeSet::new(),
+            prefilling: None,
+            running: Vec::new(),
+            batch: 0,
+            step_end: None,
+            dirty: Vec::new(),
+            finished: Vec::new(),
+            memory: Memory::new(config),
+            counters: Counters::new(config.time_scale),
+        }
+    }
+
+    /// Requests waiting for prefill.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Requests being prefilled or decoded.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.len() + usize::from(self.prefilling.is_some())
+    }
+
+    /// When something happens next, if nobody intervenes.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Millis> {
+        let finish = self.prefilling.map(|(_, finish)| finish);
+        match (finish, self.step_end) {
+            (Some(finish), Some(step)) => Some(finish.min(step)),
+            (finish, step) => finish.or(step),
+        }
+    }
+
+    /// Lets everything up to `to` happen, each event at its own time. Time never goes back.
+    pub fn advance(&mut self, to: Millis) {
+        while let Some(at) = self.next_event().filter(|&at| at <= to) {
+            self.now = at;
+            // A prefill that ends with a step joins the step after it.
+            match self.prefilling {
+                Some((id, finish)) if finish <= at => self.finish_prefill(id),
+                _ => self.finish_step(),
+            }
+        }
+        self.now = self.now.max(to);
+    }
+
+    /// A request arrives at `at`.
+    pub fn submit(&mut self, at: Millis, request: Submission) -> Result<RequestId, Overloaded> {
+        self.advance(at);
+        if self.waiting.len() >= self.max_queued {
+            self.counters.refused += 1;
+            return Err(Overloaded);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.waiting.insert((self.rank(&request), id));
+        self.memory.arrived(&request.terms);
+        let sequence = Sequence {
+            request,
+            arrived: self.now,
+            lease: None,
+            progress: Progress::default(),
+            dirty: false,
+        };
+        self.sequences.insert(id, sequence);
+        self.start_prefill();
+        Ok(id)
+    }
+
+    /// The client went away at `at`. Frees what the request held; `None` if it was done already.
+    pub fn abort(&mut self, at: Millis, id: RequestId) -> Option<Phase> {
+        let phase = self.withdraw(at, id)?;
+        self.counters.aborted.count(phase);
+        Some(phase)
+    }
+
+    /// As [`Scheduler::abort`], not counted as a client's doing.
+    pub fn withdraw(&mut self, at: Millis, id: RequestId) -> Option<Phase> {
+        self.advance(at);
+        let sequence = self.sequences.remove(&id)?;
+        let phase = if self.waiting.remove(&(self.rank(&sequence.request), id)) {
+            Phase::Queued
+        } else if self.prefilling.is_some_and(|(prefilling, _)| prefilling == id) {
+            self.prefilling = None;
+            Phase::Prefill
+        } else {
+            self.leave_running(id);
+            Phase::Decode
+        };
+        self.let_go(sequence);
+        self.start_prefill();
+        Some(phase)
+    }
+
+    /// Multiplies the cost of every prefill and step that starts from now on.
+    pub fn set_slow(&mut self, factor: f64) {
+        self.slow = factor;
+    }
+
+    /// The process dies: every request is lost, the cache is gone.
+    pub fn die(&mut self, at: Millis) {
+        self.advance(at);
+        for (id, sequence) in self.sequences.drain() {
+            self.finished.push((
+                id,
+                Progress {
+                    done: true,
+                    lost: true,
+                    ..sequence.progress
+                },
+            ));
+        }
+        self.waiting.clear();
+        self.running.clear();
+        self.dirty.clear();
+        self.prefilling = None;
+        self.batch = 0;
+        self.step_end = None;
+        self.memory.clear(false);
+    }
+
+    /// Hands out how far requests have come since the last call, each at most once.
+    pub fn drain_progress(&mut self, mut tell: impl FnMut(RequestId, Progress)) {
+        for id in self.dirty.drain(..) {
+            if let Some(sequence) = self.sequences.get_mut(&id) {
+                sequence.dirty = false;
+                tell(id, sequence.progress);
+            }
+        }
+        for (id, progress) in self.finished.drain(..) {
+            tell(id, progress);
+        }
+    }
+
+    fn rank(&self, request: &Submission) -> i64 {
+        match self.order {
+            Order::Fifo => 0,
+            Order::Priority => request.priority,
+        }
+    }
+
+    fn start_prefill(&mut self) {
+        if self.prefilling.is_some() || self.running.len() >= self.max_running {
+            return;
+        }
+        let Some(&(rank, id)) = self.waiting.first() else {
+            return;
+        };
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        if !self.running.is_empty() && !self.memory.has_room(&sequence.request.chain) {
+            return;
+        }
+        self.waiting.remove(&(rank, id));
+        let prompt = Tokens(sequence.request.prompt_tokens);
+        let cacheable =
+            (prompt.saturating_sub(Tokens(1)).0 as usize / self.block_size).min(sequence.request.chain.len());
+        let lease = self.memory.begin(&sequence.request.chain[..cacheable]);
+        let host = self
+            .memory
+            .in_host(&sequence.request.chain[lease.len()..cacheable]);
+        let cached = lease.hit_tokens() + host;
+        sequence.lease = Some(lease);
+        sequence.progress.cached_tokens = cached.0;
+        sequence.progress.host_tokens = host.0;
+        sequence.progress.queue = self.now - sequence.arrived;
+        let plain = self.prefill.prefill(prompt.saturating_sub(cached), cached).0;
+        let loaded = host.as_f64() * self.host_ms_per_token;
+        let drag = 1.0 + self.decode_drag * self.running.len() as f64;
+        let cost = Millis((plain + loaded) * drag * self.slow * self.jitter.factor());
+        self.counters
+            .started(sequence.progress.queue, cost, prompt, cached);
+        self.prefilling = Some((id, self.now + cost));
+    }
+
+    fn finish_prefill(&mut self, id: RequestId) {
+        self.prefilling = None;
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            let request = &sequence.request;
+            if let Some(lease) = &mut sequence.lease {
+                let fresh = lease.len();
+                let tokens = request
+                    .tokens
+                    .as_deref()
+                    .and_then(|tokens| tokens.get(fresh * self.block_size..));
+                self.memory.computed(
+                    lease,
+                    &request.chain[fresh..],
+                    tokens.unwrap_or(&[]),
+                    &request.terms,
+                );
+            }
+            // Whatever the events wanted of the prompt has been told.
+            sequence.request.tokens = None;
+            sequence.progress.generated = 1;
+            sequence.progress.ttft = self.now - sequence.arrived;
+            self.counters.first_token(sequence.progress.ttft);
+            if sequence.request.output_tokens <= 1 {
+                self.complete(id);
+            } else {
+                self.touch(id);
+                self.running.push(id);
+                if self.step_end.is_none() {
+                    self.start_step();
+                }
+            }
+        }
+        self.start_prefill();
+    }
+
+    fn start_step(&mut self) {
+        self.batch = self.running.len();
+        let cost = (self.tpot.0 + self.tpot_batch.0 * self.batch as f64) * self.slow;
+        self.step_end = (self.batch > 0).then(|| self.now + Millis(cost));
+    }
+
+    fn finish_step(&mut self) {
+        let in_step: Vec<RequestId> = self.running[..self.batch].to_vec();
+        let mut over = false;
+        for id in in_step {
+            let Some(sequence) = self.sequences.get_mut(&id) else {
+                continue;
+            };
+            // Its keys and values exist once the next token was computed from it.
+            let (request, last) = (&sequence.request, sequence.progress.generated - 1);
+            let token = match &request.script {
+                Some(script) => script.token(last),
+                None => piece_token(text::word(request.seed, last, self.multibyte)),
+            };
+            grow(&mut self.memory, sequence, token);
+            sequence.progress.generated += 1;
+            self.counters.generation_tokens += 1;
+            if sequence.progress.generated >= sequence.request.output_tokens {
+                self.complete(id);
+                over = true;
+            } else {
+                self.touch(id);
+            }
+        }
+        if over {
+            let sequences = &self.sequences;
+            self.running.retain(|id| sequences.contains_key(id));
+        }
+        self.start_step();
+        self.start_prefill();
+    }
+
+    fn complete(&mut self, id: RequestId) {
+        let Some(sequence) = self.sequences.remove(&id) else {
+            return;
+        };
+        self.counters.completed += 1;
+        self.counters.ran_out += u64::from(sequence.request.runs_out);
+        self.finished.push((
+            id,
+            Progress {
+                done: true,
+                ..sequence.progress
+            },
+        ));
+        self.let_go(sequence);
+    }
+
+    fn let_go(&mut self, sequence: Sequence) {
+        let Sequence {
+            request,
+            lease,
+            progress,
+            ..
+        } = sequence;
+        let computed = progress.generated > 0;
+        let turn = FinishedTurn {
+            lease,
+            chain: if computed { request.chain } else { Vec::new() },
+            history: Tokens(request.prompt_tokens + u64::from(progress.generated)),
+            terms: &request.terms,
+        };
+        self.memory.finished(self.now, turn);
+    }
+
+    fn leave_running(&mut self, id: RequestId) {
+        if let Some(at) = self.running.iter().position(|&running| running == id) {
+            self.running.remove(at);
+            if at < self.batch {
+                self.batch -= 1;
+            }
+        }
+        // A step that lost its last sequence is over, unless others wait for its end.
+        if self.batch == 0 && self.step_end.is_some() {
+            self.start_step();
+        }
+    }
+
+    fn touch(&mut self, id: RequestId) {
+        if let Some(sequence) = self.sequences.get_mut(&id)
+            && !sequence.dirty
+        {
+            sequence.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+}
+
+/// Adds a token to a sequence's memory; a block that it fills becomes resident.
+fn grow(memory: &mut Memory, sequence: &mut Sequence, token: u32) {
+    let request = &mut sequence.request;
+    let block: Vec<u32> = if request.hasher.partial().len() + 1 == request.hasher.block_size() {
+        request.hasher.partial().iter().copied().chain([token]).collect()
+    } else {
+        Vec::new()
+    };
+    if let Some(hash) = request.hasher.push(token) {
+        request.chain.push(hash);
+        if let Some(lease) = &mut sequence.lease {
+            memory.computed(lease, &[hash], &block, &request.terms);
+        }
+    }
+}
