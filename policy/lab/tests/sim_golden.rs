@@ -65,7 +65,7 @@ fn fixed_seeds_give_what_they_gave() {
         );
         writeln!(
             now,
-            "$ tailroute {command}\n{}",
+            "$ tailroute-lab {command}\n{}",
             String::from_utf8(ran.stdout).unwrap()
         )
         .unwrap();
