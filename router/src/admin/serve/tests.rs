@@ -91,8 +91,9 @@ async fn a_probe_is_answered_while_a_thousand_silent_connections_are_opened_agai
     for _ in 0..100 {
         let asked = Instant::now();
         let mut probe = ask(address, "/livez").await;
-        assert!(is_told(&mut probe, "alive").await);
-        times.push(asked.elapsed());
+        // One that is closed before its head was read counts as one that took too long.
+        let told = is_told(&mut probe, "alive").await;
+        times.push(if told { asked.elapsed() } else { LONG });
     }
     stop.store(true, Ordering::Relaxed);
     times.sort();
