@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::fleet::Worker;
-use crate::path::headers;
+use protocol::headers;
 use tailroute_http::body;
 
 /// Longest answer of a control call that is read.

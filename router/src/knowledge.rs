@@ -22,7 +22,7 @@ use policy::units::{Millis, Tokens};
 use tracing::warn;
 
 use crate::clock::Clock;
-use crate::path::fingerprint::{Extent, Fingerprint};
+use protocol::fingerprint::{Extent, Fingerprint};
 
 mod capacity;
 mod conversations;

@@ -12,9 +12,9 @@ use std::cell::Cell;
 
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
+use protocol::parse::parse;
+use protocol::routes::Endpoint;
 use tailroute::knowledge::{Counted, Knowledge, Match};
-use tailroute::path::admit::Endpoint;
-use tailroute::path::parse::parse;
 
 struct Counting;
 

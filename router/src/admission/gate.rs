@@ -26,9 +26,9 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::app::App;
 use crate::clock;
-use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::hold::Hold;
+use protocol::error::ApiError;
 
 /// Between two looks for room while somebody waits.
 const STEP: Duration = Duration::from_millis(2);

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use policy::estimate::TokensPerByte;
 use policy::units::Tokens;
 
-use crate::names;
+use protocol::names;
 
 /// Models that are remembered.
 const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();

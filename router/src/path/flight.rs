@@ -36,12 +36,8 @@ pub use self::finish::End;
 pub use self::outcome::Outcome;
 use self::prediction::Prediction;
 use super::account::Account;
-use super::admit::Endpoint;
 use super::choose::{Choice, Turn};
-use super::claim;
-use super::reply::{self, Piece};
 use super::stored::Kept;
-use super::watch::{Passed, Seen};
 use crate::app::{App, Place};
 use crate::bus::turns::Told;
 use crate::capture::Slip;
@@ -49,6 +45,10 @@ use crate::feedback::Begun;
 use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::telemetry::trail::Note;
+use protocol::claim;
+use protocol::reply::{self, Piece};
+use protocol::routes::Endpoint;
+use protocol::watch::{Passed, Seen};
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;

@@ -17,7 +17,7 @@ use crate::control;
 use crate::fleet::cache_policy::{self, Said};
 use crate::fleet::dialect::sglang;
 use crate::fleet::{Worker, dialect};
-use crate::names;
+use protocol::names;
 
 /// Learns a worker's models and its dialect, and tells it the objective if that has a way. Returns whether it answered
 /// everything, be it with no.

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 
 use super::{Carried, Dialect, Message, Terms, TurnHint};
-use crate::path::headers;
+use protocol::headers;
 
 /// The body field that vLLM hands to its engine core.
 const XARGS: &str = "vllm_xargs";

@@ -5,7 +5,8 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-use crate::admission::keys::X_API_KEY;
+/// Where Anthropic's clients put their key.
+pub const X_API_KEY: &str = "x-api-key";
 
 /// Names the conversation to the worker.
 pub const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -73,7 +74,7 @@ pub fn strip_routers_own(headers: &mut HeaderMap) {
 }
 
 /// Removes the fields whose names match. One pass over the few fields of a message costs less than a lookup of each name.
-pub(super) fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&HeaderName) -> bool) {
+pub fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&HeaderName) -> bool) {
     while let Some(name) = headers.keys().find(|name| matches(name)).cloned() {
         headers.remove(name);
     }

@@ -4,7 +4,7 @@
 //! and the place of the first. Messages are hashed as they are read, when what comes after is not known yet; so one that
 //! turns out to have such a member is written anew with each given once, and read again. No client means to send one.
 
-use crate::path::json::{Malformed, Scanner};
+use crate::json::{Malformed, Scanner};
 
 /// The members that mean something in a message, its parts, or its calls.
 const NAMES: [&[u8]; 21] = [

@@ -17,12 +17,12 @@ use std::arch::x86_64::{
 };
 
 use super::{BYTES, Marks};
-use crate::path::json::string::Out;
-use crate::path::json::{Malformed, Scanner};
+use crate::json::string::Out;
+use crate::json::{Malformed, Scanner};
 
 /// [`Scanner::walk_string`] by the widest vectors there are; `None`, and nothing done, if there are no wide ones.
 #[inline]
-pub(in crate::path::json) fn walk_string(
+pub(in crate::json) fn walk_string(
     scanner: &mut Scanner<'_>,
     run: &mut usize,
     out: &mut impl Out,
@@ -107,7 +107,7 @@ fn marks_32(bytes: &[u8; BYTES]) -> Option<Marks> {
 }
 
 #[cfg(test)]
-pub(in crate::path::json) mod tests {
+pub(in crate::json) mod tests {
     use super::*;
 
     fn has_32() -> bool {
@@ -115,7 +115,7 @@ pub(in crate::path::json) mod tests {
     }
 
     /// What each width that this machine has sees.
-    pub(in crate::path::json) fn each(bytes: &[u8; BYTES]) -> Vec<Option<Marks>> {
+    pub(in crate::json) fn each(bytes: &[u8; BYTES]) -> Vec<Option<Marks>> {
         let mut found = Vec::new();
         if has_32() {
             // SAFETY: the machine has both features that the function is compiled for, as was just asked.
@@ -129,7 +129,7 @@ pub(in crate::path::json) mod tests {
     }
 
     /// The narrower of the two walks, which a machine that has both never takes.
-    pub(in crate::path::json) fn narrower(
+    pub(in crate::json) fn narrower(
         scanner: &mut Scanner<'_>,
         run: &mut usize,
         out: &mut impl Out,

@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 use serde_json::json;
 
 use crate::names;
-use crate::path::routes::Family;
+use crate::routes::Family;
 use tailroute_http::body::{self, Body};
 
 /// Marks an answer as the router's own, with the error's code; see also `serve::answer`.

@@ -16,7 +16,6 @@
 
 use http::{HeaderMap, HeaderName};
 
-use crate::app::App;
 use crate::error::ApiError;
 
 /// The fields, at whatever depth engines read them: vLLM's, SGLang's, TensorRT-LLM's, Dynamo's, and the router's own.
@@ -71,7 +70,7 @@ const HEADERS: [&str; 9] = [
 ];
 
 /// What the headers begin with by which SGLang takes any field from the head: `x-override-routed-dp-rank`.
-pub(super) const OVERRIDE: &str = "x-override-";
+pub(crate) const OVERRIDE: &str = "x-override-";
 
 /// No field is longer.
 const LONGEST: usize = 31;
@@ -110,12 +109,12 @@ fn header(name: &HeaderName) -> Option<&'static str> {
     }
 }
 
-/// Whether a request's head may be passed on.
+/// Whether a request's head may be passed on. `allowed`: `http.transfer_fields`.
 ///
 /// # Errors
 /// 400 if it steers an engine, and the operator does not allow that.
-pub fn permit_head(app: &App, head: &HeaderMap) -> Result<(), ApiError> {
-    if app.config.http.transfer_fields {
+pub fn permit_head(allowed: bool, head: &HeaderMap) -> Result<(), ApiError> {
+    if allowed {
         return Ok(());
     }
     head.keys()
@@ -123,13 +122,13 @@ pub fn permit_head(app: &App, head: &HeaderMap) -> Result<(), ApiError> {
         .map_or(Ok(()), |what| Err(ApiError::Steering(what)))
 }
 
-/// Whether a body with this field may be passed on.
+/// Whether a body with this field may be passed on. `allowed`: `http.transfer_fields`.
 ///
 /// # Errors
 /// 400 if it steers an engine, and the operator does not allow that.
-pub fn permit_body(app: &App, field: Option<&'static str>) -> Result<(), ApiError> {
+pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), ApiError> {
     match field {
-        Some(what) if !app.config.http.transfer_fields => Err(ApiError::Steering(what)),
+        Some(what) if !allowed => Err(ApiError::Steering(what)),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use policy::fingerprint::{Field, Mark, MediaDigest, MediaHasher, Pieces};
 
 use super::Hashed;
 use super::once::{Met, once};
-use crate::path::json::{Malformed, Quoted, Scanner};
+use crate::json::{Malformed, Quoted, Scanner};
 
 /// One message: its role, then its other fields by rank, and in the order of the request where that leaves a choice.
 pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::event::Said;
 use super::{MAX_TOKENS, Usage, Watch};
-use crate::path::reply::Piece;
-use crate::path::stored::Stored;
+use crate::reply::Piece;
+use crate::routes::response_key;
 
 #[derive(Deserialize)]
 struct Event<'a> {
@@ -114,7 +114,7 @@ pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
 
 fn said(watch: &mut Watch, response: &Response<'_>) {
     if let Said::Text(id) = &response.id {
-        watch.answer = Some(Stored::key(id));
+        watch.answer = Some(response_key(id));
     }
     if let Some(usage) = &response.usage {
         let details = usage.input_tokens_details.as_ref();

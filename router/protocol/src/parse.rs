@@ -10,13 +10,13 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 
-use super::admit::Endpoint;
 use super::claim::Allowed;
 use super::fingerprint::{Draft, Fingerprint};
 use super::json::{Malformed, Quoted, Scanner};
+use super::routes::Endpoint;
 use super::tenant::Edit;
-use crate::admission::tenants::Tenant;
 use crate::error::ApiError;
+use crate::tenant::Tenant;
 
 mod members;
 mod namespace;

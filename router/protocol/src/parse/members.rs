@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use super::namespace::{Namespace, Value};
 use super::{Malformed, Parsed, Scanner, text};
-use crate::admission::tenants::Tenant;
-use crate::path::admit::Endpoint;
-use crate::path::claim::Allowed;
-use crate::path::fingerprint::Draft;
-use crate::path::steering::{self, Keys};
-use crate::path::tenant::{Given, edits, foreign};
+use crate::claim::Allowed;
+use crate::fingerprint::Draft;
+use crate::routes::Endpoint;
+use crate::steering::{self, Keys};
+use crate::tenant::Tenant;
+use crate::tenant::{Given, edits, foreign};
 
 /// Members by which a prompt is longer in tokens than the body is in bytes: media, what an engine keeps, another template.
 const REFERS: [&[u8]; 9] = [

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::event::Said;
 use super::{MAX_TOKENS, Usage, Watch};
-use crate::path::reply::Piece;
+use crate::reply::Piece;
 
 /// Longest text that is kept to find what is new in the next one; a longer one is not learned.
 const MAX_TEXT_BYTES: usize = 1 << 20;

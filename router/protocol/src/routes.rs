@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 
 use http::Method;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::ApiError;
 
@@ -351,7 +352,8 @@ fn plain(path: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Escapes decoded; `None` if one is none, or the whole is no text.
-pub(super) fn decoded(path: &str) -> Option<String> {
+#[must_use]
+pub fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let [first, more @ ..] = rest {
@@ -367,6 +369,12 @@ pub(super) fn decoded(path: &str) -> Option<String> {
         bytes.push(byte);
     }
     String::from_utf8(bytes).ok()
+}
+
+/// The key of a response's id.
+#[must_use]
+pub fn response_key(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::event::Said;
 use super::{MAX_TOKENS, Usage, Watch};
-use crate::path::reply::Piece;
+use crate::reply::Piece;
 
 #[derive(Deserialize)]
 struct Event<'a> {

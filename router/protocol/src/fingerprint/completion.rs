@@ -3,7 +3,7 @@
 use policy::fingerprint::Pieces;
 
 use super::{Completion, Hashed};
-use crate::path::json::{Malformed, Scanner};
+use crate::json::{Malformed, Scanner};
 
 /// Takes in the prompt that begins here.
 pub(super) fn prompt(

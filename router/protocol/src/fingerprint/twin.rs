@@ -7,8 +7,8 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::super::admit::Endpoint;
 use super::super::parse::parse;
+use super::super::routes::Endpoint;
 use super::*;
 
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::admit::Endpoint;
 use super::super::parse::parse;
 use super::super::reply::Reply;
+use super::super::routes::Endpoint;
 use super::super::watch::Watch;
 use super::*;
 

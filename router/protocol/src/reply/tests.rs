@@ -11,10 +11,10 @@ use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::path::admit::Endpoint;
-use crate::path::fingerprint::Fingerprint;
-use crate::path::parse::parse;
-use crate::path::watch::Watch;
+use crate::fingerprint::Fingerprint;
+use crate::parse::parse;
+use crate::routes::Endpoint;
+use crate::watch::Watch;
 
 #[derive(Clone, Debug, Default)]
 struct Said {

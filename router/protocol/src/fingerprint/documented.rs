@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::super::admit::Endpoint;
 use super::super::parse::parse;
+use super::super::routes::Endpoint;
 
 const PAGE: &str = include_str!("../../../../docs/fingerprints.md");
 

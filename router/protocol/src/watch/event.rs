@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{MAX_TOKENS, Usage};
-use crate::path::reply::Piece;
+use crate::reply::Piece;
 
 #[derive(Deserialize)]
 pub(super) struct Event<'a> {

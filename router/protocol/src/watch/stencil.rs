@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 
 use super::event::{Event, Said};
-use crate::path::reply::Piece;
+use crate::reply::Piece;
 
 /// Longest event that is taken for a stencil: what is longer is no token.
 const MAX_BYTES: usize = 4096;
