@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::fleet::Worker;
+use fleet::Worker;
 use protocol::headers;
 use tailroute_http::body;
 

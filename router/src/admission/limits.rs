@@ -17,7 +17,7 @@ use policy::admission::Bucket;
 use policy::units::{Millis, Tokens};
 
 use super::keys::Caller;
-use crate::clock::{self, Clock};
+use fleet::clock::{self, Clock};
 use protocol::error::ApiError;
 
 /// What has been used of a key.

@@ -11,8 +11,8 @@ use super::ask::Asked;
 use super::choose::{Choice, Turn};
 use crate::app::App;
 use crate::decisions::{Came, Made, Ticket};
-use crate::fleet::Worker;
 use crate::telemetry::trail::Note;
+use fleet::Worker;
 use protocol::watch::Usage;
 
 /// The account of one attempt.

@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::fleet::Worker;
+use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::names;
 use tailroute_http::body::{self, Body};

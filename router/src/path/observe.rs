@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use super::flight::{End, Flight, Outcome};
-use crate::fleet::Worker;
 use crate::logs::request::Whose;
 use crate::telemetry::Stage;
 use crate::telemetry::trail::Leg;
+use fleet::Worker;
 use protocol::routes::Family;
 use protocol::watch::Watch;
 

@@ -13,7 +13,7 @@ use policy::fingerprint::Chain;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arrival::trace::hex_of_half;
-use crate::knowledge::Knowledge;
+use learning::knowledge::Knowledge;
 use protocol::headers;
 use protocol::tenant::Tenant;
 

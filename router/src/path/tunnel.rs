@@ -178,7 +178,7 @@ fn ask(
     app: &App,
     head: &http::request::Parts,
     is_h2: bool,
-    worker: &crate::fleet::Worker,
+    worker: &fleet::Worker,
 ) -> Result<Request<Body>, ApiError> {
     let mut headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     switched(&mut headers);

@@ -11,7 +11,6 @@ use tracing::warn;
 
 use super::served::{Carried, Relayed, Served};
 use crate::app::App;
-use crate::fleet::Worker;
 use crate::path::among::Among;
 use crate::path::choose::Choice;
 use crate::path::context::RequestContext;
@@ -19,6 +18,7 @@ use crate::path::flight::{Charged, Flight, Outcome};
 use crate::path::forward::{self, Wanted, pass, turn_request};
 use crate::path::inspect::Inspector;
 use crate::path::{self, models};
+use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::routes::{Endpoint, Route};

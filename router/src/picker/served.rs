@@ -15,7 +15,6 @@ use tracing::debug;
 
 use crate::app::{App, Place};
 use crate::decisions;
-use crate::fleet::{InFlight, Worker};
 use crate::path::among::Among;
 use crate::path::choose::{self, Choice, Turn};
 use crate::path::flight::{Charged, Flight, Outcome};
@@ -24,6 +23,7 @@ use crate::path::inspect::Inspector;
 use crate::path::observe::Observer;
 use crate::path::retry;
 use crate::telemetry::trail::Leg;
+use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::watch::Watch;

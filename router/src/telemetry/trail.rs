@@ -10,9 +10,9 @@ use policy::units::{Millis, Tokens};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Traces;
-use crate::fleet::Worker;
 use crate::path::arrival::trace::{Context, PARENT, TraceId};
 use crate::path::choose::{Choice, Turn};
+use fleet::Worker;
 use protocol::names;
 use protocol::watch::Seen;
 

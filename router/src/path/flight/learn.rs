@@ -6,7 +6,7 @@ use policy::fingerprint::ChainBuilder;
 use policy::units::{Millis, Tokens};
 
 use super::Flight;
-use crate::feedback::{Late, Lesson, Sample};
+use learning::feedback::{Late, Lesson, Sample};
 use protocol::fingerprint::Extent;
 use protocol::watch::Seen;
 

@@ -8,7 +8,7 @@ use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Flight, full_blocks};
-use crate::knowledge::{Counted, Reported, Scale};
+use learning::knowledge::{Counted, Reported, Scale};
 use protocol::fingerprint::Extent;
 use protocol::watch::{Seen, Usage};
 

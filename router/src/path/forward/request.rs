@@ -9,7 +9,7 @@ use policy::units::{Millis, Tokens};
 
 use super::super::choose::{Choice, Turn};
 use crate::app::App;
-use crate::fleet::dialect::{Carried, TurnHint};
+use fleet::dialect::{Carried, TurnHint};
 use protocol::{headers, splice};
 
 /// The client's request, addressed to the worker, with what the router adds in headers.

@@ -21,7 +21,7 @@ use policy::residency::{Refused, Report, Residency};
 use policy::units::{Millis, Tokens};
 use tracing::warn;
 
-use crate::clock::Clock;
+use fleet::clock::Clock;
 use protocol::fingerprint::{Extent, Fingerprint};
 
 mod capacity;

@@ -5,9 +5,9 @@ use policy::tail::IN_TIME;
 use policy::units::Millis;
 use serde::Serialize;
 
-use super::{CostState, Trimmed};
 use crate::app::App;
-use crate::fleet::hints::Told;
+use fleet::hints::Told;
+use learning::feedback::{CostState, Trimmed};
 
 /// Everything about objectives and what follows from them: `GET /admin/v1/slo`.
 #[derive(Clone, Debug, Serialize)]
@@ -219,7 +219,7 @@ fn objective(app: &App) -> ObjectiveState {
 fn workers(app: &App) -> Vec<WorkerState> {
     let now = app.clock.now();
     let objective = app.live().objective.ttft;
-    let state = |worker: &std::sync::Arc<crate::fleet::Worker>| {
+    let state = |worker: &std::sync::Arc<fleet::Worker>| {
         let (cost, wait, utilisation) =
             worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
         let xi = policy::slo::xi_tokens(&cost, objective, Millis::ZERO, policy::units::Tokens::ZERO);

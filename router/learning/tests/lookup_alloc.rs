@@ -10,11 +10,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use learning::knowledge::{Counted, Knowledge, Match};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use protocol::parse::parse;
 use protocol::routes::Endpoint;
-use tailroute::knowledge::{Counted, Knowledge, Match};
 
 struct Counting;
 

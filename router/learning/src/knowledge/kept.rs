@@ -5,7 +5,7 @@ use policy::residency::chains;
 
 use super::Knowledge;
 use super::places::Place;
-use crate::snapshot::format::{Contents, Kind};
+use crate::format::{Contents, Kind};
 
 /// Chains that are restored before requests have their turn again.
 const BATCH: usize = 64;

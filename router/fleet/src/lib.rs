@@ -6,6 +6,7 @@
 
 pub mod breaker;
 pub mod cache_policy;
+pub mod clock;
 pub mod dialect;
 pub mod errors;
 pub mod health;

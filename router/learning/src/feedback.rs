@@ -14,7 +14,6 @@
 mod conversations;
 mod costs;
 mod counters;
-mod explain;
 mod shared;
 mod trimmed;
 
@@ -36,11 +35,10 @@ use tokio::sync::mpsc;
 pub use conversations::{Conversations, Expected, Turned, Turns};
 pub use costs::{CostState, Costs, Sample};
 pub use counters::{Counted, Counters};
-pub use explain::{ClassState, SloState, TailState, explain};
 pub use shared::SharedPrefixes;
 pub use trimmed::{CopyKeys, Recent, Trimmed};
 
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// Lessons that may wait.
 const QUEUE: usize = 4096;
