@@ -97,7 +97,7 @@ pub struct App {
     pub decisions: Decisions,
     /// Turns are written down here, if they are.
     pub capture: Option<Capture>,
-    /// Where the trails of requests end, if they are traced.
+    /// Receives the traces of requests when they end, if they are traced.
     pub traces: Option<Arc<Traces>>,
     /// Other replicas, if there are to be any.
     pub bus: Option<Arc<Bus>>,

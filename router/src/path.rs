@@ -59,7 +59,7 @@ use self::routes::Family;
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
 use crate::error::ApiError;
-use crate::telemetry::{Stage, Trail};
+use crate::telemetry::{Stage, Trace};
 use tailroute_http::body::Body;
 
 /// On an answer: when all of it has to be there.
@@ -69,23 +69,23 @@ pub struct Due(pub Instant);
 /// Answers one request of a client.
 pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
     let arrival = Arrival::of(&app, &peer, &mut request);
-    let responding = respond(app, request, arrival.trail().clone());
+    let responding = respond(app, request, arrival.trace().clone());
     let responding = arrival.whose().clone().within(responding);
     // By reference: each async function that it is handed to would hold a copy of it.
     arrival.answer(pin!(responding)).await
 }
 
-async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Response<Body> {
+async fn respond(app: Arc<App>, request: Request<Incoming>, trace: Trace) -> Response<Body> {
     let started = app.clock.now();
     let route = admit::route(&app, &request);
     let endpoint = admit::endpoint(&route);
-    trail.asked(request.method(), endpoint);
+    trace.asked(request.method(), endpoint);
     let caller = app.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
     let answered = tokio::select! {
         biased;
-        answered = answer(&app, (request, route), &caller, (deadline, &trail)) => answered,
+        answered = answer(&app, (request, route), &caller, (deadline, &trace)) => answered,
         () = deadline.head_passed() => Err(deadline.exceeded()),
         // Nothing of an answer is there yet, and no time is left to wait for it.
         () = app.when_cut_off() => Err(ApiError::Draining),
@@ -132,7 +132,7 @@ async fn answer(
     app: &Arc<App>,
     (mut request, route): (Request<Incoming>, Result<Route, ApiError>),
     caller: &Result<Caller, ApiError>,
-    (deadline, trail): (Deadline, &Trail),
+    (deadline, trace): (Deadline, &Trace),
 ) -> Result<Response<Body>, ApiError> {
     let (caller, route) = enter(app, (&mut request, route), caller)?;
     match route {
@@ -140,19 +140,19 @@ async fn answer(
         Route::Model(name) => models::one(app, &name),
         Route::Server => Ok(server_options()),
         // What most requests are not is boxed, so that they do not carry room for it.
-        Route::Tunnel => Box::pin(tunnel::open(app, request, (place(app)?, deadline, trail))).await,
+        Route::Tunnel => Box::pin(tunnel::open(app, request, (place(app)?, deadline, trace))).await,
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
-            let receiving = trail.begin(Stage::Receive);
+            let receiving = trace.begin(Stage::Receive);
             let Received { bytes, room } = admit::read_body(app, &head, body).await?;
             drop(receiving);
             let place = place(app)?;
-            let answer = turn(app, endpoint, (&head, bytes), (caller, place), (deadline, trail)).await;
+            let answer = turn(app, endpoint, (&head, bytes), (caller, place), (deadline, trace)).await;
             drop(room);
             answer
         }
         Route::Upload(_) | Route::Kept(_) | Route::Other => {
-            Box::pin(relay(app, &route, request, caller, (deadline, trail))).await
+            Box::pin(relay(app, &route, request, caller, (deadline, trace))).await
         }
     }
 }
@@ -193,7 +193,7 @@ async fn relay(
     route: &Route,
     request: Request<Incoming>,
     caller: &Caller,
-    (deadline, trail): (Deadline, &Trail),
+    (deadline, trace): (Deadline, &Trace),
 ) -> Result<Response<Body>, ApiError> {
     let max = app.live().limits.max_body_bytes.get();
     let (head, body) = request.into_parts();
@@ -204,7 +204,7 @@ async fn relay(
     }
     let mut wanted = Wanted {
         endpoint: route.endpoint(),
-        trail: trail.clone(),
+        trace: trace.clone(),
         ..Wanted::default()
     };
     match route {
@@ -249,16 +249,16 @@ pub(crate) async fn admitted(
     head: &http::request::Parts,
     body: Bytes,
     (caller, place): (&Caller, &mut Place),
-    trail: &Trail,
+    trace: &Trace,
 ) -> Result<(Turn, Bytes), ApiError> {
     let arrived = app.clock.now();
-    let parsing = trail.begin(Stage::Parse);
+    let parsing = trace.begin(Stage::Parse);
     let asked = Asked::of(app, &head.extensions)?;
     let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
     turn.asked = asked;
     turn.among = among;
     let waiting = parsing.then(Stage::Wait);
-    trail.turn(&turn);
+    trace.turn(&turn);
     wait::turn(app, &turn, caller, place).await?;
     drop(waiting);
     let body = tenant::edited(app, &turn, body);
@@ -271,16 +271,16 @@ async fn turn(
     endpoint: Endpoint,
     (head, body): (&http::request::Parts, Bytes),
     (caller, mut place): (&Caller, Place),
-    (deadline, trail): (Deadline, &Trail),
+    (deadline, trace): (Deadline, &Trace),
 ) -> Result<Response<Body>, ApiError> {
-    let (turn, body) = admitted(app, (endpoint, None), head, body, (caller, &mut place), trail).await?;
+    let (turn, body) = admitted(app, (endpoint, None), head, body, (caller, &mut place), trace).await?;
     let errand = Errand {
         app,
         head,
         body: &body,
         turn: &turn,
         deadline,
-        trail,
+        trace,
     };
     let mut place = Some(place);
     let answer = forward::deliver(errand, &mut place).await;

@@ -1,7 +1,7 @@
 //! Traces: what happened to a request, stage by stage, as OpenTelemetry has it.
 //!
-//! A request carries a [`Trail`], into which each stage writes when it began and ended: a few numbers behind a lock that
-//! nobody else wants. When the last that holds the trail lets go, everything is known, and [`keep`] decides whether it is
+//! A request carries a [`Trace`], into which each stage writes when it began and ended: a few numbers behind a lock that
+//! nobody else wants. When the last that holds the trace lets go, everything is known, and [`keep`] decides whether it is
 //! worth sending: errors, missed objectives, the slowest, those that a client asked to be recorded, and a share of the rest.
 //! Spans are made of what is kept only, in the task that sends them ([`export`]), behind a queue with a bound; a request
 //! never waits for it, and what has no room is dropped and counted.
@@ -14,7 +14,7 @@
 pub mod export;
 mod keep;
 mod spans;
-pub mod trail;
+pub mod trace;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ use tracing::warn;
 use self::export::Exporter;
 pub use self::keep::Why;
 use self::keep::{Keeper, Shares};
-use self::trail::{Recording, Story};
-pub use self::trail::{Stage, Trail};
+use self::trace::{Recording, SpanRecord};
+pub use self::trace::{Stage, Trace};
 use crate::metrics::TraceCounters;
 use crate::path::arrival::trace::Context;
 use tailroute_http::tls::TlsError;
@@ -44,11 +44,11 @@ enum Parcel {
 /// A trace to be sent.
 #[derive(Debug)]
 struct Kept {
-    story: Story,
+    record: SpanRecord,
     why: Why,
 }
 
-/// Where trails end.
+/// Where traces end.
 #[derive(Debug)]
 pub struct Traces {
     keeper: Keeper,
@@ -108,19 +108,19 @@ impl Traces {
 
     /// A request has begun then, a moment ago.
     #[must_use]
-    pub fn begin(self: &Arc<Self>, context: Context, request_id: &http::HeaderValue, at: Instant) -> Trail {
-        let story = Story::new(context, request_id, at);
-        Trail::new(Recording::new(Arc::clone(self), story))
+    pub fn begin(self: &Arc<Self>, context: Context, request_id: &http::HeaderValue, at: Instant) -> Trace {
+        let record = SpanRecord::new(context, request_id, at);
+        Trace::new(Recording::new(Arc::clone(self), record))
     }
 
     /// All of a request is over.
-    fn ended(&self, story: &mut Story) {
-        let Some(why) = self.keeper.judge(story) else {
+    fn ended(&self, record: &mut SpanRecord) {
+        let Some(why) = self.keeper.judge(record) else {
             self.metrics.discarded();
             return;
         };
-        let story = story.take();
-        match self.queue.try_send(Parcel::Trace(Box::new(Kept { story, why }))) {
+        let record = record.take();
+        match self.queue.try_send(Parcel::Trace(Box::new(Kept { record, why }))) {
             Ok(()) => self.metrics.kept(why.as_str()),
             Err(_) => self.metrics.lost("queue", 1),
         }

@@ -22,7 +22,7 @@ use super::{ask, headers, tunnel};
 use crate::app::App;
 use crate::error::ERROR_HEADER;
 use crate::logs::request::Whose;
-use crate::telemetry::Trail;
+use crate::telemetry::Trace;
 
 /// Names the request, to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -36,7 +36,7 @@ const MAX_REQUEST_ID: usize = 128;
 pub struct Arrival {
     id: HeaderValue,
     at: Instant,
-    trail: Trail,
+    trace: Trace,
     /// As the log names it.
     whose: Whose,
 }
@@ -70,17 +70,17 @@ impl Arrival {
         let made = app.ids.next();
         let mut context = trace::settle(headers, made);
         let id = name(headers, made);
-        let mut trail = Trail::default();
+        let mut trace = Trace::default();
         if let Some(traces) = &app.traces {
             context.sampled |= context.parent.is_none() && traces.is_drawn(context.trace);
             // A trace that begins here has its `traceparent` already, unless workers are told that it is recorded.
             if context.parent.is_some() || context.sampled {
                 headers.insert(trace::PARENT, context.parent_of(context.span));
             }
-            trail = traces.begin(context, &id, at);
+            trace = traces.begin(context, &id, at);
         }
         let whose = Whose::new(TraceId::of_number(context.trace), id.clone());
-        Self { id, at, trail, whose }
+        Self { id, at, trace, whose }
     }
 
     /// The request's name.
@@ -97,21 +97,21 @@ impl Arrival {
 
     /// What is written down of it goes there.
     #[must_use]
-    pub fn trail(&self) -> &Trail {
-        &self.trail
+    pub fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// As the log names it, and where what happens is written down.
     #[must_use]
-    pub fn told(self) -> (Whose, Trail) {
-        (self.whose, self.trail)
+    pub fn told(self) -> (Whose, Trace) {
+        (self.whose, self.trace)
     }
 
     /// Runs what answers the request, and completes the head of the answer.
     pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
         let (mut response, own) = own_time(answering).await;
         let error = response.headers().get(ERROR_HEADER);
-        self.trail.answered(response.status(), error);
+        self.trace.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());
         if headers.contains_key(&super::headers::WORKER) {
             headers.append(VIA, via(Version::HTTP_11));

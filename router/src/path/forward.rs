@@ -41,7 +41,7 @@ use crate::app::{App, Place};
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
-use crate::telemetry::Trail;
+use crate::telemetry::Trace;
 use tailroute_http::body::Body;
 
 /// A turn to be answered by some worker.
@@ -58,7 +58,7 @@ pub struct Errand<'a> {
     /// When it has to have been answered.
     pub deadline: Deadline,
     /// Where what happens is written down.
-    pub trail: &'a Trail,
+    pub trace: &'a Trace,
 }
 
 /// What a request has cost so far.
@@ -179,7 +179,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         mut flight,
         sequence,
         explained,
-        leg,
+        span,
     } = answer;
     flight.keep(place);
     let outcome = outcome(response.status(), &mut flight);
@@ -200,7 +200,7 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
     }
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(errand.app, errand.deadline);
-    let tap = Tap::new((first, incoming), watch, (flight, leg), outcome, watchdog);
+    let tap = Tap::new((first, incoming), watch, (flight, span), outcome, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 

@@ -47,7 +47,7 @@ use crate::feedback::{Begun, Expected};
 use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Scale, Source};
-use crate::telemetry::trail::Note;
+use crate::telemetry::trace::Note;
 
 /// Whether a request has been held against a worker: once is enough, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;

@@ -18,7 +18,7 @@ use super::observe::Observer;
 use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
 use crate::error::ApiError;
-use crate::telemetry::trail::Leg;
+use crate::telemetry::trace::AttemptSpan;
 use tailroute_http::body::{BodyError, Given, Piece, Pieces};
 use tailroute_http::upstream::Answer;
 
@@ -52,7 +52,7 @@ impl Tap {
     pub fn new(
         (first, inner): (Option<Frame<Bytes>>, Answer),
         watch: Watch,
-        attempt: (Box<Flight>, Leg),
+        attempt: (Box<Flight>, AttemptSpan),
         outcome: Outcome,
         watchdog: Watchdog,
     ) -> Self {

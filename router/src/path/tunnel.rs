@@ -35,7 +35,7 @@ use super::forward::{Deadline, Wanted, mark, pass};
 use super::headers;
 use crate::app::{App, Place};
 use crate::error::ApiError;
-use crate::telemetry::Trail;
+use crate::telemetry::Trace;
 use tailroute_http::body::{self, Body};
 use tailroute_http::upstream;
 
@@ -93,7 +93,7 @@ pub fn note<B>(request: &mut Request<B>) {
 pub async fn open(
     app: &Arc<App>,
     mut request: Request<Incoming>,
-    (place, deadline, trail): (Place, Deadline, &Trail),
+    (place, deadline, trace): (Place, Deadline, &Trace),
 ) -> Result<Response<Body>, ApiError> {
     let started = app.clock.now();
     let is_h2 = is_extended_connect(&request);
@@ -124,7 +124,7 @@ pub async fn open(
         Err(_) => return Err(ApiError::WorkerTimeout(app.live().limits.first_byte_timeout)),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let how = (started, wanted.endpoint, trail.clone());
+        let how = (started, wanted.endpoint, trace.clone());
         return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
     }
     if in_flight.answered() {

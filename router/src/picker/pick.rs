@@ -22,7 +22,7 @@ use crate::path::inspect::Inspector;
 use crate::path::learn::{Charged, Flight};
 use crate::path::routes::{Endpoint, Route};
 use crate::path::{self, models};
-use crate::telemetry::Trail;
+use crate::telemetry::Trace;
 
 /// Where a request goes.
 pub(super) struct Pick {
@@ -50,10 +50,10 @@ pub(super) async fn pick(
     route: &Route,
     head: &Parts,
     body: Bytes,
-    (caller, among, trail): (&Caller, Among, &Trail),
+    (caller, among, trace): (&Caller, Among, &Trace),
 ) -> Result<Pick, ApiError> {
     match route {
-        Route::Turn(endpoint) => turn(app, *endpoint, head, body, (caller, among, trail)).await,
+        Route::Turn(endpoint) => turn(app, *endpoint, head, body, (caller, among, trace)).await,
         _ => other(app, route, head, body, (caller, among)),
     }
 }
@@ -64,7 +64,7 @@ async fn turn(
     endpoint: Endpoint,
     head: &Parts,
     body: Bytes,
-    (caller, among, trail): (&Caller, Among, &Trail),
+    (caller, among, trace): (&Caller, Among, &Trace),
 ) -> Result<Pick, ApiError> {
     let mut place = path::place(app)?;
     let (turn, body) = path::admitted(
@@ -73,7 +73,7 @@ async fn turn(
         head,
         body,
         (caller, &mut place),
-        trail,
+        trace,
     )
     .await?;
     let (choice, pass) = forward::choose_admitted(app, &turn, &mut Vec::new())?;
@@ -90,11 +90,11 @@ async fn turn(
         }
     };
     let (mut parts, body) = request.into_parts();
-    let leg = trail.attempt(&choice, &mut parts.headers);
-    flight.traced(leg.note());
+    let span = trace.attempt(&choice, &mut parts.headers);
+    flight.traced(span.note());
     place.sent();
     let endpoints = endpoints(app, &choice);
-    let carried = Carried::new(app, turn, &choice, ((flight, leg), charged), place);
+    let carried = Carried::new(app, turn, &choice, ((flight, span), charged), place);
     Ok(Pick {
         endpoints,
         headers: parts.headers,

@@ -38,7 +38,7 @@ use crate::path::among::Among;
 use crate::path::arrival::Arrival;
 use crate::path::forward::Deadline;
 use crate::path::routes::Family;
-use crate::telemetry::{Stage, Trail};
+use crate::telemetry::{Stage, Trace};
 use tailroute_http::unread::Unread;
 
 /// A message to a gateway, with the room of what it came from.
@@ -120,7 +120,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
     };
     let given = request.headers().clone();
-    let (whose, trail) = Arrival::at_gateway(&app, &mut request).told();
+    let (whose, trace) = Arrival::at_gateway(&app, &mut request).told();
     let route = admit::route(&app, &request);
     let asked = Asked {
         caller: app.admission.identify(request.headers()),
@@ -130,11 +130,11 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         among: head::among(&first),
         has_body: !head.end_of_stream,
         given,
-        trail,
+        trace,
     };
     // Decoded, they take more than the request that was made of them.
     drop((first, head, inbox.take_room()));
-    asked.trail.asked(request.method(), asked.endpoint);
+    asked.trace.asked(request.method(), asked.endpoint);
     let talking = async {
         match talk.ask(&mut inbox, (request, route), &asked).await {
             Ok(served) => {
@@ -159,7 +159,7 @@ struct Asked {
     has_body: bool,
     /// Its headers as the gateway has them.
     given: HeaderMap,
-    trail: Trail,
+    trace: Trace,
 }
 
 impl Asked {
@@ -201,7 +201,7 @@ impl Talk<'_> {
                 let counted = (asked.endpoint, asked.started);
                 path::refused(self.app, &asked.caller, counted, &error);
                 let code = HeaderValue::from_static(error.code());
-                asked.trail.answered(error.status(), Some(&code));
+                asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
                 self.refuse((&error, asked.family, asked.limits(self.app))).await
             }
@@ -234,14 +234,14 @@ impl Talk<'_> {
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
-                let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trail).await?;
+                let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trace).await?;
                 (bytes, Some(room), by_trailers)
             } else {
                 (Bytes::new(), None, false)
             };
             let picked = tokio::select! {
                 biased;
-                picked = pick::pick(app, &route, &parts, body.clone(), (caller, asked.among.clone(), &asked.trail)) => picked?,
+                picked = pick::pick(app, &route, &parts, body.clone(), (caller, asked.among.clone(), &asked.trace)) => picked?,
                 () = inbox.hung_up() => return Err(No::Gone),
             };
             Ok((picked, body, room, by_trailers))
@@ -267,7 +267,7 @@ impl Talk<'_> {
         &self,
         inbox: &mut Inbox,
         parts: &http::request::Parts,
-        trail: &Trail,
+        trace: &Trace,
     ) -> Result<(Received, bool), No> {
         let is_buffered = match self.modes.request {
             BodyMode::FullDuplexStreamed => false,
@@ -282,7 +282,7 @@ impl Talk<'_> {
         if is_buffered {
             self.send(told::go_on(Told::RequestHeaders)).await?;
         }
-        let _receiving = trail.begin(Stage::Receive);
+        let _receiving = trace.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
         let read = admit::read_body(self.app, parts, &mut body).await?;
         Ok((read, body.ended_by_trailers))
@@ -370,7 +370,7 @@ impl Talk<'_> {
                     BodyMode::Buffered | BodyMode::BufferedPartial
                 );
                 marks.extend(served.head((status, &kinds), by, comes_whole));
-                asked.trail.answered(status, None);
+                asked.trace.answered(status, None);
                 if head.end_of_stream {
                     served.ended(false);
                 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Names and attributes are those of OpenTelemetry's conventions for HTTP and for generative AI where there is one, else
-//! `tailroute.…`. There is no text of a prompt or an answer, nor any key: none is written into a trail.
+//! `tailroute.…`. There is no text of a prompt or an answer, nor any key: none is written into a trace.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Sta
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Kept;
-use super::trail::{Attempt, Story};
+use super::trace::{Attempt, SpanRecord};
 
 /// The conventions that attributes are named by.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
@@ -63,22 +63,22 @@ fn instance() -> String {
 
 /// The spans of one trace; the request's own comes first.
 fn spans(kept: &Kept) -> Vec<Span> {
-    let story = &kept.story;
-    let ended = story.ended.unwrap_or(story.at);
+    let record = &kept.record;
+    let ended = record.ended.unwrap_or(record.at);
     let mut spans = vec![Span {
-        parent_span_id: id(story.context.parent.unwrap_or(0)),
+        parent_span_id: id(record.context.parent.unwrap_or(0)),
         kind: SpanKind::Server as i32,
         attributes: of_request(kept),
-        status: story.failure().map(failed),
-        ..span(story, (story.context.span, 0), &name(story), [story.at, ended])
+        status: record.failure().map(failed),
+        ..span(record, (record.context.span, 0), &name(record), [record.at, ended])
     }];
-    let parent = story.context.span;
-    for (number, (stage, since, until)) in (0..).zip(&story.stages) {
+    let parent = record.context.span;
+    for (number, (stage, since, until)) in (0..).zip(&record.stages) {
         let own = inner(parent, 1 + number);
-        spans.push(span(story, (own, parent), stage.name(), [*since, *until]));
+        spans.push(span(record, (own, parent), stage.name(), [*since, *until]));
     }
-    for attempt in &story.attempts {
-        of_attempt(story, attempt, ended, &mut spans);
+    for attempt in &record.attempts {
+        of_attempt(record, attempt, ended, &mut spans);
     }
     spans
 }
@@ -89,16 +89,16 @@ fn inner(parent: u64, number: u64) -> u64 {
     xxh3_64_with_seed(&number.to_be_bytes(), parent.rotate_left(17)) | 1
 }
 
-fn span(story: &Story, (own, parent): (u64, u64), name: &str, [since, until]: [Instant; 2]) -> Span {
+fn span(record: &SpanRecord, (own, parent): (u64, u64), name: &str, [since, until]: [Instant; 2]) -> Span {
     Span {
-        trace_id: story.context.trace.to_be_bytes().to_vec(),
+        trace_id: record.context.trace.to_be_bytes().to_vec(),
         span_id: id(own),
         parent_span_id: id(parent),
         flags: SAMPLED,
         name: name.to_owned(),
         kind: SpanKind::Internal as i32,
-        start_time_unix_nano: nanos(story, since),
-        end_time_unix_nano: nanos(story, until),
+        start_time_unix_nano: nanos(record, since),
+        end_time_unix_nano: nanos(record, until),
         ..Span::default()
     }
 }
@@ -112,12 +112,12 @@ fn id(id: u64) -> Vec<u8> {
 }
 
 /// By the clock of the day, as it was when the request came.
-fn nanos(story: &Story, at: Instant) -> u64 {
-    let began = story
+fn nanos(record: &SpanRecord, at: Instant) -> u64 {
+    let began = record
         .began
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
-    let at = began + at.saturating_duration_since(story.at);
+    let at = began + at.saturating_duration_since(record.at);
     u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -139,53 +139,53 @@ fn operation(endpoint: &'static str) -> &'static str {
 }
 
 /// The name of a request's span: what is asked for, and of which model.
-fn name(story: &Story) -> String {
-    let operation = operation(story.endpoint);
-    match &story.turn {
+fn name(record: &SpanRecord) -> String {
+    let operation = operation(record.endpoint);
+    match &record.turn {
         Some(turn) if !turn.model.is_empty() => format!("{operation} {}", turn.model),
-        _ => format!("{} {operation}", story.method),
+        _ => format!("{} {operation}", record.method),
     }
 }
 
 fn of_request(kept: &Kept) -> Vec<KeyValue> {
-    let story = &kept.story;
+    let record = &kept.record;
     let mut all = vec![
-        text("http.request.method", story.method.as_str()),
-        text("http.route", story.endpoint),
+        text("http.request.method", record.method.as_str()),
+        text("http.route", record.endpoint),
         text("tailroute.kept", kept.why.as_str()),
         text(
             "tailroute.request_id",
-            story.request_id.to_str().unwrap_or_default(),
+            record.request_id.to_str().unwrap_or_default(),
         ),
-        number("tailroute.attempts", story.attempts.len() as i64),
+        number("tailroute.attempts", record.attempts.len() as i64),
     ];
     all.extend(
-        story
+        record
             .status
             .map(|status| number("http.response.status_code", status.into())),
     );
-    all.extend(story.failure().map(|why| text("error.type", why)));
-    if let Some(turn) = &story.turn {
+    all.extend(record.failure().map(|why| text("error.type", why)));
+    if let Some(turn) = &record.turn {
         all.push(real("tailroute.objective_ms", turn.objective.0));
-        all.push(text("tailroute.conversation.state", turn.stage_of_talk));
+        all.push(text("tailroute.conversation.state", turn.conversation_state));
         if let Some(name) = &turn.conversation {
             all.push(text("gen_ai.conversation.id", name.to_string()));
         }
     }
-    if let Some(ttft) = story.ttft() {
+    if let Some(ttft) = record.ttft() {
         all.push(real("tailroute.ttft_ms", ttft.0));
-        all.push(boolean("tailroute.objective_missed", story.is_late()));
+        all.push(boolean("tailroute.objective_missed", record.is_late()));
     }
-    if let Some(last) = story.last() {
-        all.extend(of_model(story, last));
+    if let Some(last) = record.last() {
+        all.extend(of_model(record, last));
     }
     all
 }
 
 /// What the conventions say of a model's answer.
-fn of_model(story: &Story, attempt: &Attempt) -> Vec<KeyValue> {
+fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
     let mut all = vec![
-        text("gen_ai.operation.name", operation(story.endpoint)),
+        text("gen_ai.operation.name", operation(record.endpoint)),
         text("gen_ai.provider.name", "tailroute"),
         text("tailroute.worker", attempt.worker.name()),
         text("tailroute.outcome", attempt.outcome),
@@ -195,7 +195,7 @@ fn of_model(story: &Story, attempt: &Attempt) -> Vec<KeyValue> {
             .cause
             .map(|cause| text("tailroute.violation.cause", cause)),
     );
-    if let Some(turn) = story.turn.as_ref().filter(|turn| !turn.model.is_empty()) {
+    if let Some(turn) = record.turn.as_ref().filter(|turn| !turn.model.is_empty()) {
         all.push(text("gen_ai.request.model", &*turn.model));
     }
     let usage = attempt.seen.and_then(|seen| seen.usage);
@@ -213,9 +213,9 @@ fn of_model(story: &Story, attempt: &Attempt) -> Vec<KeyValue> {
     all
 }
 
-fn of_attempt(story: &Story, attempt: &Attempt, ended: Instant, spans: &mut Vec<Span>) {
+fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mut Vec<Span>) {
     let until = attempt.ended.unwrap_or(ended);
-    let mut attributes = of_model(story, attempt);
+    let mut attributes = of_model(record, attempt);
     let url = &attempt.worker.spec.url;
     attributes.extend(url.host().map(|host| text("server.address", host)));
     attributes.extend(url.port_u16().map(|port| number("server.port", port.into())));
@@ -237,9 +237,9 @@ fn of_attempt(story: &Story, attempt: &Attempt, ended: Instant, spans: &mut Vec<
         attributes,
         status: is_failure.then(|| failed(attempt.outcome)),
         ..span(
-            story,
-            (attempt.span, story.context.span),
-            &name(story),
+            record,
+            (attempt.span, record.context.span),
+            &name(record),
             [attempt.sent, until],
         )
     });
@@ -247,15 +247,15 @@ fn of_attempt(story: &Story, attempt: &Attempt, ended: Instant, spans: &mut Vec<
     match attempt.first_token {
         Some(first) => {
             spans.push(span(
-                story,
+                record,
                 (prefill, attempt.span),
                 "prefill",
                 [attempt.sent, first],
             ));
-            spans.push(span(story, (stream, attempt.span), "stream", [first, until]));
+            spans.push(span(record, (stream, attempt.span), "stream", [first, until]));
         }
         None => spans.push(span(
-            story,
+            record,
             (prefill, attempt.span),
             "prefill",
             [attempt.sent, until],

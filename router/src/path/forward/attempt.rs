@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
 use crate::fleet::health::Probe;
-use crate::telemetry::trail::Leg;
+use crate::telemetry::trace::AttemptSpan;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 
@@ -40,7 +40,7 @@ pub(super) struct Sent {
     limit: Duration,
     /// An answer counts as there when its first piece is, not when its head is.
     peeks: bool,
-    leg: Leg,
+    span: AttemptSpan,
 }
 
 /// What came of waiting.
@@ -69,7 +69,7 @@ pub(super) struct Answer {
     pub(super) flight: Box<Flight>,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
-    pub(super) leg: Leg,
+    pub(super) span: AttemptSpan,
 }
 
 /// What an attempt's end means.
@@ -107,13 +107,13 @@ impl Sent {
                 return Err(ApiError::WorkerFailed);
             }
         };
-        let leg = errand.trail.attempt(choice, request.headers_mut());
-        flight.traced(leg.note());
+        let span = errand.trace.attempt(choice, request.headers_mut());
+        flight.traced(span.note());
         let limit = app.live().limits.first_byte_timeout;
         let until = Instant::now() + limit;
         Ok(Self {
             flight,
-            leg,
+            span,
             reply: app.send(&choice.worker, request),
             head: None,
             sequence: choice.decision.sequence,
@@ -150,7 +150,7 @@ impl Sent {
 
     /// Another worker was faster: this one is told to stop, by hanging up.
     pub(super) fn outrun(self) {
-        self.leg.end(Outcome::Outrun.as_str(), None);
+        self.span.end(Outcome::Outrun.as_str(), None);
         self.flight.end(Outcome::Outrun, None, false);
     }
 
@@ -170,7 +170,7 @@ impl Sent {
             sequence,
             explained,
             limit,
-            leg,
+            span,
             ..
         } = self;
         let request = errand.head;
@@ -182,7 +182,7 @@ impl Sent {
                     if begun::is_failure(response.status()) {
                         flight.charge();
                     }
-                    leg.end(Outcome::NotReached.as_str(), None);
+                    span.end(Outcome::NotReached.as_str(), None);
                     flight.not_reached();
                     return Verdict::Again("it does not take the request");
                 }
@@ -192,23 +192,23 @@ impl Sent {
                     flight,
                     sequence,
                     explained,
-                    leg,
+                    span,
                 }))
             }
             Head::Lost(error) => {
                 let lost = Lost::of(&error);
                 note(errand.app, flight.worker(), &error, lost);
                 let harmless = lost != Lost::MayHaveBegun || idempotent();
-                lost_one((flight, &leg), lost, may_retry(harmless))
+                lost_one((flight, &span), lost, may_retry(harmless))
             }
             Head::Broke(error) => {
                 warn!(worker = &*name, %error, "the answer broke off before its first byte");
-                lost_one((flight, &leg), Lost::MayHaveBegun, may_retry(idempotent()))
+                lost_one((flight, &span), Lost::MayHaveBegun, may_retry(idempotent()))
             }
             // The request's own time is up, whatever the worker does.
             Head::Late if late && errand.deadline.head().is_some_and(|at| at <= self.until) => {
                 debug!(worker = &*name, "no answer before the request's deadline");
-                leg.end(Outcome::Deadline.as_str(), None);
+                span.end(Outcome::Deadline.as_str(), None);
                 flight.end(Outcome::Deadline, None, false);
                 Verdict::Failed(errand.deadline.exceeded())
             }
@@ -218,7 +218,7 @@ impl Sent {
                     limit_s = limit.as_secs_f64(),
                     "no answer in time"
                 );
-                leg.end(Outcome::WorkerError.as_str(), None);
+                span.end(Outcome::WorkerError.as_str(), None);
                 flight.end(Outcome::WorkerError, None, false);
                 Verdict::Failed(ApiError::WorkerTimeout(limit))
             }
@@ -250,13 +250,13 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     }
 }
 
-fn lost_one((flight, leg): (Box<Flight>, &Leg), lost: Lost, again: bool) -> Verdict {
+fn lost_one((flight, span): (Box<Flight>, &AttemptSpan), lost: Lost, again: bool) -> Verdict {
     let outcome = if lost == Lost::MayHaveBegun {
         Outcome::WorkerError
     } else {
         Outcome::NotReached
     };
-    leg.end(outcome.as_str(), None);
+    span.end(outcome.as_str(), None);
     if lost != Lost::MayHaveBegun {
         flight.not_reached();
     } else if again {

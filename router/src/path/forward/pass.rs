@@ -29,7 +29,7 @@ use crate::app::{App, Place};
 use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
 use crate::fleet::{InFlight, Worker};
-use crate::telemetry::Trail;
+use crate::telemetry::Trace;
 use tailroute_http::body::{self, Body, BodyError};
 use tailroute_http::upstream;
 
@@ -48,7 +48,7 @@ pub struct Wanted {
     /// The workers that it may go to; `None`: all.
     pub among: Option<Among>,
     /// Where what happens is written down.
-    pub trail: Trail,
+    pub trace: Trace,
 }
 
 impl Wanted {
@@ -118,7 +118,7 @@ pub async fn pass(
                 tried.push(worker);
             }
             Ended::Answer(response) => {
-                let how = (started, wanted.endpoint, wanted.trail.clone());
+                let how = (started, wanted.endpoint, wanted.trace.clone());
                 return Ok(answered(app, response, (in_flight, place), deadline, how));
             }
             Ended::Lost(_, error) => return Err(error),
@@ -151,7 +151,7 @@ pub(in crate::path) fn answered(
     response: Response<Incoming>,
     (mut in_flight, place): (InFlight, Place),
     deadline: Deadline,
-    (started, endpoint, trail): (Millis, &'static str, Trail),
+    (started, endpoint, trace): (Millis, &'static str, Trace),
 ) -> Response<Body> {
     settled(app, response.status(), &mut in_flight, (started, endpoint));
     let (mut parts, incoming) = response.into_parts();
@@ -162,7 +162,7 @@ pub(in crate::path) fn answered(
         watchdog: Watchdog::new(app, deadline),
         in_flight,
         place,
-        _trail: trail,
+        _trace: trace,
     };
     Response::from_parts(parts, body::streaming(passing))
 }
@@ -382,7 +382,7 @@ struct Passing {
     in_flight: InFlight,
     place: Place,
     /// It is over when the answer is.
-    _trail: Trail,
+    _trace: Trace,
 }
 
 impl HttpBody for Passing {

@@ -53,9 +53,9 @@ impl Stage {
     }
 }
 
-/// A request's trail, or none if nothing is traced.
+/// A request's trace, or none if nothing is traced.
 #[derive(Clone, Debug, Default)]
-pub struct Trail(Option<Arc<Recording>>);
+pub struct Trace(Option<Arc<Recording>>);
 
 /// What all that work on a request write into; it is over when the last of them has let go.
 #[derive(Debug)]
@@ -63,12 +63,12 @@ pub(super) struct Recording {
     to: Arc<Traces>,
     /// It is kept however it ends.
     is_kept: bool,
-    story: Mutex<Story>,
+    record: Mutex<SpanRecord>,
 }
 
 /// What happened.
 #[derive(Debug)]
-pub(super) struct Story {
+pub(super) struct SpanRecord {
     pub(super) context: Context,
     pub(super) request_id: HeaderValue,
     pub(super) began: SystemTime,
@@ -91,7 +91,7 @@ pub(super) struct TurnFacts {
     pub(super) conversation: Option<Arc<str>>,
     pub(super) objective: Millis,
     pub(super) generates: bool,
-    pub(super) stage_of_talk: &'static str,
+    pub(super) conversation_state: &'static str,
 }
 
 /// One worker's part.
@@ -128,24 +128,24 @@ impl Attempt {
 }
 
 impl Recording {
-    pub(super) fn new(to: Arc<Traces>, story: Story) -> Self {
+    pub(super) fn new(to: Arc<Traces>, record: SpanRecord) -> Self {
         Self {
-            is_kept: to.keeper.is_chosen(&story.context),
+            is_kept: to.keeper.is_chosen(&record.context),
             to,
-            story: Mutex::new(story),
+            record: Mutex::new(record),
         }
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        let story = self.story.get_mut();
-        story.ended.get_or_insert_with(Instant::now);
-        self.to.ended(story);
+        let record = self.record.get_mut();
+        record.ended.get_or_insert_with(Instant::now);
+        self.to.ended(record);
     }
 }
 
-impl Story {
+impl SpanRecord {
     pub(super) fn new(context: Context, request_id: &HeaderValue, at: Instant) -> Self {
         Self {
             context,
@@ -221,35 +221,35 @@ fn is_failure(outcome: &str) -> bool {
 
 /// A stage that is going on; it ends when this is dropped, whatever ends it.
 #[derive(Debug)]
-pub struct Going {
-    trail: Trail,
+pub struct StageSpan {
+    trace: Trace,
     stage: Stage,
     since: Option<Instant>,
 }
 
-impl Going {
+impl StageSpan {
     /// It is over, and another one begins at the same moment.
     #[must_use]
     pub fn then(mut self, stage: Stage) -> Self {
-        let trail = std::mem::take(&mut self.trail);
+        let trace = std::mem::take(&mut self.trace);
         let since = self.since.take().map(|since| {
             let until = Instant::now();
-            trail.passed(self.stage, since, until);
+            trace.passed(self.stage, since, until);
             until
         });
-        Self { trail, stage, since }
+        Self { trace, stage, since }
     }
 }
 
-impl Drop for Going {
+impl Drop for StageSpan {
     fn drop(&mut self) {
         if let Some(since) = self.since {
-            self.trail.passed(self.stage, since, Instant::now());
+            self.trace.passed(self.stage, since, Instant::now());
         }
     }
 }
 
-impl Trail {
+impl Trace {
     pub(super) fn new(recording: Recording) -> Self {
         Self(Some(Arc::new(recording)))
     }
@@ -260,27 +260,27 @@ impl Trail {
         self.0.is_some()
     }
 
-    fn write(&self, write: impl FnOnce(&mut Story)) {
+    fn write(&self, write: impl FnOnce(&mut SpanRecord)) {
         if let Some(recording) = &self.0 {
-            write(&mut recording.story.lock());
+            write(&mut recording.record.lock());
         }
     }
 
     /// What the request asks for.
     pub fn asked(&self, method: &http::Method, endpoint: &'static str) {
-        self.write(|story| {
+        self.write(|record| {
             if names::is_fit(method.as_str()) {
-                story.method.clone_from(method);
+                record.method.clone_from(method);
             }
-            story.endpoint = endpoint;
+            record.endpoint = endpoint;
         });
     }
 
     /// A stage begins.
     #[must_use]
-    pub fn begin(&self, stage: Stage) -> Going {
-        Going {
-            trail: self.clone(),
+    pub fn begin(&self, stage: Stage) -> StageSpan {
+        StageSpan {
+            trace: self.clone(),
             stage,
             since: self.0.is_some().then(Instant::now),
         }
@@ -288,42 +288,42 @@ impl Trail {
 
     /// A stage is over.
     pub fn passed(&self, stage: Stage, since: Instant, until: Instant) {
-        self.write(|story| {
+        self.write(|record| {
             // Each attempt matches, scores and learns once.
-            if story.stages.len() < 4 * MAX_ATTEMPTS {
-                story.stages.push((stage, since, until));
+            if record.stages.len() < 4 * MAX_ATTEMPTS {
+                record.stages.push((stage, since, until));
             }
         });
     }
 
     /// What was read of a turn.
     pub fn turn(&self, turn: &Turn) {
-        self.write(|story| {
-            story.turn = Some(TurnFacts {
+        self.write(|record| {
+            record.turn = Some(TurnFacts {
                 model: Arc::clone(&turn.model),
                 conversation: turn.session.as_ref().map(|session| Arc::clone(&session.name)),
                 objective: turn.goal.ttft,
                 generates: turn.endpoint.generates(),
-                stage_of_talk: if turn.last { "last" } else { "open" },
+                conversation_state: if turn.last { "last" } else { "open" },
             });
         });
     }
 
     /// A turn goes out to a worker. Marks its request as this attempt's.
-    pub fn attempt(&self, choice: &Choice, headers: &mut HeaderMap) -> Leg {
+    pub fn attempt(&self, choice: &Choice, headers: &mut HeaderMap) -> AttemptSpan {
         let mut number = 0;
-        self.write(|story| {
-            number = story.attempts.len();
+        self.write(|record| {
+            number = record.attempts.len();
             if number >= MAX_ATTEMPTS {
                 return;
             }
             for (stage, [since, until]) in choice.timed() {
-                story.stages.push((stage, since, until));
+                record.stages.push((stage, since, until));
             }
-            let span = xxh3_64_with_seed(&(number as u64).to_le_bytes(), story.context.span) | 1;
-            headers.insert(PARENT, story.context.parent_of(span));
+            let span = xxh3_64_with_seed(&(number as u64).to_le_bytes(), record.context.span) | 1;
+            headers.insert(PARENT, record.context.parent_of(span));
             let terms = choice.decision.chosen();
-            story.attempts.push(Attempt {
+            record.attempts.push(Attempt {
                 span,
                 worker: Arc::clone(&choice.worker),
                 decision: choice.decision.sequence,
@@ -341,8 +341,8 @@ impl Trail {
                 cause: None,
             });
         });
-        Leg {
-            trail: self.clone(),
+        AttemptSpan {
+            trace: self.clone(),
             number,
             started: false,
         }
@@ -350,9 +350,9 @@ impl Trail {
 
     /// The head of the answer leaves.
     pub fn answered(&self, status: http::StatusCode, error: Option<&HeaderValue>) {
-        self.write(|story| {
-            story.status = Some(status.as_u16());
-            story.error = error.and_then(|code| code.to_str().ok()).map(str::to_owned);
+        self.write(|record| {
+            record.status = Some(status.as_u16());
+            record.error = error.and_then(|code| code.to_str().ok()).map(str::to_owned);
         });
     }
 }
@@ -360,7 +360,7 @@ impl Trail {
 /// Where what is found out of an attempt when it is over is noted.
 #[derive(Clone, Debug, Default)]
 pub struct Note {
-    trail: Trail,
+    trace: Trace,
     number: usize,
 }
 
@@ -369,7 +369,7 @@ impl Note {
     /// known of it by now: whether it is late, and its outcome, if it has one.
     #[must_use]
     pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
-        let is_kept = match &self.trail.0 {
+        let is_kept = match &self.trace.0 {
             None => true,
             Some(recording) => recording.is_kept || is_late || outcome.is_some_and(is_failure),
         };
@@ -378,43 +378,43 @@ impl Note {
 
     /// Why its objective was missed.
     pub fn cause(&self, cause: &'static str) {
-        self.trail.write(|story| {
-            if let Some(attempt) = story.attempts.get_mut(self.number) {
+        self.trace.write(|record| {
+            if let Some(attempt) = record.attempts.get_mut(self.number) {
                 attempt.cause = Some(cause);
             }
         });
     }
 }
 
-/// One attempt's part of a trail; its end is noted when it is dropped.
+/// One attempt's part of a trace; its end is noted when it is dropped.
 #[derive(Debug)]
-pub struct Leg {
-    trail: Trail,
+pub struct AttemptSpan {
+    trace: Trace,
     number: usize,
     /// Its first token has passed.
     started: bool,
 }
 
-impl Leg {
+impl AttemptSpan {
     fn write(&self, write: impl FnOnce(&mut Attempt)) {
-        self.trail.write(|story| {
-            if let Some(attempt) = story.attempts.get_mut(self.number) {
+        self.trace.write(|record| {
+            if let Some(attempt) = record.attempts.get_mut(self.number) {
                 write(attempt);
             }
         });
     }
 
-    /// The trail that it is part of.
+    /// The trace that it is part of.
     #[must_use]
-    pub fn trail(&self) -> &Trail {
-        &self.trail
+    pub fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// For what is found out of it later.
     #[must_use]
     pub fn note(&self) -> Note {
         Note {
-            trail: self.trail.clone(),
+            trace: self.trace.clone(),
             number: self.number,
         }
     }
@@ -436,7 +436,7 @@ impl Leg {
     }
 }
 
-impl Drop for Leg {
+impl Drop for AttemptSpan {
     fn drop(&mut self) {
         self.write(|attempt| {
             attempt.ended.get_or_insert_with(Instant::now);
