@@ -38,19 +38,19 @@ use crate::fleet::hold::Hold;
 use crate::fleet::retry_budget::RetryBudget;
 use crate::fleet::{Fleet, Worker};
 use crate::knowledge::Knowledge;
-use crate::logs::LevelError;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Revision, Revisions};
 use crate::operator::{AuditError, Operator, tokens};
-use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
-use crate::telemetry::Traces;
 use tailroute_http::body::{self, Body};
 use tailroute_http::tls::{Connector, Tls, TlsError};
 use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE, Reply};
+use telemetry::context::Ids;
+use telemetry::logs::LevelError;
+use telemetry::traces::Traces;
 
 /// Bytes that may be held of all answers as they pass, beside the first of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
@@ -189,7 +189,7 @@ impl App {
         let bus = config.fleet.as_ref();
         let bus = bus.map(|fleet| Bus::new(fleet, metrics.bus()));
         let traces = config.traces.as_ref();
-        let traces = traces.map(|traces| Traces::new(traces, metrics.traces()));
+        let traces = traces.map(|traces| Traces::new(traces, Arc::new(metrics.traces())));
         let routing = &config.routing;
         let capacities: Vec<_> = config
             .workers
@@ -269,7 +269,7 @@ impl App {
         self.admission.reload(config, self.clock.now());
         self.live.store(Arc::new(Live::of(config)));
         // `NotOurs` is no error: the level applies only to a log that the router has started.
-        if let Err(error @ LevelError::Wrong(_)) = crate::logs::configure(&config.log.level) {
+        if let Err(error @ LevelError::Wrong(_)) = telemetry::logs::configure(&config.log.level) {
             warn!(%error, "log.level is not in force");
         }
         if let (Some(traces), Some(settings)) = (&self.traces, &config.traces) {
@@ -503,7 +503,7 @@ impl App {
             admission: self.admission.gate.counts(),
             discovery: self.discovery.standings(),
             bus: self.bus.as_ref().map(|bus| BusGauges::of(bus)),
-            log_dropped: crate::logs::writer::dropped(),
+            log_dropped: telemetry::logs::writer::dropped(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }

@@ -31,6 +31,7 @@ pub mod steering;
 pub mod stored;
 pub mod tap;
 pub mod tenant;
+mod traced;
 pub mod tunnel;
 pub mod wait;
 pub mod watch;
@@ -59,8 +60,8 @@ use self::routes::Family;
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
 use crate::error::ApiError;
-use crate::telemetry::{Stage, Trace};
 use tailroute_http::body::Body;
+use telemetry::traces::{Stage, Trace};
 
 /// On an answer: when all of it has to be there.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use super::{BusGauges, clamp, yes_no};
 use crate::discovery::board::SourceState;
 use crate::feedback::{ClassState, TailState};
 use crate::fleet::breaker::Standing;
-use crate::logs::writer::Dropped;
+use telemetry::logs::writer::Dropped;
 
 /// What is true at one moment, for the page.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::watch::Usage;
 use crate::app::App;
 use crate::decisions::{Came, Made, Ticket};
 use crate::fleet::Worker;
-use crate::telemetry::trace::Note;
+use telemetry::traces::Note;
 
 /// The account of one attempt.
 #[derive(Debug)]

@@ -2,11 +2,10 @@
 //!
 //! Done once, in place, before anything else looks at the request: what concerned only the client's connection ends here
 //! (RFC 9110, section 7.6.1), and the worker is told who asked ([`forwarded`]), under which name the request is known
-//! ([`trace`]), and through whom it came (`Via`). The answer is given the request's name and the router's own time.
+//! ([`telemetry::context`]), and through whom it came (`Via`). The answer is given the request's name and the router's own time.
 
 pub mod forwarded;
 mod own_time;
-pub mod trace;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version};
 
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
-use self::trace::TraceId;
 use super::{ask, headers, tunnel};
 use crate::app::App;
 use crate::error::ERROR_HEADER;
-use crate::logs::request::Whose;
-use crate::telemetry::Trace;
+use telemetry::context::{self, TraceId};
+use telemetry::logs::request::Whose;
+use telemetry::traces::Trace;
 
 /// Names the request, to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -68,14 +67,14 @@ impl Arrival {
     fn named<B>(app: &App, request: &mut Request<B>, at: Instant) -> Self {
         let headers = request.headers_mut();
         let made = app.ids.next();
-        let mut context = trace::settle(headers, made);
+        let mut context = context::settle(headers, made);
         let id = name(headers, made);
         let mut trace = Trace::default();
         if let Some(traces) = &app.traces {
             context.sampled |= context.parent.is_none() && traces.is_drawn(context.trace);
             // A trace that begins here has its `traceparent` already, unless workers are told that it is recorded.
             if context.parent.is_some() || context.sampled {
-                headers.insert(trace::PARENT, context.parent_of(context.span));
+                headers.insert(context::PARENT, context.parent_of(context.span));
             }
             trace = traces.begin(context, &id, at);
         }
@@ -127,7 +126,7 @@ impl Arrival {
 }
 
 /// The client's name for the request, if it is fit to be one; else the one that was made, which it is given.
-fn name(headers: &mut HeaderMap, made: trace::Made) -> HeaderValue {
+fn name(headers: &mut HeaderMap, made: context::Made) -> HeaderValue {
     let fit = |name: &&HeaderValue| {
         (1..=MAX_REQUEST_ID).contains(&name.len()) && name.as_bytes().iter().all(u8::is_ascii_graphic)
     };
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_clients_name_is_kept_if_it_is_fit_to_be_one() {
-        let made = trace::Ids::new([1, 2]).next();
+        let made = context::Ids::new([1, 2]).next();
         for (given, kept) in [
             ("req-7", true),
             ("", false),

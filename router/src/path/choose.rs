@@ -15,7 +15,6 @@ use tracing::debug;
 use super::admit::Endpoint;
 use super::among::Among;
 use super::arrival::REQUEST_ID;
-use super::arrival::trace::TraceId;
 use super::ask::Asked;
 use super::claim::Allowed;
 use super::fingerprint::{Extent, Fingerprint};
@@ -32,7 +31,8 @@ use crate::fleet::breaker::Standing;
 use crate::fleet::dialect::is_told;
 use crate::fleet::rotation::{self, Condition};
 use crate::knowledge::{Match, Scale, Source};
-use crate::telemetry::Stage;
+use telemetry::context::TraceId;
+use telemetry::traces::Stage;
 
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);

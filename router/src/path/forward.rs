@@ -41,8 +41,8 @@ use crate::app::{App, Place};
 use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
-use crate::telemetry::Trace;
 use tailroute_http::body::Body;
+use telemetry::traces::Trace;
 
 /// A turn to be answered by some worker.
 #[derive(Clone, Copy)]

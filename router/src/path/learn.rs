@@ -31,7 +31,6 @@ use tracing::{debug, warn};
 pub use self::outcome::Outcome;
 use super::account::Account;
 use super::admit::Endpoint;
-use super::arrival::trace::TraceId;
 use super::choose::{Choice, Turn};
 use super::claim::{self, Allowed};
 use super::fingerprint::Extent;
@@ -47,7 +46,8 @@ use crate::feedback::{Begun, Expected};
 use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Scale, Source};
-use crate::telemetry::trace::Note;
+use telemetry::context::TraceId;
+use telemetry::traces::Note;
 
 /// Whether a request has been held against a worker: once is enough, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;

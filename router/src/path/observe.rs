@@ -10,9 +10,8 @@ use super::learn::{Flight, Outcome};
 use super::routes::Family;
 use super::watch::Watch;
 use crate::fleet::Worker;
-use crate::logs::request::Whose;
-use crate::telemetry::Stage;
-use crate::telemetry::trace::AttemptSpan;
+use telemetry::logs::request::Whose;
+use telemetry::traces::{AttemptSpan, Stage};
 
 /// Most bytes of a stream that are put aside: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
@@ -177,7 +176,7 @@ impl Observer {
     /// What happened is applied, and written down.
     fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
         let seen = flight.believed(self.watch.seen());
-        self.span.end(outcome.as_str(), Some(seen));
+        self.span.end(outcome.as_str(), Some(seen.into()));
         let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| flight.end(outcome, Some(seen), complete));
     }

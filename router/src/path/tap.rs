@@ -18,9 +18,9 @@ use super::observe::Observer;
 use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
 use crate::error::ApiError;
-use crate::telemetry::trace::AttemptSpan;
 use tailroute_http::body::{BodyError, Given, Piece, Pieces};
 use tailroute_http::upstream::Answer;
+use telemetry::traces::AttemptSpan;
 
 /// A worker's answer on its way to the client.
 pub struct Tap {

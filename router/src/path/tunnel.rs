@@ -35,9 +35,9 @@ use super::forward::{Deadline, Wanted, mark, pass};
 use super::headers;
 use crate::app::{App, Place};
 use crate::error::ApiError;
-use crate::telemetry::Trace;
 use tailroute_http::body::{self, Body};
 use tailroute_http::upstream;
+use telemetry::traces::Trace;
 
 const WEBSOCKET: &str = "websocket";
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");

@@ -22,7 +22,7 @@ use crate::path::inspect::Inspector;
 use crate::path::learn::{Charged, Flight};
 use crate::path::routes::{Endpoint, Route};
 use crate::path::{self, models};
-use crate::telemetry::Trace;
+use telemetry::traces::Trace;
 
 /// Where a request goes.
 pub(super) struct Pick {

@@ -25,7 +25,7 @@ use crate::path::inspect::Inspector;
 use crate::path::learn::{Charged, Flight, Outcome};
 use crate::path::observe::Observer;
 use crate::path::watch::Watch;
-use crate::telemetry::trace::AttemptSpan;
+use telemetry::traces::AttemptSpan;
 
 /// A request that was picked for.
 pub(super) enum Served {

@@ -38,8 +38,8 @@ use crate::path::among::Among;
 use crate::path::arrival::Arrival;
 use crate::path::forward::Deadline;
 use crate::path::routes::Family;
-use crate::telemetry::{Stage, Trace};
 use tailroute_http::unread::Unread;
+use telemetry::traces::{Stage, Trace};
 
 /// A message to a gateway, with the room of what it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);

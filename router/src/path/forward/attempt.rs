@@ -22,9 +22,9 @@ use crate::error::ApiError;
 use crate::fleet::Worker;
 use crate::fleet::breaker::Pass;
 use crate::fleet::health::Probe;
-use crate::telemetry::trace::AttemptSpan;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
+use telemetry::traces::AttemptSpan;
 
 /// A turn that was sent to a worker. Dropping it cancels it there at once.
 pub(super) struct Sent {

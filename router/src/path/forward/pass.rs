@@ -29,9 +29,9 @@ use crate::app::{App, Place};
 use crate::error::ApiError;
 use crate::fleet::breaker::Standing;
 use crate::fleet::{InFlight, Worker};
-use crate::telemetry::Trace;
 use tailroute_http::body::{self, Body, BodyError};
 use tailroute_http::upstream;
+use telemetry::traces::Trace;
 
 /// A body that may be needed twice is kept if it is no longer than this.
 const KEPT_BYTES: u64 = 1 << 20;

@@ -7,12 +7,12 @@ use policy::units::Tokens;
 
 use super::super::account::End;
 use super::super::admit::Endpoint;
-use super::super::arrival::trace::TraceId;
 use super::super::fingerprint::Extent;
 use super::super::watch::{Seen, Usage};
 use super::{Flight, Outcome};
 use crate::capture::Record;
 use crate::metrics::Answered;
+use telemetry::context::TraceId;
 
 impl Flight {
     /// What its key pays, now that it is known.

@@ -22,7 +22,7 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Sta
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Kept;
-use super::trace::{Attempt, SpanRecord};
+use super::record::{Attempt, SpanRecord};
 
 /// The conventions that attributes are named by.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
@@ -70,7 +70,12 @@ fn spans(kept: &Kept) -> Vec<Span> {
         kind: SpanKind::Server as i32,
         attributes: of_request(kept),
         status: record.failure().map(failed),
-        ..span(record, (record.context.span, 0), &name(record), [record.at, ended])
+        ..span(
+            record,
+            (record.context.span, 0),
+            &name(record),
+            [record.at, ended],
+        )
     }];
     let parent = record.context.span;
     for (number, (stage, since, until)) in (0..).zip(&record.stages) {
@@ -187,7 +192,7 @@ fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
     let mut all = vec![
         text("gen_ai.operation.name", operation(record.endpoint)),
         text("gen_ai.provider.name", "tailroute"),
-        text("tailroute.worker", attempt.worker.name()),
+        text("tailroute.worker", attempt.choice.worker.name()),
         text("tailroute.outcome", attempt.outcome),
     ];
     all.extend(
@@ -198,7 +203,7 @@ fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
     if let Some(turn) = record.turn.as_ref().filter(|turn| !turn.model.is_empty()) {
         all.push(text("gen_ai.request.model", &*turn.model));
     }
-    let usage = attempt.seen.and_then(|seen| seen.usage);
+    let usage = attempt.answer.and_then(|answer| answer.usage);
     if let Some(usage) = usage {
         all.push(number("gen_ai.usage.input_tokens", count(usage.prompt)));
         all.push(number("gen_ai.usage.output_tokens", count(usage.completion)));
@@ -216,17 +221,23 @@ fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
 fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mut Vec<Span>) {
     let until = attempt.ended.unwrap_or(ended);
     let mut attributes = of_model(record, attempt);
-    let url = &attempt.worker.spec.url;
+    let url = attempt.choice.worker.url();
     attributes.extend(url.host().map(|host| text("server.address", host)));
     attributes.extend(url.port_u16().map(|port| number("server.port", port.into())));
     attributes.extend([
-        number("tailroute.decision", count(attempt.decision)),
-        text("tailroute.policy", attempt.policy),
-        text("tailroute.reason", attempt.reason),
-        number("tailroute.predicted.prompt_tokens", count(attempt.prompt.0)),
-        number("tailroute.predicted.cached_tokens", count(attempt.cached.0)),
-        real("tailroute.predicted.wait_ms", attempt.wait.0),
-        real("tailroute.predicted.ttft_ms", attempt.predicted.0),
+        number("tailroute.decision", count(attempt.choice.decision)),
+        text("tailroute.policy", attempt.choice.policy),
+        text("tailroute.reason", attempt.choice.reason),
+        number(
+            "tailroute.predicted.prompt_tokens",
+            count(attempt.choice.prompt.0),
+        ),
+        number(
+            "tailroute.predicted.cached_tokens",
+            count(attempt.choice.cached.0),
+        ),
+        real("tailroute.predicted.wait_ms", attempt.choice.wait.0),
+        real("tailroute.predicted.ttft_ms", attempt.choice.predicted.0),
     ]);
     let is_failure = matches!(
         attempt.outcome,

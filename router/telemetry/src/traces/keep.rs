@@ -15,8 +15,8 @@
 use parking_lot::Mutex;
 use policy::units::Millis;
 
-use super::trace::SpanRecord;
-use crate::path::arrival::trace::Context;
+use super::record::SpanRecord;
+use crate::context::Context;
 
 /// Counts at which all of them are halved.
 const MEMORY: f32 = 8192.0;

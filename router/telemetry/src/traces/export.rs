@@ -23,8 +23,7 @@ use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tracing::{info, warn};
 
-use super::{Kept, Outbox, Parcel, spans};
-use crate::metrics::TraceCounters;
+use super::{Counters, Kept, Outbox, Parcel, TARGET, spans};
 use tailroute_http::tls::{Connector, TlsError};
 
 /// Traces that go out together.
@@ -113,12 +112,12 @@ impl Way {
 }
 
 /// Sends what comes out of an outbox.
-pub struct Exporter {
+pub(super) struct Exporter {
     way: Way,
     settings: config::Traces,
     /// What the collector asks for, as it was last read.
     headers: Arc<ArcSwap<HeaderMap>>,
-    metrics: TraceCounters,
+    counters: Arc<dyn Counters>,
     /// The last batch was not taken.
     is_out: bool,
 }
@@ -136,10 +135,10 @@ impl Exporter {
     ///
     /// # Errors
     /// If the collector is to be spoken to by TLS, and there are no roots to verify it by.
-    pub fn new(
+    pub(super) fn new(
         settings: &config::Traces,
         headers: Arc<ArcSwap<HeaderMap>>,
-        metrics: TraceCounters,
+        counters: Arc<dyn Counters>,
     ) -> Result<Self, TlsError> {
         let is_grpc = settings.protocol == OtlpProtocol::Grpc;
         let connector =
@@ -162,13 +161,13 @@ impl Exporter {
             way,
             settings: settings.clone(),
             headers,
-            metrics,
+            counters,
             is_out: false,
         })
     }
 
     /// Sends what comes, until nothing can come any more.
-    pub async fn run(&mut self, Outbox(outbox): &mut Outbox) {
+    pub(super) async fn run(&mut self, Outbox(outbox): &mut Outbox) {
         let mut batch: Vec<Kept> = Vec::with_capacity(BATCH);
         let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
         let mut due = None;
@@ -222,9 +221,9 @@ impl Exporter {
             match sent.unwrap_or(Err(SendError::Timeout)) {
                 Ok(()) => {
                     if std::mem::take(&mut self.is_out) {
-                        info!("the collector takes traces again");
+                        info!(target: TARGET, "the collector takes traces again");
                     }
-                    self.metrics.sent(traces);
+                    self.counters.sent(traces);
                     batch.clear();
                     return;
                 }
@@ -236,10 +235,10 @@ impl Exporter {
             }
         };
         batch.clear();
-        self.metrics.lost("export", traces);
+        self.counters.lost("export", traces);
         // Once for each outage: it may be long.
         if !std::mem::replace(&mut self.is_out, true) {
-            warn!(endpoint = %self.settings.endpoint, %error, "the collector does not take traces: they are dropped until it does");
+            warn!(target: TARGET, endpoint = %self.settings.endpoint, %error, "the collector does not take traces: they are dropped until it does");
         }
     }
 }

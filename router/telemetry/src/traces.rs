@@ -11,10 +11,11 @@
 //! beginning; the SDK's batch processor, for the same reason; and a collector's tail sampling, which has to be sent all of
 //! it and to hold it until some time has passed.
 
-pub mod export;
+mod export;
 mod keep;
+mod record;
 mod spans;
-pub mod trace;
+mod trace;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,11 +28,32 @@ use tracing::warn;
 use self::export::Exporter;
 pub use self::keep::Why;
 use self::keep::{Keeper, Shares};
-use self::trace::{Recording, SpanRecord};
-pub use self::trace::{Stage, Trace};
-use crate::metrics::TraceCounters;
-use crate::path::arrival::trace::Context;
+use self::record::SpanRecord;
+pub use self::record::{
+    AnswerFacts, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, Target, TurnFacts, Usage,
+};
+use self::trace::Recording;
+pub use self::trace::{AttemptSpan, Note, StageSpan, Trace};
+use crate::context::Context;
 use tailroute_http::tls::TlsError;
+
+/// The target of this module's lines in the log: filters such as `tailroute=debug` apply to them.
+const TARGET: &str = "tailroute::telemetry";
+
+/// Counts what becomes of traces.
+pub trait Counters: std::fmt::Debug + Send + Sync {
+    /// A request's trace has ended, and is kept for this reason.
+    fn kept(&self, why: &str);
+
+    /// A request's trace has ended, and is not kept.
+    fn discarded(&self);
+
+    /// So many were kept and are lost: to a full `queue`, or in `export`.
+    fn lost(&self, why: &str, traces: u64);
+
+    /// The collector has taken so many.
+    fn sent(&self, traces: u64);
+}
 
 /// What goes to the task that sends.
 #[derive(Debug)]
@@ -56,19 +78,19 @@ pub struct Traces {
     /// Held by the task that sends.
     exporter: Mutex<(Exporter, Outbox)>,
     headers: Arc<ArcSwap<HeaderMap>>,
-    metrics: TraceCounters,
+    counters: Arc<dyn Counters>,
 }
 
 /// What is to be sent.
 #[derive(Debug)]
-pub struct Outbox(mpsc::Receiver<Parcel>);
+pub(super) struct Outbox(mpsc::Receiver<Parcel>);
 
 impl Traces {
     /// Traces by these settings.
     ///
     /// # Errors
     /// If the collector is to be spoken to by TLS, and there are no roots to verify it by.
-    pub fn new(settings: &config::Traces, metrics: TraceCounters) -> Result<Arc<Self>, TlsError> {
+    pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, TlsError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
             slowest: settings.slowest_share,
@@ -76,13 +98,13 @@ impl Traces {
             asked: settings.keep_sampled,
         };
         let headers = Arc::new(ArcSwap::from_pointee(settings.headers.clone()));
-        let exporter = Exporter::new(settings, Arc::clone(&headers), metrics.clone())?;
+        let exporter = Exporter::new(settings, Arc::clone(&headers), Arc::clone(&counters))?;
         Ok(Arc::new(Self {
             keeper: Keeper::new(shares),
             queue,
             exporter: Mutex::new((exporter, Outbox(outbox))),
             headers,
-            metrics,
+            counters,
         }))
     }
 
@@ -116,13 +138,13 @@ impl Traces {
     /// All of a request is over.
     fn ended(&self, record: &mut SpanRecord) {
         let Some(why) = self.keeper.judge(record) else {
-            self.metrics.discarded();
+            self.counters.discarded();
             return;
         };
         let record = record.take();
         match self.queue.try_send(Parcel::Trace(Box::new(Kept { record, why }))) {
-            Ok(()) => self.metrics.kept(why.as_str()),
-            Err(_) => self.metrics.lost("queue", 1),
+            Ok(()) => self.counters.kept(why.as_str()),
+            Err(_) => self.counters.lost("queue", 1),
         }
     }
 
@@ -135,7 +157,7 @@ impl Traces {
             }
         };
         if tokio::time::timeout(limit, flushed).await.is_err() {
-            warn!("the collector does not take traces; the last ones are lost");
+            warn!(target: TARGET, "the collector does not take traces; the last ones are lost");
         }
     }
 }
