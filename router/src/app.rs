@@ -50,7 +50,7 @@ use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE, Reply};
 use telemetry::context::Ids;
 use telemetry::logs::LevelError;
-use telemetry::traces::Traces;
+use telemetry::traces::{ExporterError, Traces};
 
 /// Bytes that may be held of all answers as they pass, beside the first of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
@@ -122,6 +122,9 @@ pub enum StartError {
     /// The certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The exporter of traces.
+    #[error(transparent)]
+    Traces(#[from] ExporterError),
     /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),

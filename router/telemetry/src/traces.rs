@@ -1,17 +1,19 @@
 //! Traces: what happened to a request, stage by stage, as OpenTelemetry has it.
 //!
-//! A request carries a [`Trace`], into which each stage writes when it began and ended: a few numbers behind a lock that
-//! nobody else wants. When the last that holds the trace lets go, everything is known, and [`keep`] decides whether it is
-//! worth sending: errors, missed objectives, the slowest, those that a client asked to be recorded, and a share of the rest.
-//! Spans are made of what is kept only, in the task that sends them ([`export`]), behind a queue with a bound; a request
-//! never waits for it, and what has no room is dropped and counted.
+//! A request carries a [`Trace`], into which each stage writes when it began and ended: a few numbers behind a lock without
+//! contention. When the last handle of the trace is dropped, everything is known, and [`keep`] decides whether it is worth
+//! sending: errors, missed objectives, the slowest, those that a client asked to be recorded, and a share of the rest. A kept
+//! record goes into a bounded queue. Behind the queue one task makes the SDK's spans of it ([`spans`]), collects them into
+//! batches ([`batch`]) and exports them by `opentelemetry-otlp` ([`collector`]). A request never waits for it; what has no room
+//! is dropped and counted.
 //!
-//! So deciding at the end costs no memory beyond the request's own, and what is not kept costs next to nothing. Rejected:
-//! `tracing-opentelemetry` over the log's spans, which makes each span as it opens and has its sampler decide at the
-//! beginning; the SDK's batch processor, for the same reason; and a collector's tail sampling, which has to be sent all of
-//! it and to hold it until some time has passed.
+//! So deciding at the end costs no memory beyond the request's own, and what is not kept costs next to nothing. Rejected: the
+//! SDK's tracer, and `tracing-opentelemetry` on top of it, which allocate every span as it opens and have the sampler decide at
+//! the beginning; a `SpanProcessor` that decides at the end, since it is told of spans that were made already, one by one; and
+//! a collector's tail sampling, which has to be sent all traces and to hold them until some time has passed.
 
-mod export;
+mod batch;
+mod collector;
 mod keep;
 mod record;
 mod spans;
@@ -22,10 +24,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use http::HeaderMap;
+use opentelemetry_otlp::SpanExporter;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tracing::warn;
 
-use self::export::Exporter;
+use self::batch::Batcher;
+pub use self::collector::ExporterError;
 pub use self::keep::Why;
 use self::keep::{Keeper, Shares};
 use self::record::SpanRecord;
@@ -35,7 +39,6 @@ pub use self::record::{
 use self::trace::Recording;
 pub use self::trace::{AttemptSpan, Note, StageSpan, Trace};
 use crate::context::Context;
-use tailroute_http::tls::TlsError;
 
 /// The target of this module's lines in the log: filters such as `tailroute=debug` apply to them.
 const TARGET: &str = "tailroute::telemetry";
@@ -70,27 +73,23 @@ struct Kept {
     why: Why,
 }
 
-/// Where traces end.
+/// Receives the traces of requests when they end.
 #[derive(Debug)]
 pub struct Traces {
     keeper: Keeper,
     queue: mpsc::Sender<Parcel>,
     /// Held by the task that sends.
-    exporter: Mutex<(Exporter, Outbox)>,
+    batcher: Mutex<Batcher<SpanExporter>>,
     headers: Arc<ArcSwap<HeaderMap>>,
     counters: Arc<dyn Counters>,
 }
 
-/// What is to be sent.
-#[derive(Debug)]
-pub(super) struct Outbox(mpsc::Receiver<Parcel>);
-
 impl Traces {
-    /// Traces by these settings.
+    /// Traces by these settings. Called in a Tokio runtime: gRPC's connections have tasks there.
     ///
     /// # Errors
     /// If the collector is to be spoken to by TLS, and there are no roots to verify it by.
-    pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, TlsError> {
+    pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, ExporterError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
             slowest: settings.slowest_share,
@@ -98,11 +97,13 @@ impl Traces {
             asked: settings.keep_sampled,
         };
         let headers = Arc::new(ArcSwap::from_pointee(settings.headers.clone()));
-        let exporter = Exporter::new(settings, Arc::clone(&headers), Arc::clone(&counters))?;
+        let exporter = collector::exporter(settings, Arc::clone(&headers))?;
+        let endpoint = settings.endpoint.to_string();
+        let batcher = Batcher::new(outbox, exporter, endpoint, Arc::clone(&counters));
         Ok(Arc::new(Self {
             keeper: Keeper::new(shares),
             queue,
-            exporter: Mutex::new((exporter, Outbox(outbox))),
+            batcher: Mutex::new(batcher),
             headers,
             counters,
         }))
@@ -110,9 +111,7 @@ impl Traces {
 
     /// Sends them, for as long as the task lives. There is one such task at a time.
     pub async fn export(self: Arc<Self>) {
-        let mut own = self.exporter.lock().await;
-        let (exporter, outbox) = &mut *own;
-        exporter.run(outbox).await;
+        self.batcher.lock().await.run().await;
     }
 
     /// Sends these headers from now on: the collector's token may have changed.
