@@ -28,16 +28,13 @@ use crate::bus::Bus;
 use crate::capture::{Capture, CaptureError};
 use crate::decisions::Decisions;
 use crate::discovery::Board;
-use crate::logs::LevelError;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Revision, Revisions};
 use crate::operator::{AuditError, Operator, tokens};
-use crate::path::arrival::trace::Ids;
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
 use crate::slo::{ClassState, TailState};
-use crate::telemetry::Traces;
 use fleet::breaker::Standing;
 use fleet::clock::Clock;
 use fleet::health::Probe;
@@ -52,6 +49,9 @@ use tailroute_http::body::{self, Body};
 use tailroute_http::tls::{Connector, Tls, TlsError};
 use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE, Reply};
+use telemetry::context::Ids;
+use telemetry::logs::LevelError;
+use telemetry::traces::{ExporterError, Traces};
 
 /// Bytes that may be held of all answers as they pass, beside the first of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
@@ -98,7 +98,7 @@ pub struct App {
     pub decisions: Decisions,
     /// Turns are written down here, if they are.
     pub capture: Option<Capture>,
-    /// Where the trails of requests end, if they are traced.
+    /// Receives the traces of requests when they end, if they are traced.
     pub traces: Option<Arc<Traces>>,
     /// Other replicas, if there are to be any.
     pub bus: Option<Arc<Bus>>,
@@ -123,6 +123,9 @@ pub enum StartError {
     /// The certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The exporter of traces.
+    #[error(transparent)]
+    Traces(#[from] ExporterError),
     /// The capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -190,7 +193,7 @@ impl App {
         let bus = config.fleet.as_ref();
         let bus = bus.map(|fleet| Bus::new(fleet, metrics.bus()));
         let traces = config.traces.as_ref();
-        let traces = traces.map(|traces| Traces::new(traces, metrics.traces()));
+        let traces = traces.map(|traces| Traces::new(traces, Arc::new(metrics.traces())));
         let routing = &config.routing;
         let capacities: Vec<_> = config
             .workers
@@ -270,7 +273,7 @@ impl App {
         self.admission.reload(config, self.clock.now());
         self.live.store(Arc::new(Live::of(config)));
         // `NotOurs` is no error: the level applies only to a log that the router has started.
-        if let Err(error @ LevelError::Wrong(_)) = crate::logs::configure(&config.log.level) {
+        if let Err(error @ LevelError::Wrong(_)) = telemetry::logs::configure(&config.log.level) {
             warn!(%error, "log.level is not in force");
         }
         if let (Some(traces), Some(settings)) = (&self.traces, &config.traces) {
@@ -504,7 +507,7 @@ impl App {
             admission: self.admission.gate.counts(),
             discovery: self.discovery.standings(),
             bus: self.bus.as_ref().map(|bus| BusGauges::of(bus)),
-            log_dropped: crate::logs::writer::dropped(),
+            log_dropped: telemetry::logs::writer::dropped(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }

@@ -23,8 +23,8 @@ use parking_lot::Mutex;
 use policy::route::Decision;
 use policy::units::{Millis, Tokens};
 
-use crate::path::arrival::trace::TraceId;
 pub use slot::{Came, ROWS, Rest, Row, Slot};
+use telemetry::context::TraceId;
 
 /// A decision to be recorded.
 #[derive(Debug)]

@@ -33,6 +33,7 @@ pub mod session;
 pub mod stored;
 pub mod tap;
 pub mod tenant;
+mod traced;
 pub mod tunnel;
 pub mod wait;
 mod watchdog;
@@ -63,8 +64,8 @@ use self::context::RequestContext;
 use self::forward::{Deadline, TurnRequest, Wanted};
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
-use crate::telemetry::{Stage, Trail};
 use tailroute_http::body::Body;
+use telemetry::traces::{Stage, Trace};
 
 /// By when all of an answer has to be there; an extension of the answer.
 #[derive(Clone, Copy, Debug)]
@@ -73,18 +74,18 @@ pub struct Due(pub Instant);
 /// Answers one request of a client.
 pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
     let arrival = Arrival::of(&app, &peer, &mut request);
-    let responding = respond(app, request, arrival.trail().clone());
+    let responding = respond(app, request, arrival.trace().clone());
     let responding = arrival.whose().clone().within(responding);
     // By reference: each async function that it is handed to would hold a copy of it.
     arrival.answer(pin!(responding)).await
 }
 
 /// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own form.
-async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Response<Body> {
+async fn respond(app: Arc<App>, request: Request<Incoming>, trace: Trace) -> Response<Body> {
     let started = app.clock.now();
     let route = admit::route(&app, &request);
     let endpoint = admit::endpoint(&route);
-    trail.asked(request.method(), endpoint);
+    trace.asked(request.method(), endpoint);
     let caller = app.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
@@ -95,7 +96,7 @@ async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Res
             endpoint,
             started,
             deadline,
-            trail: &trail,
+            trace: &trace,
         };
         answer(&context, request, route).await
     };
@@ -196,7 +197,7 @@ async fn turn(
     head: &Parts,
     body: Incoming,
 ) -> Result<Response<Body>, ApiError> {
-    let receiving = context.trail.begin(Stage::Receive);
+    let receiving = context.trace.begin(Stage::Receive);
     // The body's room is held until the answer begins.
     let Received { bytes, room: _room } = admit::read_body(context.app, head, body).await?;
     drop(receiving);
@@ -230,16 +231,16 @@ pub(crate) async fn admitted(
     place: &mut Place,
 ) -> Result<(Arc<Turn>, Bytes), ApiError> {
     let RequestContext {
-        app, caller, trail, ..
+        app, caller, trace, ..
     } = *context;
     let arrived = app.clock.now();
-    let parsing = trail.begin(Stage::Parse);
+    let parsing = trace.begin(Stage::Parse);
     let asked = Asked::of(app, &head.extensions)?;
     let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
     turn.asked = asked;
     turn.among = among;
     let waiting = parsing.then(Stage::Wait);
-    trail.turn(&turn);
+    trace.turn(&turn);
     wait::turn(context, &turn, place).await?;
     drop(waiting);
     let salts = app.admission.settings().salt_requests;

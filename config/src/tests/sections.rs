@@ -69,6 +69,18 @@ fn a_level_that_is_none_is_refused() {
 }
 
 #[test]
+fn a_collectors_path_is_for_http_alone() {
+    let with = |protocol: &str| {
+        load_text(&format!(
+            "{ONE_WORKER}[traces]\nendpoint = \"http://c:4317/otlp/\"\nprotocol = \"{protocol}\"\n"
+        ))
+    };
+    assert!(with("http").is_ok());
+    let told = complaints(with("grpc")).concat();
+    assert!(told.contains("traces.endpoint: has a path"), "{told}");
+}
+
+#[test]
 fn headers_for_a_collector_are_read_from_their_file_and_never_shown() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("headers");

@@ -14,6 +14,7 @@ use policy::estimate::{PendingWork, QueueFigure, Reconciled, Ticket, Utilisation
 use policy::ids::WorkerId;
 use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
+use telemetry::traces::Target;
 
 use super::breaker::{self, Breaker, Pass, Standing};
 use super::dialect::{self, Dialect, Terms};
@@ -565,5 +566,15 @@ impl Worker {
         parts.authority = self.spec.url.authority().cloned();
         parts.path_and_query = Some(path);
         Ok(Uri::from_parts(parts)?)
+    }
+}
+
+impl Target for Worker {
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn url(&self) -> &Uri {
+        &self.spec.url
     }
 }

@@ -12,7 +12,7 @@ use super::problem::Problem;
 use crate::app::App;
 use crate::decisions::Filter;
 use crate::decisions::view::{Explained, Page};
-use crate::path::arrival::trace::TraceId;
+use telemetry::context::TraceId;
 
 /// Most decisions of a page.
 const MOST: usize = 200;

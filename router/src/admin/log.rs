@@ -4,12 +4,12 @@ use axum::http::Method;
 use config::Role;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use telemetry::logs::{self, LevelError};
 
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::Reason;
-use crate::logs::{self, LevelError};
 
 /// What is logged.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::{Config, Overrides};
+use telemetry::logs;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::budget;
 use crate::reload::{self, Source};
 use crate::serve::{Server, descriptors};
 use crate::supervise::{Task, forever};
-use crate::{budget, logs};
 
 /// For tasks and threads to end after the drain.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);

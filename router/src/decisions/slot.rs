@@ -6,7 +6,7 @@ use policy::slo::{Cause, Parts};
 use policy::units::{Millis, Tokens};
 
 use super::Made;
-use crate::path::arrival::trace::TraceId;
+use telemetry::context::TraceId;
 
 /// Workers of which all terms are kept, the chosen one among them.
 pub const ROWS: usize = 16;

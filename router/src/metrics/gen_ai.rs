@@ -5,7 +5,7 @@ use policy::units::Millis;
 use super::Metrics;
 use super::labelled::{Histogram, Labelled};
 use super::registrar::{MetricError, Registrar};
-use crate::path::arrival::trace::TraceId;
+use telemetry::context::TraceId;
 
 #[derive(Debug)]
 pub(super) struct GenAi {

@@ -17,8 +17,8 @@ use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge;
 
 use super::table::{Kind, MAX_WORKERS, OTHER, Spec, Values};
-use crate::path::arrival::trace::TraceId;
 use protocol::names;
+use telemetry::context::TraceId;
 
 /// Only grows.
 pub type Counter = counter::Counter;
@@ -33,7 +33,7 @@ const MAX_ALIASES: usize = 1 << 18;
 /// A distribution.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
-    inner: HistogramWithExemplars<TraceId>,
+    inner: HistogramWithExemplars<TraceLabel>,
     traced: bool,
 }
 
@@ -128,7 +128,8 @@ impl Histogram {
 
     /// Another value, of a request of this trace.
     pub(super) fn observe_of(&self, value: f64, trace: Option<TraceId>) {
-        self.inner.observe(value, trace.filter(|_| self.traced), None);
+        self.inner
+            .observe(value, trace.filter(|_| self.traced).map(TraceLabel), None);
     }
 }
 
@@ -142,9 +143,13 @@ impl EncodeMetric for Histogram {
     }
 }
 
-impl EncodeLabelSet for TraceId {
+/// The label of an exemplar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct TraceLabel(TraceId);
+
+impl EncodeLabelSet for TraceLabel {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        [("trace_id", self.as_str())].encode(encoder)
+        [("trace_id", self.0.as_str())].encode(encoder)
     }
 }
 

@@ -5,8 +5,8 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
-use crate::logs::writer::Dropped;
 use crate::supervise::TASKS;
+use telemetry::logs::writer::Dropped;
 
 /// Tasks that were started again, and lines of the log that were lost.
 #[derive(Debug)]

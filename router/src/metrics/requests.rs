@@ -6,7 +6,7 @@ use policy::units::Millis;
 use super::labelled::{Counter, Histogram, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, yes_no};
-use crate::path::arrival::trace::TraceId;
+use telemetry::context::TraceId;
 
 /// Requests, turns, choices and hints.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use policy::units::Millis;
 use super::labelled::{Gauge, Histogram};
 use super::table::{MAX_SERIES, MAX_WORKERS, OTHER, Spec, TABLE, Values};
 use super::*;
-use crate::path::arrival::trace::TraceId;
+use telemetry::context::TraceId;
 
 fn page(metrics: &Metrics, format: Format) -> String {
     format.write(&metrics.registry).unwrap()

@@ -1,5 +1,7 @@
 //! What became of traces.
 
+use telemetry::traces::Counters;
+
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
@@ -32,24 +34,22 @@ impl TraceCounters {
             sent,
         })
     }
+}
 
-    /// A request's trace has ended, and is kept for this reason.
-    pub fn kept(&self, why: &str) {
+impl Counters for TraceCounters {
+    fn kept(&self, why: &str) {
         self.ended.with_label_values(&[why]).inc();
     }
 
-    /// A request's trace has ended, and is not kept.
-    pub fn discarded(&self) {
+    fn discarded(&self) {
         self.discarded.inc();
     }
 
-    /// So many were kept and are lost.
-    pub fn lost(&self, why: &str, traces: u64) {
+    fn lost(&self, why: &str, traces: u64) {
         self.lost.with_label_values(&[why]).inc_by(traces);
     }
 
-    /// So many were taken.
-    pub fn sent(&self, traces: u64) {
+    fn sent(&self, traces: u64) {
         self.sent.inc_by(traces);
     }
 }

@@ -11,9 +11,9 @@ use super::ask::Asked;
 use super::choose::{Choice, Turn};
 use crate::app::App;
 use crate::decisions::{Came, Made, Ticket};
-use crate::telemetry::trail::Note;
 use fleet::Worker;
 use protocol::watch::Usage;
+use telemetry::traces::Note;
 
 /// The account of one attempt.
 #[derive(Debug)]

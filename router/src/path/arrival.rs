@@ -2,11 +2,10 @@
 //!
 //! Done once, in place, before anything else looks at the request: what concerned only the client's connection ends here
 //! (RFC 9110, section 7.6.1), and the worker is told who asked ([`forwarded`]), under which name the request is known
-//! ([`trace`]), and through whom it came (`Via`). The answer is given the request's name and the router's own time.
+//! ([`telemetry::context`]), and through whom it came (`Via`). The answer is given the request's name and the router's own time.
 
 pub mod forwarded;
 mod own_time;
-pub mod trace;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,13 +16,13 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version};
 
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
-use self::trace::TraceId;
 use super::{ask, tunnel};
 use crate::app::App;
-use crate::logs::request::Whose;
-use crate::telemetry::Trail;
 use protocol::error::ERROR_HEADER;
 use protocol::headers;
+use telemetry::context::{self, TraceId};
+use telemetry::logs::request::Whose;
+use telemetry::traces::Trace;
 
 /// Names the request, to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -37,7 +36,7 @@ const MAX_REQUEST_ID: usize = 128;
 pub struct Arrival {
     id: HeaderValue,
     at: Instant,
-    trail: Trail,
+    trace: Trace,
     /// As the log names it.
     whose: Whose,
 }
@@ -69,19 +68,19 @@ impl Arrival {
     fn named<B>(app: &App, request: &mut Request<B>, at: Instant) -> Self {
         let headers = request.headers_mut();
         let made = app.ids.next();
-        let mut context = trace::settle(headers, made);
+        let mut context = context::settle(headers, made);
         let id = name(headers, made);
-        let mut trail = Trail::default();
+        let mut trace = Trace::default();
         if let Some(traces) = &app.traces {
             context.sampled |= context.parent.is_none() && traces.is_drawn(context.trace);
             // A trace that begins here has its `traceparent` already, unless workers are told that it is recorded.
             if context.parent.is_some() || context.sampled {
-                headers.insert(trace::PARENT, context.parent_of(context.span));
+                headers.insert(context::PARENT, context.parent_of(context.span));
             }
-            trail = traces.begin(context, &id, at);
+            trace = traces.begin(context, &id, at);
         }
         let whose = Whose::new(TraceId::of_number(context.trace), id.clone());
-        Self { id, at, trail, whose }
+        Self { id, at, trace, whose }
     }
 
     /// The request's name.
@@ -98,21 +97,21 @@ impl Arrival {
 
     /// What is written down of it goes there.
     #[must_use]
-    pub fn trail(&self) -> &Trail {
-        &self.trail
+    pub fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// As the log names it, and where what happens is written down.
     #[must_use]
-    pub fn told(self) -> (Whose, Trail) {
-        (self.whose, self.trail)
+    pub fn told(self) -> (Whose, Trace) {
+        (self.whose, self.trace)
     }
 
     /// Runs what answers the request, and completes the head of the answer.
     pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
         let (mut response, own) = own_time(answering).await;
         let error = response.headers().get(ERROR_HEADER);
-        self.trail.answered(response.status(), error);
+        self.trace.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());
         if headers.contains_key(&protocol::headers::WORKER) {
             headers.append(VIA, via(Version::HTTP_11));
@@ -128,7 +127,7 @@ impl Arrival {
 }
 
 /// The client's name for the request, if it is fit to be one; else the one that was made, which it is given.
-fn name(headers: &mut HeaderMap, made: trace::Made) -> HeaderValue {
+fn name(headers: &mut HeaderMap, made: context::Made) -> HeaderValue {
     let fit = |name: &&HeaderValue| {
         (1..=MAX_REQUEST_ID).contains(&name.len()) && name.as_bytes().iter().all(u8::is_ascii_graphic)
     };
@@ -175,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_clients_name_is_kept_if_it_is_fit_to_be_one() {
-        let made = trace::Ids::new([1, 2]).next();
+        let made = context::Ids::new([1, 2]).next();
         for (given, kept) in [
             ("req-7", true),
             ("", false),

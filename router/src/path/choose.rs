@@ -14,14 +14,12 @@ use tracing::debug;
 
 use super::among::Among;
 use super::arrival::REQUEST_ID;
-use super::arrival::trace::TraceId;
 use super::ask::Asked;
 use super::objective::{Goal, OF_HEADER, Origin};
 use super::session::Session;
 use super::{models, tenant};
 use crate::admission::keys::Caller;
 use crate::app::App;
-use crate::telemetry::Stage;
 use fleet::Worker;
 use fleet::breaker::Standing;
 use fleet::dialect::is_told;
@@ -34,6 +32,8 @@ use protocol::fingerprint::{Extent, Fingerprint};
 use protocol::routes::Endpoint;
 use protocol::tenant::Edit;
 use protocol::{headers, parse, steering};
+use telemetry::context::TraceId;
+use telemetry::traces::Stage;
 
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);

@@ -7,8 +7,8 @@ use policy::units::Millis;
 use super::forward::Deadline;
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
-use crate::telemetry::Trail;
 use protocol::error::ApiError;
+use telemetry::traces::Trace;
 
 /// A request that was let in by its head.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub(crate) struct RequestContext<'a> {
     /// By when it has to be answered.
     pub(crate) deadline: Deadline,
     /// Its trace.
-    pub(crate) trail: &'a Trail,
+    pub(crate) trace: &'a Trace,
 }
 
 impl RequestContext<'_> {

@@ -41,7 +41,6 @@ use super::stored::Kept;
 use crate::app::{App, Place};
 use crate::bus::turns::Told;
 use crate::capture::Slip;
-use crate::telemetry::trail::Note;
 use fleet::breaker::Pass;
 use fleet::{InFlight, Worker};
 use learning::feedback::Begun;
@@ -49,6 +48,7 @@ use protocol::claim;
 use protocol::reply::{self, Piece};
 use protocol::routes::Endpoint;
 use protocol::watch::{Passed, Seen};
+use telemetry::traces::Note;
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;

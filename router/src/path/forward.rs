@@ -155,7 +155,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<Place>) -> 
         mut flight,
         sequence,
         explained,
-        leg,
+        span,
     } = answer;
     flight.keep(place);
     let outcome = outcome(response.status(), &mut flight);
@@ -176,7 +176,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<Place>) -> 
     }
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(request.context.app, request.context.deadline);
-    let tap = Tap::new((first, incoming), watch, (flight, leg), outcome, watchdog);
+    let tap = Tap::new((first, incoming), watch, (flight, span), outcome, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 

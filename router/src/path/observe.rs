@@ -7,12 +7,13 @@
 use std::sync::Arc;
 
 use super::flight::{End, Flight, Outcome};
-use crate::logs::request::Whose;
-use crate::telemetry::Stage;
-use crate::telemetry::trail::Leg;
+use super::traced::answer_facts;
 use fleet::Worker;
 use protocol::routes::Family;
 use protocol::watch::Watch;
+use telemetry::logs::request::Whose;
+use telemetry::traces::AttemptSpan;
+use telemetry::traces::Stage;
 
 /// Most bytes of a stream that are put aside: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
@@ -29,7 +30,7 @@ pub struct Observer {
     flight: Option<Box<Flight>>,
     /// The outcome if all of it passes.
     outcome: Outcome,
-    leg: Leg,
+    span: AttemptSpan,
     /// As the log names the request.
     whose: Option<Whose>,
 }
@@ -37,7 +38,7 @@ pub struct Observer {
 impl Observer {
     /// Looks at the answer of this attempt.
     #[must_use]
-    pub fn new(watch: Watch, (flight, leg): (Box<Flight>, Leg), outcome: Outcome) -> Self {
+    pub fn new(watch: Watch, (flight, span): (Box<Flight>, AttemptSpan), outcome: Outcome) -> Self {
         Self {
             watch,
             aside: Vec::new(),
@@ -45,7 +46,7 @@ impl Observer {
             worker: Arc::clone(flight.worker()),
             flight: Some(flight),
             outcome,
-            leg,
+            span,
             whose: Whose::current(),
         }
     }
@@ -105,7 +106,7 @@ impl Observer {
         }
         if self.watch.first_token && self.outcome == Outcome::Ok {
             flight.first_token(self.watch.is_stream());
-            self.leg.first_token();
+            self.span.first_token();
         }
         self.is_flowing = self.watch.first_token && self.watch.is_stream();
     }
@@ -177,8 +178,8 @@ impl Observer {
     /// What happened is applied, and written down.
     fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
         let seen = flight.believed(self.watch.seen());
-        self.leg.end(outcome.as_str(), Some(seen));
-        let _learning = self.leg.trail().begin(Stage::Learn);
+        self.span.end(outcome.as_str(), Some(answer_facts(seen)));
+        let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| {
             flight.end(End {
                 outcome,
@@ -202,8 +203,8 @@ impl Drop for Observer {
     fn drop(&mut self) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
-        self.leg.end(Outcome::Aborted.as_str(), None);
-        let _learning = self.leg.trail().begin(Stage::Learn);
+        self.span.end(Outcome::Aborted.as_str(), None);
+        let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| drop(flight));
     }
 }

@@ -12,10 +12,10 @@ use http::{HeaderMap, HeaderValue};
 use policy::fingerprint::Chain;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::arrival::trace::hex_of_half;
 use learning::knowledge::Knowledge;
 use protocol::headers;
 use protocol::tenant::Tenant;
+use telemetry::context::hex_of_half;
 
 /// Longest name that is passed on as it is; longer ones are hashed.
 const MAX_NAME_BYTES: usize = 256;

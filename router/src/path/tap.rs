@@ -14,13 +14,13 @@ use tracing::warn;
 use super::flight::{Flight, Outcome};
 use super::observe::Observer;
 use super::watchdog::{Overrun, Watchdog};
-use crate::telemetry::trail::Leg;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
 use protocol::watch::Watch;
 use tailroute_http::body::{BodyError, Given, Piece, Pieces};
 use tailroute_http::upstream::Answer;
+use telemetry::traces::AttemptSpan;
 
 /// A worker's answer on its way to the client.
 pub struct Tap {
@@ -52,7 +52,7 @@ impl Tap {
     pub fn new(
         (first, inner): (Option<Frame<Bytes>>, Answer),
         watch: Watch,
-        attempt: (Box<Flight>, Leg),
+        attempt: (Box<Flight>, AttemptSpan),
         outcome: Outcome,
         watchdog: Watchdog,
     ) -> Self {

@@ -82,11 +82,11 @@ async fn turn(
         }
     };
     let (mut parts, body) = request.into_parts();
-    let leg = context.trail.attempt(&choice, &mut parts.headers);
-    flight.traced(leg.note());
+    let span = context.trace.attempt(&choice, &mut parts.headers);
+    flight.traced(span.note());
     place.sent();
     let endpoints = endpoints(app, &choice);
-    let carried = Carried::new(app, turn, &choice, ((flight, leg), charged), place);
+    let carried = Carried::new(app, turn, &choice, ((flight, span), charged), place);
     Ok(Pick {
         endpoints,
         headers: parts.headers,

@@ -22,11 +22,11 @@ use crate::path::forward::{mark, outcome, pass};
 use crate::path::inspect::Inspector;
 use crate::path::observe::Observer;
 use crate::path::retry;
-use crate::telemetry::trail::Leg;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::watch::Watch;
+use telemetry::traces::AttemptSpan;
 
 /// A request that was picked for.
 pub(super) enum Served {
@@ -115,7 +115,7 @@ pub(super) struct Carried {
     /// The terms of the choice, if they were asked for.
     explained: Option<HeaderValue>,
     /// Until the head of the answer is there.
-    attempt: Option<(Box<Flight>, Leg)>,
+    attempt: Option<(Box<Flight>, AttemptSpan)>,
     charged: Charged,
     /// From then on.
     observer: Option<Observer>,
@@ -127,7 +127,7 @@ impl Carried {
         app: &Arc<App>,
         turn: Arc<Turn>,
         choice: &Choice,
-        (attempt, charged): ((Box<Flight>, Leg), Charged),
+        (attempt, charged): ((Box<Flight>, AttemptSpan), Charged),
         place: Place,
     ) -> Self {
         let explained = turn
@@ -161,7 +161,7 @@ impl Carried {
             None => Some(attempt),
             Some(by) => self.moved(attempt, by),
         };
-        let Some((mut flight, leg)) = attempt else {
+        let Some((mut flight, span)) = attempt else {
             return marks;
         };
         flight.keep(self.place.take());
@@ -172,7 +172,7 @@ impl Carried {
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
             .within(self.app.copied());
-        self.observer = Some(Observer::new(watch, (flight, leg), outcome));
+        self.observer = Some(Observer::new(watch, (flight, span), outcome));
         mark(&mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {
             marks.insert(headers::EXPLAIN, terms);
@@ -181,9 +181,13 @@ impl Carried {
     }
 
     /// Another worker than the one that was picked has answered.
-    fn moved(&mut self, (flight, leg): (Box<Flight>, Leg), by: SocketAddr) -> Option<(Box<Flight>, Leg)> {
-        let trail = leg.trail().clone();
-        leg.end(Outcome::NotReached.as_str(), None);
+    fn moved(
+        &mut self,
+        (flight, span): (Box<Flight>, AttemptSpan),
+        by: SocketAddr,
+    ) -> Option<(Box<Flight>, AttemptSpan)> {
+        let trace = span.trace().clone();
+        span.end(Outcome::NotReached.as_str(), None);
         flight.end(Outcome::NotReached);
         let Some(worker) = at(&self.app, &self.worker, by) else {
             debug!(endpoint = %by, "an endpoint has answered that is no worker's");
@@ -195,12 +199,12 @@ impl Carried {
         let pass = worker.admit(self.app.clock.now(), true)?;
         let mut flight = Flight::start(&self.app, &self.turn, &choice, pass, Arc::clone(&self.charged));
         flight.is_out();
-        let leg = trail.attempt(&choice, &mut HeaderMap::new());
+        let span = trace.attempt(&choice, &mut HeaderMap::new());
         flight.is_unclocked();
-        flight.traced(leg.note());
+        flight.traced(span.note());
         self.sequence = choice.decision.sequence;
         self.worker = worker;
-        Some((flight, leg))
+        Some((flight, span))
     }
 }
 
@@ -208,8 +212,8 @@ impl Drop for Carried {
     fn drop(&mut self) {
         // Before its place: whoever gets that sees the worker without this turn.
         self.observer = None;
-        if let Some((flight, leg)) = self.attempt.take() {
-            leg.end(Outcome::Aborted.as_str(), None);
+        if let Some((flight, span)) = self.attempt.take() {
+            span.end(Outcome::Aborted.as_str(), None);
             drop(flight);
         }
     }

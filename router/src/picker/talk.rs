@@ -37,10 +37,10 @@ use crate::path::among::Among;
 use crate::path::arrival::Arrival;
 use crate::path::context::RequestContext;
 use crate::path::forward::Deadline;
-use crate::telemetry::{Stage, Trail};
 use protocol::error::ApiError;
 use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
+use telemetry::traces::{Stage, Trace};
 
 /// A message to a gateway, with the room of what it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);
@@ -121,7 +121,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
     };
     let given = request.headers().clone();
-    let (whose, trail) = Arrival::at_gateway(&app, &mut request).told();
+    let (whose, trace) = Arrival::at_gateway(&app, &mut request).told();
     let route = admit::route(&app, &request);
     let asked = Asked {
         caller: app.admission.identify(request.headers()),
@@ -131,11 +131,11 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         among: head::among(&first),
         has_body: !head.end_of_stream,
         given,
-        trail,
+        trace,
     };
     // Decoded, they take more than the request that was made of them.
     drop((first, head, inbox.take_room()));
-    asked.trail.asked(request.method(), asked.endpoint);
+    asked.trace.asked(request.method(), asked.endpoint);
     let talking = async {
         match talk.ask(&mut inbox, (request, route), &asked).await {
             Ok(served) => {
@@ -160,7 +160,7 @@ struct Asked {
     has_body: bool,
     /// Its headers as the gateway has them.
     given: HeaderMap,
-    trail: Trail,
+    trace: Trace,
 }
 
 impl Asked {
@@ -202,7 +202,7 @@ impl Talk<'_> {
                 let counted = (asked.endpoint, asked.started);
                 path::refused(self.app, &asked.caller, counted, &error);
                 let code = HeaderValue::from_static(error.code());
-                asked.trail.answered(error.status(), Some(&code));
+                asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
                 self.refuse((&error, asked.family, asked.limits(self.app))).await
             }
@@ -236,14 +236,14 @@ impl Talk<'_> {
             endpoint: asked.endpoint,
             started: asked.started,
             deadline,
-            trail: &asked.trail,
+            trace: &asked.trace,
         };
         let route = path::enter(&context, request.headers_mut(), route)?;
         let (parts, ()) = request.into_parts();
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
-                let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trail).await?;
+                let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trace).await?;
                 (bytes, Some(room), by_trailers)
             } else {
                 (Bytes::new(), None, false)
@@ -276,7 +276,7 @@ impl Talk<'_> {
         &self,
         inbox: &mut Inbox,
         parts: &http::request::Parts,
-        trail: &Trail,
+        trace: &Trace,
     ) -> Result<(Received, bool), No> {
         let is_buffered = match self.modes.request {
             BodyMode::FullDuplexStreamed => false,
@@ -291,7 +291,7 @@ impl Talk<'_> {
         if is_buffered {
             self.send(told::go_on(Told::RequestHeaders)).await?;
         }
-        let _receiving = trail.begin(Stage::Receive);
+        let _receiving = trace.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
         let read = admit::read_body(self.app, parts, &mut body).await?;
         Ok((read, body.ended_by_trailers))
@@ -379,7 +379,7 @@ impl Talk<'_> {
                     BodyMode::Buffered | BodyMode::BufferedPartial
                 );
                 marks.extend(served.head((status, &kinds), by, comes_whole));
-                asked.trail.answered(status, None);
+                asked.trace.answered(status, None);
                 if head.end_of_stream {
                     served.ended(false);
                 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tailroute::logs::request::Text;
+use telemetry::logs::request::Text;
 use tracing::Subscriber;
 use tracing_subscriber::fmt::format::DefaultFields;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -43,7 +43,7 @@ impl Log {
             .fmt_fields(Text(DefaultFields::new()))
             .with_writer(move || log.clone());
         tracing_subscriber::registry()
-            .with(tailroute::logs::filter(level).unwrap())
+            .with(telemetry::logs::filter(level).unwrap())
             .with(lines)
     }
 }

@@ -19,13 +19,13 @@ use super::super::retry::{self, Failure};
 use super::{TurnRequest, request};
 use crate::app::App;
 use crate::decisions;
-use crate::telemetry::trail::Leg;
 use fleet::Worker;
 use fleet::breaker::Pass;
 use fleet::health::Probe;
 use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
+use telemetry::traces::AttemptSpan;
 
 /// A turn that was sent to a worker. Dropping it cancels it there at once.
 pub(super) struct Sent {
@@ -41,7 +41,7 @@ pub(super) struct Sent {
     limit: Duration,
     /// An answer counts as there when its first piece is, not when its head is.
     peeks: bool,
-    leg: Leg,
+    span: AttemptSpan,
 }
 
 /// What came of waiting.
@@ -70,7 +70,7 @@ pub(super) struct Answer {
     pub(super) flight: Box<Flight>,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
-    pub(super) leg: Leg,
+    pub(super) span: AttemptSpan,
 }
 
 /// What an attempt's end means.
@@ -111,13 +111,13 @@ impl Sent {
                 return Err(ApiError::WorkerFailed);
             }
         };
-        let leg = context.trail.attempt(choice, outgoing.headers_mut());
-        flight.traced(leg.note());
+        let span = context.trace.attempt(choice, outgoing.headers_mut());
+        flight.traced(span.note());
         let limit = app.live().limits.first_byte_timeout;
         let until = Instant::now() + limit;
         Ok(Self {
             flight,
-            leg,
+            span,
             reply: app.send(&choice.worker, outgoing),
             head: None,
             sequence: choice.decision.sequence,
@@ -154,7 +154,7 @@ impl Sent {
 
     /// Another worker was faster: this one is told to stop, by hanging up.
     pub(super) fn outrun(self) {
-        self.leg.end(Outcome::Outrun.as_str(), None);
+        self.span.end(Outcome::Outrun.as_str(), None);
         self.flight.end(Outcome::Outrun);
     }
 
@@ -179,7 +179,7 @@ impl Sent {
                     flight: self.flight,
                     sequence: self.sequence,
                     explained: self.explained,
-                    leg: self.leg,
+                    span: self.span,
                 })),
             },
             Head::Lost(error) => {
@@ -233,7 +233,7 @@ impl Sent {
         }
         let begun = failure == Failure::Lost;
         let span = if begun { Outcome::WorkerError } else { outcome };
-        self.leg.end(span.as_str(), None);
+        self.span.end(span.as_str(), None);
         self.flight.end(outcome);
     }
 }

@@ -28,13 +28,13 @@ use super::super::watchdog::Watchdog;
 use super::attempt::note;
 use super::mark;
 use crate::app::{App, Place};
-use crate::telemetry::Trail;
 use fleet::breaker::Standing;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
 use tailroute_http::body::{self, Body, BodyError};
 use tailroute_http::upstream;
+use telemetry::traces::Trace;
 
 /// A body that may be needed twice is kept if it is no longer than this.
 const KEPT_BYTES: u64 = 1 << 20;
@@ -138,7 +138,7 @@ pub(in crate::path) fn answered(
         watchdog: Watchdog::new(app, deadline),
         in_flight,
         place,
-        _trail: context.trail.clone(),
+        _trail: context.trace.clone(),
     };
     Response::from_parts(parts, body::streaming(passing))
 }
@@ -366,7 +366,7 @@ struct Passing {
     in_flight: InFlight,
     place: Place,
     /// It is over when the answer is.
-    _trail: Trail,
+    _trail: Trace,
 }
 
 impl HttpBody for Passing {

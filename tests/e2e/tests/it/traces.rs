@@ -33,9 +33,22 @@ const CLIENT: (&str, &str) = (
 );
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// What a collector has received: spans, and what it was shown to let them in.
+/// What a collector has received.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<Span>>>, Arc<Mutex<Vec<String>>>);
+struct Received {
+    spans: Arc<Mutex<Vec<Span>>>,
+    /// What it was shown to let them in.
+    shown: Arc<Mutex<Vec<String>>>,
+    /// Batches that it has refused, and is yet to refuse: for now, or for good.
+    refused: Arc<Mutex<Vec<Refusal>>>,
+    refuses: Arc<Mutex<Vec<Refusal>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Refusal {
+    ForNow,
+    ForGood,
+}
 
 impl Received {
     fn take_in(&self, message: ExportTraceServiceRequest) {
@@ -44,21 +57,28 @@ impl Received {
             assert!(attributes.iter().any(|attribute| attribute.key == "service.name"));
             resource.scope_spans
         });
-        self.0.lock().extend(scopes.flat_map(|scope| scope.spans));
+        self.spans.lock().extend(scopes.flat_map(|scope| scope.spans));
+    }
+
+    /// Whether the batch at hand is refused.
+    fn refusal(&self) -> Option<Refusal> {
+        let refusal = self.refuses.lock().pop()?;
+        self.refused.lock().push(refusal);
+        Some(refusal)
     }
 
     fn shown(&self, authorization: Option<&str>) {
-        self.1.lock().extend(authorization.map(str::to_owned));
+        self.shown.lock().extend(authorization.map(str::to_owned));
     }
 
     /// The spans of a trace by their names, once the request's own has come.
     async fn trace(&self, trace: &str) -> HashMap<String, Span> {
         let of = |span: &&Span| hex(&span.trace_id) == trace;
         until("the trace has come", || {
-            self.0.lock().iter().any(|span| of(&span))
+            self.spans.lock().iter().any(|span| of(&span))
         })
         .await;
-        let all = self.0.lock();
+        let all = self.spans.lock();
         let kinds = |span: &Span| {
             if span.kind == 3 {
                 format!("to {}", text(span, "tailroute.worker"))
@@ -73,7 +93,7 @@ impl Received {
     }
 
     fn count(&self) -> usize {
-        self.0.lock().iter().filter(|span| span.kind == 2).count()
+        self.spans.lock().iter().filter(|span| span.kind == 2).count()
     }
 }
 
@@ -108,7 +128,11 @@ impl TraceService for Received {
     ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
         let shown = request.metadata().get("authorization");
         self.shown(shown.map(|shown| shown.to_str().unwrap()));
-        self.take_in(request.into_inner());
+        match self.refusal() {
+            Some(Refusal::ForNow) => return Err(tonic::Status::unavailable("full")),
+            Some(Refusal::ForGood) => return Err(tonic::Status::invalid_argument("no")),
+            None => self.take_in(request.into_inner()),
+        }
         Ok(tonic::Response::new(Default::default()))
     }
 }
@@ -139,8 +163,15 @@ async fn http() -> (Received, SocketAddr) {
             assert!(exchange.head.starts_with("POST /v1/traces "), "{}", exchange.head);
             assert_eq!(exchange.header("content-type"), Some("application/x-protobuf"));
             takes.shown(exchange.header("authorization"));
-            takes.take_in(ExportTraceServiceRequest::decode(&*exchange.body).unwrap());
-            exchange.answer("200 OK", "").await;
+            let status = match takes.refusal() {
+                Some(Refusal::ForNow) => "503 Service Unavailable",
+                Some(Refusal::ForGood) => "400 Bad Request",
+                None => {
+                    takes.take_in(ExportTraceServiceRequest::decode(&*exchange.body).unwrap());
+                    "200 OK"
+                }
+            };
+            exchange.answer(status, "").await;
         }
     });
     (received, address)
@@ -372,11 +403,11 @@ async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may
             };
             if !is_taken {
                 sent("tailroute_traces_lost_total", "export").await;
-                assert_eq!(received.1.lock().len(), 2, "nobody else was told anything");
+                assert_eq!(received.shown.lock().len(), 2, "nobody else was told anything");
                 continue;
             }
             sent("tailroute_traces_sent_total", "").await;
-            assert_eq!(*received.1.lock(), ["Bearer first"]);
+            assert_eq!(*received.shown.lock(), ["Bearer first"]);
             let mut changed = fleet.router.app().config.clone();
             changed.traces = Some(config::Traces {
                 headers: shows("Bearer second"),
@@ -390,7 +421,7 @@ async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may
             );
             assert_eq!(fleet.chat(&[], &ask("hi", json!({}))).await.status, 200);
             until("the other one is shown", || {
-                received.1.lock().iter().any(|shown| shown == "Bearer second")
+                received.shown.lock().iter().any(|shown| shown == "Bearer second")
             })
             .await;
         }
@@ -428,7 +459,8 @@ async fn an_attempt_that_was_lost_and_the_one_after_it_are_both_in_the_trace() {
         attempts.push(number(&spans["chat sim"], "tailroute.attempts"));
         for span in spans.values().filter(|span| span.kind == 3) {
             let lost = text(span, "tailroute.outcome") == "not_reached";
-            assert_eq!(span.status.is_some(), lost);
+            let failed = span.status.as_ref().is_some_and(|status| status.code == 2);
+            assert_eq!(failed, lost);
         }
     }
     assert_eq!(
@@ -465,6 +497,40 @@ async fn a_collector_that_is_away_holds_no_request_up_and_what_has_no_room_is_co
         }
     }
     panic!("{} were dropped", lost().await);
+}
+
+#[tokio::test]
+async fn a_batch_that_is_refused_for_now_is_sent_again_and_one_for_good_is_not() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let (received, address) = match protocol {
+            OtlpProtocol::Grpc => grpc().await,
+            OtlpProtocol::Http => http().await,
+        };
+        let fleet = Fleet::start(vec![quick()], |config| {
+            config.traces = Some(to(address, protocol))
+        })
+        .await;
+        let became = async |name: &str| {
+            let parent = CLIENT.1.replace("4bf9", "8bf9");
+            let answer = fleet
+                .chat(&[("traceparent", &parent)], &ask("x", json!({})))
+                .await;
+            assert_eq!(answer.status, 200);
+            within(async {
+                while fleet.metrics().await.sum(name, &[]) == 0.0 {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+            .await;
+            std::mem::take(&mut *received.refused.lock())
+        };
+        *received.refuses.lock() = vec![Refusal::ForNow];
+        assert_eq!(became("tailroute_traces_sent_total").await, [Refusal::ForNow]);
+        assert_eq!(received.count(), 1);
+        *received.refuses.lock() = vec![Refusal::ForGood];
+        assert_eq!(became("tailroute_traces_lost_total").await, [Refusal::ForGood]);
+        assert_eq!(received.count(), 1);
+    }
 }
 
 #[tokio::test]

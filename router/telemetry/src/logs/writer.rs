@@ -122,6 +122,7 @@ impl Lines {
             if lost == 0 && before.all() > told {
                 told = before.all();
                 warn!(
+                    target: super::TARGET,
                     lines = told,
                     "lines of the log were lost since the start: standard error was too slow, or could not be written to"
                 );

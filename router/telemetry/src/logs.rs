@@ -19,6 +19,9 @@ use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{self, DefaultFields, JsonFields};
 
+/// The target of this module's own lines: filters such as `tailroute=debug` apply to them.
+const TARGET: &str = "tailroute::logs";
+
 /// Puts another filter in force.
 type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
@@ -126,6 +129,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
     error!(
+        target: TARGET,
         at = info.location().map(tracing::field::display),
         thread = std::thread::current().name(),
         backtrace = backtrace.as_ref().map(tracing::field::display),
@@ -157,7 +161,7 @@ pub fn set_level(level: &str) -> Result<String, LevelError> {
     (log.swap)(filter).map_err(|error| wrong(&error))?;
     let before = std::mem::replace(&mut levels.now, level.to_owned());
     drop(levels);
-    info!(before, level, "log level changed");
+    info!(target: TARGET, before, level, "log level changed");
     Ok(before)
 }
 

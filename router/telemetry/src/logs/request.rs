@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::path::arrival::trace::TraceId;
+use crate::context::TraceId;
 
 tokio::task_local! {
     static CURRENT: Whose;

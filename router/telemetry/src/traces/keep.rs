@@ -15,8 +15,8 @@
 use parking_lot::Mutex;
 use policy::units::Millis;
 
-use super::trail::Story;
-use crate::path::arrival::trace::Context;
+use super::record::SpanRecord;
+use crate::context::Context;
 
 /// Counts at which all of them are halved.
 const MEMORY: f32 = 8192.0;
@@ -103,19 +103,19 @@ impl Keeper {
     }
 
     /// Whether a trace is kept, and why.
-    pub(super) fn judge(&self, story: &Story) -> Option<Why> {
-        let ttft = story.ttft();
-        let is_slow = ttft.is_some_and(|ttft| self.is_slow(ttft, story.context.trace));
-        if story.failure().is_some() {
+    pub(super) fn judge(&self, record: &SpanRecord) -> Option<Why> {
+        let ttft = record.ttft();
+        let is_slow = ttft.is_some_and(|ttft| self.is_slow(ttft, record.context.trace));
+        if record.failure().is_some() {
             Some(Why::Error)
-        } else if story.is_late() {
+        } else if record.is_late() {
             Some(Why::Objective)
         } else if is_slow {
             Some(Why::Slow)
-        } else if self.is_asked(&story.context) {
+        } else if self.is_asked(&record.context) {
             Some(Why::Asked)
         } else {
-            self.is_drawn(story.context.trace).then_some(Why::Share)
+            self.is_drawn(record.context.trace).then_some(Why::Share)
         }
     }
 

@@ -11,7 +11,8 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub(crate) const PARENT: HeaderName = HeaderName::from_static("traceparent");
+/// The header that names a trace and the span of the sender.
+pub const PARENT: HeaderName = HeaderName::from_static("traceparent");
 const STATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The trace that a request belongs to: 32 hexadecimal digits.
@@ -167,7 +168,8 @@ fn hex(number: u128) -> [u8; 32] {
 }
 
 /// A number's 16 hexadecimal digits, all of them at once: each half byte is moved to a byte of its own, and made a digit there.
-pub(crate) fn hex_of_half(number: u64) -> [u8; 16] {
+#[must_use]
+pub fn hex_of_half(number: u64) -> [u8; 16] {
     const EACH: u128 = u128::MAX / 0xff;
     let mut halves = u128::from(number);
     for (shift, mask) in [

@@ -1,0 +1,224 @@
+//! Collects kept traces into batches and exports them, off every request's path.
+//!
+//! One task empties the queue. The exporter tries a batch again a few times; meanwhile the queue fills, and a trace that finds
+//! no room in it is dropped. So an outage costs memory up to the queue's bound and a batch.
+//!
+//! Rejected: the SDK's `BatchSpanProcessor`. Its queue is bounded in spans and drops single ones, so that traces would be torn;
+//! it tells nobody which it dropped, so that `tailroute_traces_lost_total` could not be counted; it takes spans that are made
+//! already, which would be the request's work; and it exports from a thread without a runtime, where neither the router's HTTP
+//! client nor its certificates work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tracing::{info, warn};
+
+use super::{Counters, Parcel, TARGET, spans};
+
+/// Traces of a batch.
+const BATCH: u64 = 128;
+/// How long a batch waits to be full.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Exports what comes out of the queue.
+#[derive(Debug)]
+pub(super) struct Batcher<E> {
+    queue: mpsc::Receiver<Parcel>,
+    exporter: E,
+    /// The collector, as the log names it.
+    endpoint: String,
+    counters: Arc<dyn Counters>,
+    /// The last batch was not taken.
+    is_out: bool,
+}
+
+/// Spans that go out together.
+#[derive(Default)]
+struct Batch {
+    spans: Vec<SpanData>,
+    traces: u64,
+    /// These wait for the batch to be sent.
+    flushes: Vec<oneshot::Sender<()>>,
+}
+
+impl Batch {
+    fn add(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::Trace(kept) => {
+                self.traces += 1;
+                self.spans.extend(spans::of(&kept));
+            }
+            Parcel::Flush(done) => self.flushes.push(done),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.traces >= BATCH || !self.flushes.is_empty()
+    }
+}
+
+impl<E: SpanExporter> Batcher<E> {
+    pub(super) fn new(
+        queue: mpsc::Receiver<Parcel>,
+        exporter: E,
+        endpoint: String,
+        counters: Arc<dyn Counters>,
+    ) -> Self {
+        Self {
+            queue,
+            exporter,
+            endpoint,
+            counters,
+            is_out: false,
+        }
+    }
+
+    /// Exports what comes, until nothing can come any more.
+    pub(super) async fn run(&mut self) {
+        while let Some(first) = self.queue.recv().await {
+            let due = Instant::now() + PATIENCE;
+            let mut batch = Batch::default();
+            batch.add(first);
+            while !batch.is_due() {
+                match timeout_at(due, self.queue.recv()).await {
+                    Ok(Some(parcel)) => batch.add(parcel),
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            self.send(batch).await;
+        }
+    }
+
+    async fn send(&mut self, batch: Batch) {
+        if batch.traces > 0 {
+            let result = self.exporter.export(batch.spans).await;
+            let was_out = std::mem::replace(&mut self.is_out, result.is_err());
+            match result {
+                Ok(()) => {
+                    self.counters.sent(batch.traces);
+                    if was_out {
+                        info!(target: TARGET, "the collector takes traces again");
+                    }
+                }
+                Err(error) => {
+                    self.counters.lost("export", batch.traces);
+                    // Once for each outage: it may be long.
+                    if !was_out {
+                        warn!(
+                            target: TARGET,
+                            endpoint = self.endpoint,
+                            %error,
+                            "the collector does not take traces: they are dropped until it does"
+                        );
+                    }
+                }
+            }
+        }
+        for done in batch.flushes {
+            let _ = done.send(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+    use parking_lot::Mutex;
+
+    use super::super::record::{SpanRecord, Stage};
+    use super::super::{Kept, Why};
+    use super::*;
+    use crate::context::Context;
+
+    /// Spans of each batch, and what became of traces.
+    #[derive(Debug, Default)]
+    struct Seen {
+        batches: Mutex<Vec<usize>>,
+        sent: Mutex<u64>,
+        lost: Mutex<u64>,
+        refuses: bool,
+    }
+
+    impl Counters for Seen {
+        fn kept(&self, _: &str) {}
+
+        fn discarded(&self) {}
+
+        fn lost(&self, why: &str, traces: u64) {
+            assert_eq!(why, "export");
+            *self.lost.lock() += traces;
+        }
+
+        fn sent(&self, traces: u64) {
+            *self.sent.lock() += traces;
+        }
+    }
+
+    #[derive(Debug)]
+    struct Collector(Arc<Seen>);
+
+    impl SpanExporter for Collector {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            self.0.batches.lock().push(batch.len());
+            if self.0.refuses {
+                return Err(OTelSdkError::InternalFailure("refused".to_owned()));
+            }
+            Ok(())
+        }
+    }
+
+    /// A trace of two spans.
+    fn trace() -> Parcel {
+        let (id, now) = (HeaderValue::from_static("r"), std::time::Instant::now());
+        let mut record = SpanRecord::new(Context::NONE, &id, now);
+        record.stages.push((Stage::Parse, now, now));
+        Parcel::Trace(Box::new(Kept {
+            record,
+            why: Why::Share,
+        }))
+    }
+
+    fn running(seen: &Arc<Seen>) -> mpsc::Sender<Parcel> {
+        let (queue, outbox) = mpsc::channel(1000);
+        let counters: Arc<dyn Counters> = Arc::<Seen>::clone(seen);
+        let mut batcher = Batcher::new(outbox, Collector(Arc::clone(seen)), "c".to_owned(), counters);
+        tokio::spawn(async move { batcher.run().await });
+        queue
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_goes_out_when_it_is_full_or_a_second_old() {
+        let seen = Arc::new(Seen::default());
+        let queue = running(&seen);
+        for _ in 0..BATCH + 1 {
+            queue.send(trace()).await.unwrap();
+        }
+        tokio::time::sleep(PATIENCE / 2).await;
+        assert_eq!(*seen.batches.lock(), [2 * BATCH as usize]);
+        tokio::time::sleep(PATIENCE).await;
+        assert_eq!(*seen.batches.lock(), [2 * BATCH as usize, 2]);
+        assert_eq!((*seen.sent.lock(), *seen.lost.lock()), (BATCH + 1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_waits_for_what_came_before_it_and_a_refusal_counts_traces() {
+        let seen = Arc::new(Seen {
+            refuses: true,
+            ..Seen::default()
+        });
+        let queue = running(&seen);
+        let (done, flushed) = oneshot::channel();
+        for parcel in [trace(), trace(), Parcel::Flush(done)] {
+            queue.send(parcel).await.unwrap();
+        }
+        let begun = Instant::now();
+        flushed.await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(*seen.batches.lock(), [4]);
+        assert_eq!((*seen.sent.lock(), *seen.lost.lock()), (0, 2));
+    }
+}

@@ -1,0 +1,236 @@
+//! The spans of a kept trace, as the SDK has them.
+//!
+//! ```text
+//! chat llama-3            server: the whole request
+//! ├─ receive, parse, wait, match, score, learn
+//! └─ chat llama-3         client: one for each attempt on a worker
+//!    ├─ prefill           until the first token
+//!    └─ stream            from there to the end
+//! ```
+//!
+//! Names and attributes are those of OpenTelemetry's conventions for HTTP and for generative AI where there is one, else
+//! `tailroute.…`. There is no text of a prompt or an answer, nor any key: none is recorded.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+use std::time::{Instant, SystemTime};
+
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, Value};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Kept;
+use super::record::{Attempt, SpanRecord};
+
+/// The conventions that attributes are named by.
+pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
+
+static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
+    InstrumentationScope::builder("tailroute")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .with_schema_url(SCHEMA)
+        .build()
+});
+
+/// The spans of one trace; the request's own comes first.
+pub(super) fn of(kept: &Kept) -> Vec<SpanData> {
+    let record = &kept.record;
+    let ended = record.ended.unwrap_or(record.at);
+    let context = &record.context;
+    let mut spans = vec![SpanData {
+        parent_span_is_remote: context.parent.is_some(),
+        span_kind: SpanKind::Server,
+        attributes: of_request(kept),
+        status: record.failure().map_or(Status::Unset, failed),
+        ..span(
+            record,
+            (context.span, context.parent.unwrap_or(0)),
+            name(record),
+            [record.at, ended],
+        )
+    }];
+    for (number, (stage, since, until)) in (0..).zip(&record.stages) {
+        let ids = (inner(context.span, 1 + number), context.span);
+        spans.push(span(record, ids, stage.name(), [*since, *until]));
+    }
+    for attempt in &record.attempts {
+        of_attempt(record, attempt, ended, &mut spans);
+    }
+    spans
+}
+
+/// A span's id, from the one around it and its number there.
+fn inner(parent: u64, number: u64) -> u64 {
+    // Attempts are numbered from 0 with four bytes; these have eight and another seed.
+    xxh3_64_with_seed(&number.to_be_bytes(), parent.rotate_left(17)) | 1
+}
+
+fn span(
+    record: &SpanRecord,
+    (own, parent): (u64, u64),
+    name: impl Into<Cow<'static, str>>,
+    [since, until]: [Instant; 2],
+) -> SpanData {
+    let trace = TraceId::from(record.context.trace);
+    SpanData {
+        // A trace of ours is sampled once it is sent.
+        span_context: SpanContext::new(
+            trace,
+            SpanId::from(own),
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::default(),
+        ),
+        parent_span_id: SpanId::from(parent),
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: name.into(),
+        start_time: time_of(record, since),
+        end_time: time_of(record, until),
+        attributes: Vec::new(),
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: Status::Unset,
+        instrumentation_scope: SCOPE.clone(),
+    }
+}
+
+/// By the clock of the day, as it was when the request came.
+fn time_of(record: &SpanRecord, at: Instant) -> SystemTime {
+    record.began + at.saturating_duration_since(record.at)
+}
+
+fn failed(why: &str) -> Status {
+    Status::error(why.to_owned())
+}
+
+/// What the conventions call what is asked for.
+fn operation(endpoint: &'static str) -> &'static str {
+    match endpoint {
+        "chat" | "messages" | "responses" => "chat",
+        "completions" | "generate" => "text_completion",
+        "embeddings" => "embeddings",
+        other => other,
+    }
+}
+
+/// The name of a request's span: what is asked for, and of which model.
+fn name(record: &SpanRecord) -> String {
+    let operation = operation(record.endpoint);
+    match &record.turn {
+        Some(turn) if !turn.model.is_empty() => format!("{operation} {}", turn.model),
+        _ => format!("{} {operation}", record.method),
+    }
+}
+
+fn of_request(kept: &Kept) -> Vec<KeyValue> {
+    let record = &kept.record;
+    let request_id = record.request_id.to_str().unwrap_or_default();
+    let mut all = vec![
+        text("http.request.method", record.method.as_str()),
+        KeyValue::new("http.route", record.endpoint),
+        KeyValue::new("tailroute.kept", kept.why.as_str()),
+        text("tailroute.request_id", request_id),
+        KeyValue::new("tailroute.attempts", record.attempts.len() as i64),
+    ];
+    let status = record.status.map(i64::from);
+    all.extend(status.map(|status| KeyValue::new("http.response.status_code", status)));
+    all.extend(record.failure().map(|why| text("error.type", why)));
+    if let Some(turn) = &record.turn {
+        all.push(KeyValue::new("tailroute.objective_ms", turn.objective.0));
+        all.push(KeyValue::new(
+            "tailroute.conversation.state",
+            turn.conversation_state,
+        ));
+        let conversation = turn.conversation.as_deref();
+        all.extend(conversation.map(|name| text("gen_ai.conversation.id", name)));
+    }
+    if let Some(ttft) = record.ttft() {
+        all.push(KeyValue::new("tailroute.ttft_ms", ttft.0));
+        all.push(KeyValue::new("tailroute.objective_missed", record.is_late()));
+    }
+    if let Some(last) = record.last() {
+        all.extend(of_model(record, last));
+    }
+    all
+}
+
+/// What the conventions say of a model's answer.
+fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
+    let mut all = vec![
+        KeyValue::new("gen_ai.operation.name", operation(record.endpoint)),
+        KeyValue::new("gen_ai.provider.name", "tailroute"),
+        text("tailroute.worker", attempt.choice.worker.name()),
+        KeyValue::new("tailroute.outcome", attempt.outcome),
+    ];
+    let cause = attempt.cause;
+    all.extend(cause.map(|cause| KeyValue::new("tailroute.violation.cause", cause)));
+    if let Some(turn) = record.turn.as_ref().filter(|turn| !turn.model.is_empty()) {
+        all.push(text("gen_ai.request.model", &turn.model));
+    }
+    let usage = attempt.answer.and_then(|answer| answer.usage);
+    if let Some(usage) = usage {
+        all.push(count("gen_ai.usage.input_tokens", usage.prompt));
+        all.push(count("gen_ai.usage.output_tokens", usage.completion));
+        let cached = usage.cached;
+        all.extend(cached.map(|cached| count("gen_ai.usage.cache_read.input_tokens", cached)));
+    }
+    if let Some(finish) = attempt.finish().filter(|_| usage.is_some()) {
+        let reasons = Value::Array(Array::String(vec![StringValue::from(finish)]));
+        all.push(KeyValue::new("gen_ai.response.finish_reasons", reasons));
+    }
+    all
+}
+
+fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mut Vec<SpanData>) {
+    let until = attempt.ended.unwrap_or(ended);
+    let choice = &attempt.choice;
+    let mut attributes = of_model(record, attempt);
+    let url = choice.worker.url();
+    attributes.extend(url.host().map(|host| text("server.address", host)));
+    let port = url.port_u16().map(i64::from);
+    attributes.extend(port.map(|port| KeyValue::new("server.port", port)));
+    attributes.extend([
+        count("tailroute.decision", choice.decision),
+        KeyValue::new("tailroute.policy", choice.policy),
+        KeyValue::new("tailroute.reason", choice.reason),
+        count("tailroute.predicted.prompt_tokens", choice.prompt.0),
+        count("tailroute.predicted.cached_tokens", choice.cached.0),
+        KeyValue::new("tailroute.predicted.wait_ms", choice.wait.0),
+        KeyValue::new("tailroute.predicted.ttft_ms", choice.predicted.0),
+    ]);
+    let is_failure = matches!(
+        attempt.outcome,
+        "broken" | "worker_error" | "deadline" | "not_reached"
+    );
+    let ids = (attempt.span, record.context.span);
+    spans.push(SpanData {
+        span_kind: SpanKind::Client,
+        attributes,
+        status: if is_failure {
+            failed(attempt.outcome)
+        } else {
+            Status::Unset
+        },
+        ..span(record, ids, name(record), [attempt.sent, until])
+    });
+    let first = attempt.first_token.unwrap_or(until);
+    let mut part = |number, name, times| {
+        let ids = (inner(attempt.span, number), attempt.span);
+        spans.push(span(record, ids, name, times));
+    };
+    part(1, "prefill", [attempt.sent, first]);
+    if attempt.first_token.is_some() {
+        part(2, "stream", [first, until]);
+    }
+}
+
+fn text(key: &'static str, value: &str) -> KeyValue {
+    KeyValue::new(key, value.to_owned())
+}
+
+fn count(key: &'static str, count: u64) -> KeyValue {
+    KeyValue::new(key, i64::try_from(count).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,257 @@
+//! The handles by which the pipeline records a request while it is on its way.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Traces;
+use super::record::{
+    AnswerFacts, Attempt, DescribeChoice, DescribeTurn, MAX_ATTEMPTS, SpanRecord, Stage, is_failure,
+};
+use crate::context::{PARENT, TraceId};
+
+/// Longest method that is recorded; a longer one counts as `GET`.
+const MAX_METHOD_BYTES: usize = 256;
+
+/// A request's trace, or none if nothing is traced.
+#[derive(Clone, Debug, Default)]
+pub struct Trace(Option<Arc<Recording>>);
+
+/// The record that all handles of a request share. The request is over when the last of them is dropped.
+#[derive(Debug)]
+pub(super) struct Recording {
+    to: Arc<Traces>,
+    /// The trace is kept however the request ends.
+    is_kept: bool,
+    record: Mutex<SpanRecord>,
+}
+
+impl Recording {
+    pub(super) fn new(to: Arc<Traces>, record: SpanRecord) -> Self {
+        Self {
+            is_kept: to.keeper.is_chosen(&record.context),
+            to,
+            record: Mutex::new(record),
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let record = self.record.get_mut();
+        record.ended.get_or_insert_with(Instant::now);
+        self.to.ended(record);
+    }
+}
+
+/// A stage in progress. Dropping it ends the stage.
+#[derive(Debug)]
+pub struct StageSpan {
+    trace: Trace,
+    stage: Stage,
+    since: Option<Instant>,
+}
+
+impl StageSpan {
+    /// Ends the stage and begins another at the same moment.
+    #[must_use]
+    pub fn then(mut self, stage: Stage) -> Self {
+        let trace = std::mem::take(&mut self.trace);
+        let since = self.since.take().map(|since| {
+            let until = Instant::now();
+            trace.passed(self.stage, since, until);
+            until
+        });
+        Self { trace, stage, since }
+    }
+}
+
+impl Drop for StageSpan {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.trace.passed(self.stage, since, Instant::now());
+        }
+    }
+}
+
+impl Trace {
+    pub(super) fn new(recording: Recording) -> Self {
+        Self(Some(Arc::new(recording)))
+    }
+
+    /// Whether the request is traced.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn write(&self, write: impl FnOnce(&mut SpanRecord)) {
+        if let Some(recording) = &self.0 {
+            write(&mut recording.record.lock());
+        }
+    }
+
+    /// Records what the request asks for.
+    pub fn asked(&self, method: &http::Method, endpoint: &'static str) {
+        self.write(|record| {
+            if method.as_str().len() <= MAX_METHOD_BYTES {
+                record.method.clone_from(method);
+            }
+            record.endpoint = endpoint;
+        });
+    }
+
+    /// Begins a stage.
+    #[must_use]
+    pub fn begin(&self, stage: Stage) -> StageSpan {
+        StageSpan {
+            trace: self.clone(),
+            stage,
+            since: self.0.is_some().then(Instant::now),
+        }
+    }
+
+    /// Records a stage that is over.
+    pub fn passed(&self, stage: Stage, since: Instant, until: Instant) {
+        self.write(|record| {
+            // Each attempt matches, scores and learns once.
+            if record.stages.len() < 4 * MAX_ATTEMPTS {
+                record.stages.push((stage, since, until));
+            }
+        });
+    }
+
+    /// Records a turn that was read.
+    pub fn turn(&self, turn: &impl DescribeTurn) {
+        self.write(|record| record.turn = Some(turn.facts()));
+    }
+
+    /// Begins an attempt on the chosen worker, and names its span as the parent in the request's headers.
+    pub fn attempt(&self, choice: &impl DescribeChoice, headers: &mut HeaderMap) -> AttemptSpan {
+        let mut number = 0;
+        self.write(|record| {
+            number = record.attempts.len();
+            if number >= MAX_ATTEMPTS {
+                return;
+            }
+            for (stage, [since, until]) in choice.stages() {
+                record.stages.push((stage, since, until));
+            }
+            let span = xxh3_64_with_seed(&(number as u64).to_le_bytes(), record.context.span) | 1;
+            headers.insert(PARENT, record.context.parent_of(span));
+            record.attempts.push(Attempt {
+                span,
+                choice: choice.facts(),
+                sent: Instant::now(),
+                first_token: None,
+                ended: None,
+                outcome: "aborted",
+                answer: None,
+                cause: None,
+            });
+        });
+        AttemptSpan {
+            trace: self.clone(),
+            number,
+            started: false,
+        }
+    }
+
+    /// Records the head of the answer.
+    pub fn answered(&self, status: http::StatusCode, error: Option<&HeaderValue>) {
+        self.write(|record| {
+            record.status = Some(status.as_u16());
+            record.error = error.and_then(|code| code.to_str().ok()).map(str::to_owned);
+        });
+    }
+}
+
+/// A handle for what is found out about an attempt after it has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Note {
+    trace: Trace,
+    number: usize,
+}
+
+impl Note {
+    /// The trace that an exemplar may name. Where requests are traced, that is only one which is certain to be kept, judged by
+    /// what is known now: whether it is late, and its outcome, if it has one.
+    #[must_use]
+    pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
+        let is_kept = match &self.trace.0 {
+            None => true,
+            Some(recording) => recording.is_kept || is_late || outcome.is_some_and(is_failure),
+        };
+        trace.filter(|_| is_kept)
+    }
+
+    /// Records why the objective was missed.
+    pub fn cause(&self, cause: &'static str) {
+        self.trace.write(|record| {
+            if let Some(attempt) = record.attempts.get_mut(self.number) {
+                attempt.cause = Some(cause);
+            }
+        });
+    }
+}
+
+/// One attempt in progress. Dropping it ends the attempt.
+#[derive(Debug)]
+pub struct AttemptSpan {
+    trace: Trace,
+    number: usize,
+    /// Its first token has passed.
+    started: bool,
+}
+
+impl AttemptSpan {
+    fn write(&self, write: impl FnOnce(&mut Attempt)) {
+        self.trace.write(|record| {
+            if let Some(attempt) = record.attempts.get_mut(self.number) {
+                write(attempt);
+            }
+        });
+    }
+
+    /// The trace that it is part of.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// A handle that outlives the attempt.
+    #[must_use]
+    pub fn note(&self) -> Note {
+        Note {
+            trace: self.trace.clone(),
+            number: self.number,
+        }
+    }
+
+    /// Records that the first token passed.
+    pub fn first_token(&mut self) {
+        if !std::mem::replace(&mut self.started, true) {
+            self.write(|attempt| attempt.first_token = Some(Instant::now()));
+        }
+    }
+
+    /// Ends the attempt with this outcome, and with what the answer said of itself, if there was one.
+    pub fn end(&self, outcome: &'static str, answer: Option<AnswerFacts>) {
+        self.write(|attempt| {
+            attempt.outcome = outcome;
+            attempt.answer = answer;
+            attempt.ended.get_or_insert_with(Instant::now);
+        });
+    }
+}
+
+impl Drop for AttemptSpan {
+    fn drop(&mut self) {
+        self.write(|attempt| {
+            attempt.ended.get_or_insert_with(Instant::now);
+        });
+    }
+}
