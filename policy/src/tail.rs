@@ -203,7 +203,7 @@ impl<P: Clone> Tail<P> {
         (room < reserve).then(|| Tokens(2 * reserve.0 - room.0))
     }
 
-    /// Returns the tokens that [`RESERVE`] average turns store.
+    /// Returns the tokens that the turns within the reserve store, on average.
     #[must_use]
     pub fn next_turns(&self) -> Tokens {
         Tokens((RESERVE * self.fill.mean_stored()) as u64)

@@ -75,7 +75,7 @@ impl Guard {
         self.pause
     }
 
-    /// Returns late turns with hints over late turns under LRU, or `None` before [`ENOUGH`] turns.
+    /// Returns late turns with hints over late turns under LRU, or `None` before enough turns were seen.
     #[must_use]
     pub fn late_ratio(&self) -> Option<f64> {
         let Seen {
