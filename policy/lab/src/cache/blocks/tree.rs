@@ -1,4 +1,4 @@
-//! The prefix-closed tree of resident blocks: what hangs below what, and nothing about worth.
+//! The prefix-closed tree of resident blocks, without their values.
 
 use rustc_hash::FxHashMap;
 
@@ -30,7 +30,7 @@ impl Tree {
         self.by_hash.len()
     }
 
-    /// The resident prefix of a chain.
+    /// Returns the resident prefix of a chain.
     pub(super) fn walk(&self, chain: &[PrefixHash]) -> impl Iterator<Item = SlotId> {
         let mut parent = NONE;
         chain.iter().map_while(move |hash| {
@@ -41,8 +41,8 @@ impl Tree {
         })
     }
 
-    /// Makes the rest of a chain resident below `path`, its resident prefix. Ends early where a block already stands
-    /// elsewhere, since a name stands for one prefix.
+    /// Makes the rest of a chain resident below `path`, its resident prefix. Ends early at a block that is
+    /// resident elsewhere, since a name has one prefix.
     pub(super) fn grow(&mut self, path: &mut Vec<SlotId>, chain: &[PrefixHash]) {
         for &hash in &chain[path.len()..] {
             if self.by_hash.contains_key(&hash) {
@@ -52,7 +52,7 @@ impl Tree {
         }
     }
 
-    /// Makes a block resident below `path`. No block of this name may be.
+    /// Makes a new block resident below `path`.
     pub(super) fn push(&mut self, path: &[SlotId], hash: PrefixHash) -> SlotId {
         let parent = path.last().copied();
         if let Some(parent) = parent {
@@ -78,17 +78,17 @@ impl Tree {
         slot
     }
 
-    /// The resident block of this name.
+    /// Returns the resident block of this name.
     pub(super) fn find(&self, hash: PrefixHash) -> Option<SlotId> {
         self.by_hash.get(&hash).copied()
     }
 
-    /// A block's name.
+    /// Returns a block's name.
     pub(super) fn hash(&self, slot: SlotId) -> PrefixHash {
         self.nodes[slot as usize].hash
     }
 
-    /// Takes a leaf away and returns its parent.
+    /// Removes a leaf and returns its parent.
     pub(super) fn prune(&mut self, leaf: SlotId) -> Option<SlotId> {
         debug_assert!(self.is_leaf(leaf), "a block goes after what hangs below it");
         let Node { hash, parent, .. } = self.nodes[leaf as usize];
@@ -114,17 +114,17 @@ impl Tree {
         self.children(slot) == 0
     }
 
-    /// Blocks before this one.
+    /// Returns the number of blocks before this one.
     pub(super) fn depth(&self, slot: SlotId) -> u32 {
         self.nodes[slot as usize].depth
     }
 
-    /// Resident blocks, in no particular order.
+    /// Returns the resident blocks, in no particular order.
     pub(super) fn slots(&self) -> impl Iterator<Item = (PrefixHash, SlotId)> {
         self.by_hash.iter().map(|(hash, slot)| (*hash, *slot))
     }
 
-    /// What must hold between calls.
+    /// Checks the invariants between calls.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.len() + self.vacant.len() != self.nodes.len() {
             return Err(format!(

@@ -1,8 +1,8 @@
-//! p95 by policy and cell: a dot plot on a logarithmic axis. Below it, what the weights do.
+//! p95 by policy and cell: a dot plot on a logarithmic axis, with the effects of the weights below.
 //!
-//! Every policy has a lane of its own in each row, so that no dot hides another, and the line through it reaches from the
-//! least to the largest seed. Written by hand rather than with a plotting library, so that the colours can follow the
-//! reader's light or dark theme; the grey of the text is readable on both where themes are not followed.
+//! Every policy has a lane of its own in each row, so that dots do not overlap, and a line from the minimum
+//! to the maximum over seeds. Written without a plotting library, so that the colours can follow the reader's
+//! light or dark theme; the grey of the text is readable on both where themes are not supported.
 
 mod weights;
 
@@ -29,7 +29,7 @@ const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#
 .round_robin{fill:#8a8a8a;stroke:#8a8a8a}\
 @media(prefers-color-scheme:light){text{fill:#333}}@media(prefers-color-scheme:dark){text{fill:#ccc}}";
 
-/// The drawing.
+/// Draws the whole plot.
 pub(in super::super) fn svg(report: &Report) -> String {
     let axis = Axis::of(report);
     let mut rows = String::new();
@@ -72,7 +72,7 @@ fn head(text: &mut String, report: &Report) {
     );
     let (mut x, mut y) = (16.0, 52.0);
     for contender in Contender::DRAWN {
-        // Letters of the widest usual face are half as wide as they are high, or a little more.
+        // Letters of the widest common font are a little more than half as wide as they are high.
         let wide = 16.0 + 7.4 * contender.label().len() as f64;
         if x + wide > WIDTH - RIGHT {
             (x, y) = (16.0, y + 22.0);
@@ -145,7 +145,7 @@ fn dot(text: &mut String, contender: Contender, x: f64, y: f64) {
     };
 }
 
-/// Milliseconds to places, logarithmically.
+/// Maps milliseconds to positions, logarithmically.
 struct Axis {
     low: f64,
     high: f64,
@@ -172,7 +172,7 @@ impl Axis {
         LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
-    /// 1, 2 and 5 of each power of ten; powers alone where that would be crowded.
+    /// Returns 1, 2 and 5 of each power of ten, or only powers where that would be crowded.
     fn ticks(&self) -> Vec<f64> {
         let decades = (self.high / self.low).log10();
         let steps: &[f64] = if decades > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };

@@ -56,7 +56,7 @@ fn a_lease_from_before_a_clear_holds_nothing() {
     assert_eq!((cache.check(), cache.used()), (Ok(()), Tokens(30)));
 }
 
-/// A cache of two blocks that are not held, in hindsight of five prompts.
+/// Returns a cache of two free blocks, in hindsight of five prompts.
 fn hindsight(budgets: Option<Vec<Tokens>>) -> ScoredBlocks<Upcoming> {
     let chains = [[1], [2], [3], [1], [2]].map(|names| hashes(&names));
     let uses = Arc::new(Uses::new(chains.iter().map(Vec::as_slice)));
@@ -105,7 +105,7 @@ fn pieces(chain: &[PrefixHash]) -> Vec<Piece> {
     chain.iter().map(|&hash| Piece { hash, tokens: 10 }).collect()
 }
 
-/// What a step did to both caches.
+/// The changes of a step in both caches.
 type Outcome = (Vec<Change>, Vec<Change>);
 
 /// Begins a sequence with the first `prompt` of these blocks.

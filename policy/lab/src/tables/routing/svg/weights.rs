@@ -1,4 +1,4 @@
-//! The lower panel: what another value of each weight does to p95 and p99.
+//! The lower panel: the effect of each weight on p95 and p99.
 
 use std::fmt::Write as _;
 
@@ -73,7 +73,7 @@ fn bar(text: &mut String, axis: &Axis, class: &str, spread: &Spread, y: f64) {
     );
 }
 
-/// Per cent to places.
+/// Maps per cent to positions.
 struct Axis {
     low: f64,
     high: f64,
@@ -102,7 +102,7 @@ impl Axis {
         LEFT + share.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Every fifth per cent, or as many of them as there is room for.
+    /// Returns every fifth per cent, or as many of them as fit.
     fn ticks(&self) -> Vec<f64> {
         let room = (self.high - self.low) / 10.0;
         let step = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
