@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct WorkerId(pub u32);
 
-/// A conversation, by the hash of the client's name for it or of the point where its prompt diverges from all
-/// others.
+/// A conversation, by the hash of the client's name for it or of the point where its prompt diverges from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConversationId(pub u64);

@@ -1,13 +1,12 @@
 //! Which prefixes are resident on which worker: the index, and one mirror per worker that keeps it correct.
 //!
-//! Most workers do not report evictions (unless they publish events). So each worker has a *mirror*: a cache
-//! of its real capacity that replays what was sent to the worker and evicts by the worker's [`Order`], after
-//! whatever hints or trimming mark evict-first. What the mirror evicts leaves the index. In experiments a
-//! mirror of the true capacity came within 1-2 % of exact; one four times too small cost up to 44 %.
+//! Most workers do not report evictions (unless they publish events). So each worker has a *mirror*: a cache of its
+//! real capacity that replays what was sent to the worker and evicts by the worker's [`Order`], after whatever hints or
+//! trimming mark evict-first. What the mirror evicts leaves the index. In experiments a mirror of the true capacity
+//! came within 1-2 % of exact; one four times too small cost up to 44 %.
 //!
-//! A request in flight counts as resident on its worker: its prefix is there or soon will be, and the next
-//! turn of the same burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the
-//! engine.
+//! A request in flight counts as resident on its worker: its prefix is there or soon will be, and the next turn of the
+//! same burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
 
 mod capacity;
 mod mirror;
@@ -23,8 +22,7 @@ use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Prefix, Reach, StoreError};
 use crate::units::Tokens;
 
-/// Upper bound on the unused remainder of a full cache: one piece of the largest size, or several of the
-/// usual size.
+/// Upper bound on the unused remainder of a full cache: one piece of the largest size, or several of the usual size.
 const LEFT_OVER: Tokens = Tokens(1024);
 
 /// The index and the mirrors of all workers.
@@ -91,9 +89,9 @@ impl Hold {
 /// The response to a prompt, as a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {
-    /// The prompt's key that the response extends, or `None` for the prompt's beginning. Where chunks never
-    /// restart, this is not the prompt's last, short key: the text continues within that chunk, so the
-    /// response's first key covers that key's text.
+    /// The prompt's key that the response extends, or `None` for the prompt's beginning. Where chunks never restart,
+    /// this is not the prompt's last, short key: the text continues within that chunk, so the response's first key
+    /// covers that key's text.
     pub parent: Option<PrefixHash>,
     /// The response's keys.
     pub chain: &'a Chain,
@@ -125,8 +123,8 @@ impl Residency {
         }
     }
 
-    /// Admits a worker of this capacity to a slot and drops all state of the slot. The slot must be the next
-    /// free one, or one with nothing in flight.
+    /// Admits a worker of this capacity to a slot and drops all state of the slot. The slot must be the next free one,
+    /// or one with nothing in flight.
     pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
         self.forget(worker);
         if self.mirrors.len() <= worker.index() {
@@ -154,8 +152,8 @@ impl Residency {
             .is_some_and(Mirror::learns_capacity)
     }
 
-    /// Starts learning a worker's capacity from its responses, where neither the configuration nor the worker
-    /// states it.
+    /// Starts learning a worker's capacity from its responses, where neither the configuration nor the worker states
+    /// it.
     pub fn learn_capacity(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.learn_capacity();
@@ -211,9 +209,9 @@ impl Residency {
             .map_or(Tokens::ZERO, |mirror| mirror.cache.used())
     }
 
-    /// Returns the resident tokens for comparison between workers: a full cache counts as its capacity. A
-    /// full cache has a random remainder, since pieces vary in size. Without rounding, the worker with the
-    /// largest remainder would attract many turns in a row.
+    /// Returns the resident tokens for comparison between workers: a full cache counts as its capacity. A full cache
+    /// has a random remainder, since pieces vary in size. Without rounding, the worker with the largest remainder would
+    /// attract many turns in a row.
     #[must_use]
     pub fn filled_on(&self, worker: WorkerId) -> Tokens {
         let Some(mirror) = self.mirrors.get(worker.index()) else {
@@ -251,8 +249,8 @@ impl Residency {
         self.index.stats()
     }
 
-    /// Records a prompt sent to a worker. `tokens` converts a chain end to a token offset. `None` if the
-    /// worker is unknown.
+    /// Records a prompt sent to a worker. `tokens` converts a chain end to a token offset. `None` if the worker is
+    /// unknown.
     pub fn sent(&mut self, worker: WorkerId, chain: &Chain, tokens: impl Fn(u64) -> u64) -> Option<Hold> {
         let pieces = pieces(chain, 0, tokens);
         let mirror = self.mirrors.get_mut(worker.index())?;
@@ -270,8 +268,8 @@ impl Residency {
         })
     }
 
-    /// Records a complete response: the worker also holds `reply`, and may evict the last `evict_first` of
-    /// the conversation's `total` tokens before anything else.
+    /// Records a complete response: the worker also holds `reply`, and may evict the last `evict_first` of the
+    /// conversation's `total` tokens before anything else.
     pub fn settle(
         &mut self,
         mut hold: Hold,
@@ -334,8 +332,8 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
-    /// Applies a worker's report of how much of a prompt was cached, and returns how many keys are dropped as
-    /// a consequence. Must be called before the prompt is settled.
+    /// Applies a worker's report of how much of a prompt was cached, and returns how many keys are dropped as a
+    /// consequence. Must be called before the prompt is settled.
     pub fn reported(&mut self, worker: WorkerId, report: &Report) -> usize {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return 0;
@@ -353,9 +351,9 @@ impl Residency {
         }
     }
 
-    /// Marks the end of a conversation evict-first past its first `keep` tokens. Pieces shared with other
-    /// conversations stay. `keys` are some of its keys, last first. The hint to the worker should name what
-    /// the mirror keeps, so that both evict the same. `None` if no key is resident.
+    /// Marks the end of a conversation evict-first past its first `keep` tokens. Pieces shared with other conversations
+    /// stay. `keys` are some of its keys, last first. The hint to the worker should name what the mirror keeps, so that
+    /// both evict the same. `None` if no key is resident.
     pub fn trimmed(
         &mut self,
         worker: WorkerId,
@@ -421,8 +419,7 @@ impl Residency {
         self.apply(worker, None, &held);
     }
 
-    /// Lets the index answer for the prompt's last, short key as long as the response's first piece is
-    /// resident.
+    /// Lets the index answer for the prompt's last, short key as long as the response's first piece is resident.
     fn begins(&mut self, worker: WorkerId, first: PrefixHash, parent: Option<PrefixHash>, short: PrefixHash) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             if let Some(before) = mirror.begins(first, short) {
@@ -432,8 +429,8 @@ impl Residency {
         }
     }
 
-    /// Applies the mirror's changes to the index: removals first, then the keys now held. The index has
-    /// bounds of its own, so it may hold less than the mirror, never more.
+    /// Applies the mirror's changes to the index: removals first, then the keys now held. The index has bounds of its
+    /// own, so it may hold less than the mirror, never more.
     fn apply(&mut self, worker: WorkerId, parent: Option<PrefixHash>, held: &[PrefixHash]) {
         for change in self.changes.drain(..) {
             match change {
@@ -460,9 +457,8 @@ impl Residency {
     }
 }
 
-/// Returns the chains that rebuild a cache with these entries when restored in this order, last uses
-/// included. An entry directly before its parent is covered by the same chain, so there are about as many
-/// chains as conversations.
+/// Returns the chains that rebuild a cache with these entries when restored in this order, last uses included. An entry
+/// directly before its parent is covered by the same chain, so there are about as many chains as conversations.
 pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
     let path = |from: usize| {
         let mut chain = vec![entries[from].piece];
@@ -482,12 +478,10 @@ pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
     (0..entries.len()).filter(stands_alone).map(path)
 }
 
-/// Returns the chain's keys with their weights. `before` is the chain's start in its own unit (bytes or
-/// tokens).
+/// Returns the chain's keys with their weights. `before` is the chain's start in its own unit (bytes or tokens).
 ///
-/// Each piece weighs at least one token, so a mirror holds no more pieces than its capacity has tokens, even
-/// where a template omits most of what a client sends. The next piece is lighter by that much, so the sum is
-/// unchanged.
+/// Each piece weighs at least one token, so a mirror holds no more pieces than its capacity has tokens, even where a
+/// template omits most of what a client sends. The next piece is lighter by that much, so the sum is unchanged.
 fn pieces(chain: &Chain, before: u64, tokens: impl Fn(u64) -> u64) -> Vec<Piece> {
     let mut start = tokens(before);
     let weigh = |(&hash, &end): (&PrefixHash, &u64)| {

@@ -1,12 +1,12 @@
 //! The choice of the worker that serves a turn.
 //!
-//! [`decide`] is a function of a snapshot. It reads no clock, keeps no state and writes nothing; the caller
-//! applies the outcome to the estimators and the index. A [`Decision`] carries every term of every worker's
-//! score, so the log line, the metric, the response header and the test read the same struct.
+//! [`decide`] is a function of a snapshot. It reads no clock, keeps no state and writes nothing; the caller applies the
+//! outcome to the estimators and the index. A [`Decision`] carries every term of every worker's score, so the log line,
+//! the metric, the response header and the test read the same struct.
 //!
 //! Each policy is one file with one function `score(&Snapshot, &Turn, &mut [Terms]) -> Reason`, which fills
-//! [`Terms::score`] (lower is better, infinite excludes the worker). Picking the least score and breaking
-//! ties is done once, here.
+//! [`Terms::score`] (lower is better, infinite excludes the worker). Picking the least score and breaking ties is done
+//! once, here.
 
 mod cache_aware;
 mod cache_aware_smg;
@@ -45,8 +45,7 @@ pub struct WorkerView {
     pub ready: bool,
     /// Cost of prefill.
     pub cost: PrefillCost,
-    /// Time to first token beyond queue and prefill, where β does not include it: see
-    /// [`crate::estimate::Overhead`].
+    /// Time to first token beyond queue and prefill, where β does not include it: see [`crate::estimate::Overhead`].
     pub overhead: Millis,
     /// Predicted time before a request sent now would start its own prefill.
     pub wait: Millis,
@@ -86,8 +85,7 @@ pub struct Turn<'a> {
     pub last_worker: Option<WorkerId>,
     /// The conversation, for `consistent_hash`; without one that policy falls back to `least_loaded`.
     pub conversation: Option<ConversationId>,
-    /// A hash of the prompt's beginning, for `prefix_hash`; without one that policy falls back to
-    /// `least_loaded`.
+    /// A hash of the prompt's beginning, for `prefix_hash`; without one that policy falls back to `least_loaded`.
     pub head: Option<PrefixHash>,
     /// The class of its objective, for [`Settings::classes`]; empty without one.
     pub class: &'a str,
@@ -251,8 +249,8 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
     })
 }
 
-/// Returns the terms that do not depend on the policy. A prompt's last token is always computed, however much
-/// is cached.
+/// Returns the terms that do not depend on the policy. A prompt's last token is always computed, however much is
+/// cached.
 fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     let resident = turn.resident.get(index).copied().unwrap_or_default();
     let cached = resident.min(turn.prompt.saturating_sub(Tokens(1)));
@@ -275,8 +273,8 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     }
 }
 
-/// Returns a number in [0, 1) that depends on the arguments only, so that a decision can be replayed:
-/// SplitMix64's finaliser.
+/// Returns a number in [0, 1) that depends on the arguments only, so that a decision can be replayed: SplitMix64's
+/// finaliser.
 fn unit_random(of: u64, worker: u32) -> f64 {
     let mut x = of
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -293,8 +291,8 @@ fn mean_in_flight(workers: &[WorkerView]) -> f64 {
     sum / ready().count().max(1) as f64
 }
 
-/// Returns the ready worker of least score. Ties go to the fewest requests in flight, then rotate, so that an
-/// idle fleet fills evenly.
+/// Returns the ready worker of least score. Ties go to the fewest requests in flight, then rotate, so that an idle
+/// fleet fills evenly.
 fn least(terms: &[Terms], snapshot: &Snapshot<'_>) -> Option<usize> {
     let count = terms.len();
     let start = if count == 0 {

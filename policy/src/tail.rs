@@ -1,9 +1,9 @@
 //! The order in which a worker should give up the ends of silent conversations: queue-aware T-LRU.
 //!
 //! # The value of a block
-//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. Take a
-//! silent conversation whose last `u` tokens are missing. The value V of the block before them is the
-//! expected rate of return, times the cost of its loss at a return:
+//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. Take a silent
+//! conversation whose last `u` tokens are missing. The value V of the block before them is the expected rate of return,
+//! times the cost of its loss at a return:
 //!
 //! ```text
 //! V = G(class, age) · [ P + ε + μ·(1 + κ) ]
@@ -12,27 +12,27 @@
 //!
 //! - G ([`Returns`]): returns per ms that the block occupies cache.
 //! - P ([`Harm`]): the probabilities that the turn exceeds T and that it misses its objective. T is the 93rd percentile
-//!   of recent times to first token, so no scale has to be learned. Where the next turn would start in time without them,
-//!   the last tokens are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for LLM
-//!   Inference").
+//!   of recent times to first token, so no scale has to be learned. Where the next turn would start in time without
+//!   them, the last tokens are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for
+//!   LLM Inference").
 //! - κ and ε: in a queue, a millisecond of prefill delays every turn behind it. κ is the mean number of those turns, ε
-//!   the mean number of late ones. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts the
-//!   least expected work.
+//!   the mean number of late ones. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts
+//!   the least expected work.
 //! - μ = [`MU`] weighs prefill that makes no turn late and only raises the mean.
 //!
 //! # Just in time
-//! Engines run LRU with an evict-first band. When a worker's room (free or marked) falls below a reserve, the
-//! ends of least value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that
-//! is used before it is evicted costs nothing.
+//! Engines run LRU with an evict-first band. When a worker's room (free or marked) falls below a reserve, the ends of
+//! least value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that is used before it
+//! is evicted costs nothing.
 //!
 //! # Guard
-//! Many small losses can add up to more than LRU's few misses, which the value of a single end does not show.
-//! So a sample of each cache is simulated under LRU, and [`Guard`] compares the late turns of both.
+//! Many small losses can add up to more than LRU's few misses, which the value of a single end does not show. So a
+//! sample of each cache is simulated under LRU, and [`Guard`] compares the late turns of both.
 //!
 //! # Search
 //!
-//! The end of least value is sought among [`SAMPLE`] random ones, as in hyperbolic caching (Blankstein, Sen,
-//! Freedman, USENIX ATC 2017): values age at different speeds, so a sorted order would not last.
+//! The end of least value is sought among [`SAMPLE`] random ones, as in hyperbolic caching (Blankstein, Sen, Freedman,
+//! USENIX ATC 2017): values age at different speeds, so a sorted order would not last.
 //!
 //! # Rejected
 //! - A grid of scales of the free tail, compared in ghost caches of conversation lengths. Those see no prefix that
@@ -67,8 +67,8 @@ use crate::units::{Millis, Tokens};
 pub const MU: f64 = 0.3;
 /// Ends sampled per search.
 pub const SAMPLE: usize = 64;
-/// Number of turns that a worker should have room for. A larger reserve marks the ends of conversations about
-/// to return.
+/// Number of turns that a worker should have room for. A larger reserve marks the ends of conversations about to
+/// return.
 const RESERVE: f64 = 3.0;
 /// Upper bound on the reserve, as a share of the cache.
 const MOST_RESERVE: f64 = 0.125;
@@ -79,8 +79,8 @@ pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
     next_turns.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
 }
 
-/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of
-/// a conversation.
+/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of a
+/// conversation.
 #[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
@@ -160,8 +160,7 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Records a turn sent to `worker`. `left` is the worker of the conversation's previous turn, if another
-    /// one.
+    /// Records a turn sent to `worker`. `left` is the worker of the conversation's previous turn, if another one.
     pub fn arrived(&mut self, now: Millis, conversation: u64, worker: WorkerId, left: Option<WorkerId>) {
         self.returns.arrived(now, conversation);
         if let Some(slot) = left.and_then(|left| self.workers.get_mut(left.index())) {
@@ -194,8 +193,8 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Returns the tokens to give up on a worker with this much room. `None` if the room suffices, or while
-    /// the guard pauses hints.
+    /// Returns the tokens to give up on a worker with this much room. `None` if the room suffices, or while the guard
+    /// pauses hints.
     #[must_use]
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
         let slot = self.workers.get(worker.index()).filter(|_| self.guard.allows())?;
@@ -224,8 +223,8 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Records `stored` tokens stored in a full cache whose worker evicts ends by itself. The ends displaced
-    /// set the price used by [`Tail::free_tail`].
+    /// Records `stored` tokens stored in a full cache whose worker evicts ends by itself. The ends displaced set the
+    /// price used by [`Tail::free_tail`].
     pub fn displaced(&mut self, now: Millis, worker: WorkerId, stored: Tokens) {
         let mut left = stored;
         while left > Tokens::ZERO
@@ -235,8 +234,8 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Returns the tokens at the end of a conversation of this class that, once it is silent, are worth less
-    /// than the ends given up lately. Used where a hint can only be sent with the request.
+    /// Returns the tokens at the end of a conversation of this class that, once it is silent, are worth less than the
+    /// ends given up lately. Used where a hint can only be sent with the request.
     #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: Class) -> Tokens {
         if !self.guard.allows() {

@@ -10,8 +10,8 @@ struct Copy {
     chain: Vec<PrefixHash>,
 }
 
-/// Stores `count` conversations over shared prompts, each held by one or two workers. The oldest copies are
-/// removed block by block from the end, as engines report it.
+/// Stores `count` conversations over shared prompts, each held by one or two workers. The oldest copies are removed
+/// block by block from the end, as engines report it.
 fn turn_over(
     index: &mut Index,
     held: &mut std::collections::VecDeque<Copy>,

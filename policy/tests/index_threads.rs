@@ -18,8 +18,8 @@ fn chain(conversation: u64, len: u64) -> Vec<PrefixHash> {
         .collect()
 }
 
-/// Worker 0 always holds conversation 0 in full, worker 1 exactly its first 100 keys, while everything around
-/// them is split, merged, moved and evicted.
+/// Worker 0 always holds conversation 0 in full, worker 1 exactly its first 100 keys, while everything around them is
+/// split, merged, moved and evicted.
 #[test]
 fn what_never_changes_is_read_right_through_every_change_around_it() {
     let mut index = Index::new(IndexLimits {

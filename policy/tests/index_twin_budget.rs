@@ -77,8 +77,7 @@ fn drive(seed: u64, longest: usize, workers: u32, forgetful: f64) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3, ..ProptestConfig::default() })]
 
-    /// Indexes that grew until the router was killed:
-    /// <https://github.com/vllm-project/production-stack/issues/711>,
+    /// Indexes that grew until the router was killed: <https://github.com/vllm-project/production-stack/issues/711>,
     /// <https://github.com/smg-project/smg/issues/2137>, <https://github.com/ai-dynamo/dynamo/issues/4429>,
     /// <https://github.com/ai-dynamo/dynamo/issues/10774>.
     #[test]
@@ -97,8 +96,8 @@ fn short_prompts_of_many_workers_stay_within_the_budget() {
     assert!(drive(1, 4, 3000, 0.001) > 0);
 }
 
-/// Stores new prompts of `keys` keys each, more than fit. Returns the most bytes after any store, the keys
-/// held at the end, and the most held at any time.
+/// Stores new prompts of `keys` keys each, more than fit. Returns the most bytes after any store, the keys held at the
+/// end, and the most held at any time.
 fn fill(max_bytes: u64, keys: usize) -> (u64, u64, u64) {
     let mut index = Index::new(IndexLimits { max_bytes });
     let mut rng = SmallRng::seed_from_u64(keys as u64);
@@ -122,8 +121,7 @@ fn no_budget_dies_of_a_table_that_doubles() {
             let case = format!("{keys} keys a prompt, {budget} bytes: {most} bytes, {held} of {best} keys");
             assert!(most <= budget / 100 * 105, "{case}");
             assert!(held >= best / 10 * 6, "{case}");
-            // The cost of a prompt: a record, a block, its keys in the locator, and its share of the head
-            // tables.
+            // The cost of a prompt: a record, a block, its keys in the locator, and its share of the head tables.
             assert!(
                 held * (360 + 28 * keys as u64) >= budget * keys as u64 * 6 / 10,
                 "{case}"
@@ -144,8 +142,8 @@ fn turn_over(index: &mut Index, rng: &mut SmallRng, keys: usize) -> u64 {
 
 #[test]
 fn what_two_key_prompts_took_for_records_and_heads_long_ones_cannot_have_but_no_turnover_takes_more() {
-    // Readers may access both at any time, so their memory is never reused for keys. The worst case is
-    // prompts of only one or two chunks.
+    // Readers may access both at any time, so their memory is never reused for keys. The worst case is prompts of only
+    // one or two chunks.
     let mut rng = SmallRng::seed_from_u64(9);
     let fresh = turn_over(&mut Index::new(TIGHT), &mut rng, 200);
     let mut index = Index::new(TIGHT);

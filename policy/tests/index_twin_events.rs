@@ -1,6 +1,5 @@
-//! The index under workers' event streams as they arrive in practice: in order per worker, in any order
-//! between workers, with duplicates and losses. Compared at every step with its naive twin and with the
-//! workers' real contents.
+//! The index under workers' event streams as they arrive in practice: in order per worker, in any order between
+//! workers, with duplicates and losses. Compared at every step with its naive twin and with the workers' real contents.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,8 +23,7 @@ enum Event {
     Cleared,
 }
 
-/// A worker with a small cache: conversations over shared prompts grow, and the least recently used one loses
-/// its end.
+/// A worker with a small cache: conversations over shared prompts grow, and the least recently used one loses its end.
 struct Worker {
     id: WorkerId,
     /// Conversations by last use, with the number of held keys, prompt included.
@@ -136,8 +134,8 @@ impl Pair {
     }
 }
 
-/// Delivers all events; `lose` and `repeat` are the shares of lost and duplicate events. A gap in a worker's
-/// numbers is detected at its next event, or at the heartbeat after its last; the worker is then forgotten.
+/// Delivers all events; `lose` and `repeat` are the shares of lost and duplicate events. A gap in a worker's numbers is
+/// detected at its next event, or at the heartbeat after its last; the worker is then forgotten.
 fn deliver(seed: u64, workers: usize, lose: f64, repeat: f64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let chains = conversations(&mut rng, 25);

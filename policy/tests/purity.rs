@@ -1,5 +1,4 @@
-//! `policy` has no async, no clock, no I/O, no HTTP and no threads. Checked against its dependencies and its
-//! source.
+//! `policy` has no async, no clock, no I/O, no HTTP and no threads. Checked against its dependencies and its source.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,15 +1,14 @@
 //! Cache policies: what a worker keeps of its conversations when not everything fits.
 //!
 //! # The setting
-//! When a conversation's turn arrives, the resident tokens of its history need no prefill, the others do:
-//! `TTFT = β + α·(history + prompt − resident)`. After it is served the whole conversation, response
-//! included, is resident, and the policy removes tokens until the cache fits. Residency is a prefix: tokens
-//! are removed from a conversation's end. That is the model of *Tail-Optimized Caching for LLM Inference*
-//! (Zhang, Li, Moallemi, Peng; NeurIPS 2025, arXiv 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s,
-//! 0)`.
+//! When a conversation's turn arrives, the resident tokens of its history need no prefill, the others do: `TTFT = β +
+//! α·(history + prompt − resident)`. After it is served the whole conversation, response included, is resident, and the
+//! policy removes tokens until the cache fits. Residency is a prefix: tokens are removed from a conversation's end.
+//! That is the model of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng; NeurIPS 2025, arXiv
+//! 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s, 0)`.
 //!
-//! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by `(L + Q
-//! − X − ξ)⁺`. So tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
+//! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by `(L + Q − X −
+//! ξ)⁺`. So tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
 //!
 //! # The policies
 //! One trait, [`CachePolicy`]; one file per policy; [`PolicySpec`] names them.
@@ -30,15 +29,15 @@
 //! | [`tiers`] | mean next prompt | O(log n) per tier |
 //! | [`belady`], [`to_belady`] | the whole future | O(log n) |
 //!
-//! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps
-//! it whole until another is served, unless it alone exceeds the cache.
+//! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps it
+//! whole until another is served, unless it alone exceeds the cache.
 //!
-//! [`policy::cache`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors
-//! hold them, for the LRU family. [`blocks`] is the same for policies that rank their contents.
+//! [`policy::cache`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them,
+//! for the LRU family. [`blocks`] is the same for policies that rank their contents.
 //!
-//! No policy scans its conversations on a turn's path, except `flop-aware` with a tuned weight: once per
-//! tuning window it copies and reorders its contents, O(n), amortised over the window's turns
-//! ([`flop_aware`]). A property test compares every policy with a naive twin.
+//! No policy scans its conversations on a turn's path, except `flop-aware` with a tuned weight: once per tuning window
+//! it copies and reorders its contents, O(n), amortised over the window's turns ([`flop_aware`]). A property test
+//! compares every policy with a naive twin.
 
 pub mod belady;
 pub mod blocks;
@@ -89,8 +88,8 @@ pub trait CachePolicy {
     /// Returns all resident tokens.
     fn used(&self) -> Tokens;
 
-    /// Returns the time to load the first `cached` resident tokens to where prefill can use them. Zero except
-    /// in a tier stack.
+    /// Returns the time to load the first `cached` resident tokens to where prefill can use them. Zero except in a tier
+    /// stack.
     fn load_time(&self, conversation: ConversationId, cached: Tokens) -> Millis {
         let _ = (conversation, cached);
         Millis::ZERO
@@ -122,8 +121,7 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    /// Creates the parameters of a cache without a threshold: ξ = 0, Q̂ = 0, blocks of one token, optional
-    /// caching.
+    /// Creates the parameters of a cache without a threshold: ξ = 0, Q̂ = 0, blocks of one token, optional caching.
     #[must_use]
     pub fn new(capacity: Tokens) -> Self {
         Self {
@@ -183,8 +181,7 @@ pub enum Future {
     },
 }
 
-/// Rounds `tokens` up to whole blocks. Avoids a division where lengths are exact, since every turn calls
-/// this.
+/// Rounds `tokens` up to whole blocks. Avoids a division where lengths are exact, since every turn calls this.
 fn round_up(tokens: u64, block: u64) -> u64 {
     if block == 1 {
         tokens

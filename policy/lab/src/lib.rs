@@ -1,8 +1,8 @@
 //! The laboratory: comparing rules on traces.
 //!
-//! It reads and generates traces, plays them through [`policy`]'s code in front of simulated workers, and
-//! prints the tables of the documents. The router uses it for previews of other weights, which play a capture
-//! through [`simulate::fleet`].
+//! It reads and generates traces, plays them through [`policy`]'s code in front of simulated workers, and prints the
+//! tables of the documents. The router uses it for previews of other weights, which play a capture through
+//! [`simulate::fleet`].
 
 pub mod args;
 pub mod cache;

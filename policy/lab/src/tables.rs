@@ -1,10 +1,10 @@
 //! `tailroute-lab tables`: the tables of the documents, one command each.
 //!
-//! `--routing` compares the routing policies: see `routing`. `--agents` plays coding agents: see `agents`.
-//! `--paper` prints the T-LRU paper's tables on generated workloads, beside the paper's figures. The paper's
-//! traces are samples that were not published, so agreement means that the same policies gain about as much
-//! in the same places on a workload of the same shape. How the workloads were shaped, and which of the
-//! paper's figures were used for that, is documented in `crate::simulate::generate`.
+//! `--routing` compares the routing policies: see `routing`. `--agents` plays coding agents: see `agents`. `--paper`
+//! prints the T-LRU paper's tables on generated workloads, beside the paper's figures. The paper's traces are samples
+//! that were not published, so agreement means that the same policies gain about as much in the same places on a
+//! workload of the same shape. How the workloads were shaped, and which of the paper's figures were used for that, is
+//! documented in `crate::simulate::generate`.
 
 mod agents;
 mod experiment;
@@ -38,16 +38,16 @@ const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. Defaults to 1 to 5 for --paper and to 1 to 3
-    /// for the others.
+    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. Defaults to 1 to 5 for --paper and to 1 to 3 for the
+    /// others.
     #[arg(long)]
     seeds: Option<Seeds>,
-    /// Number of turns. For --paper per seed (default 2000); for --routing of the trace (default: all of a
-    /// file, 2000 of a generator); for --agents the maximum per workload.
+    /// Number of turns. For --paper per seed (default 2000); for --routing of the trace (default: all of a file, 2000
+    /// of a generator); for --agents the maximum per workload.
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
-    /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator
-    /// such as hot:SEED or gen:agentic:SEED. Without it a generated workload is played.
+    /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
+    /// hot:SEED or gen:agentic:SEED. Without it a generated workload is played.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     trace: Option<String>,
     /// With --routing: also draw p95 by policy and cell into this file.

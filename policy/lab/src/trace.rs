@@ -11,18 +11,16 @@
 //!
 //! The first two may open with one `{"meta":{…}}` line. [`Format::Auto`] tells them apart by the first line's fields.
 //!
-//! The reader is a push parser: it takes lines and returns turns. It opens no file and keeps no line, so that
-//! a trace of any length can be streamed. Its state is what the checks need: per conversation its last turn
-//! and length, and per distinct block id the id before it.
+//! The reader is a push parser: it takes lines and returns turns. It opens no file and keeps no line, so that a trace
+//! of any length can be streamed. Its state is what the checks need: per conversation its last turn and length, and per
+//! distinct block id the id before it.
 //!
 //! # What is refused
-//! A broken trace would give plausible but wrong results. So a line is refused, with its number and the
-//! reason, when
+//! A broken trace would give plausible but wrong results. So a line is refused, with its number and the reason, when
 //! - it is not an object of the format, or a field is missing, unknown, negative or of another type;
 //! - its time is before the line before it;
 //! - a conversation's turn numbers do not increase, or its history is longer than its previous length;
-//! - a block id follows another id than it did before: an id names a whole prefix, so its predecessor is
-//!   fixed;
+//! - a block id follows another id than it did before: an id names a whole prefix, so its predecessor is fixed;
 //! - the blocks do not cover the prompt.
 //!
 //! A reader remains usable after an error. All callers here stop at the first one.
@@ -48,8 +46,7 @@ pub const BLOCK_TOKENS: u32 = 512;
 /// Upper bound on the size in one field. Far beyond any context window; keeps every later sum inside 64 bits.
 pub const MAX_TOKENS_PER_FIELD: u64 = 1 << 32;
 
-/// Upper bound on the block ids of one turn: a run-length pair of 20 bytes could otherwise expand to any
-/// number.
+/// Upper bound on the block ids of one turn: a run-length pair of 20 bytes could otherwise expand to any number.
 pub const MAX_BLOCKS_PER_TURN: u64 = 1 << 22;
 
 /// One request: a conversation's next prompt, and its response.
@@ -59,18 +56,18 @@ pub struct Turn {
     pub ts_s: f64,
     /// The conversation.
     pub conversation: ConversationId,
-    /// The turn's number within the conversation; increasing, not necessarily from 0 (a trace may be a part
-    /// of a longer one).
+    /// The turn's number within the conversation; increasing, not necessarily from 0 (a trace may be a part of a longer
+    /// one).
     pub turn: u32,
     /// Tokens that this prompt adds to the history.
     pub prompt_tokens: Tokens,
-    /// Tokens of the prompt that are a prefix of the earlier prompt and response, so never longer than them.
-    /// Shorter where the client drops something, such as an agent's reasoning.
+    /// Tokens of the prompt that are a prefix of the earlier prompt and response, so never longer than them. Shorter
+    /// where the client drops something, such as an agent's reasoning.
     pub history_tokens: Tokens,
     /// Tokens of the response.
     pub response_tokens: Tokens,
-    /// Ids of the prompt's blocks of [`Meta::block_size`] tokens, if the trace has them. Each names the whole
-    /// prefix that ends with it, across conversations. The last, partly filled block is optional.
+    /// Ids of the prompt's blocks of [`Meta::block_size`] tokens, if the trace has them. Each names the whole prefix
+    /// that ends with it, across conversations. The last, partly filled block is optional.
     pub blocks: Option<Vec<u64>>,
     /// Traffic class, such as `text` or `image`; see [`Reader::class_name`].
     pub class: ClassId,
@@ -143,11 +140,10 @@ pub enum Format {
     Auto,
     /// Turn trace: strict, unknown fields are refused.
     Turn,
-    /// The router's own capture: a turn trace with additional fields. `{"meta":{"capture":true}}` announces
-    /// one.
+    /// The router's own capture: a turn trace with additional fields. `{"meta":{"capture":true}}` announces one.
     Capture,
-    /// Mooncake's published traces. Conversations are rebuilt from shared blocks, as described in the
-    /// `mooncake` module.
+    /// Mooncake's published traces. Conversations are rebuilt from shared blocks, as described in the `mooncake`
+    /// module.
     Mooncake,
     /// Bailian's published traces. A chat with several successors continues in the first; the others become
     /// conversations of their own, with a history that no private cache holds.

@@ -1,7 +1,7 @@
 //! Trace files, plain or gzip, streamed line by line into [`crate::trace::Reader`].
 //!
-//! The first two bytes determine the kind, not the name. A file that ends within its compressed data is an
-//! error at the line reached, so that a truncated download cannot pass for a shorter trace.
+//! The first two bytes determine the kind, not the name. A file that ends within its compressed data is an error at the
+//! line reached, so that a truncated download cannot pass for a shorter trace.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -244,8 +244,7 @@ mod tests {
         assert!(TraceFile::open(Path::new("/nowhere/at/all"), Format::Auto).is_err());
     }
 
-    /// Returns the path of a published trace: in `TAILROUTE_TRACES`, or `../shared/traces` beside the
-    /// workspace.
+    /// Returns the path of a published trace: in `TAILROUTE_TRACES`, or `../shared/traces` beside the workspace.
     fn published(name: &str) -> Option<PathBuf> {
         let fallback = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
         let folder = std::env::var_os("TAILROUTE_TRACES").map_or(fallback, PathBuf::from);
@@ -257,8 +256,8 @@ mod tests {
         Some(path)
     }
 
-    /// The published turn trace was rebuilt from raw requests by the rule of the Mooncake reader. Reduced to
-    /// raw requests again, it must give the same conversations.
+    /// The published turn trace was rebuilt from raw requests by the rule of the Mooncake reader. Reduced to raw
+    /// requests again, it must give the same conversations.
     #[test]
     fn rebuilding_mooncake_conversations_gives_the_published_turns() {
         let Some(path) = published("mooncake_conv.jsonl.gz") else {

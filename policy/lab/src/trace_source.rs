@@ -25,8 +25,8 @@ const BY_SEED: [BySeed; 5] = [
     ("hot", "hot", TraceSource::Hot),
 ];
 
-/// A trace as named on the command line: a path, or `gen:NAME:SEED[:key=value,…]`. `agents:SEED` and
-/// `hot:SEED` also name generators.
+/// A trace as named on the command line: a path, or `gen:NAME:SEED[:key=value,…]`. `agents:SEED` and `hot:SEED` also
+/// name generators.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceSource {
     /// A trace file, plain or gzip, of any format.
@@ -58,8 +58,8 @@ impl FromStr for TraceSource {
     }
 }
 
-/// Returns the seed after the prefix `spelling`: `None` if the text has another prefix, `Some(None)` without
-/// exactly one seed. A bare `hot` is a file.
+/// Returns the seed after the prefix `spelling`: `None` if the text has another prefix, `Some(None)` without exactly
+/// one seed. A bare `hot` is a file.
 fn seed_of(text: &str, spelling: &str) -> Option<Option<u64>> {
     let rest = text.strip_prefix(spelling)?;
     match rest.strip_prefix(':') {
@@ -109,12 +109,12 @@ impl TraceSource {
         Trace::of_file(&mut file, path, limit)
     }
 
-    /// Opens the first `limit` turns. Without a limit: all of a file, or [`GENERATED_TURNS`] of a generator.
-    /// A file is opened once and read up to its first turn, so that a pipe can be used.
+    /// Opens the first `limit` turns. Without a limit: all of a file, or [`GENERATED_TURNS`] of a generator. A file is
+    /// opened once and read up to its first turn, so that a pipe can be used.
     ///
     /// # Errors
-    /// When a file cannot be opened, its first turn cannot be read or it has none, or when a generator cannot
-    /// be built. Faults in later lines are returned in place of the turn.
+    /// When a file cannot be opened, its first turn cannot be read or it has none, or when a generator cannot be built.
+    /// Faults in later lines are returned in place of the turn.
     pub fn open(&self, limit: Option<usize>) -> Result<OpenTrace, TraceFileError> {
         let generated = limit.unwrap_or(GENERATED_TURNS);
         let (turns, block_tokens): (Turns, _) = match self {

@@ -54,8 +54,8 @@ fn tel(policy: &mut dyn CachePolicy, raw: &[Raw], xi: u64) -> u64 {
     tel
 }
 
-/// Returns every way to keep at most `most[i]` tokens of each conversation and `capacity` in all; exactly
-/// `whole` of one.
+/// Returns every way to keep at most `most[i]` tokens of each conversation and `capacity` in all; exactly `whole` of
+/// one.
 fn allocations(most: &[u64], capacity: u64, whole: Option<usize>) -> Vec<Vec<u64>> {
     let mut all = vec![Vec::new()];
     for (at, &most) in most.iter().enumerate() {
@@ -124,8 +124,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// If every next prompt has the expected length, T-LRU trims only useless tokens: on every trace, not on
-    /// average.
+    /// If every next prompt has the expected length, T-LRU trims only useless tokens: on every trace, not on average.
     #[test]
     fn t_lru_is_never_worse_than_lru_when_the_next_prompt_is_known(
         raw in proptest::collection::vec((0usize..6, 0u64..30), 1..60),
@@ -140,8 +139,8 @@ proptest! {
     }
 }
 
-/// The belief MDP of the paper's §4 in unit steps: at every step one of the conversations sends a turn, with
-/// a probability proportional to `e^{−μ·age}`; its prompt is drawn from `PROMPTS`, its response is one token.
+/// The belief MDP of the paper's §4 in unit steps: at every step one of the conversations sends a turn, with a
+/// probability proportional to `e^{−μ·age}`; its prompt is drawn from `PROMPTS`, its response is one token.
 struct Belief {
     mu: f64,
     xi: u64,

@@ -296,8 +296,7 @@ fn a_hybrid_model_resumes_shared_blocks_only_where_a_state_was_saved() {
         // The second prompt reveals the shared part, and saves the state there that the third resumes.
         let uncached = match report["policy"].as_str().unwrap() {
             "flop-aware" => serde_json::json!([1536, 1536, 512]),
-            // Each conversation ends with its only turn, and blocks without a known return are evicted at
-            // once.
+            // Each conversation ends with its only turn, and blocks without a known return are evicted at once.
             "end-aware" | "length-aware" => serde_json::json!([1536, 1536, 1536]),
             _ => serde_json::json!([1536, 512, 512]),
         };

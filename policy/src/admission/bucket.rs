@@ -1,11 +1,11 @@
 //! A token bucket that a correction can overdraw.
 //!
-//! A bucket holds at most `burst` units and gains `rate` of them per second. A request takes its estimated
-//! units if the bucket holds as many. After its response, [`Bucket::correct`] takes or returns the
-//! difference, which may leave the bucket below zero. So over any time t no more than `burst + rate·t` units
-//! are admitted by *estimate*, and the error of an estimate is paid by the next requests of the same key. A
-//! correction relies on a worker's report, so it never leaves the bucket further below zero than it fills in
-//! an hour, and cannot lock a key out for longer. What the key itself asked for has no such bound.
+//! A bucket holds at most `burst` units and gains `rate` of them per second. A request takes its estimated units if the
+//! bucket holds as many. After its response, [`Bucket::correct`] takes or returns the difference, which may leave the
+//! bucket below zero. So over any time t no more than `burst + rate·t` units are admitted by *estimate*, and the error
+//! of an estimate is paid by the next requests of the same key. A correction relies on a worker's report, so it never
+//! leaves the bucket further below zero than it fills in an hour, and cannot lock a key out for longer. What the key
+//! itself asked for has no such bound.
 //!
 //! A request for more than the burst would wait for ever: it needs a full bucket instead, and overdraws it.
 
@@ -24,8 +24,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket. A rate or burst that is not positive is replaced by the smallest positive
-    /// number.
+    /// Creates a full bucket. A rate or burst that is not positive is replaced by the smallest positive number.
     #[must_use]
     pub fn new(rate_per_s: f64, burst: f64, now: Millis) -> Self {
         let burst = burst.max(f64::MIN_POSITIVE);
@@ -61,8 +60,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Takes units used beyond the estimate, up to [`LONGEST_DEBT`]; returns unused ones if `units` is
-    /// negative.
+    /// Takes units used beyond the estimate, up to [`LONGEST_DEBT`]; returns unused ones if `units` is negative.
     pub fn correct(&mut self, now: Millis, units: f64) {
         self.refill(now);
         let floor = self.level.min(-self.rate_per_ms * LONGEST_DEBT.0);

@@ -7,17 +7,17 @@
 //! F_f = S + cost/weight    once it is served
 //! ```
 //!
-//! and the least start tag is served next, where v is the start tag of the last request served. A flow that
-//! was idle starts at v: it gains no credit for idle time, and owes nothing for service without competition.
-//! For two flows that stay busy, the service they receive, each divided by its weight, differs by at most the
-//! cost of one request of each (the paper's theorem 1), at any rate of service. The rate need not be known,
-//! which is why this is used and not WFQ: requests run on inference engines of unknown speed.
+//! and the least start tag is served next, where v is the start tag of the last request served. A flow that was idle
+//! starts at v: it gains no credit for idle time, and owes nothing for service without competition. For two flows that
+//! stay busy, the service they receive, each divided by its weight, differs by at most the cost of one request of each
+//! (the paper's theorem 1), at any rate of service. The rate need not be known, which is why this is used and not WFQ:
+//! requests run on inference engines of unknown speed.
 //!
-//! Rejected: deficit round robin. It has the same bound per round, but a flow waits a whole round of the
-//! others' quanta for its first request.
+//! Rejected: deficit round robin. It has the same bound per round, but a flow waits a whole round of the others' quanta
+//! for its first request.
 //!
-//! Only heads get tags, not requests as they arrive: one that leaves the queue unserved costs its flow
-//! nothing. Priority classes are strict: a lower class is served only when no higher one waits.
+//! Only heads get tags, not requests as they arrive: one that leaves the queue unserved costs its flow nothing.
+//! Priority classes are strict: a lower class is served only when no higher one waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

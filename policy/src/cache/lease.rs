@@ -2,8 +2,8 @@
 
 use crate::units::Tokens;
 
-/// A running sequence's hold on its blocks. Must be returned with [`super::PrefixCache::release`]: a dropped
-/// lease leaves its blocks pinned.
+/// A running sequence's hold on its blocks. Must be returned with [`super::PrefixCache::release`]: a dropped lease
+/// leaves its blocks pinned.
 #[derive(Debug)]
 #[must_use = "a dropped lease leaves its blocks pinned"]
 pub struct Lease {
@@ -39,8 +39,8 @@ impl Lease {
         Tokens(self.hit_tokens)
     }
 
-    /// Returns whether a piece found no room, which ends the chain for good: [`super::PrefixCache::extend`]
-    /// adds nothing.
+    /// Returns whether a piece found no room, which ends the chain for good: [`super::PrefixCache::extend`] adds
+    /// nothing.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut

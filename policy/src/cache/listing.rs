@@ -1,5 +1,4 @@
-//! Listings of the whole cache: in the order of eviction, for a snapshot, and for checks. Not used on the
-//! request path.
+//! Listings of the whole cache: in the order of eviction, for a snapshot, and for checks. Not used on the request path.
 
 use rustc_hash::FxHashMap;
 
@@ -83,8 +82,7 @@ impl PrefixCache {
         slots.iter().map(entry).collect()
     }
 
-    /// Returns the depth of each pinned piece. Each is visited once, since a pinned piece's ancestors are
-    /// pinned too.
+    /// Returns the depth of each pinned piece. Each is visited once, since a pinned piece's ancestors are pinned too.
     fn pinned_depths(&self) -> FxHashMap<u32, usize> {
         let mut depths: FxHashMap<u32, usize> = FxHashMap::default();
         let mut path = Vec::new();

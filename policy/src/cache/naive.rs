@@ -335,8 +335,7 @@ impl NaiveCache {
         }
     }
 
-    /// Returns the marked pieces in the order of marking, then repeatedly the first childless one of the
-    /// rest.
+    /// Returns the marked pieces in the order of marking, then repeatedly the first childless one of the rest.
     pub(super) fn eviction_order(&self) -> Vec<PrefixHash> {
         let (mut marked, mut rest): (Vec<_>, Vec<_>) = self
             .nodes

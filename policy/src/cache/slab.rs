@@ -1,8 +1,8 @@
 //! The nodes, their family links and the two eviction lists, as indices into one vector.
 //!
-//! Invariant: *an unpinned node comes after all its children in the order of eviction*. The evict-first band
-//! is evicted before the LRU band, so a node may enter it only when all its children are in it; `blockers`
-//! counts those that are not.
+//! Invariant: *an unpinned node comes after all its children in the order of eviction*. The evict-first band is evicted
+//! before the LRU band, so a node may enter it only when all its children are in it; `blockers` counts those that are
+//! not.
 
 mod ends;
 mod invariants;
@@ -43,8 +43,7 @@ pub(super) struct Node {
     band: Band,
     /// Whether the last release, or a later hint, marked the node.
     marked: bool,
-    /// Whether a sequence that held it was released: the node was computed, whatever happens to other
-    /// sequences.
+    /// Whether a sequence that held it was released: the node was computed, whatever happens to other sequences.
     pub(super) ran: bool,
     /// Number of children outside the evict-first band.
     blockers: u32,
@@ -101,8 +100,8 @@ pub(super) struct Nodes {
     /// Nodes stored so far.
     stores: u64,
     order: Order,
-    /// The childless nodes of the LRU list, in the order of eviction. Empty under [`Order::Lru`], where the
-    /// list has that order.
+    /// The childless nodes of the LRU list, in the order of eviction. Empty under [`Order::Lru`], where the list has
+    /// that order.
     ends: BTreeSet<Ranked>,
     /// Entries into the evict-first band so far.
     entries: u64,
@@ -148,8 +147,7 @@ impl Nodes {
         })
     }
 
-    /// Inserts a node with one pin as the youngest child of `parent`, which must be pinned too. The piece
-    /// must be new.
+    /// Inserts a node with one pin as the youngest child of `parent`, which must be pinned too. The piece must be new.
     pub(super) fn insert_pinned(&mut self, hash: PrefixHash, tokens: u32, parent: u32) -> u32 {
         let older_sibling = if parent == NONE {
             NONE
@@ -234,8 +232,8 @@ impl Nodes {
         self.get(slot).entered
     }
 
-    /// Records that part of an unpinned node was marked. The node stays in its list, but a worker may lack
-    /// that part of it.
+    /// Records that part of an unpinned node was marked. The node stays in its list, but a worker may lack that part of
+    /// it.
     pub(super) fn mark_in_part(&mut self, slot: u32) {
         let next = self.entries + 1;
         let node = self.at(slot);
@@ -249,8 +247,8 @@ impl Nodes {
         self.at(slot).ran = true;
     }
 
-    /// Removes a pin; the last one decides the mark and the band. Returns whether it was the last. Children
-    /// must be unpinned first.
+    /// Removes a pin; the last one decides the mark and the band. Returns whether it was the last. Children must be
+    /// unpinned first.
     pub(super) fn unpin(&mut self, slot: u32, mark: bool) -> bool {
         let releases = self.releases;
         let node = self.at(slot);
@@ -269,8 +267,8 @@ impl Nodes {
         true
     }
 
-    /// Marks an unpinned node, which enters the evict-first band now or with its last blocker. Returns
-    /// whether the mark is new.
+    /// Marks an unpinned node, which enters the evict-first band now or with its last blocker. Returns whether the mark
+    /// is new.
     pub(super) fn mark(&mut self, slot: u32) -> bool {
         let node = self.at(slot);
         if node.pins > 0 || node.marked {
@@ -345,8 +343,7 @@ impl Nodes {
         std::iter::successors(present(front), |&slot| present(self.get(slot).after))
     }
 
-    /// Records that one child of `parent` entered the evict-first band or left; a waiting parent may follow
-    /// it.
+    /// Records that one child of `parent` entered the evict-first band or left; a waiting parent may follow it.
     fn unblock(&mut self, parent: u32) {
         let node = self.at(parent);
         node.blockers -= 1;
@@ -376,8 +373,7 @@ impl Nodes {
         }
     }
 
-    /// Removes a node that is being pinned from its band. Its parent, pinned by the same chain, is blocked by
-    /// it again.
+    /// Removes a node that is being pinned from its band. Its parent, pinned by the same chain, is blocked by it again.
     fn leave_band(&mut self, slot: u32) {
         if self.leave_list(slot) == Band::EvictFirst {
             let parent = self.get(slot).parent;

@@ -1,17 +1,15 @@
 //! Habits per class of traffic, where a class with little data falls back on a coarser one.
 //!
-//! A class is given by what is known of a turn without reading it: the stage of the conversation, the API
-//! key, whether it may call tools, and how the last response ended. First turns are followed differently than
-//! tenth ones, one tenant's agents return within a second, and a response that calls a tool is nearly always
-//! followed.
+//! A class is given by what is known of a turn without reading it: the stage of the conversation, the API key, whether
+//! it may call tools, and how the last response ended. First turns are followed differently than tenth ones, one
+//! tenant's agents return within a second, and a response that calls a tool is nearly always followed.
 //!
-//! Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is
-//! used: without the finish reason, then without the key, then all traffic. Every turn updates all four.
-//! Clients choose the keys, so classes with a key are in a table of bounded size with eviction by least
-//! recent update. The classes without a key are few and fixed.
+//! Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is used:
+//! without the finish reason, then without the key, then all traffic. Every turn updates all four. Clients choose the
+//! keys, so classes with a key are in a table of bounded size with eviction by least recent update. The classes without
+//! a key are few and fixed.
 //!
-//! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be
-//! inspected.
+//! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be inspected.
 
 use std::collections::VecDeque;
 
@@ -126,8 +124,7 @@ pub struct HabitTable {
     start: Habits,
     all: Habits,
     known: FxHashMap<Class, Habits>,
-    /// Classes with a key, in the order of first update. An entry updated again since then is passed over
-    /// once (CLOCK).
+    /// Classes with a key, in the order of first update. An entry updated again since then is passed over once (CLOCK).
     keyed: VecDeque<(Class, bool)>,
     limit: usize,
 }
@@ -180,8 +177,7 @@ impl HabitTable {
         self.known.is_empty()
     }
 
-    /// Records that a turn of this class was followed by another after `gap`, whose prompt added `prompt`
-    /// tokens.
+    /// Records that a turn of this class was followed by another after `gap`, whose prompt added `prompt` tokens.
     pub fn returned(&mut self, class: Class, gap: Millis, prompt: Tokens) {
         self.teach(class, |habits| habits.returned(gap, prompt));
     }

@@ -1,20 +1,19 @@
-//! What a class of traffic does next: the length of the next prompt and response, and whether a conversation
-//! returns or is over.
+//! What a class of traffic does next: the length of the next prompt and response, and whether a conversation returns or
+//! is over.
 //!
-//! One [`Habits`] per class; the caller defines the classes (turn number, key class, tool use, finish
-//! reason).
+//! One [`Habits`] per class; the caller defines the classes (turn number, key class, tool use, finish reason).
 //!
 //! - *Lengths*: exponentially weighted mean and mean absolute deviation. The deviation is exported as the error.
 //! - *Return*: a turn is followed by another or is the last one, and the latter shows only by silence. So returns and
-//!   exposure are counted. The hazard is `returns / exposed time`, the maximum-likelihood rate of an exponential gap under
-//!   censoring. By Bayes, a conversation silent for `t` is over with probability
+//!   exposure are counted. The hazard is `returns / exposed time`, the maximum-likelihood rate of an exponential gap
+//!   under censoring. By Bayes, a conversation silent for `t` is over with probability
 //!
 //! ```text
 //! P(over | silent t) = (1 − p) / (1 − p + p·e^{−t/g}),    p = share of turns followed by another, g = mean gap
 //! ```
 //!
-//! `p` counts a turn as the last after eight mean gaps of silence. The error of this belief is measured when
-//! the outcome is known (another turn, or silence to the end).
+//! `p` counts a turn as the last after eight mean gaps of silence. The error of this belief is measured when the
+//! outcome is known (another turn, or silence to the end).
 
 use crate::units::{Millis, Tokens};
 
@@ -87,8 +86,7 @@ pub struct Habits {
 }
 
 impl Habits {
-    /// Creates habits from guesses worth ten turns: Q̂, a response length, a mean gap, and even odds of a
-    /// return.
+    /// Creates habits from guesses worth ten turns: Q̂, a response length, a mean gap, and even odds of a return.
     #[must_use]
     pub fn new(next_prompt: Tokens, response: Tokens, gap: Millis) -> Self {
         Self {
@@ -175,8 +173,8 @@ impl Habits {
         (Millis(self.gap_ms.value()), Millis(self.gap_ms.error()))
     }
 
-    /// Returns the mean error of the belief that a conversation was over, at the time of the outcome: 0 is
-    /// always right, 0.5 is no better than chance.
+    /// Returns the mean error of the belief that a conversation was over, at the time of the outcome: 0 is always
+    /// right, 0.5 is no better than chance.
     #[must_use]
     pub fn over_error(&self) -> f64 {
         self.over.value()

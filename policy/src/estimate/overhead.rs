@@ -1,11 +1,9 @@
-//! The time to first token beyond queue and prefill: HTTP on both sides, tokenizing, and the engine's
-//! hand-over.
+//! The time to first token beyond queue and prefill: HTTP on both sides, tokenizing, and the engine's hand-over.
 //!
-//! An engine that reports its own times excludes this overhead, and so does a β learned from them. The
-//! overhead takes no time of the prefill server (the next prompt does not wait for it), so it is not part of
-//! the pending work, but of every time to first token. It hardly grows with the prompt, so it is one number
-//! per worker: a decaying mean of samples clipped at [`CUT`] times the mean, since one network stall does not
-//! predict the next turn.
+//! An engine that reports its own times excludes this overhead, and so does a β learned from them. The overhead takes
+//! no time of the prefill server (the next prompt does not wait for it), so it is not part of the pending work, but of
+//! every time to first token. It hardly grows with the prompt, so it is one number per worker: a decaying mean of
+//! samples clipped at [`CUT`] times the mean, since one network stall does not predict the next turn.
 
 use super::Doubt;
 use super::conversations::Mean;
@@ -24,8 +22,8 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// Adds the time of a first token beyond what its engine reported. Negative values (two clocks, rounded)
-    /// count as zero. `doubt` is that of the mean after a time without a response.
+    /// Adds the time of a first token beyond what its engine reported. Negative values (two clocks, rounded) count as
+    /// zero. `doubt` is that of the mean after a time without a response.
     pub fn observe(&mut self, doubt: Doubt, beside: Millis) {
         if !beside.0.is_finite() {
             return;

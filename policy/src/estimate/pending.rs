@@ -1,34 +1,34 @@
 //! Predicted wait: prefill work sent to a worker whose first tokens have not arrived yet.
 //!
-//! The worker is modelled as one prefill server in arrival order. Its head started when it was sent, or at
-//! the first token of the one before it, whichever came later; every millisecond since then is work done. So
+//! The worker is modelled as one prefill server in arrival order. Its head started when it was sent, or at the first
+//! token of the one before it, whichever came later; every millisecond since then is work done. So
 //!
 //! ```text
 //! wait(now) = Σ predicted of those behind the head + |predicted of head − (now − head started)| + elsewhere(now)
 //! ```
 //!
-//! A head that is late by x is expected to need another x, since what has lasted longer than predicted is not
-//! about to end (Lindy's law). So a worker slower than predicted looks busier over time, and one that hangs
-//! soon gets no work, before its probes fail.
+//! A head that is late by x is expected to need another x, since what has lasted longer than predicted is not about to
+//! end (Lindy's law). So a worker slower than predicted looks busier over time, and one that hangs soon gets no work,
+//! before its probes fail.
 //!
-//! A first token proves that everything queued before it is done, so earlier pending tickets stop counting.
-//! One lost outcome thus cannot make a worker look busy for ever.
+//! A first token proves that everything queued before it is done, so earlier pending tickets stop counting. One lost
+//! outcome thus cannot make a worker look busy for ever.
 //!
 //! # The engine's own queue figures
-//! The books cover only what this router sent. [`PendingWork::reconcile`] compares them with the engine's
-//! figures, `waiting` and `running` requests at one moment:
+//! The books cover only what this router sent. [`PendingWork::reconcile`] compares them with the engine's figures,
+//! `waiting` and `running` requests at one moment:
 //!
 //! - *Work sent by others.* Of `waiting + running − in flight here` requests that are not ours, at most `waiting` have
-//!   their prefill ahead. Their work is that many mean prefills, or the engine's count of waiting uncached tokens beyond
-//!   our own. It is worked off in parallel to ours, in proportion.
+//!   their prefill ahead. Their work is that many mean prefills, or the engine's count of waiting uncached tokens
+//!   beyond our own. It is worked off in parallel to ours, in proportion.
 //! - *A head that has not begun.* If at least as many requests wait as are pending here, our head waits too: its time
 //!   starts at the figure, and it is not late.
-//! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more than
-//!   that have been pending since before the *previous* figure, the oldest excess ones are gone and stop counting. Two
-//!   figures are needed, because a request may be on its way to the engine during one.
+//! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more
+//!   than that have been pending since before the *previous* figure, the oldest excess ones are gone and stop counting.
+//!   Two figures are needed, because a request may be on its way to the engine during one.
 //!
-//! A figure is used for [`QueueFigure::good_for`] after it was taken. Rejected: using the engine's count
-//! alone. It ignores sizes, is always older than the last decision, and causes herding.
+//! A figure is used for [`QueueFigure::good_for`] after it was taken. Rejected: using the engine's count alone. It
+//! ignores sizes, is always older than the last decision, and causes herding.
 
 use std::collections::VecDeque;
 
@@ -129,9 +129,8 @@ impl PendingWork {
         ticket
     }
 
-    /// Records a first token: it and everything sent before it no longer waits. Returns the worker's prefill
-    /// time if that is known: the request was the head all the time, and no work of others is known to have
-    /// delayed it.
+    /// Records a first token: it and everything sent before it no longer waits. Returns the worker's prefill time if
+    /// that is known: the request was the head all the time, and no work of others is known to have delayed it.
     pub fn first_token(&mut self, now: Millis, ticket: Ticket) -> Option<Millis> {
         let index = self
             .items
@@ -198,8 +197,7 @@ impl PendingWork {
             .saturating_sub(Millis(now.saturating_sub(other.since).0 * other.share))
     }
 
-    /// Reconciles the books with the engine's figure. A figure older than the last one, or no longer fresh,
-    /// is ignored.
+    /// Reconciles the books with the engine's figure. A figure older than the last one, or no longer fresh, is ignored.
     pub fn reconcile(&mut self, now: Millis, figure: &QueueFigure) -> Reconciled {
         let until = figure.asked + figure.good_for;
         if now >= until || self.last_figure.is_some_and(|last| figure.asked < last) {

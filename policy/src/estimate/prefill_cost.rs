@@ -1,24 +1,24 @@
 //! The coefficients α, β, γ of a worker, learned from its responses.
 //!
-//! Recursive least squares with exponential forgetting (Ljung and Söderström, *Theory and Practice of
-//! Recursive Identification*, 1983) on `ttft − wait = β + α·u + γ·u·(h + u/2)`. Features are scaled to the
-//! order of one: the raw ones span ten decades, which the covariance would not survive numerically.
+//! Recursive least squares with exponential forgetting (Ljung and Söderström, *Theory and Practice of Recursive
+//! Identification*, 1983) on `ttft − wait = β + α·u + γ·u·(h + u/2)`. Features are scaled to the order of one: the raw
+//! ones span ten decades, which the covariance would not survive numerically.
 //!
-//! - *Outliers*: a first token late for reasons unrelated to the prompt (a pause, a preemption, a client's network) must
-//!   not bend the line. A residual beyond four times the running mean absolute residual is clipped to that, which is
-//!   Huber's estimator. Eight clipped residuals in a row of one sign mean that the worker has changed: the covariance is
-//!   opened again and they are taken in full.
-//! - *Forgetting*: λ = 0.995, a memory of 200 responses. Forgetting winds the covariance up where inputs do not vary, so
-//!   its trace is bounded.
+//! - *Outliers*: a first token late for reasons unrelated to the prompt (a pause, a preemption, a client's network)
+//!   must not bend the line. A residual beyond four times the running mean absolute residual is clipped to that, which
+//!   is Huber's estimator. Eight clipped residuals in a row of one sign mean that the worker has changed: the
+//!   covariance is opened again and they are taken in full.
+//! - *Forgetting*: λ = 0.995, a memory of 200 responses. Forgetting winds the covariance up where inputs do not vary,
+//!   so its trace is bounded.
 //! - *Physics*: α, β and γ are not negative. A negative one is fixed at zero and the others take their conditional mean
-//!   `θ − P·eᵢ·θᵢ/Pᵢᵢ`. (Clamping it alone would bias the predictions by its value.) While α is not positive the prior's
-//!   is used.
-//! - *The floor* starts at its measured or configured value and follows the responses on it. A prompt whose line lies below
-//!   the floor is no evidence about the line. (On a GPU most turns of a warm conversation are such, and would flatten the
-//!   line.) One that takes far longer than the floor counts as a change of the line.
-//! - *Time*: a worker that was not used for long may have become faster or slower as a whole. For the first responses after
-//!   that, the covariance is opened along the estimate itself, by its [`Doubt`], and only a residual beyond the doubt is an
-//!   outlier: one response can scale all three coefficients. Without a response nothing moves.
+//!   `θ − P·eᵢ·θᵢ/Pᵢᵢ`. (Clamping it alone would bias the predictions by its value.) While α is not positive the
+//!   prior's is used.
+//! - *The floor* starts at its measured or configured value and follows the responses on it. A prompt whose line lies
+//!   below the floor is no evidence about the line. (On a GPU most turns of a warm conversation are such, and would
+//!   flatten the line.) One that takes far longer than the floor counts as a change of the line.
+//! - *Time*: a worker that was not used for long may have become faster or slower as a whole. For the first responses
+//!   after that, the covariance is opened along the estimate itself, by its [`Doubt`], and only a residual beyond the
+//!   doubt is an outlier: one response can scale all three coefficients. Without a response nothing moves.
 //!
 //! A worker without a benchmark begins with its pool's median: [`pooled`].
 
@@ -32,8 +32,8 @@ const FORGETTING: f64 = 0.995;
 const CLIP: f64 = 4.0;
 /// Clipped residuals of one sign in a row that count as a change.
 const CHANGE: i32 = 8;
-/// Upper bound to which forgetting may wind up the covariance, relative to that of a response: the estimate
-/// is worth at least one response in each direction.
+/// Upper bound to which forgetting may wind up the covariance, relative to that of a response: the estimate is worth at
+/// least one response in each direction.
 const WOUND: f64 = 1.0;
 /// Initial covariance of a measured prior, also after a change.
 const MEASURED: f64 = 10.0;
@@ -138,8 +138,8 @@ impl LearnedCost {
         self.observe_size(PrefillSize::of(uncached, cached), prefill);
     }
 
-    /// Adds a response, or, without a floor, the mean of several: the cost is then linear in the size, so
-    /// means lie on the same line. Invalid values are ignored.
+    /// Adds a response, or, without a floor, the mean of several: the cost is then linear in the size, so means lie on
+    /// the same line. Invalid values are ignored.
     pub fn observe_size(&mut self, size: PrefillSize, prefill: Millis) {
         self.observe_after(Doubt::NONE, size, prefill);
     }
@@ -305,8 +305,8 @@ fn diagonal(value: f64) -> [[f64; 3]; 3] {
     std::array::from_fn(|i| std::array::from_fn(|j| if i == j { value } else { 0.0 }))
 }
 
-/// Returns the prior of a new worker in a pool: the median of each coefficient over the others. `None` for an
-/// empty pool.
+/// Returns the prior of a new worker in a pool: the median of each coefficient over the others. `None` for an empty
+/// pool.
 #[must_use]
 pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
     let median = |of: fn(&PrefillCost) -> f64| {

@@ -1,11 +1,11 @@
 //! Tokens per byte of prompt text, learned from the `usage` of responses.
 //!
-//! A ratio of sums, not a mean of ratios: long prompts dominate the cost, so they weigh by their length. Sums
-//! are halved when they are large, so that changing traffic is followed. Template tokens are part of the
-//! ratio, which is exact enough, since the estimate only feeds costs.
+//! A ratio of sums, not a mean of ratios: long prompts dominate the cost, so they weigh by their length. Sums are
+//! halved when they are large, so that changing traffic is followed. Template tokens are part of the ratio, which is
+//! exact enough, since the estimate only feeds costs.
 //!
-//! A sample is clamped to what text can be: a client may send a megabyte that a template omits, or a line
-//! that names an hour of video, and neither predicts the next prompt.
+//! A sample is clamped to what text can be: a client may send a megabyte that a template omits, or a line that names an
+//! hour of video, and neither predicts the next prompt.
 
 use crate::units::Tokens;
 

@@ -1,10 +1,10 @@
 //! ρ: prefill work routed to a worker, as a share of its time.
 //!
-//! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker
-//! that is given x ms of work every ms reaches ρ = x. This takes one number and two time stamps per worker,
-//! and has no steps when work leaves a window. A sum younger than the window is divided by the current weight
-//! of a full window, `τ·(1 − e^{−age/τ})`; otherwise a busy fleet would look idle for the first minutes after
-//! a restart. The divisor is at least a fifth of τ, since one request does not determine a rate.
+//! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker that is
+//! given x ms of work every ms reaches ρ = x. This takes one number and two time stamps per worker, and has no steps
+//! when work leaves a window. A sum younger than the window is divided by the current weight of a full window, `τ·(1 −
+//! e^{−age/τ})`; otherwise a busy fleet would look idle for the first minutes after a restart. The divisor is at least
+//! a fifth of τ, since one request does not determine a rate.
 
 use crate::units::Millis;
 
@@ -20,8 +20,7 @@ pub struct Utilisation {
     since: Option<Millis>,
 }
 
-/// Upper bound on the work, in windows: ρ is then a hundred, and falls to one within five windows without
-/// work.
+/// Upper bound on the work, in windows: ρ is then a hundred, and falls to one within five windows without work.
 const MOST_WINDOWS: f64 = 100.0;
 /// Lower bound on the divisor of a young estimate, as a share of a window.
 const LEAST_WINDOW: f64 = 0.2;
@@ -39,8 +38,8 @@ impl Utilisation {
         }
     }
 
-    /// Starts a worker at the mean and window of the others, until its own work shows its utilisation. With a
-    /// window of its own, a burst after a quiet time would count for more on it than on the others.
+    /// Starts a worker at the mean and window of the others, until its own work shows its utilisation. With a window of
+    /// its own, a burst after a quiet time would count for more on it than on the others.
     #[must_use]
     pub fn beside(tau: Millis, now: Millis, others: impl IntoIterator<Item = Self>) -> Self {
         let mut mean = Self::new(tau);

@@ -1,16 +1,15 @@
 //! The blocks that a worker holds, from its events: a forest of hashes.
 //!
-//! A block serves a prompt only if all blocks before it are resident. Engines evict from a prompt's end, so
-//! nearly always all ancestors of a resident block are resident, and the block's presence is the answer.
-//! Exceptions (a block in the middle left) are counted in `missing`; only while there are any does a lookup
-//! walk up to the root.
+//! A block serves a prompt only if all blocks before it are resident. Engines evict from a prompt's end, so nearly
+//! always all ancestors of a resident block are resident, and the block's presence is the answer. Exceptions (a block
+//! in the middle left) are counted in `missing`; only while there are any does a lookup walk up to the root.
 
 use rustc_hash::FxHashMap;
 
 use super::Medium;
 
-/// Upper bound on the blocks of one worker, more than any cache holds. Bounds the memory if an engine never
-/// reports removals.
+/// Upper bound on the blocks of one worker, more than any cache holds. Bounds the memory if an engine never reports
+/// removals.
 const MAX_BLOCKS: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +46,8 @@ impl Blocks {
         self.held.is_empty()
     }
 
-    /// Records blocks stored in a tier by store event `at`, each following the one before. Returns the last
-    /// one's hash and depth (1 for a prompt's first block). `None` if the parent is unknown, or if the bound
-    /// is reached.
+    /// Records blocks stored in a tier by store event `at`, each following the one before. Returns the last one's hash
+    /// and depth (1 for a prompt's first block). `None` if the parent is unknown, or if the bound is reached.
     pub fn store(
         &mut self,
         parent: Option<u64>,
@@ -90,8 +88,8 @@ impl Blocks {
         parent.map(|last| (last, before))
     }
 
-    /// Records that held blocks were copied to a further tier. Unknown blocks are ignored, since their
-    /// position is unknown.
+    /// Records that held blocks were copied to a further tier. Unknown blocks are ignored, since their position is
+    /// unknown.
     pub fn copied(&mut self, hashes: &[u64], medium: Medium) {
         for hash in hashes {
             if let Some(block) = self.held.get_mut(hash) {

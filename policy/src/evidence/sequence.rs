@@ -1,10 +1,9 @@
 //! The sequence numbers of a stream of batches: in order, duplicate, with a gap, or restarted.
 //!
-//! A publisher numbers its batches from 0 and keeps the newest for replay. Live batches have rising numbers
-//! on one connection; batches may be missing; a replay overlaps with the batches queued behind it. So a
-//! number below those applied is a duplicate as long as the live numbers rise, and shows a new process where
-//! they fall. After a pause, the last applied batch is replayed to tell the two apart: the same process
-//! returns the same bytes.
+//! A publisher numbers its batches from 0 and keeps the newest for replay. Live batches have rising numbers on one
+//! connection; batches may be missing; a replay overlaps with the batches queued behind it. So a number below those
+//! applied is a duplicate as long as the live numbers rise, and shows a new process where they fall. After a pause, the
+//! last applied batch is replayed to tell the two apart: the same process returns the same bytes.
 
 /// What to do with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +17,7 @@ pub enum Verdict {
         /// The first missing number.
         from: u64,
     },
-    /// The publisher is a new process, or missing batches are lost: drop all state, then offer the batch
-    /// again.
+    /// The publisher is a new process, or missing batches are lost: drop all state, then offer the batch again.
     Restarted,
 }
 
@@ -70,8 +68,8 @@ impl Sequence {
         }
     }
 
-    /// Returns whether a replay from [`Self::resume_from`] whose first batch has the number `first` (`None`:
-    /// it is empty) continues what was applied. If not, all state must be dropped.
+    /// Returns whether a replay from [`Self::resume_from`] whose first batch has the number `first` (`None`: it is
+    /// empty) continues what was applied. If not, all state must be dropped.
     #[must_use]
     pub fn continues_with(&self, first: Option<u64>) -> bool {
         match (self.last, first) {

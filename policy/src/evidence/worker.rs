@@ -110,8 +110,8 @@ impl WorkerEvidence {
         self.apply_part(event, 0..event.hashes().len());
     }
 
-    /// Applies the hashes in `part` of an event. The parts in order equal the whole event, so a long event
-    /// need not hold up lookups.
+    /// Applies the hashes in `part` of an event. The parts in order equal the whole event, so a long event need not
+    /// hold up lookups.
     pub fn apply_part(&mut self, event: &Event, part: Range<usize>) {
         let some = event.hashes().get(part.clone()).unwrap_or_default();
         match event {
@@ -125,8 +125,8 @@ impl WorkerEvidence {
                     self.blocks.remove(hash, *medium);
                 }
             }
-            // Keys stay bound, to blocks that are now absent. Waiting turns stay too: an engine clears while
-            // it is idle and reports that with the next blocks, which may be theirs.
+            // Keys stay bound, to blocks that are now absent. Waiting turns stay too: an engine clears while it is idle
+            // and reports that with the next blocks, which may be theirs.
             Event::Cleared => {
                 self.blocks.clear();
                 self.tips.clear();
@@ -163,8 +163,7 @@ impl WorkerEvidence {
         self.bindings
     }
 
-    /// Drops the bindings of a prompt whose reported cached tokens differ from the events by more than a
-    /// block.
+    /// Drops the bindings of a prompt whose reported cached tokens differ from the events by more than a block.
     pub fn contradicted(&mut self, chain: &[PrefixHash]) {
         self.bindings.contradicted += 1;
         for &key in chain {
@@ -192,8 +191,8 @@ impl WorkerEvidence {
     /// Returns how much of a prompt is resident; `None` if the events know none of it.
     #[must_use]
     pub fn resident(&self, chain: &[PrefixHash]) -> Option<Resident> {
-        // Keys are bound and renewed from a prompt's beginning, and a block serves only if all before it do:
-        // both properties hold up to some key and for none after it.
+        // Keys are bound and renewed from a prompt's beginning, and a block serves only if all before it do: both
+        // properties hold up to some key and for none after it.
         let known = chain.partition_point(|&key| self.keys.get(key).is_some());
         if known == 0 {
             return None;
@@ -277,8 +276,8 @@ impl WorkerEvidence {
         }
     }
 
-    /// Handles a chain that several waiting turns match: binds it if it passes through blocks bound to only
-    /// one of them.
+    /// Handles a chain that several waiting turns match: binds it if it passes through blocks bound to only one of
+    /// them.
     fn share(&mut self, hash: u64, fits: impl Fn(&TurnBlocks) -> bool) {
         let Some(path) = self.blocks.path(hash) else {
             return;

@@ -1,5 +1,4 @@
-//! The chain of keys with the canonical bytes that each prefix spans, and the hash that links a key to the
-//! one before.
+//! The chain of keys with the canonical bytes that each prefix spans, and the hash that links a key to the one before.
 
 use std::num::NonZeroU32;
 
@@ -23,8 +22,7 @@ impl Chain {
         Self::default()
     }
 
-    /// Creates a chain from precomputed keys of `block_tokens` tokens each, after `before` tokens: a trace's
-    /// blocks.
+    /// Creates a chain from precomputed keys of `block_tokens` tokens each, after `before` tokens: a trace's blocks.
     #[must_use]
     pub fn of_blocks(hashes: Vec<PrefixHash>, before: u64, block_tokens: u32) -> Self {
         let end = |i: usize| before + (i as u64 + 1) * u64::from(block_tokens);
@@ -53,29 +51,25 @@ impl Chain {
         &self.hashes
     }
 
-    /// Returns, for each key, the canonical bytes (text keys) or tokens (token keys) of the prompt up to its
-    /// end.
+    /// Returns, for each key, the canonical bytes (text keys) or tokens (token keys) of the prompt up to its end.
     #[must_use]
     pub fn ends(&self) -> &[u64] {
         &self.ends
     }
 
-    /// Returns whether the chain may be one text, as a plain prompt is, or blocks: no message ends before the
-    /// last key.
+    /// Returns whether the chain may be one text, as a plain prompt is, or blocks: no message ends before the last key.
     #[must_use]
     pub fn is_text(&self) -> bool {
         self.stops.len() <= 1
     }
 
-    /// Returns the keys with which messages end, or a plain prompt that ends within a piece, and their
-    /// positions.
+    /// Returns the keys with which messages end, or a plain prompt that ends within a piece, and their positions.
     pub fn message_ends(&self) -> impl DoubleEndedIterator<Item = (PrefixHash, u64)> {
         let key = |&at: &u32| Some((*self.hashes.get(at as usize)?, *self.ends.get(at as usize)?));
         self.stops.iter().filter_map(key)
     }
 
-    /// Returns the canonical bytes (or tokens) that the first `keys` keys span; past the end, those of the
-    /// whole chain.
+    /// Returns the canonical bytes (or tokens) that the first `keys` keys span; past the end, those of the whole chain.
     #[must_use]
     pub fn span(&self, keys: usize) -> u64 {
         match keys.min(self.ends.len()) {
@@ -84,9 +78,8 @@ impl Chain {
         }
     }
 
-    /// Returns how many leading keys the next turn repeats if the response continues `parent` (`None`: the
-    /// beginning). Excludes a plain prompt's last, short key. Returns all if `parent` is no key of this
-    /// chain.
+    /// Returns how many leading keys the next turn repeats if the response continues `parent` (`None`: the beginning).
+    /// Excludes a plain prompt's last, short key. Returns all if `parent` is no key of this chain.
     #[must_use]
     pub fn keys_before_reply(&self, parent: Option<PrefixHash>) -> usize {
         parent.map_or(0, |parent| {
@@ -164,8 +157,8 @@ impl Chain {
         self.ends.push(end);
     }
 
-    /// Appends keys of blocks of `block_tokens` tokens each, from the digests of the blocks; the first
-    /// follows `previous`. The iterator's length is exact, so that capacity is not checked per key.
+    /// Appends keys of blocks of `block_tokens` tokens each, from the digests of the blocks; the first follows
+    /// `previous`. The iterator's length is exact, so that capacity is not checked per key.
     #[inline]
     pub(super) fn extend_blocks(
         &mut self,
@@ -192,15 +185,14 @@ impl Chain {
     }
 }
 
-/// Returns the hash of a piece, independent of its position. Inlined, so that a piece of fixed length has no
-/// branches.
+/// Returns the hash of a piece, independent of its position. Inlined, so that a piece of fixed length has no branches.
 #[inline]
 pub(super) fn digest(piece: &[u8]) -> u64 {
     rapidhash_v3_inline::<true, false, true>(piece, &DEFAULT_RAPID_SECRETS)
 }
 
-/// Returns the next link: one multiplication to 128 bits whose halves are folded together. Only this step
-/// depends on the link before.
+/// Returns the next link: one multiplication to 128 bits whose halves are folded together. Only this step depends on
+/// the link before.
 ///
 /// The factors are mixed in again, so that a zero on one side does not erase the other.
 #[inline]
@@ -211,8 +203,8 @@ pub(super) fn fold(previous: u64, digest: u64) -> u64 {
     left ^ right.rotate_left(32) ^ (product as u64) ^ (product >> 64) as u64
 }
 
-/// Returns the first link, which separates prompts of different domain, model or salt. Lengths are mixed in,
-/// so that no model name can imitate a model with a salt.
+/// Returns the first link, which separates prompts of different domain, model or salt. Lengths are mixed in, so that no
+/// model name can imitate a model with a salt.
 pub(super) fn root(domain: &[u8], model: &str, cache_salt: Option<&str>) -> u64 {
     let named = fold(link(digest(domain), model.as_bytes()), model.len() as u64);
     match cache_salt {

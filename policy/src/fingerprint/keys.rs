@@ -1,15 +1,15 @@
 //! The choice of the links that are keys: from pieces to keys, at once or when their root is known.
 //!
-//! A message ends with a key. Within a message a key spans a power of two of pieces, at most a
-//! [share](FINENESS) of what precedes it. This depends on the position alone, so a repeated prompt, or a
-//! response hashed before it is sent back, has the same keys.
+//! A message ends with a key. Within a message a key spans a power of two of pieces, at most a [share](FINENESS) of
+//! what precedes it. This depends on the position alone, so a repeated prompt, or a response hashed before it is sent
+//! back, has the same keys.
 
 use super::chain::{Chain, fold};
 use super::text::CHUNK_BYTES;
 use crate::ids::PrefixHash;
 
-/// Inverse of the largest share of the preceding prompt that a key spans, which bounds the loss of a match
-/// within a message.
+/// Inverse of the largest share of the preceding prompt that a key spans, which bounds the loss of a match within a
+/// message.
 const FINENESS: u64 = 8;
 /// Upper bound on the canonical bytes of a key, about 2,000 tokens.
 const MOST_BYTES: u64 = 8192;
@@ -59,8 +59,7 @@ pub struct Digests(pub(super) Vec<Digest>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digest {
     digest: u64,
-    /// Canonical bytes up to its end. The low bits tell whether a key ends there in any case ([`CUT`],
-    /// [`STOP`]).
+    /// Canonical bytes up to its end. The low bits tell whether a key ends there in any case ([`CUT`], [`STOP`]).
     end: u64,
 }
 
@@ -122,8 +121,8 @@ impl Links {
 }
 
 impl Digests {
-    /// Returns the number of keys that the pieces make after `before` bytes, and the number of message ends
-    /// among them, including what follows up to `bytes`.
+    /// Returns the number of keys that the pieces make after `before` bytes, and the number of message ends among them,
+    /// including what follows up to `bytes`.
     pub(super) fn counts(&self, before: u64, bytes: u64) -> (usize, usize) {
         let (mut start, mut until, mut keys, mut stops) = (before, key_end(before), 0, 0);
         for piece in &self.0 {

@@ -19,8 +19,7 @@ const MARK_PROMPT: u8 = 0x02;
 
 const DOMAIN: &[u8] = b"tailroute text 6";
 
-/// Kinds of fields in a message. The codes are part of the canonical form: routers that share an index must
-/// agree.
+/// Kinds of fields in a message. The codes are part of the canonical form: routers that share an index must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Field {
@@ -47,17 +46,17 @@ pub enum Field {
 }
 
 impl Field {
-    /// Returns the two bytes that open the field. Built as one number, since two byte writes would stall the
-    /// read of both.
+    /// Returns the two bytes that open the field. Built as one number, since two byte writes would stall the read of
+    /// both.
     #[inline]
     fn mark(self) -> [u8; 2] {
         (u16::from(MARK) | u16::from(self as u8) << 8).to_le_bytes()
     }
 }
 
-/// Cuts canonical bytes into pieces as they come, and hashes each. A [`ChainBuilder`] builds a prompt's
-/// [`Chain`] where model and salt are known, and [`Pieces`] where they are not known yet. A clone copies one
-/// chunk's buffer and the keys so far.
+/// Cuts canonical bytes into pieces as they come, and hashes each. A [`ChainBuilder`] builds a prompt's [`Chain`] where
+/// model and salt are known, and [`Pieces`] where they are not known yet. A clone copies one chunk's buffer and the
+/// keys so far.
 ///
 /// Calls out of order (a push before any message) hash what they are given; the chain then matches no other.
 #[derive(Clone, Debug)]
@@ -119,8 +118,8 @@ impl<S: Sink> Cutter<S> {
         spelled(role, |piece| self.absorb(piece));
     }
 
-    /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with
-    /// [`Self::push`]. Each of its pieces is a key, since the next turn may diverge anywhere within it.
+    /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with [`Self::push`].
+    /// Each of its pieces is a key, since the next turn may diverge anywhere within it.
     pub fn begin_prompt(&mut self) {
         self.end_message();
         self.open = true;
@@ -145,8 +144,7 @@ impl<S: Sink> Cutter<S> {
         self.absorb(bytes);
     }
 
-    /// Adds the first `length` bytes of a window of up to 64. The window is copied as a whole, without
-    /// branches.
+    /// Adds the first `length` bytes of a window of up to 64. The window is copied as a whole, without branches.
     #[inline]
     pub fn push_short<const N: usize>(&mut self, window: &[u8; N], length: usize) {
         const { assert!(N <= SLACK) };
@@ -206,8 +204,8 @@ impl<S: Sink> Cutter<S> {
         self.open
     }
 
-    /// Returns whether a part may contain more than its bytes: a medium, by its data or address, or an
-    /// unknown kind of part.
+    /// Returns whether a part may contain more than its bytes: a medium, by its data or address, or an unknown kind of
+    /// part.
     #[must_use]
     pub fn refers(&self) -> bool {
         self.refers
@@ -281,16 +279,14 @@ impl ChainBuilder {
         self.sink.chain
     }
 
-    /// Returns the key before this builder's first: `None` at a prompt's start; for a response, the key to
-    /// attach to.
+    /// Returns the key before this builder's first: `None` at a prompt's start; for a response, the key to attach to.
     #[must_use]
     pub fn parent(&self) -> Option<PrefixHash> {
         self.sink.parent
     }
 
-    /// Returns whether this is a response within the text that it follows, as after a plain prompt. The next
-    /// turn then repeats neither the prompt's last key nor this response's, unless their chunks happen to be
-    /// full.
+    /// Returns whether this is a response within the text that it follows, as after a plain prompt. The next turn then
+    /// repeats neither the prompt's last key nor this response's, unless their chunks happen to be full.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         self.sink.goes_on
@@ -298,9 +294,8 @@ impl ChainBuilder {
 
     /// Returns the builder for the response to this prompt, which holds only the keys that the response adds.
     ///
-    /// After messages it opens an `assistant` message. Within an open plain prompt it continues the prompt's
-    /// text, since the next request will repeat prompt and completion as one text: call it before
-    /// [`Self::end_message`].
+    /// After messages it opens an `assistant` message. Within an open plain prompt it continues the prompt's text,
+    /// since the next request will repeat prompt and completion as one text: call it before [`Self::end_message`].
     #[must_use]
     pub fn reply(&self) -> Self {
         self.continued(self.sink.reply(self.open), self.bytes)
@@ -367,8 +362,8 @@ impl Pieces {
         self.sink.0.shrink_to(kept);
     }
 
-    /// Returns the chain of the pieces of `before` and then of these, and the builder for the response: the
-    /// same as a [`ChainBuilder`] with the same input. Ends what is open.
+    /// Returns the chain of the pieces of `before` and then of these, and the builder for the response: the same as a
+    /// [`ChainBuilder`] with the same input. Ends what is open.
     ///
     /// Allocates only the chain, at its exact size.
     #[must_use]
@@ -386,8 +381,7 @@ impl Pieces {
         for &piece in &self.sink.0 {
             links.take(piece, before.bytes);
         }
-        // Before the end: the next prompt continues within a plain prompt's last, short chunk and does not
-        // repeat it.
+        // Before the end: the next prompt continues within a plain prompt's last, short chunk and does not repeat it.
         let reply = self.continued(links.reply(self.open), bytes);
         let (closed, is_plain) = (self.sink.0.len(), self.plain);
         self.end_message();

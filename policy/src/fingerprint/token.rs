@@ -8,8 +8,7 @@ use crate::ids::PrefixHash;
 /// The block size of most engines, which has a specialised hash.
 const COMMON_TOKENS: usize = 16;
 
-/// Random, with the highest bit of each half set: no two token ids, which are below 2³¹, make a factor of
-/// zero.
+/// Random, with the highest bit of each half set: no two token ids, which are below 2³¹, make a factor of zero.
 const KEYS: [u64; 8] = [
     0xAD35_8DCC_AA6C_78A5,
     0x8BB8_4B93_962E_ACC9,
@@ -27,8 +26,8 @@ pub fn token_root(model: &str, cache_salt: Option<&str>) -> PrefixHash {
     PrefixHash(root(b"tailroute tokens 3", model, cache_salt))
 }
 
-/// Appends one key per *full* block of `block_size` tokens, continuing from `previous` ([`token_root`], or
-/// the last key of the blocks before). A last partial block makes no key: engines do not share one either.
+/// Appends one key per *full* block of `block_size` tokens, continuing from `previous` ([`token_root`], or the last key
+/// of the blocks before). A last partial block makes no key: engines do not share one either.
 ///
 /// A block is hashed as its bytes in memory, and blocks are hashed in parallel: only `fold` is sequential.
 pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZeroU32, chain: &mut Chain) {
@@ -43,9 +42,9 @@ pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZe
     }
 }
 
-/// Returns the hash of a block of the common size: four independent multiplications to 128 bits, each folded
-/// into its halves, and their sum (the inner loop of wyhash without its chain; Wang Yi, 2019). Half the
-/// instructions of rapidhash, which supports any length.
+/// Returns the hash of a block of the common size: four independent multiplications to 128 bits, each folded into its
+/// halves, and their sum (the inner loop of wyhash without its chain; Wang Yi, 2019). Half the instructions of
+/// rapidhash, which supports any length.
 #[inline]
 fn digest_common(block: &[u32; COMMON_TOKENS]) -> u64 {
     let words: [u64; 8] = bytemuck::cast(*block);

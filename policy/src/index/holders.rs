@@ -148,8 +148,7 @@ impl Holders {
         self.partials.iter().map(|(_, reach)| *reach).max().unwrap_or(0)
     }
 
-    /// Adjusts the holders to a run that now ends at `len`: partial holders that reach the end become full
-    /// ones.
+    /// Adjusts the holders to a run that now ends at `len`: partial holders that reach the end become full ones.
     pub(super) fn cut(&mut self, len: u32) {
         for at in (0..self.partials.len()).rev() {
             if self.partials[at].1 >= len {
@@ -159,8 +158,7 @@ impl Holders {
         }
     }
 
-    /// Adjusts the holders to a run that now starts `by` keys later. Partial holders that ended before are
-    /// dropped.
+    /// Adjusts the holders to a run that now starts `by` keys later. Partial holders that ended before are dropped.
     pub(super) fn drop_front(&mut self, by: u32) {
         self.partials.retain_mut(|(_, reach)| {
             *reach = reach.saturating_sub(by);

@@ -16,8 +16,7 @@ impl IndexLimits {
     pub const MIN_BYTES: u64 = crate::sync::SMALLEST_BUDGET;
     /// Upper bound on the budget, given by the range of run numbers. Larger values are lowered to it.
     pub const MAX_BYTES: u64 = 8 << 30;
-    /// Number of worker slots. Slots are dense by contract; the bound keeps an invalid number from sizing an
-    /// array.
+    /// Number of worker slots. Slots are dense by contract; the bound keeps an invalid number from sizing an array.
     pub const MAX_WORKERS: u32 = 1 << 16;
     /// Longest chain that is indexed, in keys: 268 MB of text, or 16 M tokens in blocks of 16.
     pub const MAX_DEPTH: usize = 1 << 20;

@@ -1,19 +1,18 @@
 //! A map from key to position: which run, at which depth. Private to the writer; lookups do not use it.
 //!
-//! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run. The key itself is
-//! stored in the run and is read only to confirm a slot whose 18 bits agree. Slots come in buckets of one
-//! cache line: seven slots and a control word, with a byte of each slot's hash, all compared at once, and a
-//! count of the keys that belong here but overflowed to a later bucket. A search ends at the first bucket
-//! without overflow. A removal empties one slot and lowers the counts on its way; nothing is shifted and no
-//! tombstone is needed (the overflow count of Bronson and Shi's F14, 2019). Compared to linear probing, a
-//! removal has half the mispredicted branches and touches one line instead of two.
+//! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run. The key itself is stored in the
+//! run and is read only to confirm a slot whose 18 bits agree. Slots come in buckets of one cache line: seven slots and
+//! a control word, with a byte of each slot's hash, all compared at once, and a count of the keys that belong here but
+//! overflowed to a later bucket. A search ends at the first bucket without overflow. A removal empties one slot and
+//! lowers the counts on its way; nothing is shifted and no tombstone is needed (the overflow count of Bronson and Shi's
+//! F14, 2019). Compared to linear probing, a removal has half the mispredicted branches and touches one line instead of
+//! two.
 //!
-//! Shards hold some thousands of keys at most and grow by a sixth, so no insert rebuilds more than a shard.
-//! They shrink soon after they fall below the size at which they grew, so a table of n keys has about the
-//! same size whatever its history.
+//! Shards hold some thousands of keys at most and grow by a sixth, so no insert rebuilds more than a shard. They shrink
+//! soon after they fall below the size at which they grew, so a table of n keys has about the same size whatever its
+//! history.
 //!
-//! Depth counts from the prompt's start, not from the run's. Splitting a run then renames only the shorter
-//! side's keys.
+//! Depth counts from the prompt's start, not from the run's. Splitting a run then renames only the shorter side's keys.
 
 const TAG_SHIFT: u32 = 46;
 const TAG_BITS: u32 = 64 - TAG_SHIFT;
@@ -21,8 +20,8 @@ const DEPTH_SHIFT: u32 = 26;
 const RUN_MASK: u64 = (1 << DEPTH_SHIFT) - 1;
 const DEPTH_MASK: u64 = (1 << (TAG_SHIFT - DEPTH_SHIFT)) - 1;
 const SLOTS: usize = 7;
-/// Keys per 64 buckets at which a shard grows, below which it shrinks, and after a shrink. The lower bound is
-/// just under the load after growth, so that a temporarily fuller table does not stay large.
+/// Keys per 64 buckets at which a shard grows, below which it shrinks, and after a shrink. The lower bound is just
+/// under the load after growth, so that a temporarily fuller table does not stay large.
 const MOST: usize = 320;
 const FEWEST: usize = 272;
 /// Lower bound for a shard with few buckets, which grows by more than a sixth.
@@ -31,8 +30,8 @@ const SHRUNK: usize = 300;
 
 /// Buckets of a shard's first allocation. Few, so that the table of a small index is compact.
 const FIRST_BUCKETS: usize = 2;
-/// Bucket count at which the sizes of growing shards diverge, spread over one growth step. Shards then do not
-/// all grow at once, and the load is the same at any number of keys.
+/// Bucket count at which the sizes of growing shards diverge, spread over one growth step. Shards then do not all grow
+/// at once, and the load is the same at any number of keys.
 const SPREAD_BUCKETS: usize = 48;
 
 /// Returns the next bucket count of shard `index`.
@@ -52,8 +51,8 @@ pub(super) struct Place {
     pub(super) depth: u32,
 }
 
-/// Seven slots and their control word: a byte per slot, 0 where it is vacant, and the overflow count in the
-/// highest byte.
+/// Seven slots and their control word: a byte per slot, 0 where it is vacant, and the overflow count in the highest
+/// byte.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -107,8 +106,8 @@ fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Bucket {
-    /// Returns the slots whose byte is `mark`. A borrow may add a false one, which the caller rejects by
-    /// comparing the slot. The first one is always right.
+    /// Returns the slots whose byte is `mark`. A borrow may add a false one, which the caller rejects by comparing the
+    /// slot. The first one is always right.
     #[inline]
     fn marked(&self, mark: u64) -> u64 {
         let differing = self.control ^ (mark * EACH_BYTE);
@@ -137,8 +136,8 @@ impl Bucket {
         self.control >> PASSED
     }
 
-    /// Counts one more overflowed key. A saturated count stays saturated until the shard is rebuilt, which
-    /// only lengthens searches.
+    /// Counts one more overflowed key. A saturated count stays saturated until the shard is rebuilt, which only
+    /// lengthens searches.
     fn pass(&mut self) {
         if self.passed() < 0xFF {
             self.control += 1 << PASSED;
@@ -153,8 +152,8 @@ impl Bucket {
 }
 
 impl Shard {
-    /// Returns the home bucket of a tag. It depends on the tag alone, so that a shard is rebuilt without
-    /// reading its keys.
+    /// Returns the home bucket of a tag. It depends on the tag alone, so that a shard is rebuilt without reading its
+    /// keys.
     #[inline]
     fn home(&self, tag: u64) -> usize {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize

@@ -1,14 +1,13 @@
 //! The writer's allocator over the shared chunks.
 //!
-//! A chunk holds either run records or a log of blocks (keys and overflows). Blocks are appended to the
-//! current log chunk; a freed one is only counted. When dead words exceed a sixteenth of the live ones, the
-//! chunk with the fewest live words is emptied: its live blocks move to the log's end and the chunk is free.
-//! This is the log-structured memory of Rumble, Kejriwal, Ousterhout (FAST '14). Without size classes there
-//! is no fragmentation: any churn leaves at most that sixteenth, at the cost of copying each word a few times
-//! in its life.
+//! A chunk holds either run records or a log of blocks (keys and overflows). Blocks are appended to the current log
+//! chunk; a freed one is only counted. When dead words exceed a sixteenth of the live ones, the chunk with the fewest
+//! live words is emptied: its live blocks move to the log's end and the chunk is free. This is the log-structured
+//! memory of Rumble, Kejriwal, Ousterhout (FAST '14). Without size classes there is no fragmentation: any churn leaves
+//! at most that sixteenth, at the cost of copying each word a few times in its life.
 //!
-//! Blocks move only in [`Pool::make_room`], which is called between operations. Within an operation,
-//! addresses are stable.
+//! Blocks move only in [`Pool::make_room`], which is called between operations. Within an operation, addresses are
+//! stable.
 
 use std::sync::Arc;
 
@@ -37,8 +36,7 @@ impl Shared {
     }
 }
 
-/// Free chunks needed at the start of an operation: one for its blocks, one for run records, one to clean
-/// into.
+/// Free chunks needed at the start of an operation: one for its blocks, one for run records, one to clean into.
 pub(super) const RESERVE: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +101,7 @@ impl Pool {
         self.free.len() >= RESERVE
     }
 
-    /// Frees a chunk by cleaning or, if `may_grow`, by allocating one. Returns `false` if neither is
-    /// possible.
+    /// Frees a chunk by cleaning or, if `may_grow`, by allocating one. Returns `false` if neither is possible.
     pub(super) fn make_room(&mut self, may_grow: bool) -> bool {
         let dead = self.logs * u64::from(self.shared.words.chunk_words()) - self.live;
         let worthwhile = dead > self.live / 32 + u64::from(self.shared.words.chunk_words());
@@ -143,8 +140,7 @@ impl Pool {
             let lines = self.shared.words.chunk_lines();
             let first = self.take_chunk(Chunk::Runs)? * lines;
             for run in (first.max(1)..first + lines).rev() {
-                // The chunk may have been a log: clear its words so that they are no record and no version is
-                // odd.
+                // The chunk may have been a log: clear its words so that they are no record and no version is odd.
                 let line = self.line(run);
                 (1..LINE_WORDS as usize).for_each(|word| line.set(word, 0));
                 line.set(0, (line.get(0) | 1).wrapping_add(1));
@@ -159,8 +155,8 @@ impl Pool {
         self.free_runs.push(run);
     }
 
-    /// Allocates a block of `words` for a run and returns the address of its first word. `None` only when the
-    /// address space is used up.
+    /// Allocates a block of `words` for a run and returns the address of its first word. `None` only when the address
+    /// space is used up.
     pub(super) fn alloc(&mut self, owner: u32, kind: Kind, words: u32) -> Option<u32> {
         let (size, chunk_words) = (words + 1, self.shared.words.chunk_words());
         if self.current.is_none() || self.fill + size > chunk_words {

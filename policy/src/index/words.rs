@@ -1,9 +1,8 @@
-//! The memory shared with readers: chunks of atomic words, addressed by number and never freed while the
-//! index exists.
+//! The memory shared with readers: chunks of atomic words, addressed by number and never freed while the index exists.
 //!
-//! A reader may hold an address whose block was freed and overwritten a moment ago. Every word is an atomic
-//! in memory that stays allocated, so that read is merely stale, and the version of its run reveals it. This
-//! needs no reclamation scheme and no `unsafe`.
+//! A reader may hold an address whose block was freed and overwritten a moment ago. Every word is an atomic in memory
+//! that stays allocated, so that read is merely stale, and the version of its run reveals it. This needs no reclamation
+//! scheme and no `unsafe`.
 
 use std::sync::OnceLock;
 
@@ -51,8 +50,7 @@ impl Line {
         self.set(word, self.get(word) & 0xFFFF_FFFF | u64::from(value) << 32);
     }
 
-    /// Returns the version that a reader must find again after its reads, or `None` while the writer changes
-    /// this line.
+    /// Returns the version that a reader must find again after its reads, or `None` while the writer changes this line.
     #[inline]
     pub(super) fn version(&self) -> Option<u64> {
         let version = self.0[0].load(Ordering::Acquire);

@@ -1,12 +1,12 @@
 //! The single writer: applies updates to the runs, one version step at a time.
 //!
-//! Reading order: [`store`] walks a chain and [`grow`] appends what is new; [`remove`] lowers a worker's
-//! reach and [`trim`] shortens runs to their furthest holder, deferring some of the work as [`debt`];
-//! [`split`] and [`merge`] cut and join runs; [`family`] keeps the links between runs, [`members`] the
-//! workers' sums and lists, [`room`] the byte budget; [`check`] states the invariants.
+//! Reading order: [`store`] walks a chain and [`grow`] appends what is new; [`remove`] lowers a worker's reach and
+//! [`trim`] shortens runs to their furthest holder, deferring some of the work as [`debt`]; [`split`] and [`merge`] cut
+//! and join runs; [`family`] keeps the links between runs, [`members`] the workers' sums and lists, [`room`] the byte
+//! budget; [`check`] states the invariants.
 //!
-//! During an operation each intermediate state is itself prefix-closed: a store works downwards, a removal
-//! upwards. So a concurrent lookup sees the operation as done up to some key, never an inconsistent state.
+//! During an operation each intermediate state is itself prefix-closed: a store works downwards, a removal upwards. So
+//! a concurrent lookup sees the operation as done up to some key, never an inconsistent state.
 
 mod check;
 mod debt;
@@ -37,8 +37,8 @@ use members::Worker;
 
 /// Partial holders at which a run is split at their median: each costs a lookup about a nanosecond.
 const MOST_PARTIALS: usize = 8;
-/// Partial holders that a merge or an extension may leave. Lower than [`MOST_PARTIALS`], so that neither
-/// undoes the other.
+/// Partial holders that a merge or an extension may leave. Lower than [`MOST_PARTIALS`], so that neither undoes the
+/// other.
 const FEW_PARTIALS: usize = 4;
 /// Keys appended or evicted between checks of the budget.
 const PIECE: usize = 256;

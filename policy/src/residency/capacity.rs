@@ -1,10 +1,10 @@
 //! The capacity of a worker that does not report it, learned from missing pieces.
 //!
-//! In an LRU cache, a missing piece was evicted because everything used since then filled the cache. So the
-//! tokens that the mirror holds and that were used after the missing piece are an upper bound on the
-//! capacity, in the mirror's own count. A cleared cache gives a bound that is far too small, so [`AGREE`]
-//! bounds below the current capacity are needed, and the largest of them is taken. A response that finds what
-//! the mirror has dropped shows that the capacity is larger: it then grows by the share [`GROWS`].
+//! In an LRU cache, a missing piece was evicted because everything used since then filled the cache. So the tokens that
+//! the mirror holds and that were used after the missing piece are an upper bound on the capacity, in the mirror's own
+//! count. A cleared cache gives a bound that is far too small, so [`AGREE`] bounds below the current capacity are
+//! needed, and the largest of them is taken. A response that finds what the mirror has dropped shows that the capacity
+//! is larger: it then grows by the share [`GROWS`].
 
 use crate::units::Tokens;
 
@@ -23,8 +23,7 @@ pub(super) struct LearnedCapacity {
 }
 
 impl LearnedCapacity {
-    /// Records a missing piece with `used_since` tokens used after it. Returns the new capacity if it
-    /// changes.
+    /// Records a missing piece with `used_since` tokens used after it. Returns the new capacity if it changes.
     pub(super) fn missed(&mut self, capacity: Tokens, used_since: Tokens) -> Option<Tokens> {
         if used_since >= capacity {
             return None;

@@ -1,31 +1,27 @@
 //! The model of one worker's cache, and its correction by the worker's reports.
 //!
-//! A wrong mirror tends to stay wrong: a prefix wrongly believed resident attracts the conversation's next
-//! turn. But each response reports how much of its prompt was cached, and one report says more than that. An
-//! LRU cache that has evicted a piece has evicted everything used before it. So where a piece was believed
-//! resident and was missing, *everything last released before it is dropped as well*, whether the worker's
-//! cache is smaller than configured, was cleared, or is shared with others. The number of corrections grows
-//! with the logarithm of the conversations held (the number of records in a random sequence), instead of one
-//! per conversation.
+//! A wrong mirror tends to stay wrong: a prefix wrongly believed resident attracts the conversation's next turn. But
+//! each response reports how much of its prompt was cached, and one report says more than that. An LRU cache that has
+//! evicted a piece has evicted everything used before it. So where a piece was believed resident and was missing,
+//! *everything last released before it is dropped as well*, whether the worker's cache is smaller than configured, was
+//! cleared, or is shared with others. The number of corrections grows with the logarithm of the conversations held (the
+//! number of records in a random sequence), instead of one per conversation.
 //!
-//! This holds for LRU only. A cache of another [`Order`] may keep older pieces, so there a report affects its
-//! own prompt alone: what was missing is stored again.
+//! This holds for LRU only. A cache of another [`Order`] may keep older pieces, so there a report affects its own
+//! prompt alone: what was missing is stored again.
 //!
-//! A plain prompt is one text whose chunks never restart, so a turn almost never ends at a chunk boundary. It
-//! ends with an *open* piece, which holds the tokens past the last full chunk. The next turn repeats those
-//! tokens within a fuller chunk, under another key. The open piece is then removed, or its tokens would count
-//! twice.
+//! A plain prompt is one text whose chunks never restart, so a turn almost never ends at a chunk boundary. It ends with
+//! an *open* piece, which holds the tokens past the last full chunk. The next turn repeats those tokens within a fuller
+//! chunk, under another key. The open piece is then removed, or its tokens would count twice.
 //!
-//! Hinted (marked) pieces are evicted first, so the rule applies among them separately: a missing marked
-//! piece shows that pieces marked before it are gone, and says nothing of unmarked ones
-//! ([`PrefixCache::drop_older`]).
+//! Hinted (marked) pieces are evicted first, so the rule applies among them separately: a missing marked piece shows
+//! that pieces marked before it are gone, and says nothing of unmarked ones ([`PrefixCache::drop_older`]).
 //!
-//! A client that repeats a prompt (a retry, or sampling) asks for the prompt's last, short key. Its tokens
-//! begin the response's first piece, so it is no piece of its own: the index answers for it as long as that
-//! piece is resident.
+//! A client that repeats a prompt (a retry, or sampling) asks for the prompt's last, short key. Its tokens begin the
+//! response's first piece, so it is no piece of its own: the index answers for it as long as that piece is resident.
 //!
-//! A response that found nothing cached is confirmed by a second one, since some requests (log probabilities
-//! of the prompt) bypass the cache. Until then it is a suspicion, which a hit on an older piece refutes.
+//! A response that found nothing cached is confirmed by a second one, since some requests (log probabilities of the
+//! prompt) bypass the cache. Until then it is a suspicion, which a hit on an older piece refutes.
 
 use rustc_hash::FxHashMap;
 
@@ -102,8 +98,7 @@ impl Mirror {
         }
     }
 
-    /// Returns the cached tokens of a prompt with hints, given that its first `hits` pieces are cached, and
-    /// under LRU.
+    /// Returns the cached tokens of a prompt with hints, given that its first `hits` pieces are cached, and under LRU.
     pub(super) fn compare(&self, pieces: &[Piece], hits: usize) -> Option<Compared> {
         Some(self.untold.as_ref()?.compare(pieces, hits))
     }
@@ -143,8 +138,8 @@ impl Mirror {
         self.open.insert(parent, end);
     }
 
-    /// Records that the response's piece `first` begins with the prompt's short key `short`. Returns the key
-    /// that `first` answered for before, if the index must drop it.
+    /// Records that the response's piece `first` begins with the prompt's short key `short`. Returns the key that
+    /// `first` answered for before, if the index must drop it.
     pub(super) fn begins(&mut self, first: PrefixHash, short: PrefixHash) -> Option<PrefixHash> {
         let before = self.begun.insert(first, short)?;
         Some(before).filter(|&before| before != short && !self.cache.contains(before))

@@ -438,8 +438,8 @@ mod a_smaller_cache {
     use crate::cache::PrefixCache;
 
     proptest! {
-        /// A worker with less room than configured, and one cleared now and then: reports soon remove what is
-        /// not resident, and never remove what is.
+        /// A worker with less room than configured, and one cleared now and then: reports soon remove what is not
+        /// resident, and never remove what is.
         #[test]
         fn a_report_never_takes_away_what_a_least_recently_used_cache_still_holds(
             turns in prop::collection::vec((0..12_u8, 1..6_usize, 0..40_u8), 1..60),

@@ -1,20 +1,18 @@
-//! The cache of a worker as it would be without hints: plain LRU, on a sample of the pieces where there are
-//! many.
+//! The cache of a worker as it would be without hints: plain LRU, on a sample of the pieces where there are many.
 //!
-//! Pieces are sampled by key (SHARDS: Waldspurger et al., FAST 2015), so a prefix shared by many
-//! conversations counts once, as in the engine. Leaves are evicted first because a turn touches its pieces
-//! from last to first.
+//! Pieces are sampled by key (SHARDS: Waldspurger et al., FAST 2015), so a prefix shared by many conversations counts
+//! once, as in the engine. Leaves are evicted first because a turn touches its pieces from last to first.
 
 use crate::cache::{Keep, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// Number of pieces up to which all are followed; of a larger cache every second, fourth, … piece is. Smaller
-/// samples are noisy: with 50 pieces, the sample's weight varies by 15 %.
+/// Number of pieces up to which all are followed; of a larger cache every second, fourth, … piece is. Smaller samples
+/// are noisy: with 50 pieces, the sample's weight varies by 15 %.
 const ALL: usize = 4_096;
 
-/// Cached prompt tokens with hints and under LRU. Both are computed from the same sampled pieces, so they are
-/// equal where no sampled piece differs.
+/// Cached prompt tokens with hints and under LRU. Both are computed from the same sampled pieces, so they are equal
+/// where no sampled piece differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
     /// Cached tokens on the worker as it is.

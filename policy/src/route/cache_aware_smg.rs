@@ -1,10 +1,9 @@
 //! `cache_aware_smg`: the rule of SMG, the SGLang router's successor, as of its releases of 2026.
 //!
-//! If some worker holds more than 0.3 of the prompt, the one that holds most, unless its load is more than
-//! 1.5 times the mean *and* more than a margin above it. In that case, and when no worker holds enough, the
-//! fewest requests in flight. Unlike in `cache_aware`, a miss goes by load, and one busy pair of workers does
-//! not turn locality off for all. Two weaknesses remain: every request counts as one, however long, and a
-//! match is all or nothing.
+//! If some worker holds more than 0.3 of the prompt, the one that holds most, unless its load is more than 1.5 times
+//! the mean *and* more than a margin above it. In that case, and when no worker holds enough, the fewest requests in
+//! flight. Unlike in `cache_aware`, a miss goes by load, and one busy pair of workers does not turn locality off for
+//! all. Two weaknesses remain: every request counts as one, however long, and a match is all or nothing.
 //!
 //! As for `cache_aware`, the match comes from tailroute's index, which can only help the rule.
 

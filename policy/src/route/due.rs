@@ -4,12 +4,12 @@
 //! due = arrived + min(4·prefill, objective)          the earliest goes first
 //! ```
 //!
-//! In order of arrival, a turn of 20 ms waits for one of five seconds that came just before. Shortest first
-//! solves that, but can starve the long turn. A due time lets short turns overtake within limits: by four
-//! times the difference in prefill, and never by more than the objective. Turns of a quarter of the objective
-//! and more keep their order. The limit protects the longest prompts, which are late however soon they start.
-//! Without it (`arrived + 3·prefill`), every turn that arrives within three times their prefill goes first,
-//! which cost a third of p99 on eight full workers.
+//! In order of arrival, a turn of 20 ms waits for one of five seconds that came just before. Shortest first solves
+//! that, but can starve the long turn. A due time lets short turns overtake within limits: by four times the difference
+//! in prefill, and never by more than the objective. Turns of a quarter of the objective and more keep their order. The
+//! limit protects the longest prompts, which are late however soon they start. Without it (`arrived + 3·prefill`),
+//! every turn that arrives within three times their prefill goes first, which cost a third of p99 on eight full
+//! workers.
 
 use crate::units::Millis;
 

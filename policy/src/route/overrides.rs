@@ -1,8 +1,7 @@
-//! Overrides of the settings for some turns: those of a class of objective, and those whose request asks for
-//! it.
+//! Overrides of the settings for some turns: those of a class of objective, and those whose request asks for it.
 //!
-//! An [`Override`] names only what differs. What it leaves out follows the default settings, also after those
-//! have changed. A request's override is applied over the class's override.
+//! An [`Override`] names only what differs. What it leaves out follows the default settings, also after those have
+//! changed. A request's override is applied over the class's override.
 
 use std::collections::BTreeMap;
 
@@ -106,8 +105,8 @@ impl Override {
 }
 
 impl Settings {
-    /// Returns the settings for a turn of this class and request, and which overrides acted. `None` if no
-    /// override applies.
+    /// Returns the settings for a turn of this class and request, and which overrides acted. `None` if no override
+    /// applies.
     #[must_use]
     pub fn for_turn(&self, class: &str, ask: Option<Ask<'_>>) -> Option<(Self, Overridden)> {
         let of_class = self.classes.get(class);

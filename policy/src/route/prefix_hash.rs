@@ -1,9 +1,9 @@
 //! `prefix_hash`: a worker by the prompt's beginning, unless it is overloaded.
 //!
-//! Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018), as gateways use it where an
-//! index is too expensive. The first tokens of the prompt are the key. A worker with more than 1.25 times the
-//! mean number of requests in flight is passed over for the next one under the same key. Prompts that share a
-//! system prompt longer than the key share a worker, until the bound spills them.
+//! Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018), as gateways use it where an index is
+//! too expensive. The first tokens of the prompt are the key. A worker with more than 1.25 times the mean number of
+//! requests in flight is passed over for the next one under the same key. Prompts that share a system prompt longer
+//! than the key share a worker, until the bound spills them.
 
 use super::{Reason, Snapshot, Terms, Turn, least_loaded, mean_in_flight, unit_random};
 

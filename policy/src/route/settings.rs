@@ -98,11 +98,10 @@ impl Weights {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
-    /// Multiplies κ's excess over 1: how much a miss is charged for the load it causes. 1 is the full
-    /// theoretical charge; in practice part of the work delays no other turn.
+    /// Multiplies κ's excess over 1: how much a miss is charged for the load it causes. 1 is the full theoretical
+    /// charge; in practice part of the work delays no other turn.
     pub locality: f64,
-    /// Multiplies the cost of a crowded home: a mean prefill times the worker's share of turns and of
-    /// conversations.
+    /// Multiplies the cost of a crowded home: a mean prefill times the worker's share of turns and of conversations.
     pub home: f64,
     /// Multiplies the predicted wait.
     pub load: f64,

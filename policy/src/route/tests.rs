@@ -100,8 +100,7 @@ fn tail_follows_the_prefix_until_waiting_for_it_costs_more_than_computing_it_aga
 }
 
 /// A miss sent to the worker with the smallest tree, whatever its load:
-/// <https://github.com/sgl-project/sglang/issues/14305>,
-/// <https://github.com/sgl-project/sglang/issues/14532>,
+/// <https://github.com/sgl-project/sglang/issues/14305>, <https://github.com/sgl-project/sglang/issues/14532>,
 /// <https://github.com/sgl-project/sglang/issues/32983>.
 #[test]
 fn tail_charges_a_miss_more_on_a_busy_worker() {

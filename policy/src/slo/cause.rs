@@ -1,8 +1,7 @@
 //! The cause of a late turn: its time to first token, decomposed.
 //!
-//! A turn that arrives at 0, is sent at `a` and has its first token at `T` spent `s = T − a` at the worker.
-//! The parts below add up to `T`. They are computed in this order, each between zero and what the earlier
-//! ones leave:
+//! A turn that arrives at 0, is sent at `a` and has its first token at `T` spent `s = T − a` at the worker. The parts
+//! below add up to `T`. They are computed in this order, each between zero and what the earlier ones leave:
 //!
 //! ```text
 //! network = s − E                         E: the engine's own time to first token, where reported; else 0
@@ -13,13 +12,12 @@
 //! whole   = remainder                     the rest of the response, where its first token comes with its last
 //! ```
 //!
-//! `u` and `h` are the prompt's uncached and cached tokens as the worker counted them (as predicted where it
-//! does not report them), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, and `h⁺` is the
-//! longest part of the prompt that some worker was believed to hold or that the conversation's last turn
-//! stored.
+//! `u` and `h` are the prompt's uncached and cached tokens as the worker counted them (as predicted where it does not
+//! report them), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, and `h⁺` is the longest part of the
+//! prompt that some worker was believed to hold or that the conversation's last turn stored.
 //!
-//! The cause of a violation is `prompt` where that part alone exceeds the objective: no choice and no cache
-//! would have met it. Otherwise it is the longest of the other parts.
+//! The cause of a violation is `prompt` where that part alone exceeds the objective: no choice and no cache would have
+//! met it. Otherwise it is the longest of the other parts.
 
 use serde::{Deserialize, Serialize};
 
@@ -174,8 +172,7 @@ impl Parts {
 }
 
 impl FirstToken {
-    /// Returns `m`: tokens that could have been cached and were not. A prompt's last token is always
-    /// computed.
+    /// Returns `m`: tokens that could have been cached and were not. A prompt's last token is always computed.
     #[must_use]
     pub fn missed(&self) -> Tokens {
         let most = self.prompt.saturating_sub(Tokens(1));
@@ -191,8 +188,7 @@ mod tests {
 
     const OBJECTIVE: Millis = Millis(500.0);
 
-    /// Returns a turn of 1,000 tokens of which 900 are cached and could be: 30 ms on an idle worker at its
-    /// fitted cost.
+    /// Returns a turn of 1,000 tokens of which 900 are cached and could be: 30 ms on an idle worker at its fitted cost.
     fn turn(ttft: f64) -> FirstToken {
         FirstToken {
             ttft: Millis(ttft),

@@ -1,9 +1,8 @@
 //! Classes of turns that are about equally likely to be followed by another turn.
 //!
-//! A class is defined by whether the response called a tool, the turn's number in its conversation (distinct
-//! up to [`TURNS`]) and the tokens that its prompt added. Fine classes see little traffic, so the estimate of
-//! each is shrunk towards a coarser class: all sizes of the same turn number, then all turns with the same
-//! ending, then all traffic.
+//! A class is defined by whether the response called a tool, the turn's number in its conversation (distinct up to
+//! [`TURNS`]) and the tokens that its prompt added. Fine classes see little traffic, so the estimate of each is shrunk
+//! towards a coarser class: all sizes of the same turn number, then all turns with the same ending, then all traffic.
 
 use serde::Serialize;
 
@@ -55,8 +54,7 @@ impl Class {
     }
 }
 
-/// Turns that returned, and the expected weight of the turns observed: silent ones count as far as they were
-/// observed.
+/// Turns that returned, and the expected weight of the turns observed: silent ones count as far as they were observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) returned: f64,

@@ -10,8 +10,7 @@ use crate::units::{Millis, Tokens};
 
 /// Conversations kept per worker.
 const MOST: usize = 4_096;
-/// Upper bound on the number of trims per conversation. A step should be shorter than the free tail of a long
-/// context.
+/// Upper bound on the number of trims per conversation. A step should be shorter than the free tail of a long context.
 const STEPS: u64 = 64;
 /// Factor on the value of a copy whose conversation continued on another worker.
 const MOVED: f64 = 0.1;
@@ -183,8 +182,8 @@ impl<P: Clone> Ends<P> {
         Some(trim)
     }
 
-    /// Returns the candidate of least value, the least value among other conversations, and the index of the
-    /// first one's end.
+    /// Returns the candidate of least value, the least value among other conversations, and the index of the first
+    /// one's end.
     fn least(&mut self, now: Millis, returns: &Returns, harm: &Harm) -> Option<(Candidate, f64, usize)> {
         if self.drawn != now {
             self.sample.clear();

@@ -36,8 +36,8 @@ impl Fill {
         }
     }
 
-    /// Returns how long an unused copy stays in an LRU cache: the time in which the fleet stores as many
-    /// tokens as all caches hold.
+    /// Returns how long an unused copy stays in an LRU cache: the time in which the fleet stores as many tokens as all
+    /// caches hold.
     pub(super) fn lifetime(&self) -> Option<Millis> {
         let (&(first, _), &(last, _)) = (self.stored.front()?, self.stored.back()?);
         let span = last.saturating_sub(first).0.max(1.0);

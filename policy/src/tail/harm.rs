@@ -75,8 +75,7 @@ impl Harm {
         let Some(rank) = self.ranks.get_mut(worker.index()) else {
             return;
         };
-        // Each turn of a busy period waits behind all earlier ones, so its rank is the number of turns ahead
-        // of it.
+        // Each turn of a busy period waits behind all earlier ones, so its rank is the number of turns ahead of it.
         *rank = if turn.wait.0 > 1e-6 { *rank + 1.0 } else { 0.0 };
         let late = if turn.ttft.0 > target { *rank } else { 0.0 };
         self.turns = (self.turns + 1.0).min(MEMORY as f64);
@@ -119,8 +118,8 @@ impl Harm {
         self.target.map(Millis)
     }
 
-    /// Returns the lateness of a turn with `cached` tokens of its prompt cached: one for exceeding T plus one
-    /// for exceeding the objective, as in [`Harm::late`]. `None` before T is known.
+    /// Returns the lateness of a turn with `cached` tokens of its prompt cached: one for exceeding T plus one for
+    /// exceeding the objective, as in [`Harm::late`]. `None` before T is known.
     pub(super) fn lateness(&self, turn: &Begun, cached: Tokens) -> Option<f64> {
         let target = self.target?;
         let cached = cached.min(turn.prompt);
@@ -140,8 +139,8 @@ impl Harm {
         self.late_behind
     }
 
-    /// Returns P for a returning turn with `missing` tokens of its history missing: the probability of
-    /// exceeding T plus the probability of missing its objective. 1 before any estimate.
+    /// Returns P for a returning turn with `missing` tokens of its history missing: the probability of exceeding T plus
+    /// the probability of missing its objective. 1 before any estimate.
     #[must_use]
     pub fn late(&self, missing: f64) -> f64 {
         // Most ends have lost nothing, so that case is cached.
@@ -170,8 +169,8 @@ impl Harm {
         self.late(missing) + self.beside()
     }
 
-    /// Returns the largest number of missing tokens at which a return costs at most `harm`; infinite if any
-    /// number does.
+    /// Returns the largest number of missing tokens at which a return costs at most `harm`; infinite if any number
+    /// does.
     #[must_use]
     pub fn missing_worth(&self, harm: f64) -> f64 {
         let late = harm - self.beside();

@@ -34,8 +34,8 @@ fn turn(at: f64, conversation: u64, number: u32, length: u64) -> Answered<u64> {
     }
 }
 
-/// Returns a worker of 40,000 tokens after 500 conversations of two turns, ten seconds apart. Every turn
-/// waits for `wait` and adds 100 tokens.
+/// Returns a worker of 40,000 tokens after 500 conversations of two turns, ten seconds apart. Every turn waits for
+/// `wait` and adds 100 tokens.
 fn taught(wait: f64) -> (Tail<u64>, f64) {
     let mut tail = Tail::default();
     tail.admit(W0, Tokens(40_000));
@@ -85,8 +85,7 @@ fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
         [0.0, 100.0, 599.0, 601.0].map(|missing| harm.late(missing)),
         [0.0, 0.125, 0.125, 1.0]
     );
-    // The objective is 500 ms: with 4,200 more missing tokens one turn in eight misses it too, with 4,800 all
-    // do.
+    // The objective is 500 ms: with 4,200 more missing tokens one turn in eight misses it too, with 4,800 all do.
     assert_eq!(
         [4_100.0, 4_300.0, 4_900.0].map(|missing| harm.late(missing)),
         [1.0, 1.125, 2.0]
@@ -211,8 +210,8 @@ fn a_slot_that_is_taken_again_knows_nothing_of_what_was_there() {
 }
 
 proptest! {
-    /// G equals its definition: returns within τ divided by the time that the copy occupies cache, summed in
-    /// small steps.
+    /// G equals its definition: returns within τ divided by the time that the copy occupies cache, summed in small
+    /// steps.
     #[test]
     fn the_rate_is_the_integral_that_defines_it(
         gaps in prop::collection::vec(1.0..200_000.0_f64, 200..400),

@@ -1,15 +1,14 @@
 //! The ranking policies on hash blocks that conversations share.
 //!
-//! In [`super::prefix`] a finished chain carries the length worth keeping, which suffices for the LRU family.
-//! The policies here compare blocks of different chains: a prefix-closed tree of blocks, whose evictable ones
-//! (leaves, or a hybrid model's states) are in an ordered set.
+//! In [`super::prefix`] a finished chain carries the length worth keeping, which suffices for the LRU family. The
+//! policies here compare blocks of different chains: a prefix-closed tree of blocks, whose evictable ones (leaves, or a
+//! hybrid model's states) are in an ordered set.
 //!
-//! A turn's blocks become resident and are touched, then the lowest evictable ones are evicted until the
-//! cache fits. The blocks just served compete with the others, as under optional caching of private
-//! conversations.
+//! A turn's blocks become resident and are touched, then the lowest evictable ones are evicted until the cache fits.
+//! The blocks just served compete with the others, as under optional caching of private conversations.
 //!
-//! - *The last turn decides* the value of a block that several conversations use, as in [`super::prefix`]. A sum over all
-//!   of them would need each of their returns and ends, and ends are never observed.
+//! - *The last turn decides* the value of a block that several conversations use, as in [`super::prefix`]. A sum over
+//!   all of them would need each of their returns and ends, and ends are never observed.
 //! - A block's value counts only when it has no children: a shared block stays as long as any of its branches.
 //! - *Hindsight is per block*, not per conversation: the next user of a block may be any conversation ([`foresight`]).
 
@@ -43,8 +42,8 @@ pub trait BlockPolicy {
     /// Returns the tokens of a chain that need no prefill now.
     fn cached(&self, chain: &[PrefixHash]) -> Tokens;
 
-    /// Returns the time to load the resident blocks of a chain to where prefill can use them. Zero except in
-    /// a tier stack.
+    /// Returns the time to load the resident blocks of a chain to where prefill can use them. Zero except in a tier
+    /// stack.
     fn load_time(&self, chain: &[PrefixHash]) -> Millis {
         let _ = chain;
         Millis::ZERO

@@ -1,7 +1,7 @@
 //! End-Aware T-LRU: knows whether a conversation continues, and drops ended ones whole (paper, appendix G.1).
 //!
-//! `ended` is the most valuable bit that a client can give. Under forced caching an ended conversation stays
-//! whole for its last turn, and is dropped at the next turn of another.
+//! `ended` is the most valuable bit that a client can give. Under forced caching an ended conversation stays whole for
+//! its last turn, and is dropped at the next turn of another.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::t_lru::TelSafe;

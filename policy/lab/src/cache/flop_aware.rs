@@ -1,24 +1,23 @@
 //! FLOP-aware eviction and selective admission, for hybrid models (Marconi: Pan et al., MLSys 2025).
 //!
-//! A hybrid model's recurrent layers keep one state of fixed size, updated in place, which cannot be cut back
-//! to a shorter prefix. So a cached sequence can be resumed only exactly where a state was saved, and every
-//! saved state costs memory, however short its prefix: it counts against the capacity as a number of tokens.
-//! Marconi's solution is
+//! A hybrid model's recurrent layers keep one state of fixed size, updated in place, which cannot be cut back to a
+//! shorter prefix. So a cached sequence can be resumed only exactly where a state was saved, and every saved state
+//! costs memory, however short its prefix: it counts against the capacity as a number of tokens. Marconi's solution is
 //!
 //! - *admission by speculative insertion*: save at most two states of a sequence, at the point where it diverges from
 //!   cached sequences, and at its last token. Others would never be hit;
 //! - *eviction by utility*, `S = recency + w · FLOPs saved per byte`, with `w` tuned from the workload.
 //!
-//! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose
-//! history does not contain exactly what was cached resumes nothing. Where prompts share blocks,
-//! [`super::blocks::hybrid`] admits both states, and shares this file's utility and tuning.
+//! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose history does
+//! not contain exactly what was cached resumes nothing. Where prompts share blocks, [`super::blocks::hybrid`] admits
+//! both states, and shares this file's utility and tuning.
 //!
 //! # Gaps in the source, and the choices made
 //! - *Recency* is `∫dt/τ` up to the last turn, with τ the mean gap of returns: a rank that is fixed while nothing is
 //!   touched, so the order can be stored, O(log n), where normalising over all candidates would rescan them.
-//! - *FLOPs per byte* of a prefix of `L` tokens are `(L + γ·L²/2) / (L + S)`, in units of one token's linear FLOPs and its
-//!   KV bytes: `γ` is attention's share, `S` the state in tokens' worth of KV. Divided by its value at the mean length, so
-//!   that `w` has no unit.
+//! - *FLOPs per byte* of a prefix of `L` tokens are `(L + γ·L²/2) / (L + S)`, in units of one token's linear FLOPs and
+//!   its KV bytes: `γ` is attention's share, `S` the state in tokens' worth of KV. Divided by its value at the mean
+//!   length, so that `w` has no unit.
 //! - *The weight* is tuned by replaying recent turns from a snapshot of the cache: see [`tuning`].
 
 pub(super) mod tuning;

@@ -1,13 +1,12 @@
 //! Greedy-Dual-Frequency-Size: evicts what is cheap to recompute per token and seldom used.
 //!
-//! `H = clock + frequency · cost/size` (Cherkasova 1998). The victim is the least `H`, and the clock rises to
-//! it, so that unused entries sink. A conversation's cost is its prefill, `α·L + γ·L²/2`, so `cost/size = α +
-//! γ·L/2`: without attention cost this is LFU with ageing; with it, long conversations weigh more. Frequency
-//! counts the turns served since the conversation last came into the cache.
+//! `H = clock + frequency · cost/size` (Cherkasova 1998). The victim is the least `H`, and the clock rises to it, so
+//! that unused entries sink. A conversation's cost is its prefill, `α·L + γ·L²/2`, so `cost/size = α + γ·L/2`: without
+//! attention cost this is LFU with ageing; with it, long conversations weigh more. Frequency counts the turns served
+//! since the conversation last came into the cache.
 //!
-//! The source evicts whole objects; here the last victim is cut from its end only as far as needed. O(log n)
-//! per turn. Each shared block is an object of its own, whose cost is that of its tokens after those before
-//! it.
+//! The source evicts whole objects; here the last victim is cut from its end only as far as needed. O(log n) per turn.
+//! Each shared block is an object of its own, whose cost is that of its tokens after those before it.
 
 use rustc_hash::FxHashMap;
 

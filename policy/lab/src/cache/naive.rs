@@ -1,5 +1,5 @@
-//! The naive twin: every policy by its definition, over a list that is sorted and scanned again for every
-//! token or block. Slow and short, and shares only the types with the real ones.
+//! The naive twin: every policy by its definition, over a list that is sorted and scanned again for every token or
+//! block. Slow and short, and shares only the types with the real ones.
 
 mod learning;
 mod tiers;
@@ -66,8 +66,8 @@ impl Naive {
         u64::from(self.config.block_tokens.max(1))
     }
 
-    /// Returns whether the last token is past `L + next − ξ`, which may be negative; compared as real
-    /// numbers, unlike in the real policies.
+    /// Returns whether the last token is past `L + next − ξ`, which may be negative; compared as real numbers, unlike
+    /// in the real policies.
     fn is_free(&self, c: &Conversation, next: Tokens) -> bool {
         c.resident > 0
             && c.resident as f64 - self.unit() as f64

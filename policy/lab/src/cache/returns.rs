@@ -1,9 +1,9 @@
 //! Return probability and mean gap per class of turns, learned from the turns.
 //!
-//! A turn of class `c` is followed by another with probability `p_c`, after a mean gap `1/g_c`. Just after it
-//! the conversation's hazard is `λ_c = p_c·g_c`. Observations decay slowly, and a rarely seen class is shrunk
-//! towards the estimate of all. A conversation's own returns correct its class's hazard, since conversations
-//! differ more than classes do.
+//! A turn of class `c` is followed by another with probability `p_c`, after a mean gap `1/g_c`. Just after it the
+//! conversation's hazard is `λ_c = p_c·g_c`. Observations decay slowly, and a rarely seen class is shrunk towards the
+//! estimate of all. A conversation's own returns correct its class's hazard, since conversations differ more than
+//! classes do.
 //!
 //! The last turns of conversations are kept in a bounded window, whether resident or not: returns of evicted
 //! conversations count too.
@@ -132,8 +132,7 @@ impl Returns {
             .map_or(1.0, |gap| self.probability(class) / gap)
     }
 
-    /// Returns the hazard of one conversation: its returns over its waiting time, shrunk towards its class's
-    /// hazard.
+    /// Returns the hazard of one conversation: its returns over its waiting time, shrunk towards its class's hazard.
     pub(super) fn own_hazard(&self, id: ConversationId, class: usize) -> f64 {
         let prior = self.hazard(class);
         let (returns, waited_ms) = self

@@ -4,8 +4,8 @@
 //! if Σ X > C: foreach i: if X_i ≥ L_i + Q̂_i − ξ: X_i ← X_i − 1; if Σ X ≤ C: return
 //! while Σ X > C: X_j ← X_j − 1 for j with the oldest last turn among X_j ≥ 1
 //! ```
-//! The order of `foreach` is not specified; oldest first here. Kept for comparison only: [`super::t_lru`]
-//! explains why both details are wrong. A pass costs one step per token trimmed, not per conversation cut.
+//! The order of `foreach` is not specified; oldest first here. Kept for comparison only: [`super::t_lru`] explains why
+//! both details are wrong. A pass costs one step per token trimmed, not per conversation cut.
 
 use std::collections::BTreeSet;
 

@@ -1,16 +1,15 @@
 //! T-LRU over a stack of tiers: HBM, host memory, disk, a remote store.
 //!
-//! Each tier has a capacity, a time per token to load its tokens to the top, and a unit in which it stores
-//! (DeepSeek's disk cache: 64 tokens). The paper leaves this as an open problem (§6); the simplest reading is
-//! used:
+//! Each tier has a capacity, a time per token to load its tokens to the top, and a unit in which it stores (DeepSeek's
+//! disk cache: 64 tokens). The paper leaves this as an open problem (§6); the simplest reading is used:
 //! - a served conversation is wholly in the top tier;
-//! - a tier that overflows demotes *free* tokens first, oldest conversation first, then those of the oldest conversation, in
-//!   both cases from the end of the conversation's part there: T-LRU at every level;
+//! - a tier that overflows demotes *free* tokens first, oldest conversation first, then those of the oldest
+//!   conversation, in both cases from the end of the conversation's part there: T-LRU at every level;
 //! - demoted tokens move to the next tier down, in whole units of it; the last tier drops them.
 //!
-//! So a conversation is a prefix spread over the tiers from the top down, and all of it is a hit; its lower
-//! parts add their loading time. Free tokens are demoted first, so the tokens that decide about the threshold
-//! stay where they load fastest.
+//! So a conversation is a prefix spread over the tiers from the top down, and all of it is a hit; its lower parts add
+//! their loading time. Free tokens are demoted first, so the tokens that decide about the threshold stay where they
+//! load fastest.
 //!
 //! O(log n) per conversation moved and tier; no tier is scanned. With one tier this is exactly T-LRU.
 
@@ -60,8 +59,7 @@ struct Level {
 struct Laid {
     served: u64,
     budget: u64,
-    /// Per tier, the end of its part, which begins at the end of the part above. Never decreases from tier to
-    /// tier.
+    /// Per tier, the end of its part, which begins at the end of the part above. Never decreases from tier to tier.
     ends: Vec<u64>,
 }
 
@@ -82,8 +80,8 @@ impl Laid {
 }
 
 impl TierStack {
-    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time;
-    /// `lower` follow.
+    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
+    /// follow.
     #[must_use]
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let top = Tier {
@@ -148,8 +146,7 @@ impl TierStack {
         };
     }
 
-    /// Moves tokens from the end of the part of `id` in `level` down: up to the excess, of the free ones or
-    /// of all.
+    /// Moves tokens from the end of the part of `id` in `level` down: up to the excess, of the free ones or of all.
     fn demote(&mut self, level: usize, id: ConversationId, only_free: bool) {
         let Some(laid) = self.conversations.get(&id).cloned() else {
             return;
@@ -166,8 +163,7 @@ impl TierStack {
         let mut ends = laid.ends.clone();
         ends[level] = cut;
         match ends.get(level + 1).copied() {
-            // The tier below takes it: its part now begins at the cut, and still ends at a whole unit of its
-            // own.
+            // The tier below takes it: its part now begins at the cut, and still ends at a whole unit of its own.
             Some(below) => ends[level + 1] = below.max(laid.ends[level]),
             None => ends[level..].iter_mut().for_each(|end| *end = (*end).min(cut)),
         }

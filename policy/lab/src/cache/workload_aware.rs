@@ -14,8 +14,8 @@
 //! - Probability: of a return within the next `life_c`, given none for `t`. With return probability `p` and rate `g` of
 //!   the class, `p·e^{−gt}·(1 − e^{−g·life}) / (1 − p + p·e^{−gt})`. Fits are refreshed with every turn, recent ones
 //!   weighing more ([`super::returns`]).
-//! - Lifetime: three mean gaps, within which 95 % of the returns fall. Past it the probability counts as 0, and of
-//!   such candidates the longest is evicted first.
+//! - Lifetime: three mean gaps, within which 95 % of the returns fall. Past it the probability counts as 0, and of such
+//!   candidates the longest is evicted first.
 //!
 //! Within a class the probability only falls with `t`, so the class's oldest conversation is its candidate: eviction
 //! compares one candidate per class, O(classes), and finding it is O(log n).

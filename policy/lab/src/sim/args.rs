@@ -8,9 +8,9 @@ use crate::trace_source::TraceSource;
 /// The turns to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
-    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator:
-    /// gen:wildchat:SEED or gen:sharegpt:SEED[:key=value,…], agents:SEED or hot:SEED. An unknown key lists
-    /// all keys; docs/traces.md explains them.
+    /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
+    /// gen:sharegpt:SEED[:key=value,…], agents:SEED or hot:SEED. An unknown key lists all keys; docs/traces.md explains
+    /// them.
     #[arg(long)]
     pub(crate) trace: TraceSource,
     /// Number of turns to run [default: all of a file, 2000 of a generator]

@@ -51,8 +51,8 @@ pub struct Args {
     /// Tokens per block: residency is in whole blocks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: u32,
-    /// Keep the conversation just served whole. With --shared only for lru, threshold-lru, t-lru, end-aware
-    /// and length-aware.
+    /// Keep the conversation just served whole. With --shared only for lru, threshold-lru, t-lru, end-aware and
+    /// length-aware.
     #[arg(long)]
     forced: bool,
     /// Run one cache of the trace's hash blocks, shared between conversations, instead of private histories.

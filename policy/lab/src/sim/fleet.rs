@@ -1,5 +1,4 @@
-//! `tailroute-lab sim fleet`: a simulated fleet with queues and caches under the router's own code, without a
-//! network.
+//! `tailroute-lab sim fleet`: a simulated fleet with queues and caches under the router's own code, without a network.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -45,9 +44,8 @@ pub struct Args {
     )]
     policies: Vec<PolicyName>,
     /// Eviction policy of the workers: lru, tail (hints from the router), t-lru[:TOKENS] (with a fixed ξ),
-    /// threshold-lru[:TOKENS], gdfs or workload-aware; with foresight end-lru, length-aware, belady or
-    /// to-belady. A list runs each. Defaults to tail for `tail` and to lru for the others. See
-    /// docs/cache-policies.md.
+    /// threshold-lru[:TOKENS], gdfs or workload-aware; with foresight end-lru, length-aware, belady or to-belady. A
+    /// list runs each. Defaults to tail for `tail` and to lru for the others. See docs/cache-policies.md.
     #[arg(long, value_delimiter = ',')]
     cache: Vec<CacheRule>,
     /// ξ: the time-to-first-token objective, in ms.
@@ -70,9 +68,9 @@ pub struct Args {
     /// γ: ms per uncached token and token of context.
     #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
     gamma: f64,
-    /// The router's knowledge of the caches: exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]].
-    /// Defaults to mirror, and for `cache_aware` and `cache_aware_smg` to the tree of the original routers,
-    /// which does not follow evictions.
+    /// The router's knowledge of the caches: exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]]. Defaults to
+    /// mirror, and for `cache_aware` and `cache_aware_smg` to the tree of the original routers, which does not follow
+    /// evictions.
     #[arg(long)]
     view: Option<ViewArg>,
     /// Use the given costs without learning from responses.
@@ -81,8 +79,8 @@ pub struct Args {
     /// Order of the workers' queues: fifo, sjf (shortest first) or edf (earliest due time first).
     #[arg(long, value_enum, default_value_t = OrderArg::Fifo)]
     order: OrderArg,
-    /// Routers in front of the workers, each turn going to a random one: COUNT:alone, or
-    /// COUNT[:DELAY_MS[:LOSS]] if they share their decisions (default delay 5 ms, no loss). A list runs each.
+    /// Routers in front of the workers, each turn going to a random one: COUNT:alone, or COUNT[:DELAY_MS[:LOSS]] if
+    /// they share their decisions (default delay 5 ms, no loss). A list runs each.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = routers)]
     routers: Vec<Routers>,
     /// With `tail`: hold turns in the router while their worker has more than this many ms of prefill queued.
@@ -97,8 +95,8 @@ pub struct Args {
     /// Decoding: ms that each running response adds to each chunk of a prefill.
     #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
     interference_ms: f64,
-    /// Faults, comma-separated: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE, at a share
-    /// of the trace.
+    /// Faults, comma-separated: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE, at a share of the
+    /// trace.
     #[arg(long, value_delimiter = ',')]
     fault: Vec<FaultArg>,
     /// Upper bound of κ.

@@ -1,14 +1,14 @@
 //! Coding agents: long contexts, many turns, bursts.
 //!
-//! This traffic differs from chat in its shape: a session opens with a repository's worth of context, and
-//! then calls tools dozens of times, seconds apart, each turn adding little to a very long history. Nearly
-//! all of its prefill can be cached, so a router that scatters it multiplies the fleet's work by ten or more.
+//! This traffic differs from chat in its shape: a session opens with a repository's worth of context, and then calls
+//! tools dozens of times, seconds apart, each turn adding little to a very long history. Nearly all of its prefill can
+//! be cached, so a router that scatters it multiplies the fleet's work by ten or more.
 //!
-//! A session has 30 to 200 turns. It opens with a lognormal context of median 60,000 tokens (all sessions
-//! share the agent's 8,000, which matters only where the trace has blocks); a turn adds a tool's output of
-//! median 300 tokens and a response of median 200. Gaps between turns are exponential with mean 6 s, one in
-//! twenty with a human's 90 s. Sessions come in bursts, as builds and batch jobs start them: a geometric
-//! number with mean 6 within some seconds, with exponential gaps of mean 240 s between bursts.
+//! A session has 30 to 200 turns. It opens with a lognormal context of median 60,000 tokens (all sessions share the
+//! agent's 8,000, which matters only where the trace has blocks); a turn adds a tool's output of median 300 tokens and
+//! a response of median 200. Gaps between turns are exponential with mean 6 s, one in twenty with a human's 90 s.
+//! Sessions come in bursts, as builds and batch jobs start them: a geometric number with mean 6 within some seconds,
+//! with exponential gaps of mean 240 s between bursts.
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64;

@@ -5,8 +5,7 @@
 //! §4). The rates λᵢ are gamma-distributed: most people ask once, some go on for long. Prompt and response lengths are
 //! lognormal, clipped; a conversation that would outgrow the context ends instead.
 //!
-//! Turns are streamed: memory holds the living conversations, births × gap × mean turns of them, whatever the
-//! length.
+//! Turns are streamed: memory holds the living conversations, births × gap × mean turns of them, whatever the length.
 //!
 //! # Syntax
 //! `gen:NAME:SEED` or `gen:NAME:SEED:key=value,key=value`. Keys are the fields of [`Parameters`].
@@ -22,12 +21,11 @@
 //! | `max_prompt`, `max_response`, `max_context` | 3500, 2048, 5400 | 3600, 2300, 47000 | clips, in tokens |
 //!
 //! # Origin of the defaults
-//! The paper's samples of the datasets are not published, so both presets are fitted to its printed figures:
-//! the four TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447,
-//! 3649 ms, at α = 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on
-//! two seeds that no table or test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the
-//! paper's figures. `tailroute-lab tables --paper` prints all figures beside ours, including those that were
-//! not fitted.
+//! The paper's samples of the datasets are not published, so both presets are fitted to its printed figures: the four
+//! TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447, 3649 ms, at α =
+//! 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on two seeds that no table or
+//! test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures. `tailroute-lab
+//! tables --paper` prints all figures beside ours, including those that were not fitted.
 
 mod workload;
 

@@ -1,9 +1,9 @@
 //! One cache of hash blocks that conversations share: prefix-closed, evicted leaf first.
 //!
-//! As in an engine with real prompts, system prompts are shared, conversations fork, and eviction takes
-//! blocks, not tokens. The cache is [`PrefixCache`], as in mirrors and simulated engines. A policy here sets
-//! how much of a finished turn's chain is worth keeping. The rest becomes evict-first, in the order of
-//! release, which is T-LRU's trimming order.
+//! As in an engine with real prompts, system prompts are shared, conversations fork, and eviction takes blocks, not
+//! tokens. The cache is [`PrefixCache`], as in mirrors and simulated engines. A policy here sets how much of a finished
+//! turn's chain is worth keeping. The rest becomes evict-first, in the order of release, which is T-LRU's trimming
+//! order.
 //!
 //! | policy | keeps |
 //! |---|---|
@@ -13,19 +13,16 @@
 //! | `end-aware` | that, or nothing after the last turn |
 //! | `length-aware` | that with the true next prompt, or nothing after the last turn |
 //!
-//! Under optional caching, the default, a turn's blocks compete with all others, its free tail last, and a
-//! conversation of no worth is evicted at once, except for blocks that others use. *Forced* caching, which
-//! only this family supports here, makes room for the turn first; a conversation of no worth is evicted when
-//! the next turn is served. Without sharing both equal [`crate::cache::marked`] on private conversations,
-//! turn by turn.
+//! Under optional caching, the default, a turn's blocks compete with all others, its free tail last, and a conversation
+//! of no worth is evicted at once, except for blocks that others use. *Forced* caching, which only this family supports
+//! here, makes room for the turn first; a conversation of no worth is evicted when the next turn is served. Without
+//! sharing both equal [`crate::cache::marked`] on private conversations, turn by turn.
 //!
-//! Policies that rank blocks against each other or spread them over tiers cannot be expressed by a mark on a
-//! chain. They run in a tree of their own, [`crate::cache::blocks`]. The hindsight policies need the next use
-//! of each block.
+//! Policies that rank blocks against each other or spread them over tiers cannot be expressed by a mark on a chain.
+//! They run in a tree of their own, [`crate::cache::blocks`]. The hindsight policies need the next use of each block.
 //!
-//! A trace names the blocks of prompts. A response's blocks get their names when the next prompt repeats
-//! them, so they are not resident before: hits are lower than an engine's by the last response of each
-//! history.
+//! A trace names the blocks of prompts. A response's blocks get their names when the next prompt repeats them, so they
+//! are not resident before: hits are lower than an engine's by the last response of each history.
 
 mod marked;
 
@@ -62,8 +59,8 @@ enum Blocks {
 }
 
 impl SharedCache {
-    /// Creates an empty cache with the configuration's blocks. `None` for a hindsight policy without
-    /// foresight, and under forced caching for all but the policies that mark.
+    /// Creates an empty cache with the configuration's blocks. `None` for a hindsight policy without foresight, and
+    /// under forced caching for all but the policies that mark.
     #[must_use]
     pub fn new(
         spec: &PolicySpec,
@@ -95,8 +92,7 @@ impl SharedCache {
         })
     }
 
-    /// Serves the next turn and returns its time to first token. A turn without blocks shares and keeps
-    /// nothing.
+    /// Serves the next turn and returns its time to first token. A turn without blocks shares and keeps nothing.
     pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
         let block = self.config.block_tokens.max(1);
         let input = turn.input_tokens();

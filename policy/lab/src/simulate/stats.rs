@@ -12,8 +12,7 @@ impl Sorted {
         Self(samples)
     }
 
-    /// Returns the `p`-th percentile, `p` from 0 to 100: position `(n − 1)·p/100`, interpolated. 0 without
-    /// samples.
+    /// Returns the `p`-th percentile, `p` from 0 to 100: position `(n − 1)·p/100`, interpolated. 0 without samples.
     #[must_use]
     pub fn percentile(&self, p: f64) -> f64 {
         let Some(last) = self.0.len().checked_sub(1) else {

@@ -1,9 +1,9 @@
-//! `tailroute-lab tables --agents`: coding agents under `tail` and SGLang's rule, from a nearly idle fleet to
-//! one with three times the load that it could serve without caches.
+//! `tailroute-lab tables --agents`: coding agents under `tail` and SGLang's rule, from a nearly idle fleet to one with
+//! three times the load that it could serve without caches.
 //!
-//! Nearly all of an agent's context can be cached, so a rule that scatters sessions multiplies the fleet's
-//! work by ten. The aim is that p95 is never above that of `cache_aware`, which is played with the tree that
-//! it was published with and with tailroute's index.
+//! Nearly all of an agent's context can be cached, so a rule that scatters sessions multiplies the fleet's work by ten.
+//! The aim is that p95 is never above that of `cache_aware`, which is played with the tree that it was published with
+//! and with tailroute's index.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,8 +29,7 @@ const OBJECTIVE: Millis = Millis(1000.0);
 const LOADS: [f64; 4] = [0.5, 1.0, 2.0, 3.0];
 const TURNS: usize = 6000;
 
-/// The contenders: name, policy, workers' eviction policy, and the router's view (`None` for the policy's
-/// default).
+/// The contenders: name, policy, workers' eviction policy, and the router's view (`None` for the policy's default).
 const CONTENDERS: [(&str, PolicyName, CacheRule, Option<View>); 5] = [
     ("tail", PolicyName::Tail, CacheRule::Tail, None),
     ("tail_lru", PolicyName::Tail, CacheRule::Lru, None),

@@ -208,8 +208,7 @@ pub(super) struct QueueRow {
     pub(super) t_lru_utilisation: f64,
 }
 
-/// Returns the queueing table: WildChat, C = 10,000, ξ_s = 150 ms, with time scaled to each utilisation under
-/// LRU.
+/// Returns the queueing table: WildChat, C = 10,000, ξ_s = 150 ms, with time scaled to each utilisation under LRU.
 pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Result<Vec<QueueRow>, BadWorkload> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(Setting::Wildchat, seed, extent.turns))

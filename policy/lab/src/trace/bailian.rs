@@ -73,8 +73,7 @@ impl Bailian {
         }
         let parent = self.chats.get_mut(&line.parent_chat_id);
         let (continues, history, turn) = match parent {
-            // Reasoning and tool output may be dropped from a history, so a child can be shorter than its
-            // parent.
+            // Reasoning and tool output may be dropped from a history, so a child can be shorter than its parent.
             Some(parent) => {
                 let continues = (!parent.continued).then_some(parent.conversation);
                 parent.continued = true;

@@ -1,7 +1,7 @@
 //! Parsing one line of JSON into a typed record, with the name of the invalid field on failure.
 //!
-//! serde's own message gives a column. A second, slow pass over a refused line finds the field instead; lines
-//! that parse do not pay for it.
+//! serde's own message gives a column. A second, slow pass over a refused line finds the field instead; lines that
+//! parse do not pay for it.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -11,8 +11,7 @@ use super::error::TraceFault;
 use super::{MAX_BLOCKS_PER_TURN, MAX_TOKENS_PER_FIELD, Meta};
 use policy::units::Millis;
 
-/// A turn line as written. [`parse`] implements `deny_unknown_fields`, as it knows whether extra fields are
-/// allowed.
+/// A turn line as written. [`parse`] implements `deny_unknown_fields`, as it knows whether extra fields are allowed.
 #[derive(Debug, Deserialize)]
 pub(super) struct TurnLine {
     pub(super) ts: f64,
@@ -86,8 +85,8 @@ impl Kind {
     }
 }
 
-/// Parses the line as a `T`, or returns the invalid field. `extras` tells whether fields outside `rules` are
-/// skipped or refused.
+/// Parses the line as a `T`, or returns the invalid field. `extras` tells whether fields outside `rules` are skipped or
+/// refused.
 pub(super) fn parse<T: DeserializeOwned>(
     text: &str,
     rules: &[FieldRule],
@@ -179,8 +178,7 @@ struct MetaBody {
     capture: bool,
 }
 
-/// Strict, unlike the body: a turn with `meta` as its first field must not be taken for a meta line and
-/// dropped.
+/// Strict, unlike the body: a turn with `meta` as its first field must not be taken for a meta line and dropped.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MetaLine {

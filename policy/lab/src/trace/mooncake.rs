@@ -21,8 +21,8 @@ use policy::units::Tokens;
 /// Tokens per block in every published Mooncake trace.
 pub(super) const BLOCK_SIZE: u32 = 512;
 
-/// Least number of shared full blocks that makes two requests one conversation, rather than two users of one
-/// system prompt.
+/// Least number of shared full blocks that makes two requests one conversation, rather than two users of one system
+/// prompt.
 const MIN_SHARED_BLOCKS: usize = 2;
 
 /// Closing tokens of a response that its continuation may omit.

@@ -44,8 +44,8 @@ struct Expected {
     shared: u64,
 }
 
-/// Writes a trace of the published shape: chats that name their parents, some twice; four types with a system
-/// prompt each; 16-token blocks, the last of a prompt partly filled and never repeated; ids in no order.
+/// Writes a trace of the published shape: chats that name their parents, some twice; four types with a system prompt
+/// each; 16-token blocks, the last of a prompt partly filled and never repeated; ids in no order.
 fn bailian(path: &Path, chats: u64) -> Expected {
     let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
     let mut draws = Draws(7);
@@ -122,9 +122,8 @@ fn bailian(path: &Path, chats: u64) -> Expected {
     expected
 }
 
-/// Runs this many chats, private and shared, each in this many MiB of address space (allocator, stacks and
-/// binary included). The reader keeps the state of its checks; a shared cache without eviction also keeps
-/// every block.
+/// Runs this many chats, private and shared, each in this many MiB of address space (allocator, stacks and binary
+/// included). The reader keeps the state of its checks; a shared cache without eviction also keeps every block.
 fn stream(chats: u64, mib: [u64; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bailian.jsonl.gz");

@@ -1,11 +1,10 @@
 //! The blocks that each text key fills, bounded in keys and in blocks.
 //!
-//! A bound on keys alone would not suffice: a key of 256 bytes of text fills four blocks, an image of four
-//! thousand tokens fills 256. So each half stores its blocks in one vector, and is full when either its keys
-//! or its blocks are.
+//! A bound on keys alone would not suffice: a key of 256 bytes of text fills four blocks, an image of four thousand
+//! tokens fills 256. So each half stores its blocks in one vector, and is full when either its keys or its blocks are.
 //!
-//! All of it is written under a lock that lookups wait for. A full half replaces the older one and takes over
-//! its memory: nothing is freed, and nothing is allocated from the second time on.
+//! All of it is written under a lock that lookups wait for. A full half replaces the older one and takes over its
+//! memory: nothing is freed, and nothing is allocated from the second time on.
 
 use rustc_hash::FxHashMap;
 

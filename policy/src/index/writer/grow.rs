@@ -31,8 +31,7 @@ impl Writer {
         Some(block)
     }
 
-    /// Creates a run of `worker` below `parent` (0: at the root). Returns the run and the number of keys
-    /// taken.
+    /// Creates a run of `worker` below `parent` (0: at the root). Returns the run and the number of keys taken.
     ///
     /// The keys are entered only when they are in place, since entering reads the keys before them.
     pub(super) fn new_run(&mut self, worker: u32, parent: u32, keys: &[PrefixHash]) -> Option<(u32, u32)> {
@@ -122,8 +121,7 @@ impl Writer {
         taken
     }
 
-    /// Turns the other full holders of an open run into partial ones, after it grew past `len` for `worker`
-    /// alone.
+    /// Turns the other full holders of an open run into partial ones, after it grew past `len` for `worker` alone.
     fn leave_behind(&mut self, worker: u32, run: u32, len: u32) {
         let mut holders = self.take_holders(run);
         let behind: Vec<u32> = holders.full().filter(|holder| *holder != worker).collect();

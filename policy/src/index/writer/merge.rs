@@ -7,8 +7,7 @@ use crate::index::pool::Kind;
 use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE, View};
 
 impl Writer {
-    /// Merges the runs noted during the operation with their only child, where that leaves few partial
-    /// holders.
+    /// Merges the runs noted during the operation with their only child, where that leaves few partial holders.
     pub(super) fn merge_pending(&mut self) {
         while let Some(run) = self.mergeable.pop() {
             if self.view(run).len == 0 {
@@ -128,8 +127,7 @@ impl Writer {
             self.leave(*worker);
         }
         if self.parent_of(kept) == gone {
-            // The lower record stays: workers that held only the upper run join it, with their count
-            // unchanged.
+            // The lower record stays: workers that held only the upper run join it, with their count unchanged.
             for worker in upper
                 .full()
                 .chain(upper.partials.iter().map(|(worker, _)| *worker))

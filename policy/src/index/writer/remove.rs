@@ -7,8 +7,8 @@ use crate::index::holders::reach_of;
 use crate::index::locator::Place;
 use crate::index::run::{self, INLINE_PARTIALS, PARTIAL};
 
-/// Buckets prefetched ahead. Engines free a run from its end, block by block, so the cache misses of later
-/// removals overlap.
+/// Buckets prefetched ahead. Engines free a run from its end, block by block, so the cache misses of later removals
+/// overlap.
 const AHEAD: u32 = 8;
 /// Keys that a removal takes out of the locator at once; more are deferred to later writes.
 const FEW_KEYS: u32 = 8;
@@ -60,9 +60,9 @@ impl Writer {
         }
     }
 
-    /// Returns how many of `next`, which are to be removed after `hash`, directly precede it in its run.
-    /// Removing the last of them removes all. The run's first key is excluded, so that none of this is
-    /// deferred to later writes, which could not keep up.
+    /// Returns how many of `next`, which are to be removed after `hash`, directly precede it in its run. Removing the
+    /// last of them removes all. The run's first key is excluded, so that none of this is deferred to later writes,
+    /// which could not keep up.
     fn rises(&mut self, worker: WorkerId, hash: PrefixHash, next: &[PrefixHash]) -> usize {
         let Some(place) = self.place_of(hash) else {
             return 0;
@@ -98,8 +98,8 @@ impl Writer {
         before
     }
 
-    /// Fast path for almost every removal that an engine reports: the worker alone holds the run's end and
-    /// loses only that. Returns `false`, with nothing done, in any other case.
+    /// Fast path for almost every removal that an engine reports: the worker alone holds the run's end and loses only
+    /// that. Returns `false`, with nothing done, in any other case.
     fn lower_alone(&mut self, worker: u32, run: u32, off: u32) -> bool {
         let view = self.view(run);
         let alone = view.full == 1 << (worker % 64) && view.group == worker / 64 && view.overflow == 0;
@@ -120,8 +120,8 @@ impl Writer {
         true
     }
 
-    /// Fast path for the next most common case: a conversation moved, and its old copy goes while the new one
-    /// holds more. Returns `false`, with nothing done, in any other case.
+    /// Fast path for the next most common case: a conversation moved, and its old copy goes while the new one holds
+    /// more. Returns `false`, with nothing done, in any other case.
     fn lower_partial(&mut self, worker: u32, run: u32, off: u32) -> bool {
         let line = self.pool.line(run);
         let slot = (PARTIAL..PARTIAL + INLINE_PARTIALS).find(|slot| {
@@ -152,9 +152,8 @@ impl Writer {
         }
     }
 
-    /// Collects the children of a run that the worker holds. Searches the children or the worker's runs,
-    /// whichever are fewer, so the cost is bounded by the worker's own runs even for a prompt shared by
-    /// thousands of conversations.
+    /// Collects the children of a run that the worker holds. Searches the children or the worker's runs, whichever are
+    /// fewer, so the cost is bounded by the worker's own runs even for a prompt shared by thousands of conversations.
     fn held_children(&mut self, worker: u32, run: u32, found: &mut Vec<u32>) {
         let children = self.children_of(run);
         if children == 0 {

@@ -8,8 +8,7 @@ use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE, View};
 impl Writer {
     /// Splits a run at `at`, `0 < at < len`, and returns the first part.
     ///
-    /// The new record goes to the part that is cheaper to rename in the locator. Children stay with the
-    /// second part.
+    /// The new record goes to the part that is cheaper to rename in the locator. Children stay with the second part.
     pub(super) fn split(&mut self, run: u32, at: u32) -> Option<u32> {
         self.pay_all_of(run);
         let view = self.view(run);
@@ -84,8 +83,7 @@ impl Writer {
             line.set(LAST, words.load(block + len - 1));
             part.store(&mut self.pool, run);
         }
-        // All holders of the run hold some of the prefix; those that reached past the cut also hold the
-        // suffix.
+        // All holders of the run hold some of the prefix; those that reached past the cut also hold the suffix.
         if new == prefix.0 {
             self.join_all(&holders, new);
             let all = holders

@@ -7,8 +7,7 @@ use crate::index::holders::reach_of;
 use crate::index::{IndexLimits, StoreError};
 use crate::sync::Ordering;
 
-/// Progress of a store: the worker holds `run` up to `off`. Run 0 is the position before a prompt's first
-/// key.
+/// Progress of a store: the worker holds `run` up to `off`. Run 0 is the position before a prompt's first key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     pub(super) run: u32,
@@ -84,8 +83,8 @@ impl Writer {
         }
     }
 
-    /// Advances by one known run or one append. Returns the keys consumed, at least one, or `None` if the
-    /// next key is known with another parent.
+    /// Advances by one known run or one append. Returns the keys consumed, at least one, or `None` if the next key is
+    /// known with another parent.
     fn step(&mut self, worker: u32, at: &mut Cursor, rest: &[PrefixHash]) -> Option<u32> {
         if at.run != 0 && at.off < self.view(at.run).len {
             let matched = self.view(at.run).matched(&self.shared.words, at.off, rest);
@@ -126,8 +125,8 @@ impl Writer {
         (appended > 0).then_some(appended)
     }
 
-    /// Returns whether a run may grow at its end: it has no child, is not too long, and few other holders
-    /// would become partial.
+    /// Returns whether a run may grow at its end: it has no child, is not too long, and few other holders would become
+    /// partial.
     fn extendable(&mut self, worker: u32, run: u32) -> bool {
         if run == 0 || self.children_of(run) > 0 {
             return false;

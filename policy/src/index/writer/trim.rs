@@ -17,8 +17,7 @@ pub(super) enum Removal {
 }
 
 impl Writer {
-    /// Shortens a childless run to `len` keys; at 0 it is removed. The caller has lowered its holders'
-    /// counts.
+    /// Shortens a childless run to `len` keys; at 0 it is removed. The caller has lowered its holders' counts.
     pub(super) fn trim(&mut self, run: u32, len: u32, removal: Removal) {
         let view = self.view(run);
         if len > 0 {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Plays turns of random conversations, of four keys each, on a worker with the cache `engine`, which reports
-/// what it found.
+/// Plays turns of random conversations, of four keys each, on a worker with the cache `engine`, which reports what it
+/// found.
 fn go_round(residency: &mut Residency, engine: &mut Residency, conversations: usize, rounds: usize) {
     let chains: Vec<Chain> = (0..conversations)
         .map(|at| prompt(&format!("c{at}"), 4))

@@ -80,8 +80,7 @@ fn a_piece_that_the_worker_turns_out_not_to_hold_is_not_there_under_lru_either()
     assert!(at.untold < Tokens(30 * CHUNK), "{at:?}");
 }
 
-/// Where each turn clears its own marks, both sides are the same LRU, and the sample must agree with the
-/// whole.
+/// Where each turn clears its own marks, both sides are the same LRU, and the sample must agree with the whole.
 #[test]
 fn the_sample_agrees_with_the_whole() {
     let mut residency = residency(2_000 * CHUNK);

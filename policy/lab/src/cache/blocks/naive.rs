@@ -1,5 +1,4 @@
-//! The naive twins: blocks in a list, with exhaustive search. They share with the real caches only what
-//! scores a block.
+//! The naive twins: blocks in a list, with exhaustive search. They share with the real caches only what scores a block.
 
 mod hybrid;
 mod tiered;

@@ -67,8 +67,8 @@ impl Score for ClassReuse {
     }
 }
 
-/// Least expected excess spared ([`super::super::et_lru`]): by a block's last token, for the conversation
-/// that used it last.
+/// Least expected excess spared ([`super::super::et_lru`]): by a block's last token, for the conversation that used it
+/// last.
 #[derive(Clone, Debug)]
 pub(super) struct Excess {
     excess: ExpectedExcess,

@@ -37,8 +37,8 @@ fn config(capacity: u64) -> CacheConfig {
     }
 }
 
-/// Returns chains of a small tree in which a block's name determines its prefix, and sometimes a chain that
-/// violates this.
+/// Returns chains of a small tree in which a block's name determines its prefix, and sometimes a chain that violates
+/// this.
 fn chains() -> impl Strategy<Value = Vec<(Vec<u64>, u64)>> {
     let steps = proptest::collection::vec(0u64..3, 0..6);
     let chain = (steps, 0u8..30).prop_map(|(steps, lie)| {

@@ -1,13 +1,13 @@
 //! T-LRU over a stack of tiers that hold shared blocks.
 //!
-//! The rules are those of private conversations ([`super::super::tiers`]): a turn's blocks move to the top. A
-//! tier that overflows demotes free blocks first, the longest unused first, then any, to the next tier; the
-//! last tier drops them. Sharing adds:
+//! The rules are those of private conversations ([`super::super::tiers`]): a turn's blocks move to the top. A tier that
+//! overflows demotes free blocks first, the longest unused first, then any, to the next tier; the last tier drops them.
+//! Sharing adds:
 //!
-//! - *No block is above its parent*: a tier demotes blocks without a child in the same tier, and a chain's blocks load from
-//!   their tiers.
-//! - *A block takes whole units.* Another chain may branch off after any block, so each is stored and loaded separately: in
-//!   a tier whose unit is larger than a block it takes a unit, and a block of several units takes these.
+//! - *No block is above its parent*: a tier demotes blocks without a child in the same tier, and a chain's blocks load
+//!   from their tiers.
+//! - *A block takes whole units.* Another chain may branch off after any block, so each is stored and loaded
+//!   separately: in a tier whose unit is larger than a block it takes a unit, and a block of several units takes these.
 //! - *The last turn decides* whether a block is free, as in [`super::super::prefix`].
 //!
 //! O(blocks of the chain · log n) per turn, and O(log n) per block and tier that it is demoted.
@@ -58,8 +58,8 @@ struct Standing {
 type Key = (u64, Reverse<u32>, SlotId);
 
 impl TieredBlocks {
-    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time;
-    /// `lower` follow.
+    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
+    /// follow.
     #[must_use]
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let block = u64::from(config.block_tokens.max(1));

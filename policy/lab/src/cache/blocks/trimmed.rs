@@ -1,10 +1,9 @@
 //! The alternative readings of T-LRU, on shared blocks.
 //!
-//! [`super::super::t_lru_printed`] takes one unit from every conversation that has one to give, in one pass.
-//! Here a unit is a block, and a conversation is the leaf of the last turn that used it. A block exposed by a
-//! pass belongs to the same turn, which has given already, or to a later one, which gives in its turn.
-//! [`super::super::t_lru_trim_all`] drops every block past its budget, and the blocks this exposes. After
-//! either, LRU applies.
+//! [`super::super::t_lru_printed`] takes one unit from every conversation that has one to give, in one pass. Here a
+//! unit is a block, and a conversation is the leaf of the last turn that used it. A block exposed by a pass belongs to
+//! the same turn, which has given already, or to a later one, which gives in its turn. [`super::super::t_lru_trim_all`]
+//! drops every block past its budget, and the blocks this exposes. After either, LRU applies.
 //!
 //! O(blocks of the chain + log n) per turn and evicted block.
 
@@ -20,8 +19,7 @@ use policy::units::Tokens;
 /// What an overflowing cache does before LRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Takes one block from each turn's leaf at or past its budget (`≥`, as printed), oldest first, until it
-    /// fits.
+    /// Takes one block from each turn's leaf at or past its budget (`≥`, as printed), oldest first, until it fits.
     OneEach,
     /// Takes every block past its budget.
     AllFree,

@@ -70,8 +70,8 @@ impl NaiveWorkload {
     }
 }
 
-/// The twin of FLOP-aware eviction and its tuning: a list of states, evicted whole, ranked at every eviction,
-/// with turns recorded since a copy of the list.
+/// The twin of FLOP-aware eviction and its tuning: a list of states, evicted whole, ranked at every eviction, with
+/// turns recorded since a copy of the list.
 #[derive(Clone)]
 pub(in crate::cache) struct NaiveFlops {
     config: CacheConfig,

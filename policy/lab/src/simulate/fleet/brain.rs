@@ -292,8 +292,8 @@ impl<'a> Brain<'a> {
 
     /// Records a turn's first token.
     ///
-    /// The engine reports the cached tokens, so the prefill time is known too: a worker computes one prompt
-    /// at a time, from its arrival or from the end of the previous one.
+    /// The engine reports the cached tokens, so the prefill time is known too: a worker computes one prompt at a time,
+    /// from its arrival or from the end of the previous one.
     pub(super) fn first_token(
         &mut self,
         now: Millis,
@@ -329,8 +329,7 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// Records a complete response. Returns how many of the conversation's last tokens the worker may evict
-    /// first.
+    /// Records a complete response. Returns how many of the conversation's last tokens the worker may evict first.
     pub(super) fn answered(
         &mut self,
         now: Millis,

@@ -1,9 +1,8 @@
 //! Predicted wait where the worker's queue is not first come first served.
 //!
-//! [`PendingWork`](policy::estimate::PendingWork) infers from a first token that everything sent before it is
-//! done. That does not hold for a queue ordered by length or due time: a turn waits for the running prefill
-//! and for all turns with a lower key, whatever their arrival. The router sets the key, so it can keep the
-//! same list.
+//! [`PendingWork`](policy::estimate::PendingWork) infers from a first token that everything sent before it is done.
+//! That does not hold for a queue ordered by length or due time: a turn waits for the running prefill and for all turns
+//! with a lower key, whatever their arrival. The router sets the key, so it can keep the same list.
 
 use super::Order;
 use policy::route;
@@ -51,9 +50,8 @@ impl OrderedWork {
         });
     }
 
-    /// Returns the time until a turn of this key, sent now, would start if nothing came after it. A running
-    /// prefill that is late by x is expected to need another x, as in
-    /// [`PendingWork`](policy::estimate::PendingWork).
+    /// Returns the time until a turn of this key, sent now, would start if nothing came after it. A running prefill
+    /// that is late by x is expected to need another x, as in [`PendingWork`](policy::estimate::PendingWork).
     pub(super) fn wait(&self, now: Millis, key: f64) -> Millis {
         let running = self.running.map_or(0.0, |(_, predicted, began)| {
             (predicted - now.saturating_sub(began)).0.abs()

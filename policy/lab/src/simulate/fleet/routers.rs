@@ -1,5 +1,4 @@
-//! Several routers in front of the same workers: each turn goes to one of them, which may share its
-//! decisions.
+//! Several routers in front of the same workers: each turn goes to one of them, which may share its decisions.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,8 +17,8 @@ use policy::residency::Hold;
 use policy::route::Decision;
 use policy::units::{Millis, Tokens};
 
-/// The number of routers, and whether they share their decisions. In any case workers' cache events reach all
-/// of them, and each learns costs from its own responses.
+/// The number of routers, and whether they share their decisions. In any case workers' cache events reach all of them,
+/// and each learns costs from its own responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routers {
     /// At least one. A turn goes to a random one, as behind a balancer without affinity.
@@ -33,8 +32,7 @@ pub struct Routers {
 pub struct Sharing {
     /// Delay of a message.
     pub delay: Millis,
-    /// Share of messages that a router does not receive. Every second each router announces its turns in
-    /// flight.
+    /// Share of messages that a router does not receive. Every second each router announces its turns in flight.
     pub loss: f64,
 }
 

@@ -314,8 +314,8 @@ fn any_fault() -> impl Strategy<Value = Fault> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Under any faults, policies and views, each turn has exactly one first token, or none because no worker
-    /// was available or its predecessor never came.
+    /// Under any faults, policies and views, each turn has exactly one first token, or none because no worker was
+    /// available or its predecessor never came.
     #[test]
     fn every_turn_is_served_once_or_accounted_for(
         faults in prop::collection::vec(any_fault(), 0..8),

@@ -115,8 +115,8 @@ impl WorkerCache {
         }
     }
 
-    /// Ends a sequence: its response joins the cache, and its blocks are released. `keep` is for the LRU
-    /// family, and `turn` for ranked caches.
+    /// Ends a sequence: its response joins the cache, and its blocks are released. `keep` is for the LRU family, and
+    /// `turn` for ranked caches.
     pub(super) fn release(
         &mut self,
         lease: WorkerLease,
@@ -154,8 +154,8 @@ impl WorkerCache {
         }
     }
 
-    /// Returns the tokens that can be stored before anything unmarked is evicted. Unlimited for ranked
-    /// caches, which take no marks.
+    /// Returns the tokens that can be stored before anything unmarked is evicted. Unlimited for ranked caches, which
+    /// take no marks.
     pub(super) fn room(&self) -> Tokens {
         match self {
             Self::Prefix { cache, .. } => cache.room(),

@@ -75,8 +75,7 @@ pub struct Workload {
     pub(super) span_s: f64,
 }
 
-/// SplitMix64's finaliser, used to name blocks without a name in the trace, and to spread the names of
-/// others.
+/// SplitMix64's finaliser, used to name blocks without a name in the trace, and to spread the names of others.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -90,8 +89,8 @@ fn private(conversation: ConversationId, position: u64) -> PrefixHash {
 }
 
 impl Workload {
-    /// Prepares turns in order of time, with blocks of `block_tokens` tokens: the trace's own if it has them,
-    /// otherwise private ones.
+    /// Prepares turns in order of time, with blocks of `block_tokens` tokens: the trace's own if it has them, otherwise
+    /// private ones.
     ///
     /// # Errors
     /// See [`WorkloadError`].
@@ -175,8 +174,8 @@ impl Workload {
         self.items.is_empty()
     }
 
-    /// Returns the milliseconds of prefill in the trace without caching, at `alpha` ms per token and `beta`
-    /// ms per turn.
+    /// Returns the milliseconds of prefill in the trace without caching, at `alpha` ms per token and `beta` ms per
+    /// turn.
     pub(super) fn work_ms(&self, alpha: f64, beta: f64) -> f64 {
         let tokens: f64 = self.items.iter().map(|item| item.prompt.as_f64()).sum();
         alpha * tokens + beta * self.items.len() as f64
@@ -193,8 +192,8 @@ fn prompt_chain(turn: &Turn, block_tokens: u32) -> Chain {
     Chain::of_blocks((0..full).map(|at| named(turn, at)).collect(), 0, block_tokens)
 }
 
-/// Returns the blocks that prompt and response fill together, past the prompt's own: named as in the next
-/// turn, as far as it repeats them, otherwise private.
+/// Returns the blocks that prompt and response fill together, past the prompt's own: named as in the next turn, as far
+/// as it repeats them, otherwise private.
 fn reply_chain(turn: &Turn, successor: Option<&Turn>, block_tokens: u32) -> Chain {
     let prompt = turn.input_tokens().full_blocks(block_tokens);
     let total = turn.total_tokens().full_blocks(block_tokens);

@@ -59,8 +59,8 @@ fn keys() -> String {
 }
 
 impl Parameters {
-    /// A public chat service: most conversations have one or two turns, minutes apart, with prompts of very
-    /// unequal length.
+    /// A public chat service: most conversations have one or two turns, minutes apart, with prompts of very unequal
+    /// length.
     pub const WILDCHAT: Self = Self {
         births_per_s: 1.0 / 35.0,
         gap_s: 800.0,

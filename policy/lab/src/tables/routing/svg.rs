@@ -1,8 +1,8 @@
 //! p95 by policy and cell: a dot plot on a logarithmic axis, with the effects of the weights below.
 //!
-//! Every policy has a lane of its own in each row, so that dots do not overlap, and a line from the minimum
-//! to the maximum over seeds. Written without a plotting library, so that the colours can follow the reader's
-//! light or dark theme; the grey of the text is readable on both where themes are not supported.
+//! Every policy has a lane of its own in each row, so that dots do not overlap, and a line from the minimum to the
+//! maximum over seeds. Written without a plotting library, so that the colours can follow the reader's light or dark
+//! theme; the grey of the text is readable on both where themes are not supported.
 
 mod weights;
 

@@ -7,8 +7,8 @@ use crate::cache::{CacheConfig, Served};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// The twin of [`super::super::hybrid::HybridBlocks`] and its tuning: ranks every state at every eviction,
-/// and records turns since a copy of the list.
+/// The twin of [`super::super::hybrid::HybridBlocks`] and its tuning: ranks every state at every eviction, and records
+/// turns since a copy of the list.
 #[derive(Clone)]
 pub(in crate::cache::blocks) struct NaiveHybrid {
     config: CacheConfig,

@@ -1,15 +1,15 @@
 //! Scored blocks held by running sequences: the cache of a fleet's worker under a ranking policy.
 //!
 //! A sequence holds its prompt's blocks, adds its response's blocks and releases all of them, as in
-//! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and
-//! the free leaf of the lowest score is evicted when a new block needs room. Caching is forced, since an
-//! engine computes into its cache.
+//! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and the free
+//! leaf of the lowest score is evicted when a new block needs room. Caching is forced, since an engine computes into
+//! its cache.
 //!
 //! - *Sequences overlap.* The last release decides a block's value, and [`Used::times`] counts the holds.
 //! - *Without room a sequence is cut short*: it keeps the prefix that it holds.
 //!
-//! Scored by recency this equals [`PrefixCache`](policy::cache::PrefixCache), change by change, however
-//! sequences overlap. A property test checks it.
+//! Scored by recency this equals [`PrefixCache`](policy::cache::PrefixCache), change by change, however sequences
+//! overlap. A property test checks it.
 
 use std::cmp::Reverse;
 use std::fmt;

@@ -27,8 +27,8 @@ proptest! {
     }
 }
 
-/// Returns the fewest blocks that a policy with hindsight has to compute: a dynamic programme over all
-/// prefix-closed caches.
+/// Returns the fewest blocks that a policy with hindsight has to compute: a dynamic programme over all prefix-closed
+/// caches.
 fn fewest(chains: &[Vec<PrefixHash>], capacity: usize) -> usize {
     let mut states: HashMap<BTreeSet<PrefixHash>, usize> = HashMap::from([(BTreeSet::new(), 0)]);
     let parents: HashMap<PrefixHash, PrefixHash> = chains

@@ -44,8 +44,8 @@ fn a_branching_is_admitted_when_it_is_seen_and_resumed_by_the_third() {
     // Nothing is known to be shared: one state, at the end.
     assert_eq!(f.serve(&[1, 2, 3, 4]), 0);
     assert_eq!(f.resumable(&[1, 2, 3, 4]), [4]);
-    // Blocks 1 and 2 are resident but no state was saved after them: all is computed, and that state is saved
-    // in passing.
+    // Blocks 1 and 2 are resident but no state was saved after them: all is computed, and that state is saved in
+    // passing.
     assert_eq!(f.serve(&[1, 2, 5]), 0);
     assert_eq!(f.resumable(&[1, 2, 5]), [2, 3]);
     assert_eq!(f.serve(&[1, 2, 6, 7]), 2);
@@ -78,8 +78,8 @@ fn an_inner_state_goes_alone_and_a_leafs_takes_its_blocks_along() {
         (f.resumable(&[1, 2, 3]), f.cache.used()),
         (vec![1, 3], Tokens(70))
     );
-    // The state after 1 was resumed in the turn that saved the one after 3. Within a turn the deeper goes
-    // first, with both its blocks.
+    // The state after 1 was resumed in the turn that saved the one after 3. Within a turn the deeper goes first, with
+    // both its blocks.
     assert_eq!(f.serve(&[4]), 0);
     assert_eq!((f.resumable(&[1, 2, 3]), f.resumable(&[4])), (vec![1], vec![1]));
     assert_eq!(f.cache.used(), Tokens(60));
