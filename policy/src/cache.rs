@@ -434,7 +434,6 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// Returns the slots of the resident prefix of a chain.
     fn walk(&self, chain: impl Iterator<Item = PrefixHash>) -> impl Iterator<Item = u32> {
         let mut parent = NONE;
         chain.map_while(move |hash| {

@@ -167,7 +167,6 @@ impl Ways {
         self.sets.iter().flat_map(Set::entries)
     }
 
-    /// Inserts a new key.
     fn enter(&mut self, key: u64, value: u64) {
         while self.is_full_for(key) && self.sets.len() < self.most_sets && self.len >= self.sets.len() {
             self.grow();
@@ -182,7 +181,6 @@ impl Ways {
         self.set(key).is_none_or(|set| set.keys[WAYS - 1] != VACANT)
     }
 
-    /// Doubles the number of sets: each is split into two.
     fn grow(&mut self) {
         let sets = (self.sets.len() * 2).max(1 << FIRST_LOG2);
         let old = std::mem::replace(&mut self.sets, vec![Set::default(); sets]);

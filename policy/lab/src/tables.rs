@@ -26,7 +26,6 @@ use self::experiment::{Baseline, Cell, Column, Extent, Figure, QueueRow, Setting
 use self::paper::CAPACITIES;
 use crate::trace_source::TraceSource;
 
-/// Utilisations of the queueing table.
 const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 
 /// Print the tables of the documents: routing policies, agents, or the T-LRU paper's tables

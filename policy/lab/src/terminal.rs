@@ -16,7 +16,6 @@ pub fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Time limit for a last write to standard error.
 const COMPLAINT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Writes `text` and a newline to standard error. A failed write is ignored, and a blocked one is abandoned.

@@ -45,7 +45,6 @@ pub struct FairQueue<T> {
 
 #[derive(Debug)]
 struct Class<T> {
-    /// v: the virtual time.
     virtual_time: f64,
     flows: HashMap<Flow, Lane<T>>,
     /// The busy flows by the start tag of their heads; ties go to the earlier one.

@@ -9,7 +9,6 @@ use super::Flow;
 pub struct NaiveQueue {
     /// In order of arrival: number, flow, priority, cost over weight.
     waiting: Vec<(u64, Flow, i32, f64)>,
-    /// v of each class.
     virtual_time: BTreeMap<i32, f64>,
     /// Per class and flow: the finish tag of the last service, or the start of the busy period.
     tags: BTreeMap<(i32, Flow), f64>,

@@ -16,7 +16,6 @@ struct Node {
     evict_first: Option<u64>,
     /// The latter, kept while it is held again; also set when a part of it was marked.
     entered: Option<u64>,
-    /// Number of its last release.
     round: u64,
     stored: u64,
     uses: u64,
@@ -354,7 +353,6 @@ impl NaiveCache {
         order
     }
 
-    /// Returns the rank: class, then time.
     fn rank(&self, node: &Node) -> (u64, i64) {
         let (used, stored) = (node.released as i64, node.stored as i64);
         match self.order {

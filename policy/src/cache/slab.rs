@@ -60,12 +60,9 @@ pub(super) struct Node {
 
 const _: () = assert!(size_of::<Node>() == 64);
 
-/// Data used by some orders only.
 #[derive(Clone, Copy, Debug)]
 struct History {
-    /// Number of nodes stored before it.
     stored: u64,
-    /// Number of sequences that have held it.
     uses: u32,
 }
 
@@ -95,15 +92,12 @@ pub(super) struct Nodes {
     evict_first: List,
     lru: List,
     evict_first_tokens: u64,
-    /// Releases so far.
     releases: u64,
-    /// Nodes stored so far.
     stores: u64,
     order: Order,
     /// The childless nodes of the LRU list, in the order of eviction. Empty under [`Order::Lru`], where the list has
     /// that order.
     ends: BTreeSet<Ranked>,
-    /// Entries into the evict-first band so far.
     entries: u64,
 }
 
@@ -119,12 +113,10 @@ impl Nodes {
         &mut self.slots[slot as usize]
     }
 
-    /// Returns the number of nodes in use.
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Returns the node of this piece.
     pub(super) fn find(&self, hash: PrefixHash) -> Option<u32> {
         self.names.find(&self.slots, hash)
     }
@@ -222,7 +214,6 @@ impl Nodes {
         self.releases += 1;
     }
 
-    /// Returns the number of a node's last release; 0 before the first.
     pub(super) fn released(&self, slot: u32) -> u64 {
         self.get(slot).released
     }

@@ -10,7 +10,6 @@ fn piece(hash: u64, tokens: u32) -> Piece {
     }
 }
 
-/// Returns unit pieces with these names.
 fn chain(names: &[u64]) -> Vec<Piece> {
     names.iter().map(|&name| piece(name, 1)).collect()
 }

@@ -95,13 +95,11 @@ pub struct Class {
 }
 
 impl Class {
-    /// Returns the class without the key.
     #[must_use]
     fn of_anybody(self) -> Self {
         Self { key: None, ..self }
     }
 
-    /// Returns the class before the response ended.
     #[must_use]
     fn unfinished(self) -> Self {
         Self { finish: None, ..self }

@@ -97,7 +97,6 @@ pub struct PendingWork {
     head_started: Millis,
     next: u64,
     elsewhere: Option<Elsewhere>,
-    /// Time of the last figure's query.
     last_figure: Option<Millis>,
 }
 
@@ -464,7 +463,6 @@ mod tests {
     }
 
     proptest! {
-        /// Under any sequence of operations the wait is never negative and ends at zero.
         #[test]
         fn the_wait_is_never_negative_and_ends_at_zero(ops in prop::collection::vec((0u8..5, 0u64..20, 0.0f64..100.0), 0..200)) {
             let mut work = PendingWork::new();

@@ -24,9 +24,7 @@ pub enum Verdict {
 /// A subscriber's position in a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// The number of the next batch to apply.
     next: u64,
-    /// Digest of the last applied batch.
     last: Option<u64>,
     /// The newest live number on this connection.
     live: Option<u64>,

@@ -267,7 +267,6 @@ impl WorkerEvidence {
         }
     }
 
-    /// Tries a waiting turn again.
     fn retry(&mut self, waiting: Option<usize>) {
         if let Some(turn) = waiting.and_then(|at| self.waiting.remove(at))
             && !self.bind(&turn)

@@ -143,7 +143,6 @@ impl Chain {
         }
     }
 
-    /// Marks the last key as the end of a message.
     pub(super) fn stop(&mut self) {
         if let Some(last) = self.len().checked_sub(1).map(|last| last as u32)
             && self.stops.last() != Some(&last)

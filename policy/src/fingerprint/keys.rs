@@ -55,7 +55,6 @@ pub struct Links {
 #[derive(Clone, Debug, Default)]
 pub struct Digests(pub(super) Vec<Digest>);
 
-/// A piece and its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digest {
     digest: u64,
@@ -96,7 +95,6 @@ impl Links {
         }
     }
 
-    /// Starts a response that continues from here.
     pub(super) fn reply(&self, goes_on: bool) -> Self {
         Self {
             link: self.link,
@@ -136,7 +134,6 @@ impl Digests {
         (keys + open, stops + open)
     }
 
-    /// Appends another prompt's pieces, `before` bytes further on.
     pub(super) fn extend_from(&mut self, more: &Self, before: u64) {
         self.0.extend(more.0.iter().map(|&piece| Digest {
             end: piece.end + (before << 2),

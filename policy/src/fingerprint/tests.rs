@@ -268,7 +268,6 @@ fn naive(messages: &[(String, String)]) -> Vec<(u64, u64)> {
     keys
 }
 
-/// Returns a chat whose first message has `first` bytes.
 fn deep(first: usize, more: &[(&str, &str)]) -> Chain {
     let first = "x".repeat(first);
     let mut messages = vec![("user", first.as_str())];

@@ -208,7 +208,6 @@ impl Heads {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of all tables.
     pub(super) fn bytes(&self) -> u64 {
         // Each table is twice the one before, and all up to the current one are allocated.
         let smallest = (size_of::<Slot>() << SMALLEST_HEADS_LOG2) as u64;

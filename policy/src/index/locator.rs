@@ -282,7 +282,6 @@ impl Locator {
         std::hint::black_box(seen);
     }
 
-    /// Changes a key's run.
     pub(super) fn rename(&mut self, key: u64, old: Place, run: u32) {
         let (shard, tag) = self.split(key);
         let shard = &mut self.shards[shard];
@@ -291,7 +290,6 @@ impl Locator {
         }
     }
 
-    /// Removes a key.
     pub(super) fn remove(&mut self, key: u64, place: Place) {
         let (index, tag) = self.split(key);
         let shard = &mut self.shards[index];

@@ -60,7 +60,6 @@ pub(super) struct Pool {
     free: Vec<u32>,
     free_runs: Vec<u32>,
     current: Option<u32>,
-    /// Words used in the current chunk.
     fill: u32,
     live: u64,
     logs: u64,
@@ -96,7 +95,6 @@ impl Pool {
         u64::from(self.shared.words.chunk_words()) * 8
     }
 
-    /// Returns whether an operation may start.
     pub(super) fn ready(&self) -> bool {
         self.free.len() >= RESERVE
     }
@@ -134,7 +132,6 @@ impl Pool {
         Some(chunk)
     }
 
-    /// Allocates a blank run record.
     pub(super) fn alloc_run(&mut self) -> Option<u32> {
         if self.free_runs.is_empty() {
             let lines = self.shared.words.chunk_lines();
@@ -150,7 +147,6 @@ impl Pool {
         self.free_runs.pop()
     }
 
-    /// Frees a record that the caller has blanked.
     pub(super) fn free_run(&mut self, run: u32) {
         self.free_runs.push(run);
     }
@@ -199,7 +195,6 @@ impl Pool {
         }
     }
 
-    /// Returns the number of words that a block can hold.
     pub(super) fn capacity(&self, block: u32) -> u32 {
         size_of_block(self.shared.words.load(block - 1)) - 1
     }

@@ -16,7 +16,6 @@ pub struct Reach {
     cut_short: bool,
     /// Runs that the walk passed, with their versions.
     pub(super) visited: Vec<(u32, u64)>,
-    /// Overflow words of the current run.
     pub(super) overflow: Vec<u64>,
 }
 
@@ -94,13 +93,11 @@ impl Reach {
         self.visited.clear();
     }
 
-    /// Marks the walk as given up.
     #[cold]
     pub(super) fn cut_short(&mut self) {
         self.cut_short = true;
     }
 
-    /// Sets the depth of every worker of a group whose bit is set.
     #[inline]
     pub(super) fn set_group(&mut self, group: u32, bits: u64, depth: u32) {
         let from = group as usize * GROUP;
@@ -127,7 +124,6 @@ impl Reach {
         }
     }
 
-    /// Sets the depth of one worker.
     #[inline]
     pub(super) fn set_one(&mut self, worker: u32, depth: u32) {
         if let Some(slot) = self.depths.get_mut(worker as usize) {
@@ -143,7 +139,6 @@ impl Reach {
         self.depths[worker as usize] = depth;
     }
 
-    /// Sets the greatest depth.
     #[inline]
     pub(super) fn set_deepest(&mut self, depth: u32) {
         self.deepest = depth;

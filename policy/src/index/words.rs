@@ -98,7 +98,6 @@ impl Words {
         }
     }
 
-    /// Allocates a chunk, once.
     pub(super) fn allocate(&self, chunk: u32) {
         if let Some(slot) = self.chunks.get(chunk as usize) {
             slot.get_or_init(|| {
@@ -109,7 +108,6 @@ impl Words {
         }
     }
 
-    /// Returns the maximum number of chunks.
     pub(super) fn capacity(&self) -> u32 {
         self.chunks.len() as u32
     }

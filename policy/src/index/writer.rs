@@ -49,7 +49,6 @@ pub(super) struct Writer {
     pool: Pool,
     locator: Locator,
     workers: Vec<Worker>,
-    /// Bytes of the workers' lists.
     lists: u64,
     limits: IndexLimits,
     /// The most and the least recently used run; 0 for none.
@@ -120,7 +119,6 @@ impl Writer {
         })
     }
 
-    /// Returns whether `worker` holds `hash`.
     pub(super) fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
         let Some(place) = self.place_of(hash) else {
             return false;

@@ -103,7 +103,6 @@ impl Mirror {
         Some(self.untold.as_ref()?.compare(pieces, hits))
     }
 
-    /// Releases what a sequence holds.
     pub(super) fn settle(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
         if keep != Keep::All {
             self.is_told();

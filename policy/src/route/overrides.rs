@@ -224,7 +224,6 @@ mod tests {
     }
 
     proptest! {
-        /// Overrides of other requests and classes leave a turn's decision identical, to the bit.
         #[test]
         fn a_turn_without_an_override_is_placed_as_if_there_were_none(
             plain in settings(), other in settings(), workers in workers(), sequence in 0..100u64,
@@ -244,7 +243,6 @@ mod tests {
             prop_assert_eq!(under(&plain, None), under(&others, Some(Ask::Named("gone"))));
         }
 
-        /// A full override equals default settings with the same values.
         #[test]
         fn a_turn_with_an_override_is_placed_as_if_it_held_for_all(
             plain in settings(), own in settings(), workers in workers(), sequence in 0..100u64,

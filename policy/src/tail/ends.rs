@@ -50,13 +50,10 @@ pub struct Trim<P> {
 #[derive(Clone, Debug)]
 struct End<P> {
     of: Answered<P>,
-    /// Tokens already given up at the end.
     given: u64,
-    /// Whether the conversation continued on another worker.
     moved: bool,
 }
 
-/// The conversation ends on one worker.
 #[derive(Clone, Debug)]
 pub(super) struct Ends<P> {
     ends: Vec<End<P>>,
@@ -80,7 +77,6 @@ impl<P> Default for Ends<P> {
     }
 }
 
-/// A candidate end of the sample.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     conversation: u64,
@@ -101,7 +97,6 @@ impl<P: Clone> Ends<P> {
         self.ends.len()
     }
 
-    /// Adds a conversation that has just become silent.
     pub(super) fn add(&mut self, of: Answered<P>) {
         self.sample.clear();
         let end = End {
@@ -132,14 +127,12 @@ impl<P: Clone> Ends<P> {
         }
     }
 
-    /// Marks a conversation as continued on another worker.
     pub(super) fn moved(&mut self, conversation: u64) {
         if let Some(&at) = self.places.get(&conversation) {
             self.ends[at].moved = true;
         }
     }
 
-    /// Returns the next trim, of about `need` tokens.
     pub(super) fn next(
         &mut self,
         now: Millis,
@@ -222,7 +215,6 @@ impl<P: Clone> Ends<P> {
         }
     }
 
-    /// Returns a random index below the length.
     fn any(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

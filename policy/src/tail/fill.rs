@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use crate::units::{Millis, Tokens};
 
-/// Turns kept for the estimate.
 const MEMORY: usize = 2_000;
 
 /// Recently stored tokens.
@@ -28,7 +27,6 @@ impl Fill {
         }
     }
 
-    /// Records a response stored after the last prompt.
     pub(super) fn response(&mut self, response: Tokens) {
         if let Some((_, last)) = self.stored.back_mut() {
             *last += response.0;

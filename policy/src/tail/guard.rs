@@ -23,7 +23,6 @@ const LONGEST_PAUSE: u64 = 32_000;
 #[derive(Clone, Debug)]
 pub struct Guard {
     seen: Seen,
-    /// Turns until the next trial.
     pause: u64,
     next_pause: u64,
 }

@@ -8,7 +8,6 @@ use crate::ids::WorkerId;
 use crate::residency::Compared;
 use crate::units::{Millis, Tokens};
 
-/// Turns kept for the estimates.
 const MEMORY: usize = 1_000;
 /// Turns between recomputations of the quantiles.
 const REFRESH_EVERY: usize = 64;

@@ -28,7 +28,6 @@ use rustc_hash::FxHashMap;
 use super::class::{CLASSES, Class, Seen, shares};
 use crate::units::Millis;
 
-/// Responses kept for the estimate.
 const MEMORY: usize = 6_000;
 /// Responses between refreshes: `REFRESH_EVERY`, or one in `REFRESH_SHARE` of those kept if that is more.
 const REFRESH_EVERY: usize = 128;
@@ -40,7 +39,6 @@ const PRIOR: f64 = 4.0;
 /// Upper bound on p: no class is certain to return.
 const MOST: f64 = 0.98;
 
-/// A complete response and what followed it.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     ended: Millis,
@@ -122,7 +120,6 @@ fn edge(bin: usize) -> f64 {
 }
 
 impl Returns {
-    /// Records that a turn of the conversation arrived.
     pub(super) fn arrived(&mut self, now: Millis, conversation: u64) {
         let Some(number) = self.silent.remove(&conversation) else {
             return;
@@ -135,7 +132,6 @@ impl Returns {
         }
     }
 
-    /// Records that a response is complete.
     pub(super) fn answered(&mut self, now: Millis, conversation: u64, class: Class) {
         self.silent
             .insert(conversation, self.first + self.records.len() as u64);

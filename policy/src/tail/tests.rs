@@ -236,7 +236,6 @@ proptest! {
         prop_assert!((0.0..=1.0).contains(&within));
     }
 
-    /// The number of missing tokens that keeps the cost of a return below a bound is the largest such number.
     #[test]
     fn the_tokens_that_a_harm_allows_are_the_most_that_do(
         turns in prop::collection::vec((0.0..300.0_f64, 1_u64..2_000), 300..500),
@@ -256,7 +255,6 @@ proptest! {
         }
     }
 
-    /// Under any sequence of operations each end is stored once, and trimming terminates.
     #[test]
     fn ends_are_kept_once_and_run_out(
         steps in prop::collection::vec((0_u64..40, 0_u8..4, 1_u64..5_000), 1..300),

@@ -30,7 +30,6 @@ pub(super) struct Horizon {
 }
 
 impl Horizon {
-    /// Records when a slot's conversation returns.
     pub(super) fn set(&mut self, slot: SlotId, future: Future) {
         self.forget(slot);
         let position = match future {
@@ -78,7 +77,6 @@ impl Horizon {
         lengths.cut(slot, keep);
     }
 
-    /// Returns the number of conversations, for checks.
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }

@@ -152,7 +152,6 @@ pub struct FlopAware {
     tuning: Tuning<Held>,
 }
 
-/// The resident states, one per conversation.
 #[derive(Clone, Debug)]
 struct Held {
     ranked: Ranked,
@@ -184,7 +183,6 @@ impl FlopAware {
 }
 
 impl Held {
-    /// Returns the tokens before a conversation's state.
     fn state(&self, conversation: ConversationId) -> Tokens {
         let slot = self.ranked.lengths.slot(conversation);
         slot.map_or(Tokens::ZERO, |slot| self.states[slot as usize].0)

@@ -34,7 +34,6 @@ impl GreedyDual {
         self.clock + frequency * per_token
     }
 
-    /// Records the eviction of an entry of this H.
     pub(super) fn evicted(&mut self, h: f64) {
         self.clock = self.clock.max(h);
     }

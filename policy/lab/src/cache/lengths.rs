@@ -20,7 +20,6 @@ struct Slot {
     resident: u64,
 }
 
-/// Conversations and the resident tokens of each.
 #[derive(Clone, Debug)]
 pub(super) struct Lengths {
     capacity: u64,
@@ -125,7 +124,6 @@ impl Lengths {
         self.cut(slot, resident.saturating_sub(self.excess()).max(keep));
     }
 
-    /// Returns the resident conversations, in no particular order.
     pub(super) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
         let entry = |(id, slot): (&ConversationId, &SlotId)| (*id, Tokens(self.resident_at(*slot)));
         self.by_id.iter().map(entry).collect()

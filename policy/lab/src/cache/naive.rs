@@ -24,7 +24,6 @@ struct Conversation {
     h: f64,
 }
 
-/// A cache as a list.
 pub(super) struct Naive {
     spec: PolicySpec,
     config: CacheConfig,

@@ -37,7 +37,6 @@ impl Ranked {
         }
     }
 
-    /// Makes the conversation resident with this rank.
     pub(super) fn touch(&mut self, id: ConversationId, length: Tokens, rank: f64) -> Option<SlotId> {
         if let Some(slot) = self.lengths.slot(id) {
             self.delist(slot);

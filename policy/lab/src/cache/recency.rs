@@ -52,13 +52,11 @@ const DEAD: Entry = Entry {
 /// A budget under which nothing is free.
 pub(super) const NO_BUDGET: u64 = u64::MAX;
 
-/// Resident prefixes by length and by recency.
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     capacity: u64,
     block: u64,
     used: u64,
-    /// Conversation → position of its entry.
     positions: FxHashMap<ConversationId, u64>,
     /// The entries; its length is a power of two.
     ring: Vec<Entry>,
@@ -123,7 +121,6 @@ impl Recency {
         self.end += 1;
     }
 
-    /// Drops a whole conversation.
     pub(super) fn forget(&mut self, id: ConversationId) {
         if let Some(position) = self.positions.remove(&id) {
             let place = self.place(position);
@@ -171,7 +168,6 @@ impl Recency {
         }
     }
 
-    /// Returns the resident conversations, oldest first.
     pub(super) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
         self.alive()
             .map(|(_, entry)| (entry.id, Tokens(entry.resident)))
@@ -188,7 +184,6 @@ impl Recency {
         position as usize & (self.ring.len() - 1)
     }
 
-    /// Returns the tokens to evict, in whole blocks.
     fn excess(&self) -> u64 {
         round_up(self.used.saturating_sub(self.capacity), self.block)
     }
@@ -217,7 +212,6 @@ impl Recency {
         }
     }
 
-    /// Makes room past the end of a full ring.
     fn make_room(&mut self) {
         let places = self.ring.len();
         if self.positions.len() > places / 2 {

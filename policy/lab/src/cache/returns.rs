@@ -27,7 +27,6 @@ const OWN_PRIOR: f64 = 2.5;
 /// Weight that a class keeps of its past at each of its turns.
 const KEEP: f64 = 0.9998;
 
-/// Learned returns of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassReturns {
     turns: f64,
@@ -45,7 +44,6 @@ struct LastTurn {
     waited_ms: f64,
 }
 
-/// Learns returns per class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Returns {
     classes: Vec<ClassReturns>,
@@ -142,7 +140,6 @@ impl Returns {
         (OWN_PRIOR + returns) / (OWN_PRIOR / prior + waited_ms)
     }
 
-    /// Returns the mean gap of all returns.
     pub(super) fn overall_gap_ms(&self) -> Option<f64> {
         self.all.mean_gap_ms()
     }

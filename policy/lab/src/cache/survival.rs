@@ -66,7 +66,6 @@ const REFRESH: u32 = 256;
 /// Share that the histogram keeps at each refresh: its memory is some 5,000 turns.
 const KEEP: f64 = 0.95;
 
-/// Learns the distribution of prompt lengths.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedSurvival {
     counts: [f64; BINS],

@@ -19,9 +19,7 @@ use policy::units::Tokens;
 pub struct TLruPrinted {
     lengths: Lengths,
     config: CacheConfig,
-    /// Resident conversations, oldest first.
     order: BTreeSet<(u64, SlotId)>,
-    /// The ones of them that the pass takes from.
     candidates: BTreeSet<(u64, SlotId)>,
     /// By slot: when it was last served, and the number of tokens below which it is no candidate.
     standings: Vec<(u64, u64)>,

@@ -7,7 +7,6 @@ use super::survival::Survival;
 use super::tiers::Tier;
 use super::*;
 
-/// A turn before its future is known: conversation, prompt, response.
 type Raw = (u64, u64, u64);
 
 fn with_future(raw: &[Raw]) -> Vec<(Served, Tokens)> {

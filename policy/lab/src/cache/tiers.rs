@@ -50,7 +50,6 @@ struct Level {
     used: u64,
     /// Conversations with tokens here, oldest first.
     order: BTreeSet<(u64, ConversationId)>,
-    /// The ones of them with free tokens here.
     free: BTreeSet<(u64, ConversationId)>,
 }
 

@@ -27,7 +27,6 @@ pub struct ToBelady {
 #[derive(Clone, Debug, Default)]
 struct Capped {
     order: BTreeSet<(u64, SlotId)>,
-    /// By slot: age and budget.
     standings: Vec<(u64, u64)>,
     served: u64,
 }

@@ -28,20 +28,17 @@ use super::{CacheConfig, CachePolicy, Served};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
-/// Turn numbers told apart within a traffic class.
 const TURN_CLASSES: usize = 3;
 
 /// A class's lifetime in mean gaps: `1 − e⁻³` is 95 %.
 const LIFE_GAPS: f64 = 3.0;
 
-/// The reuse habits of classes, learned from the turns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Habits {
     returns: Returns,
 }
 
 impl Habits {
-    /// Learns from a turn, and returns its class.
     pub(super) fn learn(&mut self, turn: &Served) -> usize {
         let class = turn.class.index() * TURN_CLASSES + (turn.turn as usize).min(TURN_CLASSES - 1);
         self.returns.observe(turn.conversation, class, turn.at);

@@ -113,7 +113,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A cache of either kind.
 enum Cache {
     Private(SingleCache),
     Shared(Box<SharedCache>),

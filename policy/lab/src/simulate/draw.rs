@@ -6,13 +6,11 @@ use std::collections::BinaryHeap;
 use rand::Rng;
 use rand_distr::{Distribution, Exp1, LogNormal, Uniform};
 
-/// Draws an exponential sample.
 pub(super) fn exponential(rng: &mut impl Rng, mean: f64) -> f64 {
     let unit: f64 = Exp1.sample(rng);
     unit * mean
 }
 
-/// Draws a uniform sample of [0, 1).
 pub(super) fn unit(rng: &mut impl Rng) -> f64 {
     Uniform::new(0.0, 1.0).map_or(0.5, |unit| unit.sample(rng))
 }
@@ -23,14 +21,10 @@ pub(super) fn lognormal(rng: &mut impl Rng, median: f64, sigma: f64) -> u64 {
     sample.round().max(1.0) as u64
 }
 
-/// A conversation's next turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending<T> {
-    /// Time in seconds.
     pub(super) at_s: f64,
-    /// The conversation's number.
     pub(super) conversation: u64,
-    /// The generator's state of the conversation.
     pub(super) of: T,
 }
 
@@ -65,17 +59,14 @@ impl<T> Default for Agenda<T> {
 }
 
 impl<T> Agenda<T> {
-    /// Adds a turn.
     pub(super) fn push(&mut self, turn: Pending<T>) {
         self.0.push(Reverse(turn));
     }
 
-    /// Returns the time of the first turn.
     pub(super) fn first_at_s(&self) -> Option<f64> {
         self.0.peek().map(|first| first.0.at_s)
     }
 
-    /// Removes and returns the first turn.
     pub(super) fn pop(&mut self) -> Option<Pending<T>> {
         self.0.pop().map(|Reverse(first)| first)
     }

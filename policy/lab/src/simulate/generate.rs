@@ -214,7 +214,6 @@ mod tests {
         }
     }
 
-    /// At all corners of the ranges the stream is endless, without wrapping or invalid times.
     #[test]
     fn the_ends_of_the_ranges_still_give_endless_streams() {
         let corners = [

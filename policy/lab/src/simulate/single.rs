@@ -32,7 +32,6 @@ pub struct SingleCache {
     tally: Tally,
 }
 
-/// The running counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     name: String,

@@ -43,7 +43,6 @@ const CONTENDERS: [(&str, PolicyName, CacheRule, Option<View>); 5] = [
     ),
 ];
 
-/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     seeds: Vec<u64>,
@@ -56,7 +55,6 @@ pub(super) struct Report {
     aims: Vec<Aim>,
 }
 
-/// The results at one load.
 #[derive(Debug, Serialize)]
 struct Cell {
     load: f64,
@@ -122,7 +120,6 @@ fn config(load: f64, contender: usize, seed: u64) -> FleetConfig {
     config
 }
 
-/// Plays all cells.
 pub(super) fn measure(turns: Option<usize>, seeds: &Seeds) -> anyhow::Result<Report> {
     let turns = turns.unwrap_or(TURNS);
     let workload = |&seed: &u64| {

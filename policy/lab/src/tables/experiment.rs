@@ -48,7 +48,6 @@ impl Setting {
     }
 }
 
-/// The baseline of T-LRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Baseline {
@@ -56,7 +55,6 @@ pub(super) enum Baseline {
     ThresholdLru,
 }
 
-/// The quantity compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Figure {
@@ -95,7 +93,6 @@ pub(super) struct PaperTable {
     pub(super) printed: [&'static [f64]; 6],
 }
 
-/// Our figure beside the paper's.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Cell {
     pub(super) ours: f64,
@@ -103,14 +100,12 @@ pub(super) struct Cell {
     pub(super) printed: f64,
 }
 
-/// The size of the experiments.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Extent {
     pub(super) seeds: u64,
     pub(super) turns: usize,
 }
 
-/// Returns one seed's turns, with their future.
 pub(super) fn turns(setting: Setting, seed: u64, count: usize) -> Result<Vec<(Turn, Future)>, BadWorkload> {
     let turns: Vec<Turn> = Generator::new(&setting.workload(seed))?.take(count).collect();
     let told: Vec<_> = turns
@@ -135,7 +130,6 @@ fn cache(setting: Setting, spec: &PolicySpec, capacity: u64, xi_ms: f64) -> Sing
     SingleCache::new(spec, config, measure)
 }
 
-/// Returns one policy's report on one seed's turns.
 pub(super) fn report(
     setting: Setting,
     turns: &[(Turn, Future)],
@@ -150,7 +144,6 @@ pub(super) fn report(
     cache.report()
 }
 
-/// Returns a table's cells, rows by capacity.
 pub(super) fn cells(
     table: &PaperTable,
     capacities: &[u64],
@@ -204,7 +197,6 @@ pub(super) struct QueueRow {
     /// Change of the 95th percentile of TTFT, waiting included, in per cent; positive is worse.
     pub(super) p95_change: f64,
     pub(super) spread: f64,
-    /// Busy share under T-LRU.
     pub(super) t_lru_utilisation: f64,
 }
 

@@ -12,7 +12,6 @@ pub(super) const CAPACITIES: [u64; 6] = [1000, 2000, 4000, 6000, 8000, 10_000];
 const LRU: Baseline = Baseline::Lru;
 const THRESHOLD: Baseline = Baseline::ThresholdLru;
 
-/// Returns the tables, in the paper's order.
 pub(super) fn tables() -> Vec<PaperTable> {
     vec![
         PaperTable {

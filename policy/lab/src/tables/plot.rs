@@ -39,7 +39,6 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(150, 150, 150),
 ];
 
-/// Runs the policies of the plot.
 pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
@@ -65,7 +64,6 @@ pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
     POLICIES.into_iter().map(curve).collect()
 }
 
-/// Draws the plot.
 pub(super) fn svg(curves: &[Curve]) -> anyhow::Result<String> {
     let mut text = String::new();
     {

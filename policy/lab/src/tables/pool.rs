@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 
 use crate::progress::Progress;
 
-/// Returns the results of `run` for each job.
 pub(super) fn map<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results = jobs.iter().map(|_| None).collect::<Vec<Option<R>>>();

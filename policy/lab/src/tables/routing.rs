@@ -34,24 +34,20 @@ const STAND_IN: &str = "gen:agentic:1";
 /// The cell with large caches and an overloaded fleet, where charging for other turns pays most.
 const HARDEST: Cell = CELLS[5];
 
-/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// The trace, as named on the command line.
     trace: String,
     /// Whether the trace is generated, since none was given.
     generated: bool,
     turns: usize,
     block_tokens: u32,
     seeds: Vec<u64>,
-    /// Time-to-first-token objective.
     objective_ms: f64,
     cells: Vec<CellReport>,
     weights: Vec<WeightReport>,
     aims: Vec<Aim>,
 }
 
-/// The results of one cell.
 #[derive(Debug, Serialize)]
 struct CellReport {
     #[serde(flatten)]
@@ -138,7 +134,6 @@ impl Changes {
     }
 }
 
-/// Plays all cells.
 pub(super) fn measure(
     trace: Option<&(String, TraceSource)>,
     turns: Option<usize>,
@@ -185,7 +180,6 @@ fn jobs(seeds: &Seeds) -> Vec<Job> {
     jobs
 }
 
-/// Returns a contender's figures in a cell, seed by seed.
 fn figures(
     results: &BTreeMap<Job, Figures>,
     cell: usize,

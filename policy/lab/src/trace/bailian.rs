@@ -51,7 +51,6 @@ struct Chat {
     continued: bool,
 }
 
-/// Links chats to their parents.
 #[derive(Debug, Default)]
 pub(super) struct Bailian {
     chats: FxHashMap<i64, Chat>,

@@ -5,7 +5,6 @@ use rustc_hash::FxHashMap;
 use super::error::TraceFault;
 use super::{MAX_BLOCKS_PER_TURN, Turn};
 
-/// The state that a trace's next line is checked against.
 #[derive(Debug, Default)]
 pub(super) struct Checker {
     last_ts_s: Option<f64>,

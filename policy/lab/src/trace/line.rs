@@ -29,7 +29,6 @@ pub(super) struct TurnLine {
     pub(super) took_ms: Option<f64>,
 }
 
-/// Fields of a turn line: name, kind, required.
 pub(super) const TURN_FIELDS: &[FieldRule] = &[
     FieldRule("ts", Kind::Seconds, true),
     FieldRule("conv", Kind::Count, true),
@@ -48,7 +47,6 @@ pub(super) const TURN_FIELDS: &[FieldRule] = &[
 /// A field of a format: name, kind, required.
 pub(super) struct FieldRule(pub(super) &'static str, pub(super) Kind, pub(super) bool);
 
-/// The type of a field's values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Seconds,
@@ -159,7 +157,6 @@ fn diagnose(text: &str, rules: &[FieldRule], extras: bool, otherwise: &str) -> T
     }
 }
 
-/// Shortens an untrusted value for a message.
 fn shorten(text: &str) -> String {
     if text.chars().count() <= 40 {
         text.to_owned()
@@ -168,7 +165,6 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// The trace's metadata.
 #[derive(Debug, Default, Deserialize)]
 struct MetaBody {
     bs: Option<u32>,
@@ -220,7 +216,6 @@ pub(super) fn since_origin(field: &str, time: f64) -> Result<f64, TraceFault> {
     ))
 }
 
-/// Refuses invalid times.
 pub(super) fn time(field: &str, ms: Option<f64>) -> Result<Option<Millis>, TraceFault> {
     match ms {
         Some(ms) if !(ms.is_finite() && ms >= 0.0) => Err(TraceFault::field(

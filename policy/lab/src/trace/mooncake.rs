@@ -51,7 +51,6 @@ struct Open {
     total: u64,
 }
 
-/// Rebuilds conversations from blocks.
 #[derive(Debug, Default)]
 pub(super) struct Mooncake {
     /// Requests by their last full prompt block, oldest first.

@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use super::{Band, History, Nodes, Order, Ranked};
 
 impl Nodes {
-    /// Creates an empty slab with this order.
     pub(in crate::cache) fn ordered(order: Order) -> Self {
         Self {
             order,

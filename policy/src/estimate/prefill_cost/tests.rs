@@ -203,7 +203,6 @@ fn a_prediction_knows_how_far_it_may_be_off() {
     assert!(last < 1.0, "{last}");
 }
 
-/// The doubt after a long time without a response.
 fn long() -> Doubt {
     Doubt::after(Millis(600_000.0), Millis(60_000.0))
 }

@@ -26,7 +26,6 @@ fn keys(names: &[u64]) -> Vec<PrefixHash> {
     names.iter().map(|&name| PrefixHash(name)).collect()
 }
 
-/// Returns a turn with keys of 40 tokens each.
 fn turn(session: u64, names: &[u64], since: u64) -> TurnBlocks {
     let total = 40 * names.len() as u64;
     TurnBlocks {

@@ -21,7 +21,6 @@ const CHAINS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// The chain's last block.
     hash: u64,
     /// Store event count when that block was stored.
     at: u64,
@@ -95,7 +94,6 @@ impl Unnamed {
         found
     }
 
-    /// Removes a chain that was bound to its turn.
     pub(super) fn take(&mut self, hash: u64) {
         if let Some(at) = self.0.iter().rposition(|chain| chain.hash == hash) {
             self.0.remove(at);

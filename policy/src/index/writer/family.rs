@@ -45,7 +45,6 @@ impl Writer {
         above.set_low(CHILDREN, above.low(CHILDREN) + 1);
     }
 
-    /// Detaches `run` from its parent.
     pub(super) fn disown(&self, run: u32) {
         let line = self.pool.line(run);
         let (parent, next, previous) = (line.low(FAMILY), line.low(SIBLINGS), line.high(SIBLINGS));
@@ -99,7 +98,6 @@ impl Writer {
         }
     }
 
-    /// Removes a run from the order of use.
     pub(super) fn unqueue(&mut self, run: u32) {
         let (newer, older) = (self.more_recent(run), self.less_recent(run));
         self.link(newer, older);
@@ -117,7 +115,6 @@ impl Writer {
         self.link(run, older);
     }
 
-    /// Marks a run and all runs above it as used.
     pub(super) fn touch_from(&mut self, run: u32) {
         let mut at = run;
         while at != 0 {

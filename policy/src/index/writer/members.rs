@@ -20,7 +20,6 @@ impl Worker {
 }
 
 impl Writer {
-    /// Returns the bytes of the per-worker state.
     pub(super) fn members_bytes(&self) -> u64 {
         self.lists + (self.workers.capacity() * size_of::<Worker>()) as u64
     }

@@ -137,7 +137,6 @@ impl Writer {
         true
     }
 
-    /// Removes the worker from everything below a run, deepest first.
     fn drop_below(&mut self, worker: u32, run: u32) {
         let mut found = Vec::new();
         self.held_children(worker, run, &mut found);
@@ -184,7 +183,6 @@ impl Writer {
         }
     }
 
-    /// Lowers the worker's reach in the run to `reach` keys.
     fn lower(&mut self, worker: u32, run: u32, reach: u32) {
         let len = self.view(run).len;
         let mut holders = self.take_holders(run);

@@ -89,7 +89,6 @@ impl Writer {
         }
     }
 
-    /// Evicts the end of the least recently used leaf.
     fn evict(&mut self, protected: u32) -> bool {
         let run = self.stale;
         if run == 0 || run == protected {

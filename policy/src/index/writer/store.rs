@@ -73,7 +73,6 @@ impl Writer {
         Err(StoreError::UnknownParent { worker, parent })
     }
 
-    /// Makes room for a worker's slot.
     fn admit(&mut self, worker: WorkerId) {
         if self.workers.len() <= worker.index() {
             self.workers.resize_with(worker.index() + 1, Worker::default);
@@ -144,7 +143,6 @@ impl Writer {
         left_behind <= FEW_PARTIALS
     }
 
-    /// Raises the worker's reach in the run to `reach` keys.
     pub(super) fn raise(&mut self, worker: u32, run: u32, reach: u32) {
         let view = self.view(run);
         let old = reach_of(&self.shared.words, &view, worker);
@@ -178,7 +176,6 @@ impl Writer {
         self.make_room(0);
     }
 
-    /// Marks the known part of `chain` as used.
     pub(in crate::index) fn touch(&mut self, chain: &[PrefixHash]) {
         let (mut rest, mut depth, mut last) = (chain, 0, 0);
         while let Some(run) = rest.first().and_then(|key| self.shared.heads(depth).known(key.0)) {

@@ -126,7 +126,6 @@ impl Writer {
         self.pool.free(keys);
     }
 
-    /// Blanks and frees an open record.
     pub(super) fn retire(&mut self, run: u32, overflow: u32) {
         self.pool.free(overflow);
         let shared = std::sync::Arc::clone(&self.shared);

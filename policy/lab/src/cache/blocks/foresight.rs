@@ -17,7 +17,6 @@ use rustc_hash::FxHashMap;
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// No turn.
 const NEVER: u32 = u32::MAX;
 
 /// The next use of every block of a whole trace. Four bytes per block and turn.

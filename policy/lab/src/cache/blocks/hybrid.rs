@@ -43,7 +43,6 @@ pub struct HybridBlocks {
     tuning: Tuning<Held>,
 }
 
-/// The resident blocks and states.
 #[derive(Clone, Debug)]
 struct Held {
     config: CacheConfig,

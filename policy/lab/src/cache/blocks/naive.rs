@@ -22,7 +22,6 @@ pub(super) struct Block<T> {
     pub(super) note: T,
 }
 
-/// Blocks in order of arrival.
 #[derive(Clone, Debug)]
 pub(super) struct List<T>(pub(super) Vec<Block<T>>);
 
@@ -35,7 +34,6 @@ impl<T> List<T> {
         self.0.iter().filter(|block| block.parent == Some(hash)).count()
     }
 
-    /// Returns the resident prefix of a chain.
     fn prefix<'a>(&self, chain: &'a [PrefixHash]) -> &'a [PrefixHash] {
         let stands = |at: usize| {
             let parent = at.checked_sub(1).map(|above| chain[above]);
@@ -78,7 +76,6 @@ impl<T> List<T> {
 /// Group, value, turn, uses.
 type Scored = (usize, f64, u64, u32);
 
-/// The twin of [`super::scored::ScoredBlocks`].
 pub(super) struct NaiveScored<S> {
     config: CacheConfig,
     blocks: List<Scored>,
@@ -122,7 +119,6 @@ impl<S: Score> NaiveScored<S> {
         }
     }
 
-    /// Returns the least of each group's least.
     fn victim(&self) -> PrefixHash {
         let leaves: Vec<_> = self
             .blocks
@@ -150,7 +146,6 @@ impl<S: Score> NaiveScored<S> {
 pub(super) struct NaiveHindsight {
     pub(super) config: CacheConfig,
     pub(super) capped: bool,
-    /// Chains and the tokens of their prompts.
     pub(super) turns: Vec<(Vec<PrefixHash>, u64)>,
     pub(super) served: usize,
 }

@@ -79,7 +79,6 @@ pub trait Score {
     }
 }
 
-/// A block's group and its worth there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     group: usize,
@@ -100,7 +99,6 @@ pub struct ScoredBlocks<S> {
     tree: Tree,
     score: S,
     places: Vec<Place>,
-    /// The leaves of each group.
     leaves: Vec<BTreeSet<Key>>,
     served: u64,
     /// Number of clears, which invalidates leases from before the last one.

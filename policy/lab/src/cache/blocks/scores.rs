@@ -106,7 +106,6 @@ pub(super) struct Hindsight {
     foresight: Arc<Foresight>,
     config: CacheConfig,
     capped: bool,
-    /// Turns served.
     turns: usize,
 }
 

@@ -28,7 +28,6 @@ pub struct TieredBlocks {
     config: CacheConfig,
     levels: Vec<Level>,
     tree: Tree,
-    /// By slot.
     standings: Vec<Standing>,
     /// By slot and level: number of children there.
     children: Vec<u32>,
@@ -43,7 +42,6 @@ struct Level {
     used: u64,
     /// Blocks here without a child here.
     edges: BTreeSet<Key>,
-    /// The free ones of them.
     free: BTreeSet<Key>,
 }
 
@@ -109,7 +107,6 @@ impl TieredBlocks {
         )
     }
 
-    /// Returns the number of children of a block in a tier.
     fn below(&mut self, slot: SlotId, level: usize) -> &mut u32 {
         &mut self.children[slot as usize * self.levels.len() + level]
     }

@@ -17,7 +17,6 @@ struct Node {
     depth: u32,
 }
 
-/// Resident blocks by their hashes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     by_hash: FxHashMap<PrefixHash, SlotId>,
@@ -30,7 +29,6 @@ impl Tree {
         self.by_hash.len()
     }
 
-    /// Returns the resident prefix of a chain.
     pub(super) fn walk(&self, chain: &[PrefixHash]) -> impl Iterator<Item = SlotId> {
         let mut parent = NONE;
         chain.iter().map_while(move |hash| {
@@ -52,7 +50,6 @@ impl Tree {
         }
     }
 
-    /// Makes a new block resident below `path`.
     pub(super) fn push(&mut self, path: &[SlotId], hash: PrefixHash) -> SlotId {
         let parent = path.last().copied();
         if let Some(parent) = parent {
@@ -78,17 +75,14 @@ impl Tree {
         slot
     }
 
-    /// Returns the resident block of this name.
     pub(super) fn find(&self, hash: PrefixHash) -> Option<SlotId> {
         self.by_hash.get(&hash).copied()
     }
 
-    /// Returns a block's name.
     pub(super) fn hash(&self, slot: SlotId) -> PrefixHash {
         self.nodes[slot as usize].hash
     }
 
-    /// Removes a leaf and returns its parent.
     pub(super) fn prune(&mut self, leaf: SlotId) -> Option<SlotId> {
         debug_assert!(self.is_leaf(leaf), "a block goes after what hangs below it");
         let Node { hash, parent, .. } = self.nodes[leaf as usize];
@@ -114,17 +108,14 @@ impl Tree {
         self.children(slot) == 0
     }
 
-    /// Returns the number of blocks before this one.
     pub(super) fn depth(&self, slot: SlotId) -> u32 {
         self.nodes[slot as usize].depth
     }
 
-    /// Returns the resident blocks, in no particular order.
     pub(super) fn slots(&self) -> impl Iterator<Item = (PrefixHash, SlotId)> {
         self.by_hash.iter().map(|(hash, slot)| (*hash, *slot))
     }
 
-    /// Checks the invariants between calls.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.len() + self.vacant.len() != self.nodes.len() {
             return Err(format!(

@@ -34,7 +34,6 @@ pub struct TrimmedBlocks {
     /// By slot: the turn that used it last, and whether the pass may take it.
     standings: Vec<(u64, bool)>,
     leaves: BTreeSet<Key>,
-    /// The ones of them that the pass may take.
     candidates: BTreeSet<Key>,
     served: u64,
 }
@@ -90,7 +89,6 @@ impl TrimmedBlocks {
         }
     }
 
-    /// Records the blocks of this turn, with the budget after it.
     fn touch(&mut self, path: &[SlotId], turn: &Served) {
         let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
         if self.standings.len() < last {

@@ -87,7 +87,6 @@ impl Upcoming {
         }
     }
 
-    /// Returns the first turn to come that uses a block.
     fn next(&self, hash: PrefixHash) -> Option<u32> {
         let turns = self.uses.of(hash);
         let from = turns.partition_point(|turn| *turn < self.low);

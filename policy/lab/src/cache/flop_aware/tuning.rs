@@ -17,7 +17,6 @@
 //! path. Ours: the multiple (8), the grid's values and the margin, repeated windows, tokens saved instead of the hit
 //! rate, the re-ranking of the contents, and a replay in line, whose cost (one replay per weight) its own turns pay.
 
-/// Candidate weights.
 pub(in crate::cache) const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
 
 /// Turns of the first window per turn before the first eviction.
@@ -34,21 +33,17 @@ const MOST_WEIGHT: usize = 1 << 20;
 
 /// A cache whose weight can be tuned.
 pub(in crate::cache) trait Tunable: Clone {
-    /// The record of a turn.
     type Record;
 
     /// Ranks the contents, and later states, by this weight.
     fn reweigh(&mut self, weight: f64);
 
-    /// Serves a recorded turn; returns the tokens that the cache saved.
     fn replay(&mut self, record: &Self::Record) -> u64;
 }
 
-/// Tunes a cache's weight, turn by turn.
 #[derive(Clone, Debug)]
 pub(in crate::cache) struct Tuning<C: Tunable> {
     phase: Phase<C, C::Record>,
-    /// Fewest and most turns of a window.
     turns: (usize, usize),
 }
 

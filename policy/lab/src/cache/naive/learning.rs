@@ -182,7 +182,6 @@ impl NaiveFlops {
 pub(in crate::cache) struct NaiveExpected {
     config: CacheConfig,
     excess: ExpectedExcess,
-    /// Oldest first.
     all: Vec<Expected>,
 }
 

@@ -7,7 +7,6 @@ use policy::units::Tokens;
 pub(in crate::cache) struct NaiveTiers {
     config: CacheConfig,
     tiers: Vec<(u64, u64)>,
-    /// Oldest first.
     all: Vec<(ConversationId, f64, Vec<usize>)>,
 }
 
@@ -24,7 +23,6 @@ impl NaiveTiers {
         }
     }
 
-    /// Returns the tokens per tier.
     pub(in crate::cache) fn per_tier(&self, id: ConversationId) -> Vec<Tokens> {
         let tokens = self.all.iter().find(|c| c.0 == id).map(|c| &c.2);
         let at = |tier| tokens.map_or(0, |tokens| tokens.iter().filter(|at| **at == tier).count());

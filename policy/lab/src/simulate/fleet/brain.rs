@@ -30,7 +30,6 @@ pub(super) struct Load {
     last_first_token: Millis,
 }
 
-/// The router's record of a turn in flight.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) worker: usize,
@@ -72,7 +71,6 @@ fn tail_of(capacities: &[Tokens]) -> Tail<u32> {
 }
 
 impl Load {
-    /// Records a turn sent to the worker, by any router.
     pub(super) fn sent(&mut self, now: Millis, turn: u32, prefill: Millis, key: f64) -> Ticket {
         self.in_flight += 1;
         self.utilisation.add(now, prefill);
@@ -80,7 +78,6 @@ impl Load {
         self.pending.sent(now, prefill)
     }
 
-    /// Records a turn's first token.
     pub(super) fn first_token(&mut self, now: Millis, turn: u32, ticket: Option<Ticket>) {
         if let Some(ticket) = ticket {
             self.pending.first_token(now, ticket);
@@ -160,7 +157,6 @@ impl<'a> Brain<'a> {
         self.look_at_workers(now, arrived, item);
     }
 
-    /// Returns the turn's objective.
     pub(super) fn objective(&self, item: &Item) -> Millis {
         item.objective.unwrap_or(self.config.target.ttft)
     }
@@ -219,7 +215,6 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// Records that a turn was sent as decided.
     pub(super) fn sent(
         &mut self,
         now: Millis,
@@ -399,13 +394,11 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// Records that the worker died during the turn.
     pub(super) fn failed(&mut self, now: Millis, sent: Sent, item: &Item) {
         self.loads[sent.worker].ended(now, sent.turn, sent.ticket);
         self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
     }
 
-    /// Records that a worker went, or came back.
     pub(super) fn set_ready(&mut self, worker: usize, ready: bool) {
         self.loads[worker].ready = ready;
         if !ready {

@@ -75,7 +75,6 @@ impl FromStr for CacheRule {
     }
 }
 
-/// Parses a rule with a number of tokens.
 fn with_tokens(text: &str) -> Option<CacheRule> {
     let (name, tokens) = text.split_once(':')?;
     let tokens = Tokens(tokens.parse().ok()?);

@@ -5,7 +5,6 @@ use std::collections::BinaryHeap;
 
 use policy::units::Millis;
 
-/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A turn arrives.
@@ -54,7 +53,6 @@ impl Ord for Entry {
     }
 }
 
-/// The event queue.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Entry>,

@@ -10,7 +10,6 @@ use policy::units::Millis;
 /// Added to the time at which there will be room, so that rounding cannot make every pass slightly too early.
 const A_HAIR: Millis = Millis(1e-3);
 
-/// A held turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     turn: u32,
@@ -19,7 +18,6 @@ pub(super) struct Held {
 }
 
 impl Brain<'_> {
-    /// Holds a turn.
     pub(super) fn hold(
         &mut self,
         now: Millis,

@@ -63,7 +63,6 @@ pub struct TurnRecord {
     pub evict_first: Tokens,
 }
 
-/// Collects the results.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     ttft_ms: Vec<f64>,

@@ -85,7 +85,6 @@ struct Said {
     word: Word,
 }
 
-/// A turn of another router.
 #[derive(Debug)]
 pub(super) struct Foreign {
     worker: usize,
@@ -121,7 +120,6 @@ impl<'a> Brains<'a> {
         }
     }
 
-    /// Returns the router of a turn.
     pub(super) fn of(&mut self, turn: u32) -> &mut Brain<'a> {
         &mut self.all[self.of[turn as usize]]
     }
@@ -140,12 +138,10 @@ impl<'a> Brains<'a> {
         self.each().for_each(|brain| brain.set_ready(worker, ready));
     }
 
-    /// Returns whether the routers share anything.
     pub(super) fn share(&self) -> bool {
         self.sharing.is_some()
     }
 
-    /// Chooses a worker for the turn.
     pub(super) fn send(
         &mut self,
         now: Millis,
@@ -201,7 +197,6 @@ impl<'a> Brains<'a> {
 }
 
 impl Brain<'_> {
-    /// Applies another router's message about its turn.
     fn hear(&mut self, now: Millis, turn: u32, word: Word, item: &Item) {
         match word {
             Word::Sent { worker, prefill, key } => {
@@ -236,7 +231,6 @@ impl Brain<'_> {
         }
     }
 
-    /// Records that another router's turn has left its worker.
     fn over(&mut self, now: Millis, turn: u32, item: &Item) {
         if let Some(foreign) = self.foreign.remove(&turn) {
             self.loads[foreign.worker].ended(now, turn, foreign.ticket);

@@ -70,7 +70,6 @@ pub fn run_while(
     Some(run.report())
 }
 
-/// A turn in flight.
 #[derive(Debug)]
 struct Flight {
     sent: Sent,
@@ -89,9 +88,7 @@ struct Run<'a> {
     /// The arrival of each turn; before it, the planned one.
     arrival: Vec<Millis>,
     flights: Vec<Option<Flight>>,
-    /// Turns that found no worker.
     stranded: Vec<u32>,
-    /// Turns held in the router.
     held: Vec<Held>,
     tally: Tally,
     warm_up: u32,
@@ -133,7 +130,6 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Processes the next event; returns `false` if there is none.
     fn step(&mut self) -> bool {
         let Some((now, event)) = self.agenda.next() else {
             return false;
@@ -178,7 +174,6 @@ impl<'a> Run<'a> {
         self.go(turn, sent, &decision);
     }
 
-    /// Sends the held turns whose workers have room.
     fn look(&mut self) {
         let Some(hold) = self.config.hold.filter(|_| !self.held.is_empty()) else {
             return;
@@ -242,7 +237,6 @@ impl<'a> Run<'a> {
         self.agenda.at(self.now + takes, Event::Computed { worker, life });
     }
 
-    /// Sends a message of the turn's router to the others.
     fn say(&mut self, turn: u32, word: Word) {
         if let Some(delay) = self.brains.say(turn, word) {
             self.agenda.at(self.now + delay, Event::Heard);

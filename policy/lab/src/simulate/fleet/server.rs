@@ -10,7 +10,6 @@ use policy::cache::{Change, Keep};
 use policy::fingerprint::Chain;
 use policy::units::{Millis, Tokens};
 
-/// A queued prefill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) turn: u32,
@@ -39,7 +38,6 @@ impl Ord for Queued {
     }
 }
 
-/// The running prefill.
 #[derive(Debug)]
 struct Running {
     turn: u32,
@@ -50,7 +48,6 @@ struct Running {
     started: bool,
 }
 
-/// A finished prefill.
 #[derive(Debug)]
 pub(super) struct Computed {
     pub(super) turn: u32,
@@ -95,7 +92,6 @@ impl Server {
         }
     }
 
-    /// Adds a turn to the queue under a key of [`super::Order`].
     pub(super) fn enqueue(&mut self, turn: u32, key: f64) {
         let order = self.arrivals;
         self.arrivals += 1;

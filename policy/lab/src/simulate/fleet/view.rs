@@ -36,7 +36,6 @@ pub enum View {
     },
 }
 
-/// The beliefs, kept up to date.
 #[derive(Debug)]
 pub(super) enum Beliefs {
     Exact(InFlight),
@@ -48,7 +47,6 @@ pub(super) enum Beliefs {
 #[derive(Debug)]
 pub(super) struct InFlight(Vec<FxHashMap<PrefixHash, u32>>);
 
-/// One worker's batch in transit.
 #[derive(Debug)]
 struct Batch {
     number: u64,
@@ -160,7 +158,6 @@ impl Beliefs {
         }
     }
 
-    /// Records a prompt sent to a worker.
     pub(super) fn sent(&mut self, worker: usize, chain: &Chain) -> Option<Hold> {
         match self {
             Self::Exact(in_flight) => in_flight.add(worker, chain),
@@ -225,7 +222,6 @@ impl Beliefs {
         }
     }
 
-    /// Drops everything believed about a dead worker.
     pub(super) fn forget(&mut self, worker: usize) {
         match self {
             Self::Exact(_) => {}

@@ -15,7 +15,6 @@ use policy::ids::PrefixHash;
 use policy::slo;
 use policy::units::{Millis, Tokens};
 
-/// One worker's cache.
 #[derive(Debug)]
 pub(super) enum WorkerCache {
     Prefix {
@@ -26,7 +25,6 @@ pub(super) enum WorkerCache {
     Ranked(Box<dyn LeasedBlocks>),
 }
 
-/// A running sequence's hold on it.
 #[derive(Debug)]
 pub(super) enum WorkerLease {
     Prefix(Lease),
@@ -147,7 +145,6 @@ impl WorkerCache {
         }
     }
 
-    /// Records that a turn began here, or went to another worker.
     pub(super) fn passed(&mut self, turn: u32) {
         if let Self::Ranked(cache) = self {
             cache.passed(turn);

@@ -25,29 +25,23 @@ pub enum WorkloadError {
     BlockSize,
 }
 
-/// One turn.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) ts_s: f64,
     pub(super) conversation: ConversationId,
-    /// The turn's number in its conversation, from 1.
     pub(super) number: u32,
     /// The traffic class in the trace.
     traffic: ClassId,
-    /// Tokens of the whole prompt.
     pub(super) prompt: Tokens,
-    /// New tokens of the prompt.
     pub(super) new_tokens: Tokens,
     pub(super) response: Tokens,
     /// The turn's objective, if it differs from the fleet's.
     pub(super) objective: Option<Millis>,
     /// The class of that objective; empty without one.
     pub(super) class: Arc<str>,
-    /// The prompt's full blocks.
     pub(super) chain: Chain,
     /// The full blocks that the response completes.
     pub(super) reply: Chain,
-    /// The conversation's next turn.
     pub(super) next: Option<u32>,
     pub(super) is_first: bool,
 }

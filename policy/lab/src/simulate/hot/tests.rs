@@ -6,7 +6,6 @@ fn turns(count: usize) -> Vec<Turn> {
     Hot::new(1).take(count).collect()
 }
 
-/// Returns the assistant, given by the first block.
 fn assistant(turn: &Turn) -> usize {
     let block = turn.blocks.as_ref().and_then(|blocks| blocks.first());
     (block.unwrap() / POSITIONS) as usize

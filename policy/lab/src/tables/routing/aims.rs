@@ -3,17 +3,11 @@
 use super::Changes;
 use super::grid::Contender;
 
-/// One aim.
 pub(super) struct Held {
-    /// Description.
     pub(super) aim: &'static str,
-    /// The contender measured.
     pub(super) ours: Contender,
-    /// The contender it is compared with.
     pub(super) against: Contender,
-    /// Whether only the hardest cell counts.
     pub(super) hardest_only: bool,
-    /// Whether a cell meets it.
     pub(super) met: fn(&Changes) -> bool,
 }
 
@@ -40,7 +34,6 @@ const INDEX: Contender = Contender::CacheAwareIndex;
 const LEAST: Contender = Contender::LeastTtft;
 const LRU: Contender = Contender::TailLru;
 
-/// All aims.
 #[rustfmt::skip]
 pub(super) const AIMS: [Held; 15] = [
     held("p95 at least 18 % below least_ttft at 4 / 8,000 / 1.1", TAIL, LEAST, true, |c| c.p95.means <= -18.0),

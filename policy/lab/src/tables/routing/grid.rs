@@ -14,10 +14,8 @@ use crate::sim::fleet::default_view;
 
 /// α = 0.05 ms per token, β = 0: a 7B model on one large GPU.
 const COST: PrefillCost = PrefillCost::linear(0.05, 0.0);
-/// Time-to-first-token objective.
 pub(super) const OBJECTIVE: Millis = Millis(1000.0);
 
-/// A fleet under a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Cell {
     pub(super) workers: usize,
@@ -33,7 +31,6 @@ const fn cell(workers: usize, blocks: u64, load: f64) -> Cell {
     }
 }
 
-/// Every cell.
 pub(super) const CELLS: [Cell; 12] = [
     cell(4, 1000, 0.5),
     cell(4, 1000, 0.8),
@@ -86,7 +83,6 @@ impl Contender {
         Self::RoundRobin,
     ];
 
-    /// Returns the name in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tail => "tail",
@@ -125,7 +121,6 @@ impl Contender {
     }
 }
 
-/// Another value of one weight.
 pub(super) struct Variant {
     pub(super) weight: &'static str,
     pub(super) value: f64,
@@ -162,7 +157,6 @@ pub(super) const VARIANTS: [Variant; 18] = [
     }),
 ];
 
-/// One run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Job {
     cell: usize,
@@ -172,7 +166,6 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Creates the job of a contender in a cell.
     pub(super) fn contest(cell: usize, contender: Contender, seed: u64) -> Self {
         Self {
             cell,
@@ -214,7 +207,6 @@ impl Job {
     }
 }
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) p50_ms: f64,

@@ -29,7 +29,6 @@ const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#
 .round_robin{fill:#8a8a8a;stroke:#8a8a8a}\
 @media(prefers-color-scheme:light){text{fill:#333}}@media(prefers-color-scheme:dark){text{fill:#ccc}}";
 
-/// Draws the whole plot.
 pub(in super::super) fn svg(report: &Report) -> String {
     let axis = Axis::of(report);
     let mut rows = String::new();
@@ -145,7 +144,6 @@ fn dot(text: &mut String, contender: Contender, x: f64, y: f64) {
     };
 }
 
-/// Maps milliseconds to positions, logarithmically.
 struct Axis {
     low: f64,
     high: f64,

@@ -9,7 +9,6 @@ use policy::ids::PrefixHash;
 /// and whether it is free.
 pub(in crate::cache::blocks) struct NaiveTiered {
     config: CacheConfig,
-    /// Capacity and unit.
     tiers: Vec<(u64, u64)>,
     blocks: List<(usize, u64, bool)>,
     served: u64,

@@ -145,7 +145,6 @@ impl<S: Score> ScoredBlocks<S> {
         place.times = place.times.saturating_add(1);
     }
 
-    /// Returns the free leaves of this value.
     fn leaves_of(&self, value: f64) -> Vec<SlotId> {
         let rank = Rank::of(value);
         let first: Key = (rank, 0, Reverse(u32::MAX), 0);

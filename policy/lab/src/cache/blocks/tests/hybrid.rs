@@ -23,7 +23,6 @@ impl Hybrid {
         Self { cache, now: 0 }
     }
 
-    /// Serves a chain and returns how many of its blocks were resumed.
     fn serve(&mut self, chain: &[u64]) -> u64 {
         let resumed = self.cache.cached(&hashes(chain)).0 / 10;
         self.now += 1;

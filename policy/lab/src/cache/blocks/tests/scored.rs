@@ -6,7 +6,6 @@ use crate::cache::blocks::scored::{Score, Used};
 use crate::cache::et_lru::{EtLruOptions, Hazards};
 use policy::cache::{Keep, Piece, PrefixCache};
 
-/// Least recently used.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recency(u64);
 

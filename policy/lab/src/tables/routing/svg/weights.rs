@@ -73,7 +73,6 @@ fn bar(text: &mut String, axis: &Axis, class: &str, spread: &Spread, y: f64) {
     );
 }
 
-/// Maps per cent to positions.
 struct Axis {
     low: f64,
     high: f64,
