@@ -188,7 +188,6 @@ impl PrefixCache {
         for piece in pieces {
             let parent = lease.held.last().copied().unwrap_or(NONE);
             match self.nodes.find(piece.hash) {
-                // Another sequence grew the same way.
                 Some(slot) if self.nodes.get(slot).parent == parent => {
                     self.pin(slot);
                     lease.held.push(slot);

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Time before the bar appears.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Steps between checks of the clock.
 const STRIDE: u64 = 256;
 
 /// A bar that appears once a command has run for two seconds, if standard error is a terminal.

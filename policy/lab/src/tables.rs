@@ -132,12 +132,10 @@ impl Args {
         self.trace.as_ref().map(named).transpose()
     }
 
-    /// Returns the given seeds, or 1 to 3.
     fn seeds(&self) -> Seeds {
         self.seeds.clone().unwrap_or(Seeds(vec![1, 2, 3]))
     }
 
-    /// Prints a report as JSON or Markdown, as requested.
     fn print<R: Serialize>(&self, report: &R, markdown: fn(&R) -> String) -> anyhow::Result<ExitCode> {
         let text = if self.json {
             serde_json::to_string_pretty(report)?

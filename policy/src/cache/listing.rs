@@ -14,7 +14,6 @@ impl PrefixCache {
         self.nodes.find(hash).is_some_and(|slot| self.nodes.is_leaf(slot))
     }
 
-    /// Returns the pieces that a lease holds, first to last.
     pub(crate) fn leased(&self, lease: &Lease) -> impl DoubleEndedIterator<Item = Piece> {
         let held: &[u32] = if lease.epoch == self.epoch {
             &lease.held

@@ -239,7 +239,6 @@ impl NaiveCache {
         }
     }
 
-    /// Returns [`NaiveCache::eviction_order`] by recency alone.
     pub(super) fn by_recency(&self) -> Vec<PrefixHash> {
         let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins == 0).collect();
         order.sort_by_key(|(_, node)| {
@@ -249,7 +248,6 @@ impl NaiveCache {
         order.into_iter().map(|(hash, _)| *hash).collect()
     }
 
-    /// Returns the held pieces, deepest first, each with its parent.
     pub(super) fn held(&self) -> Vec<(PrefixHash, Option<PrefixHash>)> {
         let depth =
             |hash: PrefixHash| std::iter::successors(Some(hash), |hash| self.nodes[hash].parent).count();

@@ -41,7 +41,6 @@ pub(super) struct Node {
     pub(super) parent: u32,
     pub(super) pins: u32,
     band: Band,
-    /// Whether the last release, or a later hint, marked the node.
     marked: bool,
     /// Whether a sequence that held it was released: the node was computed, whatever happens to other sequences.
     pub(super) ran: bool,
@@ -121,7 +120,6 @@ impl Nodes {
         self.names.find(&self.slots, hash)
     }
 
-    /// Returns all nodes in use, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
         self.names.slots()
     }
@@ -130,7 +128,6 @@ impl Nodes {
         self.evict_first_tokens
     }
 
-    /// Returns the node to evict next, which has no children.
     pub(super) fn next_victim(&self) -> Option<u32> {
         let marked = present(self.evict_first.front);
         marked.or_else(|| match self.order {
@@ -233,7 +230,6 @@ impl Nodes {
         }
     }
 
-    /// Records that a sequence which holds the node ran.
     pub(super) fn has_run(&mut self, slot: u32) {
         self.at(slot).ran = true;
     }
@@ -272,7 +268,6 @@ impl Nodes {
         true
     }
 
-    /// Removes an unpinned node without children.
     pub(super) fn remove_leaf(&mut self, slot: u32) {
         debug_assert_eq!(
             self.get(slot).first_child,
@@ -324,7 +319,6 @@ impl Nodes {
         found
     }
 
-    /// Returns the nodes of a band in the order of eviction.
     pub(super) fn in_band(&self, band: Band) -> impl Iterator<Item = u32> {
         let front = match band {
             Band::Held => NONE,

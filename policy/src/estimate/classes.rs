@@ -105,7 +105,6 @@ impl Class {
         Self { finish: None, ..self }
     }
 
-    /// Returns the class and its parents, from the finest to the coarsest.
     fn lineage(self) -> [Self; 4] {
         [
             self,

@@ -204,7 +204,6 @@ impl PendingWork {
         }
         let lost = self.strike_out_lost(now, figure);
         let pending = self.len() as u32;
-        // The work of others.
         let others = figure
             .waiting
             .saturating_add(figure.running)

@@ -15,7 +15,6 @@ const MAX_BLOCKS: usize = 1 << 21;
 #[derive(Clone, Copy, Debug)]
 struct Block {
     parent: Option<u64>,
-    /// Number of blocks before it in the prompt.
     depth: u32,
     /// Bitset of the tiers that hold it.
     media: u8,

@@ -266,7 +266,6 @@ mod tests {
                 prop_assert!(!broken, "{:?}", world.applied);
                 prop_assert!(world.applied.last().is_none_or(|last| last.1 + 1 == world.sequence.next()));
             }
-            // Once everything is received, the newest batch is known.
             while !world.queue.is_empty() {
                 world.receive();
             }

@@ -368,7 +368,6 @@ impl WorkerEvidence {
         path.len() as u64 >= turn.total.saturating_sub(1) / block
     }
 
-    /// Returns whether the known bindings of the turn's first keys match this path.
     fn agrees(&self, turn: &TurnBlocks, path: &[u64]) -> bool {
         let known = turn
             .keys

@@ -11,7 +11,6 @@ use crate::ids::PrefixHash;
 pub struct Chain {
     hashes: Vec<PrefixHash>,
     ends: Vec<u64>,
-    /// Indices of the keys with which messages end.
     stops: Vec<u32>,
 }
 
@@ -134,7 +133,6 @@ impl Chain {
         self.ends.extend_from_slice(&other.ends);
     }
 
-    /// Creates an empty chain with room for exactly this many keys and message ends.
     pub(super) fn with_room(keys: usize, stops: usize) -> Self {
         Self {
             hashes: Vec::with_capacity(keys),

@@ -107,7 +107,6 @@ impl Links {
         }
     }
 
-    /// Takes a stored piece, `before` bytes further on.
     pub(super) fn take(&mut self, piece: Digest, before: u64) {
         self.piece(piece.digest, before + piece.end());
         if piece.is(STOP) {

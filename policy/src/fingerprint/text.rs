@@ -217,7 +217,6 @@ impl<S: Sink> Cutter<S> {
         self.bytes
     }
 
-    /// Appends to the message's canonical bytes; each full chunk becomes a piece.
     #[inline]
     fn absorb(&mut self, bytes: &[u8]) {
         let filled = self.fill + bytes.len();
@@ -303,7 +302,6 @@ impl ChainBuilder {
 }
 
 impl<S: Sink> Cutter<S> {
-    /// Returns the builder for a response that continues from here.
     fn continued(&self, links: Links, bytes: u64) -> ChainBuilder {
         let mut reply = Cutter {
             sink: links,

@@ -142,12 +142,10 @@ impl Heads {
         (self.len() as usize + more as usize + A_STEP) * 2 > self.table().len()
     }
 
-    /// Returns the size of the next larger table in bytes. Outgrown tables stay allocated.
     pub(super) fn next_bytes(&self) -> u64 {
         2 * size_of_val::<[Slot]>(self.table()) as u64
     }
 
-    /// Fills the next larger table while readers use this one, then switches.
     pub(super) fn grow(&self) {
         let level = self.level.load(Ordering::Relaxed);
         if level as usize + 1 >= LEVELS {
@@ -198,7 +196,6 @@ impl Heads {
         self.used.store(self.len() - 1, Ordering::Relaxed);
     }
 
-    /// Toggles the version to odd, as an interrupted removal leaves it, and back.
     #[cfg(test)]
     pub(super) fn toggle_moving(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);

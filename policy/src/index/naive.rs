@@ -120,7 +120,6 @@ impl NaiveIndex {
         }
     }
 
-    /// Makes one key resident and returns whether it was new.
     fn hold(&mut self, worker: WorkerId, key: PrefixHash, parent: Option<PrefixHash>, depth: u32) -> bool {
         if !self.nodes.contains_key(&key) {
             let used = (self.clock, Reverse(depth));
@@ -146,7 +145,6 @@ impl NaiveIndex {
         new
     }
 
-    /// Marks a key and everything above it as used now.
     fn touch_from(&mut self, key: Option<PrefixHash>) {
         self.clock += 1;
         let mut at = key;
@@ -230,7 +228,6 @@ impl NaiveIndex {
         lost
     }
 
-    /// Drops the least recently used leaf until the budget holds.
     fn evict(&mut self) {
         while self.bytes() > self.limits.max_bytes {
             let Some(key) = self.by_use.first_key_value().map(|((_, _, key), ())| *key) else {

@@ -22,7 +22,6 @@ pub(super) struct Shared {
     pub(super) words: Words,
     /// Runs that start a prompt. Kept apart because they are few and decide whether a prompt is known at all.
     pub(super) roots: Heads,
-    /// Runs that continue another run.
     pub(super) branches: Heads,
     /// Groups of 64 worker slots in use.
     pub(super) groups: AtomicU32,
@@ -46,7 +45,6 @@ enum Chunk {
     Log { live: u32 },
 }
 
-/// Kinds of a run's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Keys = 0,
@@ -84,7 +82,6 @@ impl Pool {
         self.shared.words.line(run)
     }
 
-    /// Returns the bytes of the chunks, their lists and the free records. They only grow.
     pub(super) fn bytes(&self) -> u64 {
         let lists = self.chunks.capacity() * size_of::<Chunk>()
             + (self.free.capacity() + self.free_runs.capacity()) * size_of::<u32>();

@@ -14,7 +14,6 @@ pub struct Reach {
     depths: Vec<u32>,
     deepest: u32,
     cut_short: bool,
-    /// Runs that the walk passed, with their versions.
     pub(super) visited: Vec<(u32, u64)>,
     pub(super) overflow: Vec<u64>,
 }
@@ -81,7 +80,6 @@ impl Reach {
             .map(|(slot, depth)| (WorkerId(slot), *depth))
     }
 
-    /// Clears the result, with room for this many groups of workers.
     #[inline]
     pub(super) fn begin(&mut self, groups: u32) {
         if self.depths.len() < groups as usize * GROUP {

@@ -95,7 +95,6 @@ impl Shared {
         Walk::Done
     }
 
-    /// Copies the run's overflow, which is used only after the version is confirmed.
     #[inline]
     fn gather_overflow(&self, view: &View, reach: &mut Reach) -> bool {
         reach.overflow.clear();
@@ -124,7 +123,6 @@ impl Shared {
     }
 }
 
-/// Writes the depth of the run's holders to `reach`.
 #[inline]
 fn apply(view: &View, depth: u32, matched: u32, reach: &mut Reach) {
     reach.set_deepest(depth + matched);

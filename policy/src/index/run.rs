@@ -55,7 +55,6 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Returns `None` while the writer is changing the run.
     #[inline]
     pub(super) fn of(line: &Line) -> Option<Self> {
         let version = line.version()?;

@@ -85,7 +85,6 @@ fn what_the_mirror_evicts_leaves_the_index() {
     serve(&mut residency, W0, &a, 0);
     serve(&mut residency, W0, &b, 0);
     serve(&mut residency, W0, &c, 0);
-    // c evicted the end of a, the oldest.
     assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 4, 2]);
 }
 
@@ -418,7 +417,6 @@ fn one_answer_that_found_nothing_is_a_suspicion_and_a_second_one_a_fact() {
         }
         assert_eq!(serve_and_report(&mut residency, &names[3], 0), 0);
         if refuted {
-            // Older than the missing one, and resident.
             assert_eq!(serve_and_report(&mut residency, &names[0], 4), 0);
         }
         let second = serve_and_report(&mut residency, &names[2], 0);
@@ -549,7 +547,6 @@ fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
         residency.trimmed(W0, [third], Tokens(500)),
         trimmed(1, 512, second)
     );
-    // From where that ended.
     assert_eq!(
         residency.trimmed(W0, [second], Tokens(255)),
         trimmed(1, 256, first)

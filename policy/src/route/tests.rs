@@ -450,7 +450,6 @@ fn prefix_hash_passes_an_overloaded_worker_over() {
     let home = choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen;
     workers[home].in_flight = 20;
     assert_ne!(choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen, home);
-    // All workers equally busy: home again.
     workers.iter_mut().for_each(|worker| worker.in_flight = 20);
     assert_eq!(choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen, home);
 }

@@ -192,7 +192,6 @@ fn what_was_learned_of_returns_survives_a_restart() {
             "turn {number} after {age} ms: {one} {other}"
         );
     }
-    // A silent conversation continues.
     after.arrived(Millis(1_100.0), 7, W0, None);
     let last = after.returns().outcomes(Millis(1_100.0)).pop().unwrap();
     assert_eq!(last.then, Then::Next(Millis(6_000.0)));

@@ -69,7 +69,6 @@ impl Horizon {
         }
     }
 
-    /// Shortens a slot to `keep` tokens, and forgets it at 0.
     pub(super) fn cut(&mut self, lengths: &mut Lengths, slot: SlotId, keep: u64) {
         if keep == 0 {
             self.forget(slot);

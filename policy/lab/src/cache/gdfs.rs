@@ -45,7 +45,6 @@ pub struct Gdfs {
     ranked: Ranked,
     config: CacheConfig,
     dual: GreedyDual,
-    /// Frequency and H of resident conversations.
     frequencies: FxHashMap<ConversationId, (f64, f64)>,
 }
 

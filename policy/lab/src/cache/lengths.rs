@@ -70,7 +70,6 @@ impl Lengths {
         Tokens(self.used)
     }
 
-    /// Returns the tokens to evict, in whole blocks.
     pub(super) fn excess(&self) -> u64 {
         super::round_up(self.used.saturating_sub(self.capacity), self.block)
     }

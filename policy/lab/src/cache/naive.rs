@@ -78,7 +78,6 @@ impl Naive {
         self.all.retain(|c| c.id != turn.conversation);
         let resident = turn.length.0 - turn.length.0 % self.unit();
         let (id, length, future, served_at) = (turn.conversation, turn.length.0, turn.future, self.clock);
-        // Oldest first, always.
         self.all.push(Conversation {
             id,
             served_at,

@@ -51,7 +51,6 @@ impl Ranked {
         Some(slot)
     }
 
-    /// Recomputes all ranks; ties stay in the order of age.
     pub(super) fn rerank(&mut self, rank: impl Fn(SlotId) -> f64) {
         let entries = std::mem::take(&mut self.order).into_iter();
         self.order = entries
@@ -72,7 +71,6 @@ impl Ranked {
             .or(spared)
     }
 
-    /// Shortens a conversation; without tokens its slot leaves the order.
     pub(super) fn cut(&mut self, slot: SlotId, keep: u64) {
         if keep == 0 {
             self.delist(slot);

@@ -225,7 +225,6 @@ impl Recency {
         }
     }
 
-    /// Moves the live entries together, towards the old end.
     fn sweep(&mut self) {
         let (mut to, mut cursor) = (self.begin, self.begin);
         for position in self.begin..self.end {

@@ -60,7 +60,6 @@ impl Survival {
 const GROWTH: f64 = 1.25;
 const BINS: usize = 62;
 
-/// Turns between refreshes.
 const REFRESH: u32 = 256;
 
 /// Share that the histogram keeps at each refresh: its memory is some 5,000 turns.
@@ -75,7 +74,6 @@ pub(super) struct LearnedSurvival {
 }
 
 impl LearnedSurvival {
-    /// Starts with prompts of the expected length.
     pub(super) fn new(expected: f64) -> Self {
         Self {
             counts: [0.0; BINS],

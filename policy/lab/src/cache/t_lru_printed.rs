@@ -60,7 +60,6 @@ impl TLruPrinted {
         self.candidates.remove(&entry);
     }
 
-    /// Runs one pass: a unit from each candidate, oldest first, until the cache fits.
     fn shave(&mut self, spared: Option<SlotId>) {
         let unit = u64::from(self.config.block_tokens.max(1));
         let mut after = None;

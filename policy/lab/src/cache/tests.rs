@@ -98,7 +98,6 @@ fn traces() -> impl Strategy<Value = Vec<Raw>> {
     proptest::collection::vec((0u64..6, 0u64..12, 0u64..12), 1..60)
 }
 
-/// Returns the uncached tokens turn by turn.
 fn uncached(policy: &mut dyn CachePolicy, raw: &[Raw]) -> Vec<u64> {
     let serve = |(served, history): (Served, Tokens)| {
         let cached = policy.resident(served.conversation).0.min(history.0);

@@ -48,7 +48,6 @@ pub struct TierStack {
 struct Level {
     tier: Tier,
     used: u64,
-    /// Conversations with tokens here, oldest first.
     order: BTreeSet<(u64, ConversationId)>,
     free: BTreeSet<(u64, ConversationId)>,
 }

@@ -42,7 +42,6 @@ impl Capped {
         self.order.insert((self.served, slot));
     }
 
-    /// Trims free tokens, oldest conversation first, until the cache fits or only `spared` has any.
     fn trim(&mut self, inner: &mut Belady, spared: SlotId) {
         while !inner.lengths.fits() {
             let Some(&(served, slot)) = self.order.first().filter(|(_, slot)| *slot != spared) else {

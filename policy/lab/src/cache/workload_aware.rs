@@ -66,7 +66,6 @@ pub struct WorkloadAware {
     lengths: Lengths,
     config: CacheConfig,
     habits: Habits,
-    /// By class: its conversations by the number of the turn that last served them.
     queues: Vec<BTreeMap<u64, SlotId>>,
     standings: Vec<Standing>,
     served: u64,
@@ -206,7 +205,6 @@ mod tests {
                 now += 20.0;
             }
         }
-        // LRU would have evicted it every time.
         assert!(hits > 290, "{hits}");
     }
 }

@@ -160,7 +160,6 @@ fn caches(args: &Args, block_tokens: Option<u32>, whole: &[Turn]) -> anyhow::Res
     args.policies.iter().map(shared).collect()
 }
 
-/// Runs all policies in one pass. The trace is streamed unless a policy needs the future.
 fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
     let OpenTrace { turns, block_tokens } = args.input.trace.open(args.input.turns)?;
     if args.policies.iter().any(PolicySpec::needs_future) {

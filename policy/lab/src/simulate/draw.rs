@@ -15,7 +15,6 @@ pub(super) fn unit(rng: &mut impl Rng) -> f64 {
     Uniform::new(0.0, 1.0).map_or(0.5, |unit| unit.sample(rng))
 }
 
-/// Draws a lognormal sample as a whole number, at least 1.
 pub(super) fn lognormal(rng: &mut impl Rng, median: f64, sigma: f64) -> u64 {
     let sample = LogNormal::new(median.ln(), sigma).map_or(median, |length| length.sample(rng));
     sample.round().max(1.0) as u64

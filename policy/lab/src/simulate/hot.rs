@@ -66,7 +66,6 @@ impl Hot {
         }
     }
 
-    /// Draws an assistant, with probability proportional to 1/rank.
     fn assistant(&mut self) -> usize {
         let weights = SYSTEM_PROMPTS
             .iter()

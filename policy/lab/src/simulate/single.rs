@@ -110,7 +110,6 @@ impl SingleCache {
     }
 }
 
-/// Returns a turn in the form that policies are given.
 pub(super) fn served(turn: &Turn, future: Future) -> Served {
     Served {
         conversation: turn.conversation,

@@ -192,7 +192,6 @@ fn improvement(base: f64, tail: f64) -> f64 {
 /// T-LRU against LRU on one FIFO server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct QueueRow {
-    /// Share of time that the server is busy under LRU.
     pub(super) utilisation: f64,
     /// Change of the 95th percentile of TTFT, waiting included, in per cent; positive is worse.
     pub(super) p95_change: f64,
@@ -239,7 +238,6 @@ pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Result<Vec<Queue
     Ok(utilisations.iter().map(row).collect())
 }
 
-/// Returns the times to first token of prefills served one at a time in order of arrival.
 fn fifo(arrivals_ms: &[f64], prefill_ms: &[f64]) -> Vec<f64> {
     let mut free_at = 0.0f64;
     let serve = |(arrival, prefill): (&f64, &f64)| {

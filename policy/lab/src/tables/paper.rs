@@ -6,7 +6,6 @@
 
 use super::experiment::{Baseline, Column, Figure, PaperTable, Setting};
 
-/// Capacities in tokens: the rows of every table.
 pub(super) const CAPACITIES: [u64; 6] = [1000, 2000, 4000, 6000, 8000, 10_000];
 
 const LRU: Baseline = Baseline::Lru;

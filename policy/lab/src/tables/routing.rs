@@ -52,15 +52,11 @@ pub(super) struct Report {
 struct CellReport {
     #[serde(flatten)]
     cell: Cell,
-    /// Each contender's figures, by its name, seed by seed.
     contenders: BTreeMap<&'static str, Vec<Figures>>,
-    /// Change of `tail` relative to each other contender, in per cent.
     tail_against: BTreeMap<&'static str, Changes>,
-    /// The same for `tail` on engines that support priorities.
     priority_against: BTreeMap<&'static str, Changes>,
 }
 
-/// Changes in per cent; negative is better.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Changes {
     p95: Spread,
@@ -71,23 +67,19 @@ struct Changes {
 /// A distribution over seeds, or over cells and seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Spread {
-    /// Change of the means.
     means: f64,
     median: f64,
     least: f64,
     most: f64,
 }
 
-/// The effect of another value of a weight, relative to the default.
 #[derive(Debug, Serialize)]
 struct WeightReport {
     weight: &'static str,
     value: f64,
-    /// Change of `tail` with that value relative to the default, over cells and seeds.
     change: Changes,
 }
 
-/// An aim, and the number of cells that meet it.
 #[derive(Debug, Serialize)]
 struct Aim {
     aim: &'static str,
@@ -115,7 +107,6 @@ impl Spread {
 }
 
 impl Changes {
-    /// Computes the changes of pairs of before and after.
     fn of<'a>(pairs: impl Iterator<Item = (&'a Figures, &'a Figures)> + Clone) -> Self {
         let spread = |of: fn(&Figures) -> f64| {
             let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
@@ -231,7 +222,6 @@ fn weights(seeds: &Seeds, results: &BTreeMap<Job, Figures>) -> Vec<WeightReport>
     VARIANTS.iter().enumerate().map(report).collect()
 }
 
-/// Counts the cells that meet each aim, by the means over seeds.
 fn aims(cells: &[CellReport]) -> Vec<Aim> {
     let counted = |held: &aims::Held| {
         let cells = cells

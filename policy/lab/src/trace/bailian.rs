@@ -58,7 +58,6 @@ pub(super) struct Bailian {
 }
 
 impl Bailian {
-    /// Parses a turn, and the class that it names.
     pub(super) fn line(&mut self, text: &str) -> Result<(Turn, Option<String>), TraceFault> {
         let line: Line = parse(text, FIELDS, true)?;
         let timestamp = since_origin("timestamp", line.timestamp)?;

@@ -44,7 +44,6 @@ pub(super) const TURN_FIELDS: &[FieldRule] = &[
     FieldRule("took_ms", Kind::Time, false),
 ];
 
-/// A field of a format: name, kind, required.
 pub(super) struct FieldRule(pub(super) &'static str, pub(super) Kind, pub(super) bool);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -237,7 +236,6 @@ pub(super) fn bounded(field: &str, tokens: u64) -> Result<u64, TraceFault> {
     Ok(tokens)
 }
 
-/// Expands `[first, count, first, count, …]` into ids.
 pub(super) fn expand_runs(runs: &[u64]) -> Result<Vec<u64>, TraceFault> {
     let fault = |reason: &str| TraceFault::field("block_runs", reason);
     if !runs.len().is_multiple_of(2) {

@@ -43,7 +43,6 @@ const FIELDS: &[FieldRule] = &[
     FieldRule("hash_ids", Kind::Ids, true),
 ];
 
-/// A request without a continuation so far.
 #[derive(Debug)]
 struct Open {
     conversation: u64,

@@ -78,7 +78,6 @@ fn unknown_and_missing_fields_are_named() {
 fn a_turn_that_names_meta_first_is_not_taken_for_a_meta_line() {
     let both = turn_text(5.0, 1, 0, 1, 0, 1, "").replacen('{', r#"{"meta":{"bs":4},"#, 1);
     assert!(refusal(&[&both]).starts_with("line 1: field `meta`: unknown field `ts`"));
-    // Unknown metadata fields are allowed.
     let mut reader = Reader::new(Format::Auto);
     assert_eq!(reader.line(r#"{"meta":{"bs":4,"seed":1}}"#).unwrap(), None);
 }

@@ -29,7 +29,6 @@ impl Names {
         self.0.find(spread(hash), is_it).copied()
     }
 
-    /// Adds the piece in this slot, whose hash must be new.
     pub(super) fn insert(&mut self, nodes: &[Node], slot: u32) {
         let spread_of = |&slot: &u32| spread(nodes[slot as usize].hash);
         self.0.insert_unique(spread_of(&slot), slot, spread_of);

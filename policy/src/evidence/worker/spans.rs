@@ -15,7 +15,6 @@ use crate::ids::PrefixHash;
 pub(super) struct Span<'a> {
     /// Number of blocks up to the key's end.
     pub(super) depth: u32,
-    /// The blocks that end in it, after those of earlier keys.
     pub(super) blocks: &'a [u64],
     /// The last of the blocks so far, which may belong to an earlier key; `None` without any.
     pub(super) last: Option<u64>,
@@ -88,7 +87,6 @@ impl Spans {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// Returns whether a key may fill this many blocks.
     pub(super) fn takes(&self, blocks: usize) -> bool {
         blocks <= self.half_blocks
     }

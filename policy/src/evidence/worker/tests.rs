@@ -173,7 +173,6 @@ mod without_names {
             if !events_first {
                 evidence.turn_over(over.clone());
             }
-            // An unrelated, shorter chain.
             evidence.apply(&unnamed(None, &[91, 92]));
             if one_by_one {
                 evidence.apply(&unnamed(None, &[11]));
@@ -246,7 +245,6 @@ mod without_names {
     #[test]
     fn a_binding_that_a_report_contradicts_is_dropped_and_made_again() {
         let mut evidence = WorkerEvidence::default();
-        // An unrelated chain of the same shape.
         evidence.apply(&unnamed(None, &[91, 92, 93, 94]));
         evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
         evidence.apply(&unnamed(None, &[11, 12, 13, 14]));

@@ -16,13 +16,11 @@ use std::collections::VecDeque;
 use super::TurnBlocks;
 use crate::evidence::blocks::Blocks;
 
-/// Upper bound on chains waiting for their turn.
 const CHAINS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     hash: u64,
-    /// Store event count when that block was stored.
     at: u64,
 }
 
@@ -47,7 +45,6 @@ pub(super) fn depth_of(turn: &TurnBlocks, block: u64) -> u64 {
 }
 
 impl Unnamed {
-    /// Records blocks stored after `parent`, ending in `last`.
     pub(super) fn stored(&mut self, parent: Option<u64>, last: u64, at: u64) {
         let chain = Chain { hash: last, at };
         match self.0.back_mut() {
@@ -62,7 +59,6 @@ impl Unnamed {
         }
     }
 
-    /// Returns the chain of a turn, if exactly one fits.
     pub(super) fn claim(
         &self,
         turn: &TurnBlocks,

@@ -24,9 +24,7 @@ const MERGES_A_WRITE: usize = 2;
 pub(super) struct Debt {
     /// Runs with debt, and some already paid.
     runs: VecDeque<u32>,
-    /// Keys owed in total.
     pub(super) keys: u64,
-    /// Runs that may merge with their only child.
     pub(super) merges: Vec<u32>,
 }
 
@@ -55,7 +53,6 @@ impl Writer {
         self.debt.keys += u64::from(keys);
     }
 
-    /// Pays a write's part of the debt.
     pub(super) fn pay_some(&mut self) {
         if !self.debt.none() {
             self.pay(KEYS_A_WRITE);
@@ -79,7 +76,6 @@ impl Writer {
         owed > 0
     }
 
-    /// Removes about `keys` owed keys from the locator.
     pub(super) fn pay(&mut self, keys: u64) {
         let mut left = keys;
         while left > 0

@@ -21,7 +21,6 @@ impl Writer {
         fresh.count() as u32
     }
 
-    /// Allocates a block with room for `len` keys and a quarter more, with the keys of `old`.
     fn grown(&mut self, run: u32, old: u32, kept: u32, len: u32) -> Option<u32> {
         let room = (len + len / 4 + 7).min(self.max_run.max(len));
         let block = self.pool.alloc(run, Kind::Keys, room)?;

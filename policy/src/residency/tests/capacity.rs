@@ -30,7 +30,6 @@ fn a_capacity_that_nobody_has_said_is_learned_from_what_is_missing() {
     go_round(&mut guessed, &mut engine, 60, 20);
     let learned = guessed.capacity_of(W0).0;
     assert!((18_000..24_000).contains(&learned), "{learned}");
-    // The worker reports its capacity.
     guessed.capacity_told(W0, Tokens(20_480));
     assert_eq!(
         (guessed.capacity_of(W0), guessed.learns_capacity(W0)),

@@ -29,7 +29,6 @@ pub struct TieredBlocks {
     levels: Vec<Level>,
     tree: Tree,
     standings: Vec<Standing>,
-    /// By slot and level: number of children there.
     children: Vec<u32>,
     served: u64,
 }
@@ -37,7 +36,6 @@ pub struct TieredBlocks {
 #[derive(Clone, Debug)]
 struct Level {
     tier: Tier,
-    /// Tokens that a block takes here.
     size: u64,
     used: u64,
     /// Blocks here without a child here.

@@ -31,7 +31,6 @@ pub struct TrimmedBlocks {
     config: CacheConfig,
     pass: Pass,
     tree: Tree,
-    /// By slot: the turn that used it last, and whether the pass may take it.
     standings: Vec<(u64, bool)>,
     leaves: BTreeSet<Key>,
     candidates: BTreeSet<Key>,

@@ -21,7 +21,6 @@ use policy::units::Tokens;
 /// The turns that use each block. Four bytes per block and turn.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
-    /// By block: its span in `turns`.
     spans: FxHashMap<PrefixHash, (usize, usize)>,
     turns: Vec<u32>,
 }

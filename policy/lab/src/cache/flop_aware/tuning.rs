@@ -25,7 +25,6 @@ pub(in crate::cache) const BOOTSTRAP: usize = 8;
 /// A greater weight must save at least one part in `MARGIN` more.
 pub(in crate::cache) const MARGIN: u64 = 50;
 
-/// Factor by which the next window is longer.
 pub(in crate::cache) const GROWTH: usize = 2;
 
 /// Upper bound on a window's records, in blocks or turns.

@@ -190,7 +190,6 @@ struct Expected {
     length: u64,
     resident: u64,
     weight: f64,
-    /// The value when the conversation was last served or cut.
     value: f64,
 }
 

@@ -65,7 +65,6 @@ impl NaiveTiers {
         used.saturating_sub(self.tiers[tier].0)
     }
 
-    /// Returns the tokens in this tier past the budget, which is in whole blocks.
     fn free(&self, (_, budget, tokens): &(ConversationId, f64, Vec<usize>), tier: usize) -> u64 {
         let block = f64::from(self.config.block_tokens);
         let budget = (budget.ceil().max(0.0) / block).ceil() * block;

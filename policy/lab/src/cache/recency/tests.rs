@@ -90,7 +90,6 @@ impl Naive {
     }
 }
 
-/// A turn: conversation, length, budget; whether the youngest is spared, and whether all free tokens are trimmed.
 type Turn = (u64, u64, Option<u64>, bool, bool);
 
 fn turns() -> impl Strategy<Value = Vec<Turn>> {

@@ -40,7 +40,6 @@ pub(super) struct Sent {
     sent_at: Millis,
     pub(super) prefill: Millis,
     pub(super) predicted_ttft: Millis,
-    /// The sort key of an ordered queue.
     pub(super) key: f64,
 }
 
@@ -49,7 +48,6 @@ pub(super) struct Brain<'a> {
     pub(super) config: &'a FleetConfig,
     pub(super) loads: Vec<Load>,
     pub(super) beliefs: Beliefs,
-    /// Turns of other routers, by turn.
     pub(super) foreign: FxHashMap<u32, Foreign>,
     last_turn: FxHashMap<ConversationId, Home>,
     homes: Homes,
@@ -145,7 +143,6 @@ impl<'a> Brain<'a> {
         Some((self.sent(now, &decision, arrival, item), decision))
     }
 
-    /// Collects the inputs of the choice for a turn into `views` and `resident`.
     pub(super) fn look_at(&mut self, now: Millis, servers: &[Server], arrived: Millis, item: &Item) {
         self.beliefs.look_up(
             servers,
@@ -161,7 +158,6 @@ impl<'a> Brain<'a> {
         item.objective.unwrap_or(self.config.target.ttft)
     }
 
-    /// Returns the turn as an input of the choice, after [`Self::look_at`].
     pub(super) fn turn<'b>(&'b self, item: &'b Item) -> route::Turn<'b> {
         route::Turn {
             prompt: item.prompt,
@@ -181,7 +177,6 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// Collects the current state of the workers for the choice.
     fn look_at_workers(&mut self, now: Millis, arrived: Millis, item: &Item) {
         self.views.clear();
         let objective = self.objective(item);
@@ -247,7 +242,6 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// Records that the conversation's home is now this worker. Returns the previous one.
     pub(super) fn placed(
         &mut self,
         now: Millis,
@@ -263,7 +257,6 @@ impl<'a> Brain<'a> {
         last.map(|last| last.worker)
     }
 
-    /// Returns the tokens at the end of the conversation that the worker may evict first.
     fn evict_first(&self, worker: usize, item: &Item) -> Tokens {
         let view = &self.views[worker];
         let (target, objective) = (&self.config.target, self.objective(item));
@@ -361,7 +354,6 @@ impl<'a> Brain<'a> {
         evict_first
     }
 
-    /// Makes room on a worker before it is needed.
     pub(super) fn make_room(&mut self, now: Millis, at: usize, server: &mut Server, items: &[Item]) {
         let worker = WorkerId(at as u32);
         let Some(tail) = &mut self.tail else { return };

@@ -31,7 +31,6 @@ impl Brain<'_> {
         Held { turn, arrived, due }
     }
 
-    /// Removes the turns that can be sent now, in order.
     pub(super) fn release(
         &mut self,
         now: Millis,

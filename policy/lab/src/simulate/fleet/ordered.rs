@@ -37,7 +37,6 @@ impl OrderedWork {
         }
     }
 
-    /// Removes a turn whose prefill is done or cancelled; the least key is next.
     pub(super) fn done(&mut self, now: Millis, turn: u32) {
         self.waiting.retain(|waiting| waiting.0 != turn);
         if self.running.is_some_and(|running| running.0 != turn) {

@@ -29,7 +29,6 @@ impl RankedRule {
         }
     }
 
-    /// Returns whether the whole trace has to be known.
     pub(super) fn is_hindsight(self) -> bool {
         matches!(self, Self::Belady | Self::ToBelady)
     }

@@ -96,7 +96,6 @@ pub(super) struct Foreign {
 #[derive(Debug)]
 pub(super) struct Brains<'a> {
     all: Vec<Brain<'a>>,
-    /// The router of each turn.
     of: Vec<usize>,
     sharing: Option<Sharing>,
     said: VecDeque<Said>,
@@ -133,7 +132,6 @@ impl<'a> Brains<'a> {
         self.all.iter_mut()
     }
 
-    /// Records that a worker went, or came back, which each router observes.
     pub(super) fn set_ready(&mut self, worker: usize, ready: bool) {
         self.each().for_each(|brain| brain.set_ready(worker, ready));
     }
@@ -182,7 +180,6 @@ impl<'a> Brains<'a> {
 
     /// Lets each router announce its turns in flight; the others drop everything else that they count for it.
     pub(super) fn roll_call(&mut self, now: Millis, items: &[Item], under_way: impl Fn(u32) -> bool) {
-        // The end of these turns is already in transit.
         let said: FxHashSet<u32> = self.said.iter().map(|said| said.turn).collect();
         for brain in &mut self.all {
             let mut over: Vec<u32> = (brain.foreign.keys().copied())

@@ -73,7 +73,6 @@ pub fn run_while(
 #[derive(Debug)]
 struct Flight {
     sent: Sent,
-    /// Set when its prefill is complete.
     lease: Option<WorkerLease>,
 }
 
@@ -213,7 +212,6 @@ impl<'a> Run<'a> {
         self.start_next(worker);
     }
 
-    /// Lets the turn's router make room on a worker.
     fn make_room(&mut self, turn: u32, worker: usize) {
         let server = &mut self.servers[worker];
         self.brains
@@ -408,7 +406,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the planned arrivals, in the run's milliseconds.
 fn arrivals(workload: &Workload, config: &FleetConfig) -> Vec<Millis> {
     let mean = |of: fn(&super::WorkerSpec) -> f64| {
         config.workers.iter().map(of).sum::<f64>() / config.workers.len().max(1) as f64

@@ -70,7 +70,6 @@ pub(super) struct Server {
     pub(super) slowness: f64,
     pub(super) busy_ms: f64,
     arrivals: u64,
-    /// Changes of the cache since they were last taken.
     pub(super) changes: Vec<Change>,
 }
 
@@ -98,7 +97,6 @@ impl Server {
         self.queue.push(Queued { turn, key, order });
     }
 
-    /// Returns the turn whose prefill should start now, if none runs.
     pub(super) fn next(&mut self) -> Option<u32> {
         if self.running.is_some() {
             return None;
@@ -145,7 +143,6 @@ impl Server {
         Some(Millis(ms))
     }
 
-    /// Removes the complete prefill, whose response runs now.
     pub(super) fn computed(&mut self) -> Option<Computed> {
         let running = self.running.take()?;
         self.decoding += 1;
@@ -157,7 +154,6 @@ impl Server {
         })
     }
 
-    /// Records a complete response: its blocks join the cache.
     pub(super) fn answered(&mut self, lease: WorkerLease, reply: &Chain, keep: Keep, turn: &Served) {
         self.decoding = self.decoding.saturating_sub(1);
         self.cache.release(lease, reply, (keep, turn), &mut self.changes);

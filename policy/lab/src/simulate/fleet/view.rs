@@ -192,7 +192,6 @@ impl Beliefs {
         }
     }
 
-    /// Withdraws a prompt that never reached its worker.
     pub(super) fn retracted(&mut self, worker: usize, chain: &Chain, hold: Option<Hold>) {
         match (self, hold) {
             (Self::Mirror(residency), Some(hold)) => residency.retract(hold),
@@ -202,7 +201,6 @@ impl Beliefs {
         }
     }
 
-    /// Returns the tokens that a worker can store before it evicts anything unmarked.
     pub(super) fn room_on(&self, worker: usize, server: &Server) -> Tokens {
         match self {
             Self::Mirror(residency) => residency.room_on(WorkerId(worker as u32)),
@@ -210,7 +208,6 @@ impl Beliefs {
         }
     }
 
-    /// Marks the end of a conversation on a worker evict-first, past its first `keep` tokens.
     pub(super) fn trimmed(
         &mut self,
         worker: usize,
@@ -248,7 +245,6 @@ impl Beliefs {
         false
     }
 
-    /// Delivers or loses the worker's next batch.
     pub(super) fn deliver(&mut self, worker: usize) {
         if let Self::Events(listener) = self {
             listener.deliver(worker);

@@ -40,7 +40,6 @@ impl WorkerLease {
     }
 }
 
-/// Creates the empty caches of a fleet's workers.
 pub(super) fn build(workload: &Workload, config: &FleetConfig) -> Vec<WorkerCache> {
     let hindsight = matches!(config.cache, CacheRule::Ranked(rule) if rule.is_hindsight());
     let uses = hindsight.then(|| {
@@ -160,7 +159,6 @@ impl WorkerCache {
         }
     }
 
-    /// Marks the conversation that ends with this key evict-first, past its first `keep` tokens.
     pub(super) fn trim(&mut self, end: PrefixHash, keep: Tokens) {
         if let Self::Prefix { cache, .. } = self {
             let _ = cache.trim(end, keep);

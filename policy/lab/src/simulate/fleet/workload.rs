@@ -35,19 +35,15 @@ pub(super) struct Item {
     pub(super) prompt: Tokens,
     pub(super) new_tokens: Tokens,
     pub(super) response: Tokens,
-    /// The turn's objective, if it differs from the fleet's.
     pub(super) objective: Option<Millis>,
-    /// The class of that objective; empty without one.
     pub(super) class: Arc<str>,
     pub(super) chain: Chain,
-    /// The full blocks that the response completes.
     pub(super) reply: Chain,
     pub(super) next: Option<u32>,
     pub(super) is_first: bool,
 }
 
 impl Item {
-    /// Returns the served turn, for caches that rank.
     pub(super) fn served(&self, at: Millis) -> Served {
         Served {
             conversation: self.conversation,
@@ -77,7 +73,6 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Returns the name of a block that no other conversation has.
 fn private(conversation: ConversationId, position: u64) -> PrefixHash {
     PrefixHash(mix(mix(conversation.0 ^ 0x5bd1_e995_0000_0000) ^ position))
 }

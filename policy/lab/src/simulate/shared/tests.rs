@@ -92,7 +92,6 @@ fn hindsight_keeps_what_is_asked_for_soonest_whoever_asks() {
     assert!(tail[3..].iter().all(|uncached| *uncached <= 20), "{tail:?}");
 }
 
-/// Runs private and shared caches of 10-token blocks: conversations without sharing, with growing lengths.
 fn both(spec: &PolicySpec, config: CacheConfig, raw: &[(u64, u64)]) -> (Vec<u64>, Vec<u64>) {
     let mut lengths = std::collections::HashMap::<u64, (u64, u32)>::new();
     let grow = |&(conversation, prompt): &(u64, u64)| {

@@ -131,7 +131,6 @@ const fn variant(weight: &'static str, value: f64, set: fn(&mut FleetConfig, f64
     Variant { weight, value, set }
 }
 
-/// Every weight of the rule, below and above its default.
 pub(super) const VARIANTS: [Variant; 18] = [
     variant("locality", 0.0, |c, v| c.settings.weights.locality = v),
     variant("locality", 0.3, |c, v| c.settings.weights.locality = v),
@@ -175,7 +174,6 @@ impl Job {
         }
     }
 
-    /// Creates the job of the default with another value of a weight.
     pub(super) fn varied(cell: usize, variant: usize, seed: u64) -> Self {
         Self {
             variant: Some(variant),
@@ -234,7 +232,6 @@ impl From<FleetReport> for Figures {
     }
 }
 
-/// Plays the jobs on every core; results are in the jobs' order.
 pub(super) fn play_all(workload: &Workload, block_tokens: u32, jobs: &[Job]) -> Vec<Figures> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new((Progress::new(jobs.len() as u64, "runs"), vec![None; jobs.len()]));

@@ -62,7 +62,6 @@ fn preamble(report: &Report) -> String {
     )
 }
 
-/// Formats the table for engines that support priorities.
 fn priorities(report: &Report) -> String {
     let mut text = "\n## The same on engines that take priorities, against the others first come first served\n\n\
                     | W / blocks / load | p95 (tree) | p99 (tree) | p95 against `least_ttft` | p99 against `least_ttft` \
@@ -101,7 +100,6 @@ fn aims(report: &Report) -> String {
     text
 }
 
-/// Formats the p95 of all contenders, as in the plot.
 fn absolute(report: &Report) -> String {
     let mut text = "\n## p95 TTFT in ms\n\n| W / blocks / load |".to_owned();
     for contender in Contender::ALL {

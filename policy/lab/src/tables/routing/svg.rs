@@ -17,7 +17,6 @@ const RIGHT: f64 = 28.0;
 const TOP: f64 = 104.0;
 const LANE: f64 = 8.5;
 const ROW_GAP: f64 = 12.0;
-/// Extra room above the first row of a fleet, for its name.
 const GROUP_GAP: f64 = 22.0;
 
 const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#767676}\
@@ -170,7 +169,6 @@ impl Axis {
         LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Returns 1, 2 and 5 of each power of ten, or only powers where that would be crowded.
     fn ticks(&self) -> Vec<f64> {
         let decades = (self.high / self.low).log10();
         let steps: &[f64] = if decades > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };

@@ -179,7 +179,6 @@ impl<S: Score + fmt::Debug> LeasedBlocks for ScoredBlocks<S> {
         }
         for &hash in grown {
             match self.tree.find(hash) {
-                // Another sequence grew the same way.
                 Some(slot) if self.tree.parent(slot) == lease.held.last().copied() => {
                     self.hold(slot);
                     lease.held.push(slot);

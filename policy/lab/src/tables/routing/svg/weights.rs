@@ -8,7 +8,6 @@ const LANE: f64 = 9.0;
 const ROW: f64 = 2.0 * LANE + 7.0;
 const HEAD: f64 = 76.0;
 
-/// Draws the panel from `top` on, and returns where it ends.
 pub(super) fn draw(text: &mut String, report: &Report, top: f64) -> f64 {
     let axis = Axis::of(report);
     let first = top + HEAD;
@@ -101,7 +100,6 @@ impl Axis {
         LEFT + share.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Returns every fifth per cent, or as many of them as fit.
     fn ticks(&self) -> Vec<f64> {
         let room = (self.high - self.low) / 10.0;
         let step = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
