@@ -1,6 +1,6 @@
 //! An exact index, in bounded memory, of which workers hold how much of a prompt.
 //!
-//! Every request asks it: of this chain of prefix keys, how many leading keys does each worker hold? Residency is
+//! Each request looks up: of this chain of prefix keys, how many leading keys does each worker hold? Residency is
 //! *prefix-closed*: an engine that evicted a block cannot use the blocks after it, so a worker's copy of a chain is
 //! always a prefix of it, and losing a key loses everything below it.
 //!

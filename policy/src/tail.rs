@@ -131,7 +131,7 @@ pub struct Answered<P> {
     pub conversation: u64,
     /// The turn's class.
     pub class: Class,
-    /// Length of the conversation, answer included.
+    /// Length of the conversation, response included.
     pub length: Tokens,
     /// The caller's handle.
     pub what: P,

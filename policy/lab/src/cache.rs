@@ -1,14 +1,14 @@
 //! Cache policies: what a worker keeps of its conversations when not everything fits.
 //!
 //! # The setting
-//! When a conversation's turn arrives, the resident tokens of its history need no prefill, the others do: `TTFT = β +
-//! α·(history + prompt − resident)`. After it is served the whole conversation, response included, is resident, and the
-//! policy removes tokens until the cache fits. Residency is a prefix: tokens are removed from a conversation's end.
-//! That is the model of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng; NeurIPS 2025, arXiv
-//! 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s, 0)`.
+//! When a conversation's turn arrives, the resident tokens of its history need no prefill, the others do:
+//! `TTFT = β + α·(history + prompt − resident)`. After it is served the whole conversation, response included, is
+//! resident, and the policy removes tokens until the cache fits. Residency is a prefix: tokens are removed from a
+//! conversation's end. That is the model of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng;
+//! NeurIPS 2025, arXiv 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s, 0)`.
 //!
-//! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by `(L + Q − X −
-//! ξ)⁺`. So tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
+//! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by
+//! `(L + Q − X − ξ)⁺`. So tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
 //!
 //! # The policies
 //! One trait, [`CachePolicy`]; one file per policy; [`PolicySpec`] names them.

@@ -2,9 +2,9 @@
 //!
 //! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker that is
 //! given x ms of work every ms reaches ρ = x. This takes one number and two time stamps per worker, and has no steps
-//! when work leaves a window. A sum younger than the window is divided by the current weight of a full window, `τ·(1 −
-//! e^{−age/τ})`; otherwise a busy fleet would look idle for the first minutes after a restart. The divisor is at least
-//! a fifth of τ, since one request does not determine a rate.
+//! when work leaves a window. A sum younger than the window is divided by the current weight of a full window,
+//! `τ·(1 − e^{−age/τ})`; otherwise a busy fleet would look idle for the first minutes after a restart. The divisor is
+//! at least a fifth of τ, since one request does not determine a rate.
 
 use crate::units::Millis;
 

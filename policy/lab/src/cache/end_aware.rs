@@ -1,4 +1,4 @@
-//! End-Aware T-LRU: knows whether a conversation continues, and drops ended ones whole (paper, appendix G.1).
+//! End-Aware T-LRU: with foresight of last turns, drops ended conversations whole (paper, appendix G.1).
 //!
 //! `ended` is the most valuable bit that a client can give. Under forced caching an ended conversation stays whole for
 //! its last turn, and is dropped at the next turn of another.
@@ -7,7 +7,7 @@ use super::marked::{Marked, Rule, Trim, Worth};
 use super::t_lru::TelSafe;
 use super::{CacheConfig, Future, Served};
 
-/// T-LRU that knows ends.
+/// T-LRU with foresight of last turns.
 pub type EndAware = Marked<TelSafeUntilEnd>;
 
 /// The TEL-safe budget; zero for a conversation that has ended.

@@ -9,7 +9,7 @@ use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Future, Served};
 use policy::units::Tokens;
 
-/// T-LRU that knows ends and next lengths.
+/// T-LRU with foresight of last turns and of next prompt lengths.
 pub type LengthAware = Marked<TelSafeExactly>;
 
 /// The TEL-safe budget with the true next prompt; zero for a conversation that has ended.

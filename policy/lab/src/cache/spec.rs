@@ -36,9 +36,9 @@ pub enum PolicySpec {
     TLruPrinted,
     /// T-LRU that trims all free tokens on overflow.
     TLruTrimAll,
-    /// T-LRU that knows which turns are last.
+    /// T-LRU with foresight of last turns.
     EndAware,
-    /// T-LRU that knows which turns are last, and the next prompt lengths.
+    /// T-LRU with foresight of last turns and of next prompt lengths.
     LengthAware,
     /// Expected-Tail-Optimized LRU; options as `et-lru:eps=0.1:decay=0.002:hazards=turn-class`, μ per second.
     EtLru(EtLruOptions),

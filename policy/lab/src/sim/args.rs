@@ -13,7 +13,7 @@ pub(crate) struct Input {
     /// them.
     #[arg(long)]
     pub(crate) trace: TraceSource,
-    /// Number of turns to run [default: all of a file, 2000 of a generator]
+    /// Number of turns to run. Defaults to all of a file, or 2000 of a generator.
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) turns: Option<usize>,
 }

@@ -24,8 +24,8 @@
 //! The paper's samples of the datasets are not published, so both presets are fitted to its printed figures: the four
 //! TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447, 3649 ms, at α =
 //! 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on two seeds that no table or
-//! test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures. `tailroute-lab
-//! tables --paper` prints all figures beside ours, including those that were not fitted.
+//! test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures.
+//! `tailroute-lab tables --paper` prints all figures beside ours, including those that were not fitted.
 
 mod workload;
 
