@@ -1,9 +1,9 @@
 //! Which prefixes are resident on which worker: the index, and one mirror per worker that keeps it correct.
 //!
 //! Most workers do not report evictions (unless they publish events). So each worker has a *mirror*: a cache of its
-//! real capacity that replays what was sent to the worker and evicts by the worker's [`Order`], after whatever hints or
-//! trimming mark evict-first. What the mirror evicts leaves the index. In experiments a mirror of the true capacity
-//! came within 1-2 % of exact; one four times too small cost up to 44 %.
+//! real capacity that replays what was sent to the worker. It evicts pieces marked by hints or trimming first, then by
+//! the worker's [`Order`]. What the mirror evicts leaves the index. In experiments a mirror of the true capacity came
+//! within 1-2 % of exact; one four times too small cost up to 44 %.
 //!
 //! A request in flight counts as resident on its worker: its prefix is there or soon will be, and the next turn of the
 //! same burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
