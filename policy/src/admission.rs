@@ -1,11 +1,9 @@
-//! Who may come in, and who is next.
+//! Admission and fairness, without a clock or a lock.
 //!
-//! Two questions that a router in front of a full fleet has to answer, without a clock or a lock:
-//!
-//! - [`Bucket`]: has this key used up what it may use? A token bucket: refilled at a rate, emptied by use, and allowed
-//!   to go below zero, because what a request really costs is known only when it has been answered.
-//! - [`FairQueue`]: whose request is served when a place becomes free? Start-time fair queueing, within classes of
-//!   strict priority. [`naive`] is the same rule written so that it is plainly right; a property test drives both.
+//! - [`Bucket`]: a token bucket per key. It is refilled at a rate, emptied by use, and may go below zero, because the
+//!   cost of a request is known only after its response.
+//! - [`FairQueue`]: the order in which waiting requests are served. Start-time fair queueing, within classes of strict
+//!   priority. [`naive`] is the reference implementation; a property test compares both.
 
 mod bucket;
 mod fair;

@@ -1,29 +1,31 @@
-//! The block cache that simulated engines and the router's mirrors share.
+//! The block cache shared by simulated engines and the router's mirrors.
 //!
-//! An engine caches a prompt as a chain of blocks; block `i` is worth having only while blocks `0..i` are resident.
-//! So this cache is *prefix-closed*: a node leaves only when nothing hangs below it. Pieces weigh tokens, not slots:
-//! an engine's blocks all weigh `block_size`, a mirror's text chunks weigh what they are estimated to hold.
+//! An engine caches a prompt as a chain of blocks; block `i` is useful only while blocks `0..i` are resident. So this
+//! cache is *prefix-closed*: a node is evicted only when it has no children. Pieces weigh tokens, not slots: an
+//! engine's blocks all weigh `block_size`, a mirror's text chunks weigh their estimated tokens.
 //!
-//! Room is found in three bands, as a vLLM scheduler with Tail-Optimized LRU finds it:
+//! Room is found in three bands, as in a vLLM scheduler with Tail-Optimized LRU:
 //!
-//! 1. blank space, never used or given back;
-//! 2. *evict-first*: what a release or a hint said cannot help any more, in the order in which it was said;
+//! 1. free space;
+//! 2. *evict-first*: pieces marked as useless by a release or a hint, in the order of marking;
 //! 3. least recently used, or another [`Order`] that the engine was started with.
 //!
-//! Within 2 and 3 a conversation is eaten from its end. Both bands are intrusive lists in a slab, every operation is
-//! O(1) per block, and the order needs no clock: a released chain is appended leaf first, and whoever touches a node
-//! touches all its ancestors, so a parent always stands behind its children. Four traps decide the details:
+//! Within 2 and 3 a conversation is evicted from its end. Both bands are intrusive lists in a slab, and every operation
+//! is O(1) per block. The order needs no clock: a released chain is appended leaf first, and touching a node touches
+//! all its ancestors, so a parent always comes after its children. Four rules cover the details:
 //!
-//! - *The last release decides the mark.* Forked conversations share blocks; a release that leaves a block pinned by
-//!   another lease says nothing about it.
-//! - *A hit clears the mark.* What was used again is no longer dead weight.
-//! - *A marked node waits for its children.* While something unmarked (or pinned) hangs below it, a marked node stays
-//!   in the LRU list, and enters the evict-first band when the last such child is marked or gone. `blockers` counts
-//!   them, so the wait costs nothing.
-//! - *Prepending marked blocks to one free list is wrong*: it evicts cached data while blank space remains.
+//! - *The last release decides the mark.* Forked conversations share blocks. A release that leaves a block pinned by
+//!   another lease does not mark it.
+//! - *A hit clears the mark.* A block that is used again is useful.
+//! - *A marked node waits for its children.* While it has an unmarked or pinned descendant, a marked node stays in the
+//!   LRU list. It enters the evict-first band when the last such child is marked or gone. `blockers` counts these
+//!   children, so the wait has no cost.
+//! - *Free space goes first.* Prepending marked blocks to one free list would evict cached data while free space
+//!   remains.
 //!
 //! Rejected: ordering nodes by a `last_access` heap, as radix caches commonly do. It is O(log n) per block, and a tie
-//! between a parent and its child has to be broken by hand. The other orders pay that: there is no list for them.
+//! between a parent and its child has to be broken explicitly. Only the orders other than LRU, which have no list, pay
+//! that cost.
 
 mod lease;
 mod listing;
@@ -44,19 +46,19 @@ use self::slab::{Band, NONE, Nodes};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// A token-weighted, prefix-closed cache of chained blocks. See the module's documentation for the order of eviction.
+/// A token-weighted, prefix-closed cache of chained blocks. The order of eviction is in the module's documentation.
 #[derive(Debug)]
 pub struct PrefixCache {
     capacity: u64,
     used: u64,
     pinned: u64,
     nodes: Nodes,
-    /// Counts clears, so that a lease from before one holds nothing.
+    /// Number of clears, which invalidates leases from before the last one.
     epoch: u64,
 }
 
 impl PrefixCache {
-    /// An empty cache with room for `capacity` tokens.
+    /// Creates an empty cache with room for `capacity` tokens.
     #[must_use]
     pub fn new(capacity: Tokens) -> Self {
         Self {
@@ -68,7 +70,7 @@ impl PrefixCache {
         }
     }
 
-    /// An empty cache in place of this one, for which leases of this one mean nothing.
+    /// Returns an empty cache to replace this one. Leases of this one are void there.
     #[must_use]
     pub fn succeeded(&self, capacity: Tokens) -> Self {
         Self {
@@ -77,73 +79,73 @@ impl PrefixCache {
         }
     }
 
-    /// The order in which what is not marked goes.
+    /// Returns the eviction order of unmarked pieces.
     #[must_use]
     pub fn order(&self) -> Order {
         self.nodes.order()
     }
 
-    /// Changes that order: the next piece to go is the first by the new one.
+    /// Changes that order, effective for the next eviction.
     pub fn set_order(&mut self, order: Order) {
         self.nodes.set_order(order);
         self.debug_check();
     }
 
-    /// Room in tokens, used or not.
+    /// Returns the capacity.
     #[must_use]
     pub fn capacity(&self) -> Tokens {
         Tokens(self.capacity)
     }
 
-    /// Tokens resident. At most the capacity, except while leases hold more than a shrunken capacity.
+    /// Returns the resident tokens. At most the capacity, except while leases hold more than a reduced capacity.
     #[must_use]
     pub fn used(&self) -> Tokens {
         Tokens(self.used)
     }
 
-    /// Tokens held by leases: what cannot be evicted now.
+    /// Returns the tokens held by leases, which cannot be evicted.
     #[must_use]
     pub fn pinned(&self) -> Tokens {
         Tokens(self.pinned)
     }
 
-    /// Tokens in the evict-first band.
+    /// Returns the tokens in the evict-first band.
     #[must_use]
     pub fn evict_first(&self) -> Tokens {
         Tokens(self.nodes.evict_first_tokens())
     }
 
-    /// Tokens that can be stored before anything unmarked is evicted.
+    /// Returns the tokens that can be stored before anything unmarked is evicted.
     #[must_use]
     pub fn room(&self) -> Tokens {
         Tokens(self.capacity.saturating_sub(self.used) + self.nodes.evict_first_tokens())
     }
 
-    /// Pieces resident.
+    /// Returns the number of resident pieces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Nothing is resident.
+    /// Returns whether nothing is resident.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 0
     }
 
-    /// Whether this piece, and therefore every piece before it, is resident.
+    /// Returns whether this piece, and therefore every piece before it, is resident.
     #[must_use]
     pub fn contains(&self, hash: PrefixHash) -> bool {
         self.nodes.find(hash).is_some()
     }
 
-    /// How many leading pieces of `chain` are resident. Moves and marks nothing.
+    /// Returns how many leading pieces of `chain` are resident, without touching them.
     #[must_use]
     pub fn resident(&self, chain: &[PrefixHash]) -> usize {
         self.walk(chain.iter().copied()).count()
     }
 
-    /// The tokens in the leading pieces of `chain` that are resident. Moves and marks nothing.
+    /// Returns the tokens of the resident leading pieces of `chain`, without touching them.
     #[must_use]
     pub fn resident_tokens(&self, chain: &[PrefixHash]) -> Tokens {
         Tokens(
@@ -153,8 +155,8 @@ impl PrefixCache {
         )
     }
 
-    /// Pins `chain`: its resident prefix is touched (a hit clears the evict-first mark), the rest is stored, making
-    /// room by eviction. Where everything left is pinned the lease holds only a prefix and [`Lease::is_cut`].
+    /// Pins `chain`: touches its resident prefix (a hit clears the evict-first mark) and stores the rest, evicting as
+    /// needed. If only pinned pieces are left to evict, the lease holds a prefix and [`Lease::is_cut`] is true.
     ///
     /// A resident piece keeps the weight it was stored with.
     pub fn acquire(&mut self, chain: &[Piece], changes: &mut Vec<Change>) -> Lease {
@@ -176,7 +178,7 @@ impl PrefixCache {
         lease
     }
 
-    /// Adds the pieces that a running sequence grew by. Returns how many more are held now.
+    /// Adds the pieces by which a running sequence grew. Returns how many were added.
     pub fn extend(&mut self, lease: &mut Lease, pieces: &[Piece], changes: &mut Vec<Change>) -> usize {
         if lease.epoch != self.epoch || lease.cut {
             lease.cut = true;
@@ -186,7 +188,6 @@ impl PrefixCache {
         for piece in pieces {
             let parent = lease.held.last().copied().unwrap_or(NONE);
             match self.nodes.find(piece.hash) {
-                // Another sequence grew the same way.
                 Some(slot) if self.nodes.get(slot).parent == parent => {
                     self.pin(slot);
                     lease.held.push(slot);
@@ -206,8 +207,9 @@ impl PrefixCache {
         lease.held.len() - before
     }
 
-    /// Lets go of what a lease holds past its piece `to` (`None`: of everything) and drops what no other lease holds of
-    /// that, with all below: the sequence goes on from there with other pieces. Does nothing if `to` is not held.
+    /// Releases what a lease holds past its piece `to` (`None`: everything) and drops the part that no other lease
+    /// holds, with its descendants: the sequence continues from there with other pieces. Does nothing if `to` is not
+    /// held.
     pub fn rewind(&mut self, lease: &mut Lease, to: Option<PrefixHash>, changes: &mut Vec<Change>) {
         let held = |hash: PrefixHash| {
             let slot = self.nodes.find(hash)?;
@@ -228,8 +230,8 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// What a sequence holds weighs this, and not what was estimated when it was stored. Others' pieces that no longer fit
-    /// go at once; what it holds itself beyond the capacity goes when it is released.
+    /// Replaces the estimated weights of what a sequence holds. Other pieces that no longer fit are evicted at once;
+    /// held pieces beyond the capacity are evicted when released.
     pub fn reweigh(&mut self, lease: &Lease, pieces: &[Piece], changes: &mut Vec<Change>) {
         if lease.epoch != self.epoch {
             return;
@@ -246,8 +248,8 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// Gives a sequence's blocks back, deepest first. Blocks that no other lease holds go to the evict-first band
-    /// (past `keep`) or to the fresh end of the LRU band.
+    /// Releases a sequence's blocks, deepest first. Blocks that no other lease holds enter the evict-first band (past
+    /// `keep`) or the recent end of the LRU band.
     pub fn release(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
         if lease.epoch != self.epoch {
             return;
@@ -277,7 +279,7 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// The sequence never ran: gives back what it holds, and drops what no other sequence holds or has given back.
+    /// Releases a sequence that never ran, and drops what no other sequence holds or has released.
     pub fn withdraw(&mut self, lease: Lease, changes: &mut Vec<Change>) {
         if lease.epoch != self.epoch {
             return;
@@ -288,7 +290,7 @@ impl PrefixCache {
                 continue;
             }
             self.pinned -= u64::from(self.nodes.get(slot).tokens);
-            // Nothing hangs below: what does has been given back with this one, or is held, and then so is this.
+            // No child remains: children have been released with this one, or are held, and then so is this.
             if !self.nodes.get(slot).ran {
                 self.drop_node(slot, changes);
             }
@@ -305,8 +307,8 @@ impl PrefixCache {
         held
     }
 
-    /// Puts resident, unpinned pieces in the evict-first band; each goes no sooner than what hangs below it. Returns
-    /// how many pieces took the mark. Pinned pieces take none: their release will decide.
+    /// Marks resident, unpinned pieces evict-first; each is evicted no sooner than its descendants. Returns how many
+    /// pieces were marked. Pinned pieces are skipped, since their release decides.
     pub fn mark_evict_first(&mut self, tail: impl IntoIterator<Item = PrefixHash>) -> usize {
         let mut marked = 0;
         for hash in tail {
@@ -318,9 +320,9 @@ impl PrefixCache {
         marked
     }
 
-    /// Puts a piece and what leads to it in the evict-first band, except for what begins within the first `keep` tokens;
-    /// each goes no sooner than what hangs below it, so `hash` should be the last piece that is not marked. `None` if it is
-    /// not resident.
+    /// Marks a piece and its ancestors evict-first, except for what begins within the first `keep` tokens. Each is
+    /// evicted no sooner than its descendants, so `hash` should be the last unmarked piece. `None` if it is not
+    /// resident.
     pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> Option<Trimmed> {
         let tip = self.nodes.find(hash)?;
         let above = |slot: u32| Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE);
@@ -348,14 +350,14 @@ impl PrefixCache {
         Some(trimmed)
     }
 
-    /// Drops a piece and everything below it, except what leases hold. Returns how many pieces left.
+    /// Drops a piece and all its descendants, except what leases hold. Returns how many pieces were dropped.
     pub fn remove(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) -> usize {
         let Some(top) = self.nodes.find(hash) else {
             return 0;
         };
         let below = self.nodes.subtree(top);
         let mut removed = 0;
-        // Deepest first; a pinned node's ancestors are pinned, so what is left stays prefix-closed.
+        // Deepest first; a pinned node's ancestors are pinned, so the rest stays prefix-closed.
         for &slot in below.iter().rev() {
             if self.nodes.get(slot).pins == 0 {
                 self.drop_node(slot, changes);
@@ -366,21 +368,21 @@ impl PrefixCache {
         removed
     }
 
-    /// A worker turned out not to have held this piece when it was asked for it: what hangs below it was not there either,
-    /// and what leases hold of it has been stored since, and used once.
+    /// Corrects the cache after a worker did not hold this piece when it was requested. Its descendants were absent
+    /// too; those that leases hold have been stored since, and used once.
     pub fn stored_again(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) {
         let Some(top) = self.nodes.find(hash) else {
             return;
         };
         self.remove(hash, changes);
-        // Nothing is left of it if nobody holds it.
+        // The piece is gone if no lease holds it.
         if self.nodes.find(hash) == Some(top) {
             self.nodes.begin_anew(top);
         }
         self.debug_check();
     }
 
-    /// Where a resident piece stands in the order of eviction, or stood before it was taken up again.
+    /// Returns a resident piece's position in the order of eviction, or its last one if it is held now.
     #[must_use]
     pub fn standing(&self, hash: PrefixHash) -> Option<Standing> {
         let slot = self.nodes.find(hash)?;
@@ -390,13 +392,14 @@ impl PrefixCache {
         })
     }
 
-    /// Drops what surely went before a piece of this standing did, except what leases hold. Returns how many pieces left.
+    /// Drops what must have been evicted before a piece of this position, except what leases hold. Returns how many
+    /// pieces were dropped.
     ///
-    /// Of a piece that nobody marked: whatever was given back before it. Of a marked one: only what of that was also
-    /// marked before it was, since all the rest goes later, however old it is.
+    /// For an unmarked piece: everything released before it. For a marked one: only what was released and marked before
+    /// it, since unmarked pieces are evicted later, however old.
     pub fn drop_older(&mut self, than: Standing, changes: &mut Vec<Change>) -> usize {
-        // Whoever gives a piece back gives its ancestors back too, so children are no younger; and they stand before
-        // their parents. The band of the least recently used is in the order of releases.
+        // A release includes the ancestors, so children are no younger than parents and come before them. The LRU band
+        // is in the order of releases.
         let is_old = |slot: &u32| self.nodes.released(*slot) < than.released;
         let went_first = |slot: &u32| {
             than.marked
@@ -414,7 +417,7 @@ impl PrefixCache {
         old.len()
     }
 
-    /// Drops everything, what leases hold too: a worker that restarted. Leases from before hold nothing afterwards.
+    /// Drops everything, held pieces included, as for a restarted worker. Earlier leases are void afterwards.
     pub fn clear(&mut self, changes: &mut Vec<Change>) {
         self.nodes = Nodes::ordered(self.nodes.order());
         self.used = 0;
@@ -423,14 +426,13 @@ impl PrefixCache {
         changes.push(Change::Cleared);
     }
 
-    /// Changes the room, evicting at once what no longer fits; what leases hold goes when it is released.
+    /// Changes the capacity and evicts what no longer fits. Held pieces are evicted when released.
     pub fn set_capacity(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
         self.capacity = capacity.0;
         self.shrink(changes);
         self.debug_check();
     }
 
-    /// The slots of the resident prefix of a chain.
     fn walk(&self, chain: impl Iterator<Item = PrefixHash>) -> impl Iterator<Item = u32> {
         let mut parent = NONE;
         chain.map_while(move |hash| {

@@ -1,26 +1,26 @@
-//! What a prompt costs on a worker: `ttft = wait + max(floor, β + α·u + γ·u·(h + u/2))` (`u` uncached, `h` cached prompt tokens).
+//! The prefill cost of a prompt: `ttft = wait + max(floor, β + α·u + γ·u·(h + u/2))`, with `u` uncached and `h` cached
+//! prompt tokens.
 //!
 //! The cross term is attention over the history: measured on a small model, the slope per uncached token rose 2.7×
-//! between 0 and 4,096 tokens of history, and a straight line explained 65 % of the variance where this form
-//! explained 99 %.
+//! between 0 and 4,096 tokens of history. A straight line explained 65 % of the variance, this form 99 %.
 //!
-//! On accelerators short prompts all take the same time, since the weights have to be read whatever is computed with them: 18
-//! to 20 ms up to some 600 tokens of a 7B model on an H100. That is the floor.
+//! On accelerators all short prompts take the same time, since the weights have to be read in any case: 18 to 20 ms up
+//! to some 600 tokens of a 7B model on an H100. That is the floor.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Millis, Tokens};
 
-/// The coefficients of one worker.
+/// The prefill coefficients of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrefillCost {
     /// α: milliseconds per uncached token.
     pub alpha_ms_per_token: f64,
-    /// β: milliseconds that every request costs.
+    /// β: fixed milliseconds per request.
     pub beta_ms: f64,
     /// γ: milliseconds per (uncached token × context token).
     pub gamma_ms_per_token2: f64,
-    /// Milliseconds that a prompt takes at the least; 0 where there is no floor above the line.
+    /// Least time of a prompt in milliseconds; 0 without a floor.
     #[serde(default, skip_serializing_if = "is_none")]
     pub floor_ms: f64,
 }
@@ -31,7 +31,7 @@ fn is_none(floor_ms: &f64) -> bool {
 }
 
 impl PrefillCost {
-    /// A worker without attention cost: the paper's straight line.
+    /// Creates a cost without attention term or floor: the paper's straight line.
     #[must_use]
     pub const fn linear(alpha_ms_per_token: f64, beta_ms: f64) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl PrefillCost {
         }
     }
 
-    /// What a prompt costs beside β: `α·u + γ·u·(h + u/2)`, or what is missing to the floor.
+    /// Returns the cost beyond β: `α·u + γ·u·(h + u/2)`, or the rest up to the floor.
     #[must_use]
     pub fn marginal(&self, uncached: Tokens, cached: Tokens) -> Millis {
         let u = uncached.as_f64();
@@ -50,13 +50,13 @@ impl PrefillCost {
         Millis(line.max(self.floor_ms - self.beta_ms))
     }
 
-    /// `max(floor, β + α·u + γ·u·(h + u/2))`: time to first token on an idle worker.
+    /// Returns the time to first token on an idle worker: `max(floor, β + α·u + γ·u·(h + u/2))`.
     #[must_use]
     pub fn prefill(&self, uncached: Tokens, cached: Tokens) -> Millis {
         Millis(self.beta_ms) + self.marginal(uncached, cached)
     }
 
-    /// A worker that takes this many times as long for every prompt.
+    /// Returns the cost of a worker that takes `factor` times as long for every prompt.
     #[must_use]
     pub fn times(&self, factor: f64) -> Self {
         Self {
@@ -67,7 +67,8 @@ impl PrefillCost {
         }
     }
 
-    /// How many times as long as under `before` a prefill takes that took `typical` then; 1 where that says nothing.
+    /// Returns how many times as long a prefill takes as under `before`, for one that took `typical` then; 1 if that is
+    /// undefined.
     #[must_use]
     pub fn times_as_long_as(&self, before: &Self, typical: Millis) -> f64 {
         let tokens = Tokens(before.tokens_within(typical, Tokens::ZERO).min(1e9) as u64);
@@ -79,8 +80,8 @@ impl PrefillCost {
         }
     }
 
-    /// ξ_w: the largest number of uncached tokens, after `cached` tokens of history, whose prefill stays within
-    /// `threshold`. The positive root of `γ/2·u² + (α + γ·h)·u = threshold − β`; none below the floor.
+    /// Returns ξ_w: the largest number of uncached tokens, after `cached` tokens of history, whose prefill stays within
+    /// `threshold`. The positive root of `γ/2·u² + (α + γ·h)·u = threshold − β`; zero below the floor.
     #[must_use]
     pub fn tokens_within(&self, threshold: Millis, cached: Tokens) -> f64 {
         let room = threshold.0 - self.beta_ms;
@@ -91,12 +92,13 @@ impl PrefillCost {
         if self.gamma_ms_per_token2 <= 0.0 {
             return if slope > 0.0 { room / slope } else { f64::INFINITY };
         }
-        // Written with the root in the denominator: no cancellation when γ is small.
+        // With the root in the denominator there is no cancellation when γ is small.
         2.0 * room / (slope + (slope * slope + 2.0 * self.gamma_ms_per_token2 * room).sqrt())
     }
 }
 
-/// TEL-safe budget: tokens of a conversation worth keeping, `max(0, L + Q̂ − ξ)`. What is resident past it is *free*.
+/// Returns the TEL-safe budget: tokens of a conversation worth keeping, `max(0, L + Q̂ − ξ)`. The rest is its *free
+/// tail*.
 #[must_use]
 pub fn tel_safe_budget(history: Tokens, next_prompt: Tokens, xi_tokens: f64) -> f64 {
     (history.as_f64() + next_prompt.as_f64() - xi_tokens).max(0.0)
@@ -148,7 +150,7 @@ mod tests {
             now.times_as_long_as(&PrefillCost::linear(0.1, 20.0), Millis(typical))
         };
         assert!((times(PrefillCost::linear(0.8, 160.0), 500.0) - 8.0).abs() < 1e-12);
-        // Half of a prefill of 40 ms is β, which did not change.
+        // β, half of a prefill of 40 ms, did not change.
         assert!((times(PrefillCost::linear(0.2, 20.0), 40.0) - 1.5).abs() < 1e-12);
         for cost in [PrefillCost::linear(0.0, 0.0), PrefillCost::linear(f64::NAN, 1.0)] {
             assert_eq!(times(cost, 40.0), 1.0);

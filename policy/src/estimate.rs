@@ -1,5 +1,5 @@
-//! What is learned from what happened: predicted wait, utilisation, tokens per byte, a worker's α, β and
-//! γ, and what conversations do next.
+//! Estimators fed by observed requests: predicted wait, utilisation, tokens per byte, a worker's α, β and γ, and the
+//! next turn of a conversation.
 //!
 //! Each estimator is a value with `observe`-like methods that take `now`; none owns a clock.
 

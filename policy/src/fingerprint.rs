@@ -1,37 +1,37 @@
 //! A prompt as a chain of 64-bit hashes, each of which names the whole prefix that ends with it.
 //!
 //! An engine's prefix cache can serve a request up to the first byte in which the rendered prompt differs from one it
-//! has seen. The router must recognise that shared prefix without rendering a chat template and without a tokenizer.
-//! So it cuts a *canonical form* of the prompt into pieces and hashes them into a chain,
+//! has seen. The router must recognise that shared prefix without rendering a chat template and without a tokenizer. So
+//! it cuts a *canonical form* of the prompt into pieces and hashes them into a chain,
 //!
 //! ```text
 //! link₀ = H(domain, model, cache salt)        linkᵢ = fold(linkᵢ₋₁, H(pieceᵢ))
 //! ```
 //!
 //! and two prompts share their first n links exactly when they share model, salt and their first n pieces (up to a
-//! collision of 64 bits: with 10⁸ keys known, one in 10¹¹ lookups of an unknown key). Some links are keys. Because a key
-//! names everything before it, the index may compare two prefixes by their last key alone. H is rapidhash v3, whose output is fixed by its
-//! authors; `fold` is one multiplication to 128 bits whose halves are added to its factors without carry.
+//! collision of 64 bits: with 10⁸ keys known, one in 10¹¹ lookups of an unknown key). Some of the links are keys. A key
+//! names everything before it, so the index can compare two prefixes by their last key alone. H is rapidhash v3, whose
+//! output is fixed by its authors; `fold` is one multiplication to 128 bits whose halves are added to its factors
+//! without carry.
 //!
 //! # Text keys
 //!
-//! [`ChainBuilder`] cuts each message into chunks of [`CHUNK_BYTES`]. Chunks restart at each message, so that the last
-//! chunk of a message may be short and a conversation's next turn, which appends messages, extends the chain of the
-//! last turn instead of shifting it. Clients name the model after the messages, so the parser fills [`Pieces`], which
-//! become a chain at the end of the request; the reply, and who knows the model, uses a [`ChainBuilder`].
+//! [`ChainBuilder`] cuts each message into chunks of [`CHUNK_BYTES`]. Chunks restart at each message, so the last chunk
+//! of a message may be short, and a conversation's next turn, which appends messages, extends the chain of the last
+//! turn instead of shifting it. Clients name the model after the messages, so the parser fills [`Pieces`], which become
+//! a chain at the end of the request. For a response, and where the model is known, a [`ChainBuilder`] is used.
 //!
-//! A message ends with a key. Within one a key spans as many chunks as make at most an eighth of the prompt before it (one to
-//! 32 of them): each key costs an entry in a worker's mirror, in the index and in what is remembered of places in tokens,
-//! for each request that is not known yet, and what a finer one would tell of a long prompt is less than is known of its
-//! tokens. Where two prompts part between messages nothing is lost. A plain prompt's chunks are all keys.
+//! A message ends with a key. Within a message a key spans as many chunks as make at most an eighth of the prompt
+//! before it (one to 32 of them). Each key costs an entry in a worker's mirror, in the index and in the learned token
+//! offsets, for each request not seen before; in a long prompt, a finer key would add less precision than the token
+//! estimate has. Where two prompts diverge between messages nothing is lost. In a plain prompt every chunk is a key.
 //!
 //! ## The canonical form
 //!
 //! A message is its role, then its fields in the order of the request, but reasoning before all others and calls after
-//! them, each opened by a two-byte mark (`0xFF` and the
-//! field's [`Field`] code; UTF-8 never holds `0xFF`, so no text can imitate a mark). Text stands in its shortest JSON
-//! spelling ([`spell`]), so that a request's bytes can be hashed where they lie. The caller holds to these rules, which
-//! `docs/fingerprints.md` explains by examples:
+//! them. Each field is opened by a two-byte mark (`0xFF` and the field's [`Field`] code; UTF-8 never contains `0xFF`,
+//! so no text can imitate a mark). Text is in its shortest JSON spelling ([`spell`]), so that a request's bytes can be
+//! hashed in place. The caller follows these rules, which `docs/fingerprints.md` explains by examples:
 //!
 //! | in the request | canonical form | so |
 //! |---|---|---|
@@ -63,7 +63,7 @@
 //! request.push_text("radix tree?"); // any split gives the same chain
 //! request.end_message();
 //!
-//! // The answer is hashed as it streams past …
+//! // The response is hashed as it streams past …
 //! let mut reply = request.reply();
 //! reply.field(Field::Text);
 //! reply.push_text("A trie whose only children were merged.");
@@ -83,20 +83,20 @@
 //!
 //! # Token keys
 //!
-//! Where a tokenizer is configured or events carry token ids, [`push_token_blocks`] makes one key per full engine block.
-//! Text keys and token keys of the same model never meet: their roots differ by domain. Blocks of sixteen tokens, the
-//! size of most engines, have a hash of their own in H's place, which needs half the instructions.
+//! Where a tokenizer is configured or events carry token ids, [`push_token_blocks`] makes one key per full engine
+//! block. Text keys and token keys of the same model never meet: their roots differ by domain. Blocks of sixteen
+//! tokens, the size of most engines, use a specialised hash instead of H, which needs half the instructions.
 //!
 //! # Rejected
 //!
-//! - *A key per chunk, however deep*: of a megabyte that is 4,100 keys, and they took more time than its bytes.
+//! - *A key per chunk at any depth*: 4,100 keys for a megabyte, which took more time than hashing its bytes.
 //! - *One hash per message*: a 50-page first message would be all or nothing.
-//! - *Chunks over the whole prompt*: the assistant's reply enters the next prompt re-rendered; restarting at each
-//!   message keeps every other message's keys in place, and lets the reply be hashed before the next turn exists.
+//! - *Chunks over the whole prompt*: the response enters the next prompt re-rendered. Restarting at each message keeps
+//!   every other message's keys in place, and lets the response be hashed before the next turn exists.
 //! - *Decoded text*: each escape interrupts the run of bytes, and code has one in each line, JSON in tool calls one in
-//!   every ten bytes. The shortest spelling is what clients send, so it needs no copy.
-//! - *Seeding each piece's hash with the link before*: each piece would wait for the whole of the last one. Hashed on
-//!   their own, pieces overlap in the processor, and only the fold is a chain.
+//!   every ten bytes. Clients already send the shortest spelling, so it needs no copy.
+//! - *Seeding each piece's hash with the link before*: each piece would wait for the previous one to be complete.
+//!   Hashed independently, pieces overlap in the processor, and only the fold is sequential.
 //! - *XXH3*: sound, but on pieces of 256 bytes it spends half its time on setting up and merging accumulators.
 
 mod chain;

@@ -1,7 +1,7 @@
-//! What tailroute knows and how it chooses.
+//! The state and the decisions of tailroute.
 //!
-//! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers hand in `now`, bytes and seeds, and get
-//! values back, so that the router, the simulated engine, the laboratory and the tests all run the very same code.
+//! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers pass in `now`, bytes and seeds, and get
+//! values back, so the router, the simulated engine, the laboratory and the tests run the same code.
 
 pub mod admission;
 pub mod cache;

@@ -1,12 +1,12 @@
-//! A bounded map that forgets what was not used lately, without an order.
+//! A bounded map that forgets keys not used recently, without an exact order.
 
 use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// A map of two halves: the older goes when the younger is full. What was put or [touched](Self::touch) before less than half the
-/// bound of other keys is found. An exact order of use would cost a linked list, several cache misses for each key. What goes is
-/// not freed, as whoever writes may hold a lock: the younger half goes on in its memory.
+/// A map of two halves: when the younger is full, it replaces the older. A key stays if it was put or
+/// [touched](Self::touch) fewer than half the bound of other keys ago. An exact order of use would cost a linked list,
+/// with several cache misses per key. Memory is reused and never freed, since the writer may hold a lock.
 #[derive(Debug)]
 pub struct Recent<K, V> {
     young: FxHashMap<K, V>,
@@ -15,7 +15,7 @@ pub struct Recent<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
-    /// Holds at most so many (2 at least).
+    /// Creates a map for at most `most` keys (at least 2).
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -25,12 +25,12 @@ impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
         }
     }
 
-    /// The key's value. No use of it.
+    /// Returns the key's value. Does not count as a use.
     pub fn get(&self, key: K) -> Option<&V> {
         self.young.get(&key).or_else(|| self.old.get(&key))
     }
 
-    /// The key's value, which is as young as any from now on.
+    /// Returns the key's value and marks it as used.
     pub fn touch(&mut self, key: K) -> Option<V> {
         if let Some(value) = self.young.get(&key) {
             return Some(*value);
@@ -40,7 +40,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
         Some(value)
     }
 
-    /// The key's value, which is this one from now on if there was none.
+    /// Returns the key's value, or inserts this one.
     pub fn touch_or_put(&mut self, key: K, value: V) -> V {
         self.touch(key).unwrap_or_else(|| {
             self.put(key, value);
@@ -48,7 +48,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
         })
     }
 
-    /// Remembers a value.
+    /// Inserts a value.
     pub fn put(&mut self, key: K, value: V) {
         if self.young.len() >= self.half && !self.young.contains_key(&key) {
             std::mem::swap(&mut self.young, &mut self.old);
@@ -58,7 +58,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
         self.young.insert(key, value);
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
@@ -91,7 +91,7 @@ mod tests {
             let mut used: Vec<u8> = Vec::new();
             for (at, key) in keys.iter().enumerate() {
                 let found = recent.touch(*key).is_some();
-                // Other keys since its last use.
+                // Number of other keys since its last use.
                 let since = used.iter().rposition(|other| other == key).map(|last| {
                     let mut others = used[last + 1..].to_vec();
                     others.sort_unstable();

@@ -1,12 +1,12 @@
-//! What lives where: the index, and one mirror per worker that keeps it true.
+//! Which prefixes are resident on which worker: the index, and one mirror per worker that keeps it correct.
 //!
-//! A worker does not say what it evicts (unless it publishes events). So each worker has a *mirror*: a cache of its
-//! real capacity, which drops what the worker was told to drop, or trims by itself, and then goes by the worker's own
-//! [`Order`], to which everything is done that was done to the worker. What the mirror evicts leaves the index. A mirror of the true capacity was
-//! within 1-2 % of exact in experiments; one four times too small cost up to 44 %.
+//! Most workers do not report evictions (unless they publish events). So each worker has a *mirror*: a cache of its
+//! real capacity that replays what was sent to the worker. It evicts pieces marked by hints or trimming first, then by
+//! the worker's [`Order`]. What the mirror evicts leaves the index. In experiments a mirror of the true capacity came
+//! within 1-2 % of exact; one four times too small cost up to 44 %.
 //!
-//! A request in flight counts as resident where it was sent: it is, or soon will be, and the next turn of the same
-//! burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
+//! A request in flight counts as resident on its worker: its prefix is there or soon will be, and the next turn of the
+//! same burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
 
 mod capacity;
 mod mirror;
@@ -22,35 +22,35 @@ use crate::ids::{PrefixHash, WorkerId};
 use crate::index::{Index, IndexLimits, IndexReader, IndexStats, Prefix, Reach, StoreError};
 use crate::units::Tokens;
 
-/// Most tokens that a full cache has left over: a piece of the largest, or several of the usual size.
+/// Upper bound on the unused remainder of a full cache: one piece of the largest size, or several of the usual size.
 const LEFT_OVER: Tokens = Tokens(1024);
 
-/// What lives where.
+/// The index and the mirrors of all workers.
 #[derive(Debug)]
 pub struct Residency {
     index: Index,
     mirrors: Vec<Mirror>,
     changes: Vec<Change>,
-    /// Keys that a worker lost, on their way to the index.
+    /// Keys that a worker lost, to be removed from the index.
     gone: Vec<PrefixHash>,
     refused: Refused,
 }
 
-/// What the mirrors hold and the index would not take, ever: there lookups say less than is known.
+/// Chains that the mirrors hold and the index refused. Lookups underestimate these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
     /// Chains whose parent the index had evicted.
     pub unknown_parents: u64,
-    /// Chains with a key that names another prefix already: two prompts collide.
+    /// Chains with a key that already names another prefix: two prompts collide.
     pub conflicts: u64,
-    /// Chains that are too long for the index, and anything else.
+    /// Chains too long for the index, and all other errors.
     pub too_long: u64,
-    /// Why the last one was.
+    /// The most recent error.
     pub last: Option<StoreError>,
 }
 
 impl Refused {
-    /// All of them.
+    /// Returns the total number of refused chains.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.unknown_parents + self.conflicts + self.too_long
@@ -67,42 +67,42 @@ impl Refused {
     }
 }
 
-/// A request's hold on the mirror of the worker that it was sent to.
+/// A request's lease on the mirror of its worker.
 #[derive(Debug)]
 #[must_use = "give it back with settle or retract"]
 pub struct Hold {
     worker: WorkerId,
     lease: Lease,
-    /// The prompt's last key, if all of them are held.
+    /// The prompt's last key, if all keys are held.
     last: Option<PrefixHash>,
     compared: Option<Compared>,
 }
 
 impl Hold {
-    /// What was cached of the prompt, with hints and without. `None` of a worker that was told nothing yet.
+    /// Returns the prompt tokens cached with hints and under LRU. `None` if the worker was never sent a hint.
     #[must_use]
     pub fn compared(&self) -> Option<Compared> {
         self.compared
     }
 }
 
-/// What followed a prompt, and where.
+/// The response to a prompt, as a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {
-    /// The prompt's key that it goes on from; `None`: from the prompt's beginning. Where chunks never restart, a prompt's
-    /// last, short key is not it: the text goes on within that chunk, so the reply's first key stands for what that one
-    /// stood for.
+    /// The prompt's key that the response extends, or `None` for the prompt's beginning. Where chunks never restart,
+    /// this is not the prompt's last, short key: the text continues within that chunk, so the response's first key
+    /// covers that key's text.
     pub parent: Option<PrefixHash>,
-    /// Its keys.
+    /// The response's keys.
     pub chain: &'a Chain,
     /// Where the parent ends, in the chain's unit.
     pub before: u64,
-    /// The last key ends within a chunk in which the next turn goes on, under another key.
+    /// Whether the last key ends within a chunk that the next turn continues under another key.
     pub open: bool,
 }
 
 impl Reply<'_> {
-    /// The key of the open chunk, after the one that the next turn repeats.
+    /// Returns the open chunk's key and the key before it, which the next turn repeats.
     fn open_end(&self) -> Option<(PrefixHash, PrefixHash)> {
         let keys = self.chain.hashes();
         let (&end, before) = keys.split_last().filter(|_| self.open)?;
@@ -111,7 +111,7 @@ impl Reply<'_> {
 }
 
 impl Residency {
-    /// Nothing known, for workers of these capacities, in the order of their slots.
+    /// Creates an empty state for workers of these capacities, in slot order.
     #[must_use]
     pub fn new(limits: IndexLimits, capacities: &[Tokens]) -> Self {
         Self {
@@ -123,8 +123,8 @@ impl Residency {
         }
     }
 
-    /// A worker of this capacity takes a slot, of which nothing is known any more: a slot may be the next free one, or one
-    /// whose last holder has nothing in flight.
+    /// Admits a worker of this capacity to a slot and drops all state of the slot. The slot must be the next free one,
+    /// or one with nothing in flight.
     pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
         self.forget(worker);
         if self.mirrors.len() <= worker.index() {
@@ -136,7 +136,7 @@ impl Residency {
         }
     }
 
-    /// How many tokens a worker's mirror has room for.
+    /// Returns the capacity of a worker's mirror.
     #[must_use]
     pub fn capacity_of(&self, worker: WorkerId) -> Tokens {
         self.mirrors
@@ -144,7 +144,7 @@ impl Residency {
             .map_or(Tokens::ZERO, |mirror| mirror.cache.capacity())
     }
 
-    /// Whether a worker's capacity is learned from its answers.
+    /// Returns whether a worker's capacity is learned from its responses.
     #[must_use]
     pub fn learns_capacity(&self, worker: WorkerId) -> bool {
         self.mirrors
@@ -152,14 +152,15 @@ impl Residency {
             .is_some_and(Mirror::learns_capacity)
     }
 
-    /// Learns a worker's capacity from its answers: neither the configuration nor the worker states it.
+    /// Starts learning a worker's capacity from its responses, where neither the configuration nor the worker states
+    /// it.
     pub fn learn_capacity(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.learn_capacity();
         }
     }
 
-    /// A worker stated its capacity. Pieces that no longer fit are evicted.
+    /// Sets the capacity that a worker reported. Pieces that no longer fit are evicted.
     pub fn capacity_told(&mut self, worker: WorkerId, capacity: Tokens) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.capacity_told(capacity, &mut self.changes);
@@ -167,7 +168,7 @@ impl Residency {
         }
     }
 
-    /// A worker found more of a prompt than its mirror holds.
+    /// Records that a worker found more of a prompt than its mirror holds.
     pub fn found_more(&mut self, worker: WorkerId) {
         let is_full = self.filled_on(worker) >= self.capacity_of(worker);
         if let Some(mirror) = self.mirrors.get_mut(worker.index()).filter(|_| is_full) {
@@ -175,32 +176,32 @@ impl Residency {
         }
     }
 
-    /// A worker drops what is not marked in this order. Until it is said, the least recently used first.
+    /// Sets the eviction order of a worker's unmarked pieces. The default is LRU.
     pub fn set_order(&mut self, worker: WorkerId, order: Order) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.cache.set_order(order);
         }
     }
 
-    /// A handle for lookups by other threads: they take no lock and never wait for what is applied here.
+    /// Returns a handle for lookups by other threads. Lookups take no lock and never wait for writes.
     #[must_use]
     pub fn reader(&self) -> IndexReader {
         self.index.reader()
     }
 
-    /// How many leading keys of the chain each worker holds.
+    /// Writes to `reach` how many leading keys of the chain each worker holds.
     pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
         self.index.lookup(chain, reach);
     }
 
-    /// Tokens that a worker can store before it evicts anything unmarked.
+    /// Returns the tokens that a worker can store before it evicts anything unmarked.
     #[must_use]
     pub fn room_on(&self, worker: WorkerId) -> Tokens {
         let mirror = self.mirrors.get(worker.index());
         mirror.map_or(Tokens::ZERO, |mirror| mirror.cache.room())
     }
 
-    /// Tokens believed resident on a worker.
+    /// Returns the tokens believed resident on a worker.
     #[must_use]
     pub fn tokens_on(&self, worker: WorkerId) -> Tokens {
         self.mirrors
@@ -208,9 +209,9 @@ impl Residency {
             .map_or(Tokens::ZERO, |mirror| mirror.cache.used())
     }
 
-    /// The same, to compare workers by: a full cache counts as its capacity. Pieces of text are of all sizes, so a little is
-    /// always left over, and how much is a matter of chance: what goes to the least full of full caches would go to one of
-    /// them at a time, many turns in a row.
+    /// Returns the resident tokens for comparison between workers: a full cache counts as its capacity. A full cache
+    /// has a random remainder, since pieces vary in size. Without rounding, the worker with the largest remainder would
+    /// attract many turns in a row.
     #[must_use]
     pub fn filled_on(&self, worker: WorkerId) -> Tokens {
         let Some(mirror) = self.mirrors.get(worker.index()) else {
@@ -224,32 +225,32 @@ impl Residency {
         }
     }
 
-    /// What the index would not take.
+    /// Returns the chains that the index refused.
     #[must_use]
     pub fn refused(&self) -> Refused {
         self.refused
     }
 
-    /// Where the prefixes that were used last end: see [`Index::newest`].
+    /// Returns the ends of the most recently used prefixes; see [`Index::newest`].
     #[must_use]
     pub fn newest(&self, most: usize, worker: Option<WorkerId>, copies: usize) -> (Vec<Prefix>, bool) {
         self.index.newest(most, worker, copies)
     }
 
-    /// Tokens of what leads to a key and the key itself, on a worker that is believed to hold it.
+    /// Returns the tokens up to and including a key, on a worker believed to hold it.
     #[must_use]
     pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
         self.mirrors.get(worker.index())?.cache.tokens_up_to(key)
     }
 
-    /// The index's counts.
+    /// Returns the index's statistics.
     #[must_use]
     pub fn stats(&self) -> IndexStats {
         self.index.stats()
     }
 
-    /// A prompt was sent to a worker. `tokens` tells where in tokens an end of the chain is. `None` if the worker is not
-    /// known.
+    /// Records a prompt sent to a worker. `tokens` converts a chain end to a token offset. `None` if the worker is
+    /// unknown.
     pub fn sent(&mut self, worker: WorkerId, chain: &Chain, tokens: impl Fn(u64) -> u64) -> Option<Hold> {
         let pieces = pieces(chain, 0, tokens);
         let mirror = self.mirrors.get_mut(worker.index())?;
@@ -267,8 +268,8 @@ impl Residency {
         })
     }
 
-    /// The answer ended. The worker also holds the `reply` that followed the prompt, and may drop the last
-    /// `evict_first` tokens of the whole, which is `total` tokens long, before anything else.
+    /// Records a complete response: the worker also holds `reply`, and may evict the last `evict_first` of the
+    /// conversation's `total` tokens before anything else.
     pub fn settle(
         &mut self,
         mut hold: Hold,
@@ -312,7 +313,7 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
-    /// The worker counted a prompt's tokens: what is held of it weighs what it does, and not what was estimated.
+    /// Replaces the estimated weights of a held prompt by the worker's token count.
     pub fn counted(&mut self, hold: &Hold, chain: &Chain, tokens: impl Fn(u64) -> u64) {
         if let Some(mirror) = self.mirrors.get_mut(hold.worker.index()) {
             let pieces = pieces(chain, 0, tokens);
@@ -321,7 +322,7 @@ impl Residency {
         }
     }
 
-    /// The request never reached the worker: what it alone would have brought there is not there.
+    /// Withdraws a request that never reached the worker, with the pieces that only it would have stored.
     pub fn retract(&mut self, hold: Hold) {
         let Hold { worker, lease, .. } = hold;
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
@@ -331,8 +332,8 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
-    /// A worker reported how much of a prompt it found in its cache; to be told before the prompt is settled. Returns how
-    /// many keys are believed there no longer.
+    /// Applies a worker's report of how much of a prompt was cached, and returns how many keys are dropped as a
+    /// consequence. Must be called before the prompt is settled.
     pub fn reported(&mut self, worker: WorkerId, report: &Report) -> usize {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return 0;
@@ -342,7 +343,7 @@ impl Residency {
         dropped
     }
 
-    /// A worker was told that this chain is no use there any more: it may drop it first.
+    /// Marks a chain evict-first, after a hint to the worker that it is of no more use.
     pub fn released(&mut self, worker: WorkerId, chain: &[PrefixHash]) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.is_told();
@@ -350,9 +351,9 @@ impl Residency {
         }
     }
 
-    /// Marks the end of a conversation evict-first, past its first `keep` tokens. Pieces below it that belong to other
-    /// conversations stay. `keys` are some of its keys, the last one first. The worker should be told to keep what the mirror
-    /// then keeps, so that both forget the same. `None` if no key is resident.
+    /// Marks the end of a conversation evict-first past its first `keep` tokens. Pieces shared with other conversations
+    /// stay. `keys` are some of its keys, last first. The hint to the worker should name what the mirror keeps, so that
+    /// both evict the same. `None` if no key is resident.
     pub fn trimmed(
         &mut self,
         worker: WorkerId,
@@ -365,19 +366,19 @@ impl Residency {
         mirror.cache.trim(end, keep)
     }
 
-    /// A worker was told that the beginning with these keys is used by many: it is fresh, and no mark lies on it.
+    /// Refreshes and unmarks a prefix, after a hint to the worker that many conversations share it.
     pub fn protected(&mut self, worker: WorkerId, keys: &[PrefixHash]) {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
-        // What is resident keeps its own weight, so none is given here.
+        // Resident pieces keep their weight, so none is given here.
         let piece = |&hash: &PrefixHash| Piece { hash, tokens: 0 };
         let held: Vec<Piece> = keys[..mirror.cache.resident(keys)].iter().map(piece).collect();
         mirror.cache.insert(&held, Keep::All, &mut self.changes);
         self.apply(worker, None, &[]);
     }
 
-    /// A worker cleared its cache while nothing was running: only what is in flight now is there.
+    /// Drops everything but what is in flight: the worker cleared its cache while it was idle.
     pub fn cleared(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.cleared(&mut self.changes);
@@ -385,7 +386,7 @@ impl Residency {
         }
     }
 
-    /// A worker holds nothing any more.
+    /// Drops everything believed resident on a worker.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.forget(&mut self.changes);
@@ -393,7 +394,7 @@ impl Residency {
         }
     }
 
-    /// What is believed to be on a worker, to be written down: see [`PrefixCache::entries`].
+    /// Returns the resident entries for a snapshot; see [`PrefixCache::entries`].
     #[must_use]
     pub fn entries(&self, worker: WorkerId) -> Vec<Entry> {
         self.mirrors
@@ -401,12 +402,12 @@ impl Residency {
             .map_or_else(Vec::new, |mirror| mirror.cache.entries())
     }
 
-    /// Brings back one of [`chains`] of what was written down, as one that was served just now.
+    /// Restores one of the [`chains`] of a snapshot as most recently used.
     pub fn restore(&mut self, worker: WorkerId, chain: &[Piece]) {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
-        // Whoever wrote it down.
+        // A snapshot may contain zero weights.
         let weighed = |&Piece { hash, tokens }: &Piece| Piece {
             hash,
             tokens: tokens.max(1),
@@ -418,7 +419,7 @@ impl Residency {
         self.apply(worker, None, &held);
     }
 
-    /// Whoever asks for the prompt's last, short key again is answered by the reply's first piece.
+    /// Lets the index answer for the prompt's last, short key as long as the response's first piece is resident.
     fn begins(&mut self, worker: WorkerId, first: PrefixHash, parent: Option<PrefixHash>, short: PrefixHash) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             if let Some(before) = mirror.begins(first, short) {
@@ -428,8 +429,8 @@ impl Residency {
         }
     }
 
-    /// Carries the mirror's changes over to the index: what left, then what is held now. The index keeps its own
-    /// bounds, so it may know less than the mirror, never more.
+    /// Applies the mirror's changes to the index: removals first, then the keys now held. The index has bounds of its
+    /// own, so it may hold less than the mirror, never more.
     fn apply(&mut self, worker: WorkerId, parent: Option<PrefixHash>, held: &[PrefixHash]) {
         for change in self.changes.drain(..) {
             match change {
@@ -448,7 +449,7 @@ impl Residency {
         self.index.remove_all(worker, &self.gone);
         self.gone.clear();
         if !held.is_empty() {
-            // Then the index knows less than the mirror, which is allowed, but should be rare.
+            // The index then holds less than the mirror, which is allowed and should be rare.
             if let Err(error) = self.index.store_after(worker, parent, held) {
                 self.refused.add(error);
             }
@@ -456,13 +457,13 @@ impl Residency {
     }
 }
 
-/// The chains that rebuild a cache with these entries when they are restored in this order: each entry's last touch comes
-/// where it was. An entry right before its parent stands for both, so there are about as many chains as conversations.
+/// Returns the chains that rebuild a cache with these entries when restored in this order, last uses included. An entry
+/// directly before its parent is covered by the same chain, so there are about as many chains as conversations.
 pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
     let path = |from: usize| {
         let mut chain = vec![entries[from].piece];
         let mut at = from;
-        // Parents come later, so this ends whatever the list says.
+        // Parents come later, so the loop ends on any input.
         while let Some(parent) = entries[at].parent.map(|parent| parent as usize)
             && parent > at
             && parent < entries.len()
@@ -477,11 +478,10 @@ pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
     (0..entries.len()).filter(stands_alone).map(path)
 }
 
-/// The chain's keys with their weights. `before` is where the chain begins in its own unit (bytes or tokens).
+/// Returns the chain's keys with their weights. `before` is the chain's start in its own unit (bytes or tokens).
 ///
-/// Each weighs a token at the least, so that a mirror holds no more pieces than its capacity has tokens, whatever workers
-/// count: a template may leave out most of what a client sends. The next piece weighs as much less, so a few bytes that
-/// round to nothing leave the sum as it is.
+/// Each piece weighs at least one token, so a mirror holds no more pieces than its capacity has tokens, even where a
+/// template omits most of what a client sends. The next piece is lighter by that much, so the sum is unchanged.
 fn pieces(chain: &Chain, before: u64, tokens: impl Fn(u64) -> u64) -> Vec<Piece> {
     let mut start = tokens(before);
     let weigh = |(&hash, &end): (&PrefixHash, &u64)| {

@@ -1,12 +1,12 @@
-//! The choice: which worker serves a turn.
+//! The choice of the worker that serves a turn.
 //!
-//! [`decide`] is a function of a snapshot. It reads no clock, keeps no state and writes nothing; what then happens is
-//! applied to the estimators and the index by the caller. A [`Decision`] carries every term of every worker's score, so
-//! that the log line, the metric, the response header and the test all read the same struct.
+//! [`decide`] is a function of a snapshot. It reads no clock, keeps no state and writes nothing; the caller applies the
+//! outcome to the estimators and the index. A [`Decision`] carries every term of every worker's score, so the log line,
+//! the metric, the response header and the test read the same struct.
 //!
 //! Each policy is one file with one function `score(&Snapshot, &Turn, &mut [Terms]) -> Reason`, which fills
-//! [`Terms::score`] (lower is better, infinite means "not this one"). Picking the least score, and breaking ties, is
-//! done here, once.
+//! [`Terms::score`] (lower is better, infinite excludes the worker). Picking the least score and breaking ties is done
+//! once, here.
 
 mod cache_aware;
 mod cache_aware_smg;
@@ -36,43 +36,43 @@ use crate::cost::PrefillCost;
 use crate::ids::{ConversationId, PrefixHash, WorkerId};
 use crate::units::{Millis, Tokens};
 
-/// One worker as the choice sees it, at one moment.
+/// One worker's state at the moment of the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     /// Its slot.
     pub id: WorkerId,
-    /// Whether it may be given work at all: healthy, not draining, serves the model.
+    /// Whether the worker may be chosen: healthy, not draining, and serving the model.
     pub ready: bool,
-    /// What its prefill costs.
+    /// Cost of prefill.
     pub cost: PrefillCost,
-    /// What its first tokens take beside queue and prefill, where that is not in β: see [`crate::estimate::Overhead`].
+    /// Time to first token beyond queue and prefill, where β does not include it: see [`crate::estimate::Overhead`].
     pub overhead: Millis,
     /// Predicted time before a request sent now would start its own prefill.
     pub wait: Millis,
     /// ρ: prefill work routed to it over the window, as a share of the window.
     pub utilisation: f64,
-    /// S̄: the mean prefill routed to it over the window; zero where nothing was.
+    /// S̄: the mean prefill routed to it over the window; zero without any.
     pub mean_work: Millis,
     /// Requests sent and not yet finished.
     pub in_flight: u32,
-    /// Tokens the index believes it holds; `cache_aware` calls this the size of its tree.
+    /// Tokens believed resident; the tree size in `cache_aware`.
     pub indexed: Tokens,
-    /// Conversations that live there, in any unit that all workers share: see [`crate::estimate::Homes`].
+    /// Conversations whose home it is, in any unit that all workers share: see [`crate::estimate::Homes`].
     pub conversations: f64,
 }
 
-/// Everything the choice may know about the fleet, taken at one moment.
+/// The state of the fleet at the moment of the choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// The workers. The order carries no meaning but must match [`Turn::resident`].
+    /// The workers, in the same order as [`Turn::resident`].
     pub workers: &'a [WorkerView],
     /// Policy and weights in force.
     pub settings: &'a Settings,
-    /// Number of this decision, counted by the caller: rotation and random tie-breaking come from it.
+    /// Sequence number of this decision, the source of rotation and random tie-breaking.
     pub sequence: u64,
 }
 
-/// Everything the choice may know about the turn.
+/// The turn to place.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
     /// Tokens of the whole prompt.
@@ -81,15 +81,15 @@ pub struct Turn<'a> {
     pub resident: &'a [Tokens],
     /// The turn's objective, for the `slo` weight.
     pub objective: Millis,
-    /// Where the conversation's last turn went, for the `affinity` weight.
+    /// The worker of the conversation's last turn, for the `affinity` weight.
     pub last_worker: Option<WorkerId>,
-    /// The conversation, for `consistent_hash`; without one that policy falls back to the fewest in flight.
+    /// The conversation, for `consistent_hash`; without one that policy falls back to `least_loaded`.
     pub conversation: Option<ConversationId>,
-    /// A key of how the prompt begins, for `prefix_hash`; without one that policy does the same.
+    /// A hash of the prompt's beginning, for `prefix_hash`; without one that policy falls back to `least_loaded`.
     pub head: Option<PrefixHash>,
-    /// The class of its objective, for [`Settings::classes`]; empty if it is of none.
+    /// The class of its objective, for [`Settings::classes`]; empty without one.
     pub class: &'a str,
-    /// What its request asks for.
+    /// The override that its request asks for.
     pub ask: Option<Ask<'a>>,
 }
 
@@ -98,11 +98,11 @@ pub struct Turn<'a> {
 pub struct Terms {
     /// The worker.
     pub worker: WorkerId,
-    /// Whether it could be chosen.
+    /// Whether the worker could be chosen.
     pub ready: bool,
-    /// h: prompt tokens it holds.
+    /// h: cached prompt tokens.
     pub cached: Tokens,
-    /// u: prompt tokens it would have to compute.
+    /// u: prompt tokens to compute.
     pub uncached: Tokens,
     /// Predicted time before its own prefill starts.
     pub wait_ms: f64,
@@ -110,62 +110,62 @@ pub struct Terms {
     pub marginal_ms: f64,
     /// β.
     pub fixed_ms: f64,
-    /// What the first token takes beside queue and prefill; nothing where β is of the router's own clock.
+    /// Time to first token beyond queue and prefill; zero where β is measured by the router's own clock.
     pub overhead_ms: f64,
-    /// κ: what a millisecond of prefill costs the others, given the load.
+    /// κ: the cost of a millisecond of prefill, to this turn and to those behind it.
     pub kappa: f64,
     /// Predicted milliseconds beyond the objective, times the `slo` weight.
     pub slo_ms: f64,
-    /// What it costs to make this worker the conversation's home.
+    /// Cost of making this worker the conversation's home.
     pub home_ms: f64,
     /// Credit for being the conversation's last worker (negative).
     pub affinity_ms: f64,
     /// Random tie-breaking.
     pub spread_ms: f64,
-    /// What the policy minimised; milliseconds under `tail`, the policy's own measure elsewhere.
+    /// The value that the policy minimised; milliseconds under `tail`, the policy's own measure elsewhere.
     pub score: f64,
 }
 
 impl Terms {
-    /// Predicted time to first token on this worker: what will be compared with what then happens.
+    /// Returns the predicted time to first token, which is later compared with the observed one.
     #[must_use]
     pub fn predicted_ttft(&self) -> Millis {
         Millis(self.wait_ms + self.overhead_ms) + self.prefill()
     }
 
-    /// Predicted prefill: for how long the worker computes nothing else.
+    /// Returns the predicted prefill time.
     #[must_use]
     pub fn prefill(&self) -> Millis {
         Millis(self.marginal_ms + self.fixed_ms)
     }
 }
 
-/// Which rule of the policy decided. A bounded set: it is a metric label.
+/// The rule of the policy that decided. A bounded set: it is a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The least cost of all terms.
     LeastCost,
-    /// The next in turn.
+    /// The next in rotation.
     Rotation,
     /// The fewest requests in flight.
     FewestInFlight,
     /// The load was out of balance, so the prefix did not count.
     Imbalance,
-    /// It holds more of the prompt than the threshold asks.
+    /// The worker holds more of the prompt than the threshold.
     PrefixMatch,
-    /// Nobody holds enough of the prompt; it has the smallest tree.
+    /// No worker holds enough of the prompt; this one has the smallest tree.
     SmallestTree,
-    /// Drawn.
+    /// A random draw.
     Draw,
-    /// Its place under the turn's key.
+    /// The order of workers under the turn's key.
     Key,
-    /// The worker that the rule would have taken was far above the mean load.
+    /// The worker preferred by the rule was far above the mean load.
     Overload,
 }
 
 impl Reason {
-    /// The name used in metrics and logs.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -182,25 +182,25 @@ impl Reason {
     }
 }
 
-/// The choice made, with everything that led to it.
+/// The chosen worker and all terms of the choice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
     /// The snapshot's sequence number.
     pub sequence: u64,
     /// The policy that made it.
     pub policy: PolicyName,
-    /// Which overrides of everybody's settings acted.
+    /// Which overrides of the default settings acted.
     pub overridden: Overridden,
-    /// Which of its rules decided.
+    /// The rule that decided.
     pub reason: Reason,
     /// Index of the chosen worker in `terms`.
     pub chosen: usize,
-    /// Every worker's terms, in the snapshot's order.
+    /// The terms of every worker, in the snapshot's order.
     pub terms: Vec<Terms>,
 }
 
 impl Decision {
-    /// The chosen worker's terms.
+    /// Returns the chosen worker's terms.
     #[must_use]
     pub fn chosen(&self) -> &Terms {
         &self.terms[self.chosen]
@@ -249,7 +249,8 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
     })
 }
 
-/// The terms that do not depend on the policy. A prompt's last token is always computed, however much is cached.
+/// Returns the terms that do not depend on the policy. A prompt's last token is always computed, however much is
+/// cached.
 fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     let resident = turn.resident.get(index).copied().unwrap_or_default();
     let cached = resident.min(turn.prompt.saturating_sub(Tokens(1)));
@@ -272,7 +273,7 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     }
 }
 
-/// A number in [0, 1) that depends on its two arguments only, so that a decision can be replayed: SplitMix64's
+/// Returns a number in [0, 1) that depends on the arguments only, so that a decision can be replayed: SplitMix64's
 /// finaliser.
 fn unit_random(of: u64, worker: u32) -> f64 {
     let mut x = of
@@ -283,15 +284,15 @@ fn unit_random(of: u64, worker: u32) -> f64 {
     ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Requests in flight of a ready worker in the mean; 0 without one.
+/// Returns the mean number of requests in flight over the ready workers; 0 without any.
 fn mean_in_flight(workers: &[WorkerView]) -> f64 {
     let ready = || workers.iter().filter(|worker| worker.ready);
     let sum: f64 = ready().map(|worker| f64::from(worker.in_flight)).sum();
     sum / ready().count().max(1) as f64
 }
 
-/// The ready worker of least score. Equal scores go to the fewest requests in flight, and equal ones of those take
-/// turns, so that an idle fleet fills evenly instead of piling up on its first worker.
+/// Returns the ready worker of least score. Ties go to the fewest requests in flight, then rotate, so that an idle
+/// fleet fills evenly.
 fn least(terms: &[Terms], snapshot: &Snapshot<'_>) -> Option<usize> {
     let count = terms.len();
     let start = if count == 0 {

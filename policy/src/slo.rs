@@ -1,12 +1,12 @@
-//! From the objective to what a worker may drop first.
+//! The T-LRU rule: from the objective to the tokens that a worker may evict first.
 //!
 //! A turn must start within T. On worker w that leaves room for ξ_w uncached tokens, `ttft(ξ_w) = T − wait`. A
 //! conversation's next prompt adds about Q̂ tokens that are uncached in any case, so up to `ξ_w − Q̂` tokens of its
-//! history may be missing from the cache without the next turn being late: the last tokens of it are *free*, and are
-//! dropped before anything else (T-LRU, "Tail-Optimized Caching for LLM Inference", Algorithm 1, in tokens from the end:
-//! exact whatever length the response turns out to have).
-//
-//! What hints go by is [`crate::tail`], of which this is the case of an idle worker and an equal return of all.
+//! history may be missing without making the next turn late. These last tokens are its *free tail*, which is evicted
+//! before anything else (T-LRU, "Tail-Optimized Caching for LLM Inference", Algorithm 1, counted in tokens from the
+//! end, which is exact for any response length).
+//!
+//! Hints follow [`crate::tail`], which generalises this rule. On an idle worker and with equal return rates both agree.
 
 mod cause;
 #[cfg(test)]
@@ -17,15 +17,15 @@ pub use cause::{Cause, EngineTimes, FirstToken, Parts};
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
-/// ξ_w: uncached tokens that a turn may have on this worker and still start within the objective.
+/// Returns ξ_w: the uncached tokens with which a turn still starts within the objective on this worker.
 #[must_use]
 pub fn xi_tokens(cost: &PrefillCost, objective: Millis, wait: Millis, cached: Tokens) -> f64 {
     cost.tokens_within(objective.saturating_sub(wait), cached)
 }
 
-/// The free tail of T-LRU: `max(0, ξ_w − Q̂)` tokens from the end of the conversation.
+/// Returns the free tail of T-LRU: `max(0, ξ_w − Q̂)` tokens from the end of the conversation.
 #[must_use]
 pub fn evict_first_tail(xi_tokens: f64, next_prompt: Tokens) -> Tokens {
-    // Longer than any context means all of it.
+    // The bound exceeds any context, and avoids overflow.
     Tokens((xi_tokens - next_prompt.as_f64()).clamp(0.0, 1e9) as u64)
 }

@@ -1,43 +1,46 @@
-//! Which part of which conversation a worker should forget first: queue-aware T-LRU.
+//! The order in which a worker should give up the ends of silent conversations: queue-aware T-LRU.
 //!
 //! # The value of a block
-//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. Of a silent conversation
-//! whose last `u` tokens are missing, the next block before them is worth what its loss would cost when the conversation
-//! returns, times how soon that may be expected:
+//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. Take a silent
+//! conversation whose last `u` tokens are missing. The value V of the block before them is the expected rate of return,
+//! times the cost of its loss at a return:
 //!
 //! ```text
 //! V = G(class, age) · [ P + ε + μ·(1 + κ) ]
 //! P = Pr(wait + β + α·(u + Q) > T) + Pr(wait + β + α·(u + Q) > objective)
 //! ```
 //!
-//! - G ([`Returns`]): returns per ms that the block takes room.
-//! - P ([`Harm`]): the turn itself is late, by what is usual and by its objective. T is the 93rd percentile of what turns
-//!   took lately, so it follows the fleet: there is no scale to be learned. Where the next turn would start in time without
+//! - G ([`Returns`]): returns per ms that the block occupies cache.
+//! - P ([`Harm`]): the probabilities that the turn exceeds T and that it misses its objective. T is the 93rd percentile
+//!   of recent times to first token, so no scale has to be learned. Where the next turn would start in time without
 //!   them, the last tokens are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for
 //!   LLM Inference").
-//! - κ and ε: in a queue a millisecond of prefill delays every turn behind it. κ is how many turns that is on average, ε
-//!   how many of them are late. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts the
-//!   least expected work.
-//! - μ = [`MU`] weighs prefill that makes no turn late, which only the mean shows.
+//! - κ and ε: in a queue, a millisecond of prefill delays every turn behind it. κ is the mean number of those turns, ε
+//!   the mean number of late ones. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts
+//!   the least expected work.
+//! - μ = [`MU`] weighs prefill that makes no turn late and only raises the mean.
 //!
 //! # Just in time
-//! Engines run LRU with an evict-first band. When a worker's room (blank or marked) falls below a reserve, the ends of least
-//! value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that is used before it is evicted
-//! costs nothing.
+//! Engines run LRU with an evict-first band. When a worker's room (free or marked) falls below a reserve, the ends of
+//! least value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that is used before it
+//! is evicted costs nothing.
 //!
 //! # Guard
-//! A millisecond that is given up here and there can cost more than LRU's few misses, which no value of a single end shows.
-//! So a sample of each cache is followed as LRU would have it, and [`Guard`] compares the turns that were late with those that
-//! would have been.
+//! Many small losses can add up to more than LRU's few misses, which the value of a single end does not show. So a
+//! sample of each cache is simulated under LRU, and [`Guard`] compares the late turns of both.
 //!
-//! The end of least value is sought among [`SAMPLE`] at random, as in hyperbolic caching (Blankstein, Sen, Freedman,
-//! USENIX ATC 2017): values age at different speeds, so no order of ends would last.
+//! # Search
 //!
-//! Rejected: a grid of scales of the free tail, compared in ghost caches of conversation lengths. They see no prefix that
-//! conversations share, and T-LRU at any scale adds work that a queue pays for. Trimming by the belief alone that a
-//! conversation is over: as good where conversations end alike, and nothing elsewhere. P of T alone: where most
-//! turns take far less than their objective, as with coding agents, it protects turns that would meet the objective anyway,
-//! and is worse than plain LRU under load.
+//! The end of least value is sought among [`SAMPLE`] random ones, as in hyperbolic caching (Blankstein, Sen, Freedman,
+//! USENIX ATC 2017): values age at different speeds, so a sorted order would not last.
+//!
+//! # Rejected
+//! - A grid of scales of the free tail, compared in ghost caches of conversation lengths. Those see no prefix that
+//!   conversations share, and T-LRU at any scale adds work that a queue pays for.
+//! - Trimming by the belief alone that a conversation is over: as good where all conversations end alike, and no gain
+//!   elsewhere.
+//! - P of T alone: where most turns take far less than their objective, as with coding agents, it protects turns that
+//!   would meet the objective anyway, and is worse than plain LRU under load.
 
 mod class;
 mod ends;
@@ -62,20 +65,22 @@ use crate::units::{Millis, Tokens};
 
 /// μ: the weight of prefill that makes no turn late.
 pub const MU: f64 = 0.3;
-/// Ends compared at random for the least value.
+/// Ends sampled per search.
 pub const SAMPLE: usize = 64;
-/// Turns that a worker should have room for. More marks the ends of conversations that are about to return.
+/// Number of turns that a worker should have room for. A larger reserve marks the ends of conversations about to
+/// return.
 const RESERVE: f64 = 3.0;
-/// Largest share of a cache that is kept free for that.
+/// Upper bound on the reserve, as a share of the cache.
 const MOST_RESERVE: f64 = 0.125;
 
-/// Room that a worker of this capacity should have for the next turns ([`Tail::next_turns`]).
+/// Returns the room that a worker of this capacity should have for the next turns ([`Tail::next_turns`]).
 #[must_use]
 pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
     next_turns.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
 }
 
-/// Learned state, and the silent conversations of each worker. `P` is the caller's handle of a conversation.
+/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of a
+/// conversation.
 #[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
@@ -89,7 +94,7 @@ pub struct Tail<P> {
 struct Slot<P> {
     ends: Ends<P>,
     capacity: Tokens,
-    /// The value of what was given up last, smoothed.
+    /// Smoothed value of the ends given up lately.
     price: f64,
 }
 
@@ -115,10 +120,10 @@ impl<P> Default for Slot<P> {
     }
 }
 
-/// A turn that is over.
+/// A completed turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<P> {
-    /// The time its answer was complete.
+    /// Time at which the response was complete.
     pub at: Millis,
     /// The worker that served it.
     pub worker: WorkerId,
@@ -126,14 +131,14 @@ pub struct Answered<P> {
     pub conversation: u64,
     /// The turn's class.
     pub class: Class,
-    /// Length of the conversation, answer included.
+    /// Length of the conversation, response included.
     pub length: Tokens,
     /// The caller's handle.
     pub what: P,
 }
 
 impl<P: Clone> Tail<P> {
-    /// A worker takes a slot: nothing is on it.
+    /// Resets a worker's slot to an empty cache of this capacity.
     pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
         let at = worker.index();
         if self.workers.len() <= at {
@@ -147,7 +152,7 @@ impl<P: Clone> Tail<P> {
         self.set_capacity(worker, capacity);
     }
 
-    /// A worker's capacity is known, or known better.
+    /// Sets a worker's capacity.
     pub fn set_capacity(&mut self, worker: WorkerId, capacity: Tokens) {
         if let Some(slot) = self.workers.get_mut(worker.index()) {
             slot.capacity = capacity;
@@ -155,7 +160,7 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// A turn was sent to a worker, and the conversation's last one went to `left`, if to another.
+    /// Records a turn sent to `worker`. `left` is the worker of the conversation's previous turn, if another one.
     pub fn arrived(&mut self, now: Millis, conversation: u64, worker: WorkerId, left: Option<WorkerId>) {
         self.returns.arrived(now, conversation);
         if let Some(slot) = left.and_then(|left| self.workers.get_mut(left.index())) {
@@ -164,7 +169,7 @@ impl<P: Clone> Tail<P> {
         self.forget(worker, conversation);
     }
 
-    /// A turn's first token passed.
+    /// Records a turn whose first token has been sent.
     pub fn begun(&mut self, now: Millis, worker: WorkerId, turn: &Begun) {
         if let Some(compared) = turn.compared
             && let Some(hinted) = self.harm.lateness(turn, compared.hinted)
@@ -176,7 +181,7 @@ impl<P: Clone> Tail<P> {
         self.fill.prompt(now, turn.prompt.saturating_sub(turn.cached));
     }
 
-    /// A turn is over, and its conversation silent.
+    /// Records a completed turn, whose conversation is silent from now on.
     pub fn answered(&mut self, turn: Answered<P>, response: Tokens) {
         self.fill.response(response);
         if let Some(lifetime) = self.fill.lifetime() {
@@ -188,8 +193,8 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// How many tokens should be given up on a worker that has this much room; none if that is enough, or if giving up
-    /// does not pay.
+    /// Returns the tokens to give up on a worker with this much room. `None` if the room suffices, or while the guard
+    /// pauses hints.
     #[must_use]
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
         let slot = self.workers.get(worker.index()).filter(|_| self.guard.allows())?;
@@ -197,13 +202,13 @@ impl<P: Clone> Tail<P> {
         (room < reserve).then(|| Tokens(2 * reserve.0 - room.0))
     }
 
-    /// Tokens that the turns store for which a worker should have room.
+    /// Returns the tokens that the turns within the reserve store, on average.
     #[must_use]
     pub fn next_turns(&self) -> Tokens {
         Tokens((RESERVE * self.fill.mean_stored()) as u64)
     }
 
-    /// What to give up next on a worker, where about `need` tokens are wanted; `None` if nothing is left.
+    /// Returns the next trim on a worker, of about `need` tokens, or `None` if no end is left.
     pub fn next(&mut self, now: Millis, worker: WorkerId, need: Tokens) -> Option<Trim<P>> {
         let slot = self.workers.get_mut(worker.index())?;
         let trim = slot.ends.next(now, need, &self.returns, &self.harm)?;
@@ -211,15 +216,15 @@ impl<P: Clone> Tail<P> {
         Some(trim)
     }
 
-    /// Nothing of the conversation is on the worker that could be given up.
+    /// Removes a conversation of which nothing can be given up on the worker.
     pub fn forget(&mut self, worker: WorkerId, conversation: u64) {
         if let Some(slot) = self.workers.get_mut(worker.index()) {
             slot.ends.remove(conversation);
         }
     }
 
-    /// A worker that drops ends by itself stored this much in a full cache: what went for it sets the price that
-    /// [`Tail::free_tail`] goes by.
+    /// Records `stored` tokens stored in a full cache whose worker evicts ends by itself. The ends displaced set the
+    /// price used by [`Tail::free_tail`].
     pub fn displaced(&mut self, now: Millis, worker: WorkerId, stored: Tokens) {
         let mut left = stored;
         while left > Tokens::ZERO
@@ -229,8 +234,8 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Tokens at the end of a conversation of this class that are worth less, once it is silent, than what was given up
-    /// lately: what a request can say where nothing can be said later.
+    /// Returns the tokens at the end of a conversation of this class that, once it is silent, are worth less than the
+    /// ends given up lately. Used where a hint can only be sent with the request.
     #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: Class) -> Tokens {
         if !self.guard.allows() {
@@ -242,30 +247,30 @@ impl<P: Clone> Tail<P> {
         Tokens(tokens.min(1e9) as u64)
     }
 
-    /// Takes up what another process had learned of returns.
+    /// Adds the outcomes learned by another process.
     pub fn restore(&mut self, now: Millis, outcomes: &[Outcome]) {
         self.returns.restore(now, outcomes);
     }
 
-    /// What is known of returns.
+    /// Returns the estimate of returns.
     #[must_use]
     pub fn returns(&self) -> &Returns {
         &self.returns
     }
 
-    /// What is known of lateness.
+    /// Returns the estimate of lateness.
     #[must_use]
     pub fn harm(&self) -> &Harm {
         &self.harm
     }
 
-    /// Whether giving ends up pays.
+    /// Returns the guard.
     #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
 
-    /// Silent conversations on a worker.
+    /// Returns the number of silent conversations on a worker.
     #[must_use]
     pub fn silent_on(&self, worker: WorkerId) -> usize {
         self.workers.get(worker.index()).map_or(0, |slot| slot.ends.len())

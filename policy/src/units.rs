@@ -1,4 +1,4 @@
-//! Sizes and durations as types: a number without its unit cannot cross a module boundary.
+//! Sizes and durations as types, so that units are checked by the compiler.
 
 use std::fmt;
 use std::iter::Sum;
@@ -13,34 +13,34 @@ pub struct Tokens(pub u64);
 
 /// A duration, or a point on the caller's clock, in milliseconds.
 ///
-/// `policy` owns no clock: the origin is the caller's, and only differences mean anything.
+/// `policy` owns no clock: the origin is the caller's, and only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub f64);
 
 impl Tokens {
-    /// No tokens.
+    /// Zero tokens.
     pub const ZERO: Self = Self(0);
 
-    /// The count as a real number, for cost formulas.
+    /// Returns the count as a real number, for cost formulas.
     #[must_use]
     pub fn as_f64(self) -> f64 {
         self.0 as f64
     }
 
-    /// `self - other`, never below zero.
+    /// Returns `self - other`, or zero if that is negative.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The number of blocks of `block_size` tokens that are completely filled.
+    /// Returns the number of blocks of `block_size` tokens that are completely filled.
     #[must_use]
     pub fn full_blocks(self, block_size: u32) -> u64 {
         self.0 / u64::from(block_size.max(1))
     }
 
-    /// The number of blocks of `block_size` tokens needed to hold these tokens.
+    /// Returns the number of blocks of `block_size` tokens needed to hold these tokens.
     #[must_use]
     pub fn blocks_ceil(self, block_size: u32) -> u64 {
         self.0.div_ceil(u64::from(block_size.max(1)))
@@ -48,22 +48,22 @@ impl Tokens {
 }
 
 impl Millis {
-    /// No time.
+    /// Zero duration.
     pub const ZERO: Self = Self(0.0);
 
-    /// `self - other`, never below zero.
+    /// Returns `self - other`, or zero if that is negative.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self((self.0 - other.0).max(0.0))
     }
 
-    /// The later, or longer, of two.
+    /// Returns the later, or longer, of two.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self(self.0.max(other.0))
     }
 
-    /// The earlier, or shorter, of two.
+    /// Returns the earlier, or shorter, of two.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self(self.0.min(other.0))

@@ -1,24 +1,24 @@
-//! A bounded map that takes one cache line for each key it is asked for.
+//! A bounded map that touches one cache line per key.
 //!
-//! Each request asks for dozens of keys, of tables that fit no processor's cache, so what a lookup costs is its misses. A
-//! hash map has two, the second of which waits for the first, and an order of use has several more. Here a key's hash
-//! names a *set* of four ways that share a line, and the least recently used of a full set makes room for the next: a
-//! set-associative cache, as processors have (Smith, "Cache Memories", ACM Computing Surveys 14(3), 1982).
+//! Each request looks up dozens of keys in tables that fit no processor's cache, so the cost of a lookup is its cache
+//! misses. A hash map has two, one after the other, and an order of use has several more. Here a key's hash selects a
+//! *set* of four ways in one line, and a full set evicts its least recently used way: a set-associative cache, as in
+//! processors (Smith, "Cache Memories", ACM Computing Surveys 14(3), 1982).
 //!
-//! So what is remembered is a matter of chance: of the keys that were used last, as many as the map is for, about one
-//! in seven is gone, of the half of them that was used last one in fifty. Until it has its full size it grows where a set
-//! is full, and forgets next to nothing. Where that matters, see [`Recent`](crate::recent::Recent).
+//! So retention is probabilistic: of the keys used last, as many as the map is for, about one in seven is gone; of the
+//! more recent half of them one in fifty. Until the map has its full size it grows where a set is full, and forgets
+//! almost nothing. Where this matters, use [`Recent`](crate::recent::Recent).
 
-/// Keys of a set: what a line has room for.
+/// Keys per set: as many as fit in a line.
 const WAYS: usize = 4;
-/// Sets to begin with, as a power of two.
+/// Initial number of sets, as a power of two.
 const FIRST_LOG2: u32 = 4;
-/// A place of no key. A key of this number takes another's name.
+/// Marks a vacant way. A key of this value is replaced by another.
 const VACANT: u64 = 0;
 /// 2⁶⁴ divided by the golden ratio: spreads keys that are small numbers.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Keys and their values, the most recently used first, what is vacant last.
+/// Keys and their values, most recently used first, vacant ways last.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Set {
@@ -33,7 +33,7 @@ impl Set {
         self.keys.iter().position(|&other| other == key)
     }
 
-    /// The key in this way is the one used last, with this value. Those before it move by one.
+    /// Makes the key in this way the most recently used, with this value. Those before it move by one.
     fn lead(&mut self, way: usize, key: u64, value: u64) {
         self.keys[..=way].rotate_right(1);
         self.values[..=way].rotate_right(1);
@@ -46,14 +46,14 @@ impl Set {
         self.values[way..].rotate_left(1);
     }
 
-    /// Keys and values, the least recently used first.
+    /// Returns keys and values, least recently used first.
     fn entries(&self) -> impl Iterator<Item = (u64, u64)> {
         let ways = (0..WAYS).rev().map(|way| (self.keys[way], self.values[way]));
         ways.filter(|&(key, _)| key != VACANT)
     }
 }
 
-/// A bounded map of numbers to numbers. See the module's documentation for what it forgets.
+/// A bounded map of numbers to numbers. Its retention is described in the module's documentation.
 #[derive(Debug)]
 pub struct Ways {
     sets: Vec<Set>,
@@ -62,7 +62,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// An empty map for about so many keys. In full it takes 32 to 64 bytes for each.
+    /// Creates an empty map for about `most` keys. When full it takes 32 to 64 bytes per key.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -72,19 +72,19 @@ impl Ways {
         }
     }
 
-    /// Keys that have a value.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no key has a value.
+    /// Returns whether the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Brings keys that are about to be asked for into the processor's cache, all at once: no miss waits for another.
+    /// Prefetches the lines of these keys, so that their cache misses overlap.
     pub fn warm(&self, keys: impl Iterator<Item = u64>) {
         let seen = keys.fold(0, |seen, key| {
             seen ^ self.set(named(key)).map_or(0, |set| set.keys[0])
@@ -92,7 +92,7 @@ impl Ways {
         std::hint::black_box(seen);
     }
 
-    /// The key's value. No use of it.
+    /// Returns the key's value. Does not count as a use.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<u64> {
         let key = named(key);
@@ -100,13 +100,13 @@ impl Ways {
         Some(set.values[set.place(key)?])
     }
 
-    /// Whether the key has a value. No use of it.
+    /// Returns whether the key has a value. Does not count as a use.
     #[must_use]
     pub fn contains(&self, key: u64) -> bool {
         self.get(key).is_some()
     }
 
-    /// The key's value, which is used.
+    /// Returns the key's value and marks it as used.
     pub fn touch(&mut self, key: u64) -> Option<u64> {
         let key = named(key);
         let set = self.set_mut(key)?;
@@ -116,7 +116,7 @@ impl Ways {
         Some(value)
     }
 
-    /// Remembers a value. Returns the key's last one.
+    /// Inserts a value and returns the key's previous one.
     pub fn put(&mut self, key: u64, value: u64) -> Option<u64> {
         let mut last = None;
         self.update(key, |known| {
@@ -126,7 +126,7 @@ impl Ways {
         last
     }
 
-    /// The key's value becomes what `next` makes of it, and is used.
+    /// Replaces the key's value by the result of `next`, and marks it as used.
     pub fn update(&mut self, key: u64, next: impl FnOnce(Option<u64>) -> u64) {
         let key = named(key);
         if let Some(set) = self.set_mut(key)
@@ -138,7 +138,7 @@ impl Ways {
         self.enter(key, next(None));
     }
 
-    /// Forgets a key. Returns its value.
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: u64) -> Option<u64> {
         let key = named(key);
         let set = self.set_mut(key)?;
@@ -149,7 +149,7 @@ impl Ways {
         Some(value)
     }
 
-    /// Forgets what `stays` says no of.
+    /// Removes the entries for which `stays` returns `false`.
     pub fn retain(&mut self, mut stays: impl FnMut(u64, u64) -> bool) {
         for set in &mut self.sets {
             for way in (0..WAYS).rev() {
@@ -162,12 +162,11 @@ impl Ways {
         }
     }
 
-    /// All keys and values. Of those that share a set, the least recently used first; otherwise in no order.
+    /// Returns all keys and values, within a set the least recently used first, otherwise in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.sets.iter().flat_map(Set::entries)
     }
 
-    /// Enters a key that is not there.
     fn enter(&mut self, key: u64, value: u64) {
         while self.is_full_for(key) && self.sets.len() < self.most_sets && self.len >= self.sets.len() {
             self.grow();
@@ -182,7 +181,6 @@ impl Ways {
         self.set(key).is_none_or(|set| set.keys[WAYS - 1] != VACANT)
     }
 
-    /// Twice the sets: each becomes two.
     fn grow(&mut self) {
         let sets = (self.sets.len() * 2).max(1 << FIRST_LOG2);
         let old = std::mem::replace(&mut self.sets, vec![Set::default(); sets]);
@@ -195,7 +193,7 @@ impl Ways {
 
     fn number(&self, key: u64) -> usize {
         let bits = self.sets.len().trailing_zeros();
-        // No sets, no bits: the shift would be by the whole width.
+        // Without sets the shift would be by the whole width.
         key.wrapping_mul(SPREAD)
             .checked_shr(u64::BITS - bits)
             .unwrap_or(0) as usize
@@ -241,7 +239,7 @@ mod tests {
         #[test]
         fn what_is_found_is_what_was_put_last_and_what_was_used_just_now_is_found(most in 1_usize..100, ops in ops()) {
             let mut ways = Ways::new(most);
-            // Keys and values, the one used last in front.
+            // Keys and values, most recently used first.
             let mut naive: Vec<(u64, u64)> = Vec::new();
             for (at, (op, key)) in (1..).zip(ops) {
                 let known = naive.iter().position(|&(other, _)| other == key);
@@ -249,7 +247,7 @@ mod tests {
                 let found = ways.get(key);
                 prop_assert_eq!(ways.contains(key), found.is_some());
                 prop_assert!(found.is_none() || found == expected, "{}: {:?}", key, found);
-                // Even if all that was used since shares its set.
+                // Even if all later keys share its set.
                 prop_assert!(known.is_none_or(|known| known >= WAYS || found.is_some()), "{} is gone", key);
                 match op {
                     Op::Put => {
@@ -291,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The share of the last `asked` of so many keys that is found.
+    /// Returns the share of the last `asked` of `keys` keys that is found.
     fn found(most: usize, keys: u64, asked: u64) -> f64 {
         let mut ways = Ways::new(most);
         for key in 1..=keys {
@@ -303,7 +301,7 @@ mod tests {
 
     #[test]
     fn hardly_anything_is_forgotten_of_what_it_is_for() {
-        // The least for its size: as many sets as half its keys.
+        // The worst case for its size: half as many sets as keys.
         let most = 1 << 14;
         let keys = most as u64;
         assert!(

@@ -1,4 +1,4 @@
-//! A lookup allocates nothing, counted by the allocator itself.
+//! A lookup does not allocate, as counted by the global allocator.
 
 #![allow(
     unsafe_code,
@@ -21,16 +21,16 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call is the system allocator's; a counter of this thread is raised beside it.
+// SAFETY: every call is forwarded to the system allocator; only a thread-local counter is added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: forwards the caller's guarantees.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: forwards the caller's guarantees.
         unsafe { System.dealloc(at, layout) }
     }
 }

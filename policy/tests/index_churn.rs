@@ -1,4 +1,4 @@
-//! The churn gate: turnover after turnover, neither memory nor the number of runs may creep.
+//! Churn test: over repeated turnover, neither memory nor the number of runs may grow.
 
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{Index, IndexLimits};
@@ -10,8 +10,8 @@ struct Copy {
     chain: Vec<PrefixHash>,
 }
 
-/// Stores `count` conversations over shared prompts, each held by one or two workers; the oldest copies go block by
-/// block from the end, as engines report it.
+/// Stores `count` conversations over shared prompts, each held by one or two workers. The oldest copies are removed
+/// block by block from the end, as engines report it.
 fn turn_over(
     index: &mut Index,
     held: &mut std::collections::VecDeque<Copy>,
@@ -48,7 +48,7 @@ fn turn_over(
     }
 }
 
-/// An index that kept what its workers had long evicted: <https://github.com/ai-dynamo/dynamo/issues/11678>.
+/// An index that kept what its workers had evicted: <https://github.com/ai-dynamo/dynamo/issues/11678>.
 #[test]
 fn eight_turnovers_leave_no_garbage() {
     let mut rng = SmallRng::seed_from_u64(5);

@@ -1,4 +1,4 @@
-//! One writer, several readers: each answer must have been true of some moment during the lookup.
+//! One writer, several readers: each answer must be true at some moment during the lookup.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,8 +18,8 @@ fn chain(conversation: u64, len: u64) -> Vec<PrefixHash> {
         .collect()
 }
 
-/// Worker 0 always holds conversation 0 in full, worker 1 exactly its first 100 keys, however everything around them
-/// is split, merged, moved and evicted.
+/// Worker 0 always holds conversation 0 in full, worker 1 exactly its first 100 keys, while everything around them is
+/// split, merged, moved and evicted.
 #[test]
 fn what_never_changes_is_read_right_through_every_change_around_it() {
     let mut index = Index::new(IndexLimits {
@@ -35,7 +35,7 @@ fn what_never_changes_is_read_right_through_every_change_around_it() {
                 let mut reach = Reach::new();
                 while !done.load(Ordering::Relaxed) {
                     reader.lookup(&steady, &mut reach);
-                    // A writer that the system has set aside in the middle of a change is not waited for for ever.
+                    // Readers do not wait indefinitely for a writer suspended within a change.
                     if !reach.is_complete() {
                         continue;
                     }
@@ -51,7 +51,7 @@ fn what_never_changes_is_read_right_through_every_change_around_it() {
             index
                 .store(worker, &chain(1 + round % 5000, 64 + round % 400))
                 .unwrap();
-            // Holders come to and go from the very runs that are read, at changing depths, and branch off them.
+            // Holders of the runs being read change, at varying depths, and branch off them.
             index
                 .store(worker, &steady[..1 + (round * 7 % 299) as usize])
                 .unwrap();
@@ -76,7 +76,7 @@ fn what_never_changes_is_read_right_through_every_change_around_it() {
     );
 }
 
-/// A worker's copy only ever grows: what readers see must only ever grow too.
+/// A worker's copy only grows, so the depth that readers see must never decrease.
 #[test]
 fn a_growing_conversation_never_seems_to_shrink() {
     let mut index = Index::new(IndexLimits::default());

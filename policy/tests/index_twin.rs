@@ -1,4 +1,4 @@
-//! The index and its naive twin, driven with the same evidence: same answers, same counts, no broken invariant.
+//! The index and its naive twin under the same updates: same answers, same counts, no broken invariant.
 
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::naive::NaiveIndex;
@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 const ROOMY: IndexLimits = IndexLimits { max_bytes: 1 << 28 };
 
-/// A forest of chains that share prefixes, as conversations over shared prompts with retries do.
+/// A forest of chains that share prefixes, as in conversations over shared prompts with retries.
 struct Universe {
     chains: Vec<Vec<PrefixHash>>,
 }
@@ -36,7 +36,7 @@ impl Universe {
     }
 }
 
-/// One piece of evidence or a question, by numbers that are reduced to what exists.
+/// One update or query, given by numbers that are reduced to valid ranges.
 #[derive(Clone, Copy, Debug)]
 struct Op {
     kind: u8,
@@ -75,7 +75,7 @@ impl Pair {
         }
     }
 
-    /// Applies an operation to both and compares what they say.
+    /// Applies an operation to both and compares the results.
     fn apply(&mut self, universe: &Universe, op: Op, workers: u16) {
         // Slots beyond the first 64 exercise the overflow of the bitset.
         let worker = WorkerId(u32::from(op.worker % workers) * 7);
@@ -94,12 +94,12 @@ impl Pair {
                 let key = chain[op.from % chain.len()];
                 index.remove(worker, key) == twin.remove(worker, key)
             }
-            // The engine's way: from the end of what it holds.
+            // As engines remove: from the end of the copy.
             180..=189 => chain.iter().rev().take(1 + to / 4).all(|key| {
                 index.holds(worker, *key) == twin.holds(worker, *key)
                     && index.remove(worker, *key) == twin.remove(worker, *key)
             }),
-            // The same at once, with another's key among them now and then.
+            // The same in one call, sometimes with another chain's key among them.
             190..=199 => {
                 let mut keys: Vec<PrefixHash> = chain.iter().rev().take(1 + to / 2).copied().collect();
                 if op.from.is_multiple_of(3) {

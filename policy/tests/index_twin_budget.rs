@@ -1,4 +1,4 @@
-//! The byte budget under any evidence: never more than 5 % over, nothing invented, what was just stored is there.
+//! The byte budget under any updates: at most 5 % over, no false entries, and the last store is present.
 
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::naive::NaiveIndex;
@@ -12,7 +12,7 @@ const TIGHT: IndexLimits = IndexLimits {
 };
 const ROOMY: IndexLimits = IndexLimits { max_bytes: 1 << 32 };
 
-/// Chains that share prefixes with chains before them, more than the budget holds.
+/// Returns chains that share prefixes with earlier ones, more than the budget holds.
 fn forest(rng: &mut SmallRng, chains: usize, longest: usize) -> Vec<Vec<PrefixHash>> {
     let mut forest: Vec<Vec<PrefixHash>> = Vec::new();
     for _ in 0..chains {
@@ -96,8 +96,8 @@ fn short_prompts_of_many_workers_stay_within_the_budget() {
     assert!(drive(1, 4, 3000, 0.001) > 0);
 }
 
-/// Fresh prompts of `keys` keys each, more than fit. Returns the most bytes after any store, the keys held
-/// at the end, and the most held at any time.
+/// Stores new prompts of `keys` keys each, more than fit. Returns the most bytes after any store, the keys held at the
+/// end, and the most held at any time.
 fn fill(max_bytes: u64, keys: usize) -> (u64, u64, u64) {
     let mut index = Index::new(IndexLimits { max_bytes });
     let mut rng = SmallRng::seed_from_u64(keys as u64);
@@ -121,7 +121,7 @@ fn no_budget_dies_of_a_table_that_doubles() {
             let case = format!("{keys} keys a prompt, {budget} bytes: {most} bytes, {held} of {best} keys");
             assert!(most <= budget / 100 * 105, "{case}");
             assert!(held >= best / 10 * 6, "{case}");
-            // What a prompt takes: a record, a block, its keys in the locator, and its share of the tables of heads.
+            // The cost of a prompt: a record, a block, its keys in the locator, and its share of the head tables.
             assert!(
                 held * (360 + 28 * keys as u64) >= budget * keys as u64 * 6 / 10,
                 "{case}"
@@ -130,7 +130,7 @@ fn no_budget_dies_of_a_table_that_doubles() {
     }
 }
 
-/// Fresh prompts of `keys` keys each, more than fit; the keys held then.
+/// Stores new prompts of `keys` keys each, more than fit, and returns the number of keys then held.
 fn turn_over(index: &mut Index, rng: &mut SmallRng, keys: usize) -> u64 {
     for _ in 0..2 * TIGHT.max_bytes / (200 + 24 * keys as u64) {
         let prompt: Vec<_> = (0..keys).map(|_| PrefixHash(rng.random())).collect();
@@ -142,8 +142,8 @@ fn turn_over(index: &mut Index, rng: &mut SmallRng, keys: usize) -> u64 {
 
 #[test]
 fn what_two_key_prompts_took_for_records_and_heads_long_ones_cannot_have_but_no_turnover_takes_more() {
-    // Readers may look at both at any time, so neither becomes keys again. That is the worst there is: prompts of one
-    // chunk or two and nothing else.
+    // Readers may access both at any time, so their memory is never reused for keys. The worst case is prompts of only
+    // one or two chunks.
     let mut rng = SmallRng::seed_from_u64(9);
     let fresh = turn_over(&mut Index::new(TIGHT), &mut rng, 200);
     let mut index = Index::new(TIGHT);

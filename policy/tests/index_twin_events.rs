@@ -1,5 +1,5 @@
-//! The index fed by workers' event streams as they arrive in practice: in order for each worker, in any order between
-//! workers, some twice, some never. Beside its naive twin at every step, and beside what the workers really held.
+//! The index under workers' event streams as they arrive in practice: in order per worker, in any order between
+//! workers, with duplicates and losses. Compared at every step with its naive twin and with the workers' real contents.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,10 +23,10 @@ enum Event {
     Cleared,
 }
 
-/// A worker with a small cache: conversations over shared prompts grow, and the least recently used loses its end.
+/// A worker with a small cache: conversations over shared prompts grow, and the least recently used one loses its end.
 struct Worker {
     id: WorkerId,
-    /// Conversations by last use, with how many of their keys are held, prompt included.
+    /// Conversations by last use, with the number of held keys, prompt included.
     held: VecDeque<(usize, usize)>,
     stream: VecDeque<(u64, Event)>,
     sent: u64,
@@ -67,7 +67,7 @@ impl Worker {
                 let key = chains[*conversation][*held];
                 self.emit(Event::Removed(key));
             } else {
-                // The prompt is shared and stays: it is held for as long as the worker was not cleared.
+                // The shared prompt stays until the worker is cleared.
                 let conversation = self.held.pop_front();
                 self.held.extend(conversation);
             }
@@ -134,8 +134,8 @@ impl Pair {
     }
 }
 
-/// Delivers everything; `lose` and `repeat` are the shares of events that never arrive and that arrive twice. A gap in a
-/// worker's numbers is noticed with its next event, or with the heartbeat after its last: the worker is then forgotten.
+/// Delivers all events; `lose` and `repeat` are the shares of lost and duplicate events. A gap in a worker's numbers is
+/// detected at its next event, or at the heartbeat after its last; the worker is then forgotten.
 fn deliver(seed: u64, workers: usize, lose: f64, repeat: f64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let chains = conversations(&mut rng, 25);

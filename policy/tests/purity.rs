@@ -1,4 +1,4 @@
-//! `policy` has no async, no clock, no I/O, no HTTP, no threads: held here against its dependencies and its source.
+//! `policy` has no async, no clock, no I/O, no HTTP and no threads. Checked against its dependencies and its source.
 
 #![allow(
     clippy::disallowed_methods,
@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Everything that `policy` may depend on at run time, and why it is harmless.
+/// The allowed run-time dependencies of `policy`, each with a reason.
 const DEPENDENCIES: [(&str, &str); 9] = [
     ("bytemuck", "tokens seen as bytes, without unsafe code here"),
     ("hashbrown", "the table that std's maps are made of"),
@@ -23,7 +23,7 @@ const DEPENDENCIES: [(&str, &str); 9] = [
     ("xxhash-rust", "a hash function"),
 ];
 
-/// What must not appear in the source, and what to do instead.
+/// Banned source patterns, each with its reason.
 const BANNED: [(&str, &str); 15] = [
     ("async fn", "policy does not wait"),
     (".await", "policy does not wait"),

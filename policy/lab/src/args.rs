@@ -1,6 +1,6 @@
-//! Numbers of a command line.
+//! Parsers for numbers on the command line.
 
-/// A finite number from 0 on.
+/// Parses a finite number of at least 0.
 ///
 /// # Errors
 /// What was expected.
@@ -11,7 +11,7 @@ pub fn non_negative(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A finite number above 0.
+/// Parses a finite number above 0.
 ///
 /// # Errors
 /// What was expected.
@@ -25,7 +25,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
     })
 }
 
-/// A share: from 0 to 1, 1 excluded.
+/// Parses a share: at least 0 and below 1.
 ///
 /// # Errors
 /// What was expected.

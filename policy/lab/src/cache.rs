@@ -1,14 +1,14 @@
 //! Cache policies: what a worker keeps of its conversations when not everything fits.
 //!
 //! # The setting
-//! A conversation's turn arrives; the tokens of its history that are still resident need no prefill, the others do:
-//! `TTFT = β + α·(history + prompt − resident)`. Once it is served the whole conversation, answer included, is
-//! resident, and the policy takes tokens away until the cache fits. Residency is a prefix: tokens go from a
+//! When a conversation's turn arrives, the resident tokens of its history need no prefill, the others do:
+//! `TTFT = β + α·(history + prompt − resident)`. After it is served the whole conversation, response included, is
+//! resident, and the policy removes tokens until the cache fits. Residency is a prefix: tokens are removed from a
 //! conversation's end. That is the model of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng;
 //! NeurIPS 2025, arXiv 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s, 0)`.
 //!
 //! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by
-//! `(L + Q − X − ξ)⁺`, so that tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
+//! `(L + Q − X − ξ)⁺`. So tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
 //!
 //! # The policies
 //! One trait, [`CachePolicy`]; one file per policy; [`PolicySpec`] names them.
@@ -29,15 +29,15 @@
 //! | [`tiers`] | mean next prompt | O(log n) per tier |
 //! | [`belady`], [`to_belady`] | the whole future | O(log n) |
 //!
-//! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps
-//! it whole until another is served, unless it alone exceeds the cache.
+//! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps it
+//! whole until another is served, unless it alone exceeds the cache.
 //!
-//! [`policy::cache`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them, for
-//! the LRU family; [`blocks`] is the same for policies that rank what they hold.
+//! [`policy::cache`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them,
+//! for the LRU family. [`blocks`] is the same for policies that rank their contents.
 //!
-//! None of them scans its conversations on a turn's path, but for a `flop-aware` whose weight is tuned: once per tuning
-//! window it copies and reorders what it holds, O(n), amortised over the window's turns ([`flop_aware`]). Every policy here is driven beside a naive twin that does
-//! nothing else, by a property test.
+//! No policy scans its conversations on a turn's path, except `flop-aware` with a tuned weight: once per tuning window
+//! it copies and reorders its contents, O(n), amortised over the window's turns ([`flop_aware`]). A property test
+//! compares every policy with a naive twin.
 
 pub mod belady;
 pub mod blocks;
@@ -74,44 +74,45 @@ use policy::units::{Millis, Tokens};
 
 /// A cache under one policy, holding private conversations by their lengths.
 pub trait CachePolicy {
-    /// Tokens of the conversation that are resident: a prefix of it.
+    /// Returns the resident tokens of the conversation, a prefix of it.
     fn resident(&self, conversation: ConversationId) -> Tokens;
 
-    /// Tokens of a history that need no prefill now: what is resident of it, unless the policy knows better.
+    /// Returns the tokens of a history that need no prefill now. The default is its resident part.
     fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
         Tokens(self.resident(conversation).0.min(history.0))
     }
 
-    /// A turn was served: all of `turn.length` is resident now. Make room.
+    /// Records a served turn, all of whose `turn.length` tokens are now resident, and makes room.
     fn served(&mut self, turn: &Served);
 
-    /// Tokens resident in all.
+    /// Returns all resident tokens.
     fn used(&self) -> Tokens;
 
-    /// Time to bring the first `cached` resident tokens to where prefill can use them. Nothing but in a tier stack.
+    /// Returns the time to load the first `cached` resident tokens to where prefill can use them. Zero except in a tier
+    /// stack.
     fn load_time(&self, conversation: ConversationId, cached: Tokens) -> Millis {
         let _ = (conversation, cached);
         Millis::ZERO
     }
 
-    /// Resident conversations and their tokens, in no particular order.
+    /// Returns the resident conversations and their tokens, in no particular order.
     fn dump(&self) -> Vec<(ConversationId, Tokens)>;
 
-    /// What must hold between calls.
+    /// Checks the invariants between calls.
     ///
     /// # Errors
-    /// The first invariant found broken, in words.
+    /// The first broken invariant.
     fn check(&self) -> Result<(), String>;
 }
 
-/// What every policy is told about the cache that it runs.
+/// Parameters common to all cache policies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheConfig {
-    /// Tokens that fit.
+    /// Capacity in tokens.
     pub capacity: Tokens,
-    /// Tokens per block: residency comes in whole blocks. 1 where lengths are exact.
+    /// Tokens per block: residency is in whole blocks. 1 where lengths are exact.
     pub block_tokens: u32,
-    /// ξ: uncached tokens that still meet the threshold. Not whole, since it comes from a time.
+    /// ξ: uncached tokens that still meet the threshold. Not an integer, since it is derived from a time.
     pub xi_tokens: f64,
     /// Q̂: the expected next prompt.
     pub next_prompt: Tokens,
@@ -120,7 +121,7 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    /// An LRU-like cache without a threshold: ξ = 0, Q̂ = 0, token by token, optional caching.
+    /// Creates the parameters of a cache without a threshold: ξ = 0, Q̂ = 0, blocks of one token, optional caching.
     #[must_use]
     pub fn new(capacity: Tokens) -> Self {
         Self {
@@ -132,7 +133,7 @@ impl CacheConfig {
         }
     }
 
-    /// The TEL-safe budget after a turn, `max(0, L + next − ξ)` rounded up to blocks.
+    /// Returns the TEL-safe budget after a turn, `max(0, L + next − ξ)`, rounded up to blocks.
     #[must_use]
     pub fn budget(&self, length: Tokens, next: Tokens) -> u64 {
         // ⌈n − ξ⌉ = n − ⌊ξ⌋ for whole n; the cast is the floor, and saturates.
@@ -147,40 +148,40 @@ impl CacheConfig {
 /// A turn that was just served.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Served {
-    /// Whose.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// Its number within the conversation.
+    /// The turn's number within the conversation.
     pub turn: u32,
     /// Traffic class.
     pub class: ClassId,
-    /// When it arrived. Never before the last one's.
+    /// Arrival time. Times never decrease.
     pub at: Millis,
-    /// Tokens that it added to the history.
+    /// Tokens that the prompt added to the history.
     pub prompt: Tokens,
-    /// L: the conversation's tokens after it, answer included.
+    /// L: the conversation's tokens after the turn, response included.
     pub length: Tokens,
-    /// What comes next, for the policies that are told.
+    /// The next turn, for policies with foresight.
     pub future: Future,
 }
 
-/// What an oracle knows about a conversation's next turn.
+/// An oracle's knowledge of a conversation's next turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Future {
-    /// Nobody asked.
+    /// No foresight.
     #[default]
     Unknown,
-    /// There is none.
+    /// There is no next turn.
     Last,
-    /// There is one.
+    /// There is a next turn.
     Next {
-        /// Its place in the order of all turns: greater than this turn's, and nobody else's.
+        /// Its unique position in the order of all turns, greater than this turn's.
         position: u64,
         /// Tokens that its prompt adds.
         prompt: Tokens,
     },
 }
 
-/// `tokens` in whole blocks, rounded up. Without a division where lengths are exact: it would be felt on every turn.
+/// Rounds `tokens` up to whole blocks. Avoids a division where lengths are exact, since every turn calls this.
 fn round_up(tokens: u64, block: u64) -> u64 {
     if block == 1 {
         tokens

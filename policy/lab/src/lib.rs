@@ -1,7 +1,7 @@
-//! The laboratory: what is needed to compare rules, and not to serve.
+//! The laboratory: comparing rules on traces.
 //!
-//! It reads and generates traces, plays them through [`policy`]'s own code in front of simulated workers, and prints the
-//! tables of the documents. The router uses it where it looks ahead: a preview of other weights plays a capture through
+//! It reads and generates traces, plays them through [`policy`]'s code in front of simulated workers, and prints the
+//! tables of the documents. The router uses it for previews of other weights, which play a capture through
 //! [`simulate::fleet`].
 
 pub mod args;

@@ -1,6 +1,6 @@
 //! `tailroute-lab`: experiments on traces, without a network.
 //!
-//! Exit codes: 0 it worked, 1 it did not, 2 it was called wrongly.
+//! Exit codes: 0 success, 1 failure, 2 usage error.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,10 @@
-//! Progress of long commands, on standard error and only for those who wait.
+//! Progress of long commands, on standard error if that is a terminal.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What ends before this needs no bar.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Steps between two looks at the clock.
 const STRIDE: u64 = 256;
 
 /// A bar that appears once a command has run for two seconds, if standard error is a terminal.
@@ -20,7 +18,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `total` steps of `what`.
+    /// Creates a bar for `total` steps of `what`.
     #[must_use]
     pub fn new(total: u64, what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
@@ -35,12 +33,12 @@ impl Progress {
             started: Instant::now(),
             done: 0,
             shown: false,
-            // A look at the clock per step where steps are few and long.
+            // With few, long steps the clock is checked at each.
             stride: if total > 100 * STRIDE { STRIDE } else { 1 },
         }
     }
 
-    /// One more step is done.
+    /// Counts one more step.
     pub fn step(&mut self) {
         self.done += 1;
         if !self.done.is_multiple_of(self.stride) {

@@ -1,10 +1,10 @@
-//! `tailroute-lab tables`: figures that documents print, from one command each.
+//! `tailroute-lab tables`: the tables of the documents, one command each.
 //!
-//! `--routing` compares the routing policies: see `routing`.
-//! `--agents` plays coding agents: see `agents`. `--paper` prints the T-LRU paper's tables on generated
-//! workloads, ours beside the printed figures. The paper's traces are samples that were not published, so agreement means that the same policies on a workload of
-//! the same shape gain about as much in the same places, no more. Where the workloads' shape comes from, and which of
-//! the printed figures took part in that, is told in `crate::simulate::generate`.
+//! `--routing` compares the routing policies: see `routing`. `--agents` plays coding agents: see `agents`. `--paper`
+//! prints the T-LRU paper's tables on generated workloads, beside the paper's figures. The paper's traces are samples
+//! that were not published, so agreement means that the same policies gain about as much in the same places on a
+//! workload of the same shape. How the workloads were shaped, and which of the paper's figures were used for that, is
+//! documented in `crate::simulate::generate`.
 
 mod agents;
 mod experiment;
@@ -26,10 +26,9 @@ use self::experiment::{Baseline, Cell, Column, Extent, Figure, QueueRow, Setting
 use self::paper::CAPACITIES;
 use crate::trace_source::TraceSource;
 
-/// Utilisations of the queueing table.
 const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 
-/// The tables of the documents: routing policies compared, agents, or the T-LRU paper's tables
+/// Print the tables of the documents: routing policies, agents, or the T-LRU paper's tables
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute-lab tables --routing --trace mooncake_conv.jsonl.gz --seeds 1,2,3 --svg routing.svg\n  \
@@ -38,16 +37,16 @@ const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. 1 to 5 for --paper and 1 to 3
-    /// for the others unless given.
+    /// Seeds: a number N for 1 to N, or a list such as 4,5,6. Defaults to 1 to 5 for --paper and to 1 to 3 for the
+    /// others.
     #[arg(long)]
     seeds: Option<Seeds>,
-    /// Turns: of --paper per seed, 2000 unless given; of --routing all of a file, 2000 of a generator; of --agents
-    /// at most so many of each workload.
+    /// Number of turns. For --paper per seed (default 2000); for --routing of the trace (default: all of a file, 2000
+    /// of a generator); for --agents the maximum per workload.
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
-    /// hot:SEED or gen:agentic:SEED, which is also what is played without a trace.
+    /// hot:SEED or gen:agentic:SEED. Without it a generated workload is played.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     trace: Option<String>,
     /// With --routing: also draw p95 by policy and cell into this file.
@@ -61,7 +60,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Which tables.
+/// The tables to print.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Which {
@@ -133,12 +132,10 @@ impl Args {
         self.trace.as_ref().map(named).transpose()
     }
 
-    /// The seeds asked for, or 1 to 3.
     fn seeds(&self) -> Seeds {
         self.seeds.clone().unwrap_or(Seeds(vec![1, 2, 3]))
     }
 
-    /// Prints a report as it is asked for.
     fn print<R: Serialize>(&self, report: &R, markdown: fn(&R) -> String) -> anyhow::Result<ExitCode> {
         let text = if self.json {
             serde_json::to_string_pretty(report)?

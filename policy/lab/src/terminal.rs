@@ -1,13 +1,13 @@
-//! Text to the terminal, whoever reads it or does not.
+//! Output to the terminal that tolerates closed and blocked streams.
 
 use std::io::{ErrorKind, Write as _};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Writes `text` and a newline to standard output. A reader that went away (`tailroute schema | head`) is no failure.
+/// Writes `text` and a newline to standard output. A closed pipe (`tailroute schema | head`) is no failure.
 ///
 /// # Errors
-/// If standard output cannot be written to, other than because nobody reads it.
+/// If standard output cannot be written to, other than because its reader has gone.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -16,10 +16,9 @@ pub fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Time for standard error to take what is written to it as a program ends.
 const COMPLAINT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Writes `text` and a newline to standard error. A write that fails is ignored, and one that blocks is given up.
+/// Writes `text` and a newline to standard error. A failed write is ignored, and a blocked one is abandoned.
 pub fn complain(text: &str) {
     let (line, (done, written)) = (format!("{text}\n"), mpsc::channel());
     let write = move || {

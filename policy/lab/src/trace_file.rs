@@ -1,7 +1,7 @@
 //! Trace files, plain or gzip, streamed line by line into [`crate::trace::Reader`].
 //!
-//! The kind is told by the first two bytes, not by the name. A file that ends in the middle of its compressed data is
-//! an error at the line that it reached, never a shorter trace: a truncated download must not pass for an experiment.
+//! The first two bytes determine the kind, not the name. A file that ends within its compressed data is an error at the
+//! line reached, so that a truncated download cannot pass for a shorter trace.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,10 +12,10 @@ use crate::trace::{Format, Reader, TraceError, Turn};
 use flate2::bufread::MultiGzDecoder;
 use thiserror::Error;
 
-/// Longest line that is read: a prompt of four million blocks. A longer one is not a trace.
+/// Upper bound on a line: a prompt of four million blocks.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// What stops a trace from being read.
+/// Errors of reading a trace.
 #[derive(Debug, Error)]
 pub enum TraceFileError {
     /// The file cannot be opened.
@@ -23,31 +23,31 @@ pub enum TraceFileError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Reading or unpacking stopped in the middle.
+    /// Reading or unpacking failed partway.
     #[error("{}: line {line}: cannot be read to its end", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// The line that could not be completed.
+        /// The incomplete line.
         line: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// There is nothing to run.
+    /// The trace has no turns.
     #[error("{name}: the trace has no turns")]
     NoTurns {
-        /// The trace, as named on a command line.
+        /// The trace, as named on the command line.
         name: String,
     },
     /// A generator cannot be built.
     #[error("this workload cannot be generated")]
     Generator(#[from] BadWorkload),
-    /// A line is not a turn of this trace.
+    /// A line is not a valid turn.
     #[error("{}: {fault}", path.display())]
     Line {
         /// The file.
@@ -67,7 +67,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Opens a trace; reads nothing but what tells gzip from plain text.
+    /// Opens a trace and reads the first bytes, which tell gzip from plain text.
     ///
     /// # Errors
     /// [`TraceFileError::Open`] when the file cannot be opened or its first bytes cannot be read.
@@ -93,7 +93,7 @@ impl TraceFile {
         })
     }
 
-    /// A trace that is in memory already.
+    /// Opens a trace in memory.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl TraceFile {
         }
     }
 
-    /// The parser: meta, class names, lines read so far.
+    /// Returns the parser, with meta, class names and the number of lines read.
     #[must_use]
     pub fn reader(&self) -> &Reader {
         &self.reader
@@ -244,7 +244,7 @@ mod tests {
         assert!(TraceFile::open(Path::new("/nowhere/at/all"), Format::Auto).is_err());
     }
 
-    /// Directory of the published traces: `TAILROUTE_TRACES`, else `../shared/traces` beside the workspace.
+    /// Returns the path of a published trace: in `TAILROUTE_TRACES`, or `../shared/traces` beside the workspace.
     fn published(name: &str) -> Option<PathBuf> {
         let fallback = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/traces");
         let folder = std::env::var_os("TAILROUTE_TRACES").map_or(fallback, PathBuf::from);
@@ -256,8 +256,8 @@ mod tests {
         Some(path)
     }
 
-    /// The published turn trace was rebuilt from raw requests by the rule that the Mooncake reader implements: taken
-    /// apart into raw requests again, it must come back with the same conversations.
+    /// The published turn trace was rebuilt from raw requests by the rule of the Mooncake reader. Reduced to raw
+    /// requests again, it must give the same conversations.
     #[test]
     fn rebuilding_mooncake_conversations_gives_the_published_turns() {
         let Some(path) = published("mooncake_conv.jsonl.gz") else {

@@ -1,4 +1,4 @@
-//! Where turns come from: a file, or a generator by seed.
+//! Sources of turns: a file, or a generator by seed.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::trace::{ClassId, Format, Turn};
 
 use crate::trace_file::{TraceFile, TraceFileError};
 
-/// Turns that a generated workload has unless a number is asked for: the length of the published experiments.
+/// Default number of generated turns, the length of the published experiments.
 pub const GENERATED_TURNS: usize = 2000;
 
-/// A spelling of a generator that takes a seed and nothing else, the generator's name, and what makes it.
+/// A prefix that takes only a seed, the generator's name, and its constructor.
 type BySeed = (&'static str, &'static str, fn(u64) -> TraceSource);
 
 const BY_SEED: [BySeed; 5] = [
@@ -25,8 +25,8 @@ const BY_SEED: [BySeed; 5] = [
     ("hot", "hot", TraceSource::Hot),
 ];
 
-/// A trace as named on a command line: a path, or `gen:NAME:SEED[:key=value,…]`. `agents:SEED` and `hot:SEED` name
-/// generators too.
+/// A trace as named on the command line: a path, or `gen:NAME:SEED[:key=value,…]`. `agents:SEED` and `hot:SEED` also
+/// name generators.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceSource {
     /// A trace file, plain or gzip, of any format.
@@ -35,7 +35,7 @@ pub enum TraceSource {
     Generated(Workload),
     /// Generated coding agents, by seed.
     Agentic(u64),
-    /// Generated conversations with assistants that few system prompts serve, by seed.
+    /// Generated conversations with assistants that share few system prompts, by seed.
     Hot(u64),
 }
 
@@ -58,8 +58,8 @@ impl FromStr for TraceSource {
     }
 }
 
-/// The seed after this spelling of a generator: `None` if the text names something else, `Some(None)` if it has no seed
-/// or more than one. A bare `hot` is a file.
+/// Returns the seed after the prefix `spelling`: `None` if the text has another prefix, `Some(None)` without exactly
+/// one seed. A bare `hot` is a file.
 fn seed_of(text: &str, spelling: &str) -> Option<Option<u64>> {
     let rest = text.strip_prefix(spelling)?;
     match rest.strip_prefix(':') {
@@ -74,28 +74,28 @@ pub type Turns = Box<dyn Iterator<Item = Result<Turn, TraceFileError>>>;
 
 /// A trace at its start.
 pub struct OpenTrace {
-    /// What is to come.
+    /// The turns.
     pub turns: Turns,
-    /// Tokens per block, where it names blocks.
+    /// Tokens per block, if it has blocks.
     pub block_tokens: Option<u32>,
 }
 
 /// A trace in memory.
 #[derive(Debug)]
 pub struct Trace {
-    /// Its turns, in order.
+    /// The turns, in order.
     pub turns: Vec<Turn>,
-    /// Tokens per block, where it names blocks.
+    /// Tokens per block, if it has blocks.
     pub block_tokens: Option<u32>,
     /// The names of its traffic classes, by [`crate::trace::ClassId`].
     pub classes: Vec<String>,
 }
 
 impl TraceSource {
-    /// Reads it: the first `limit` turns, or as many as [`TraceSource::open`] gives without a limit.
+    /// Reads the first `limit` turns, or as many as [`TraceSource::open`] gives without a limit.
     ///
     /// # Errors
-    /// What is wrong with the file, by line and field; that there are no turns.
+    /// A fault in the file, with line and field, or a trace without turns.
     pub fn read(&self, limit: Option<usize>) -> Result<Trace, TraceFileError> {
         let Self::File(path) = self else {
             let OpenTrace { turns, block_tokens } = self.open(limit)?;
@@ -109,12 +109,12 @@ impl TraceSource {
         Trace::of_file(&mut file, path, limit)
     }
 
-    /// The first `limit` turns; all of a file, and [`GENERATED_TURNS`] of a generator, when there is no limit. A file is
-    /// opened once and read up to its first turn, so that a pipe does as well.
+    /// Opens the first `limit` turns. Without a limit: all of a file, or [`GENERATED_TURNS`] of a generator. A file is
+    /// opened once and read up to its first turn, so that a pipe can be used.
     ///
     /// # Errors
-    /// When a file cannot be opened, its first turn cannot be read or it has none; when a generator cannot be built.
-    /// What is wrong with a later line comes with its turn.
+    /// When a file cannot be opened, its first turn cannot be read or it has none, or when a generator cannot be built.
+    /// Faults in later lines are returned in place of the turn.
     pub fn open(&self, limit: Option<usize>) -> Result<OpenTrace, TraceFileError> {
         let generated = limit.unwrap_or(GENERATED_TURNS);
         let (turns, block_tokens): (Turns, _) = match self {
@@ -137,15 +137,15 @@ impl TraceSource {
 }
 
 impl Trace {
-    /// A trace that is in memory already.
+    /// Parses a trace in memory.
     ///
     /// # Errors
-    /// What is wrong with it, by line and field; that there are no turns.
+    /// A fault in the trace, with line and field, or a trace without turns.
     pub fn of_bytes(bytes: &[u8]) -> Result<Self, TraceFileError> {
         Self::of_file(&mut TraceFile::of_bytes(bytes), Path::new("memory"), None)
     }
 
-    /// A class's name.
+    /// Returns a class's name.
     #[must_use]
     pub fn class_name(&self, class: u16) -> String {
         let name = self.classes.get(usize::from(class));

@@ -1,4 +1,4 @@
-//! The theorems about tail-optimised caching, as tests: against exact optima, not against ourselves.
+//! The theorems about tail-optimised caching as tests, against exact optima.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 
@@ -36,7 +36,7 @@ fn config(capacity: u64, xi: u64, forced: bool) -> CacheConfig {
     }
 }
 
-/// TEL of a policy in tokens.
+/// Returns the TEL of a policy in tokens.
 fn tel(policy: &mut dyn CachePolicy, raw: &[Raw], xi: u64) -> u64 {
     let told: Vec<_> = raw
         .iter()
@@ -54,7 +54,8 @@ fn tel(policy: &mut dyn CachePolicy, raw: &[Raw], xi: u64) -> u64 {
     tel
 }
 
-/// Every way to keep at most `most[i]` tokens of each conversation and `capacity` in all; exactly `whole` of one.
+/// Returns every way to keep at most `most[i]` tokens of each conversation and `capacity` in all; exactly `whole` of
+/// one.
 fn allocations(most: &[u64], capacity: u64, whole: Option<usize>) -> Vec<Vec<u64>> {
     let mut all = vec![Vec::new()];
     for (at, &most) in most.iter().enumerate() {
@@ -70,7 +71,7 @@ fn allocations(most: &[u64], capacity: u64, whole: Option<usize>) -> Vec<Vec<u64
     all
 }
 
-/// The least TEL that any policy with hindsight can reach: a dynamic programme over all cache states.
+/// Returns the least TEL that a policy with hindsight can reach: a dynamic programme over all cache states.
 fn optimum(raw: &[Raw], conversations: usize, capacity: u64, xi: u64, forced: bool) -> u64 {
     let mut states: HashMap<Vec<u64>, u64> = HashMap::from([(vec![0; conversations], 0)]);
     let mut lengths = vec![0; conversations];
@@ -109,7 +110,7 @@ proptest! {
         }
     }
 
-    /// Its special case: Belady's rule is the optimum of the mean.
+    /// The special case: Belady's rule is the optimum of the mean.
     #[test]
     fn belady_computes_the_fewest_tokens(raw in small_traces(), capacity in 1u64..13) {
         for forced in [false, true] {
@@ -123,7 +124,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// With every next prompt of the expected length, what T-LRU trims was of no use: on every trace, not on average.
+    /// If every next prompt has the expected length, T-LRU trims only useless tokens: on every trace, not on average.
     #[test]
     fn t_lru_is_never_worse_than_lru_when_the_next_prompt_is_known(
         raw in proptest::collection::vec((0usize..6, 0u64..30), 1..60),
@@ -139,7 +140,7 @@ proptest! {
 }
 
 /// The belief MDP of the paper's §4 in unit steps: at every step one of the conversations sends a turn, with a
-/// probability proportional to `e^{−μ·age}`; its prompt is drawn from `PROMPTS`, its answer is one token.
+/// probability proportional to `e^{−μ·age}`; its prompt is drawn from `PROMPTS`, its response is one token.
 struct Belief {
     mu: f64,
     xi: u64,
@@ -157,7 +158,7 @@ struct State {
 }
 
 impl Belief {
-    /// Expected TEL of the next `turns` turns when `decide` keeps what it will of each state.
+    /// Returns the expected TEL of the next `turns` turns when `decide` chooses what to keep in each state.
     fn expected(
         &self,
         state: &State,
@@ -186,10 +187,10 @@ impl Belief {
         expected
     }
 
-    /// The value of the best allocation, over all of them, now and ever after.
+    /// Returns the value of the best allocation at this and all later steps.
     fn best(&self, state: &State, turns: u32) -> f64 {
         let all = allocations(&state.resident, self.capacity, None);
-        // Keeping more is never worse: only full caches compete, unless everything fits.
+        // Keeping more is never worse, so only full caches are compared, unless everything fits.
         let most = all.iter().map(|kept| kept.iter().sum::<u64>()).max().unwrap_or(0);
         let full = all.into_iter().filter(|kept| kept.iter().sum::<u64>() == most);
         let value = |resident: Vec<u64>| {
@@ -204,7 +205,7 @@ impl Belief {
         full.map(value).fold(f64::INFINITY, f64::min)
     }
 
-    /// The value of ET-LRU's allocation, now and ever after.
+    /// Returns the value of ET-LRU's allocation at this and all later steps.
     fn et_lru(&self, policy: &EtLru, state: &State, turns: u32) -> f64 {
         let resident = (0..state.last.len())
             .map(|id| policy.resident(ConversationId(id as u64)).0)

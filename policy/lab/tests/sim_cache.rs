@@ -17,7 +17,7 @@ fn tailroute(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The reports, by policy name.
+/// Returns the reports, by policy name.
 fn reports(arguments: &[&str]) -> Vec<Value> {
     let output = tailroute(arguments);
     assert!(
@@ -28,7 +28,7 @@ fn reports(arguments: &[&str]) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// `[conversation, prompt, response]` rows as a turn trace.
+/// Writes `[conversation, prompt, response]` rows as a turn trace.
 fn trace_file(rows: &Value) -> tempfile::NamedTempFile {
     let mut text = String::new();
     let mut conversations: std::collections::HashMap<u64, (u64, u64)> = Default::default();
@@ -98,7 +98,7 @@ fn small_instances_come_out_token_by_token() {
     }
 }
 
-/// Expected results of a token-by-token reference computation; see the fixtures' README.
+/// Returns the expected results of a token-by-token reference computation; see the fixtures' README.
 fn reference() -> Value {
     serde_json::from_str(include_str!("fixtures/cache_reference.json")).unwrap()
 }
@@ -228,7 +228,7 @@ fn an_odd_generator_is_refused_with_the_parameter_to_blame() {
     }
 }
 
-/// What a policy gains over another in per cent, by figure, as the mean of seeds 1 to 5.
+/// Returns a policy's gain over another in per cent, by figure, as the mean of seeds 1 to 5.
 fn gains(base: &str, other: &str, figures: &[&str]) -> Vec<f64> {
     let mut sums = vec![0.0; figures.len()];
     for seed in 1..=5 {
@@ -293,10 +293,10 @@ fn a_hybrid_model_resumes_shared_blocks_only_where_a_state_was_saved() {
     arguments.extend(["--capacity-tokens", "100000", "--policies", policies]);
     arguments.extend(["--trace", file.path().to_str().unwrap()]);
     for report in reports(&arguments) {
-        // The second prompt shows what is shared, and saves the state there that the third resumes.
+        // The second prompt reveals the shared part, and saves the state there that the third resumes.
         let uncached = match report["policy"].as_str().unwrap() {
             "flop-aware" => serde_json::json!([1536, 1536, 512]),
-            // Each conversation ends with its only turn, and what nobody is known to return to goes at once.
+            // Each conversation ends with its only turn, and blocks without a known return are evicted at once.
             "end-aware" | "length-aware" => serde_json::json!([1536, 1536, 1536]),
             _ => serde_json::json!([1536, 512, 512]),
         };

@@ -1,6 +1,6 @@
-//! What the simulators say of fixed seeds, to the last digit: a change of any rule that they run shows here.
+//! The simulators' results for fixed seeds, to the last digit: a change of any rule shows here.
 //!
-//! `TAILROUTE_BLESS=1 cargo test -p tailroute-lab --test sim_golden` records anew.
+//! `TAILROUTE_BLESS=1 cargo test -p tailroute-lab --test sim_golden` records them anew.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use std::process::Command;
 const POLICIES: &str = "tail,round_robin,least_loaded,cache_aware,cache_aware_smg,least_ttft,random,power_of_two,\
                         consistent_hash,prefix_hash";
 
-/// The command lines.
+/// Returns the command lines.
 fn commands() -> Vec<String> {
     let fleet = |rest: &str| format!("sim fleet --json --turns 500 --workers 4 {rest}");
     let cache = |rest: &str| format!("sim cache --json --turns 500 {rest}");

@@ -1,4 +1,4 @@
-//! `tailroute-lab tables` through the binary: what it prints, draws and refuses.
+//! `tailroute-lab tables` through the binary: output, plots and refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 

@@ -1,17 +1,17 @@
-//! A token bucket that may be overdrawn by what could not be known.
+//! A token bucket that a correction can overdraw.
 //!
 //! A bucket holds at most `burst` units and gains `rate` of them per second. A request takes its estimated units if the
-//! bucket holds as many; when the request has been answered, [`Bucket::correct`] takes or gives back the difference,
-//! which may leave the bucket below zero. So over any time t no more than `burst + rate·t` units are *estimated* in, and
-//! the error of an estimate is paid by its own key's next requests. A correction is somebody else's word: it never leaves the
-//! bucket further below zero than it fills in an hour, so that no word locks a key out for longer. What the key
-//! itself has asked for is not bounded so.
+//! bucket holds as many. After its response, [`Bucket::correct`] takes or returns the difference, which may leave the
+//! bucket below zero. So over any time t no more than `burst + rate·t` units are admitted by *estimate*, and the error
+//! of an estimate is paid by the next requests of the same key. A correction relies on a worker's report, so it never
+//! leaves the bucket further below zero than it fills in an hour, and cannot lock a key out for longer. What the key
+//! itself asked for has no such bound.
 //!
 //! A request for more than the burst would wait for ever: it needs a full bucket instead, and overdraws it.
 
 use crate::units::Millis;
 
-/// The longest time for which a correction can leave a bucket below zero.
+/// Upper bound on the time for which a correction can leave a bucket below zero.
 const LONGEST_DEBT: Millis = Millis(3_600_000.0);
 
 /// A token bucket. Units are the caller's: requests, or tokens.
@@ -24,7 +24,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket. A rate or a burst that is not positive is taken for the smallest that is.
+    /// Creates a full bucket. A rate or burst that is not positive is replaced by the smallest positive number.
     #[must_use]
     pub fn new(rate_per_s: f64, burst: f64, now: Millis) -> Self {
         let burst = burst.max(f64::MIN_POSITIVE);
@@ -36,7 +36,7 @@ impl Bucket {
         }
     }
 
-    /// The same bucket with another rate and burst; what was used stays used.
+    /// Returns the bucket with another rate and burst; what was used stays used.
     #[must_use]
     pub fn reshaped(mut self, rate_per_s: f64, burst: f64, now: Millis) -> Self {
         let used = self.burst - self.level_at(now);
@@ -46,10 +46,10 @@ impl Bucket {
         self
     }
 
-    /// Takes so many units.
+    /// Takes `units` units.
     ///
     /// # Errors
-    /// If they are not there: how long until they are.
+    /// The time until the units are available.
     pub fn take(&mut self, now: Millis, units: f64) -> Result<(), Millis> {
         self.refill(now);
         let needed = units.min(self.burst);
@@ -60,39 +60,38 @@ impl Bucket {
         Ok(())
     }
 
-    /// Takes units that were used without having been asked for, as far as [`LONGEST_DEBT`] allows; gives back those that were
-    /// not, if `units` is negative.
+    /// Takes units used beyond the estimate, up to [`LONGEST_DEBT`]; returns unused ones if `units` is negative.
     pub fn correct(&mut self, now: Millis, units: f64) {
         self.refill(now);
         let floor = self.level.min(-self.rate_per_ms * LONGEST_DEBT.0);
         self.level = (self.level - units).max(floor).min(self.burst);
     }
 
-    /// Fills it, whatever was used.
+    /// Fills the bucket.
     pub fn fill(&mut self, now: Millis) {
         self.refill(now);
         self.level = self.burst;
     }
 
-    /// What it holds; below zero if it is overdrawn.
+    /// Returns the balance; negative if the bucket is overdrawn.
     #[must_use]
     pub fn balance(&self, now: Millis) -> f64 {
         self.level_at(now)
     }
 
-    /// The most that it holds.
+    /// Returns the capacity.
     #[must_use]
     pub fn burst(&self) -> f64 {
         self.burst
     }
 
-    /// What it holds; never below zero.
+    /// Returns the balance, or zero if it is negative.
     #[must_use]
     pub fn remaining(&self, now: Millis) -> f64 {
         self.level_at(now).max(0.0)
     }
 
-    /// Time until it is full again.
+    /// Returns the time until the bucket is full.
     #[must_use]
     pub fn until_full(&self, now: Millis) -> Millis {
         Millis(((self.burst - self.level_at(now)) / self.rate_per_ms).max(0.0))
@@ -108,7 +107,7 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
-    /// What rounding may have cost: whoever waits exactly as long as it was told gets in.
+    /// Returns a tolerance for rounding: a caller that waits exactly as long as reported is admitted.
     fn slack(&self) -> f64 {
         self.burst * 1e-9
     }

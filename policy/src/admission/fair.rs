@@ -1,4 +1,4 @@
-//! A bounded queue that is fair between flows.
+//! A bounded queue with fairness between flows.
 //!
 //! Start-time fair queueing (Goyal, Vin, Cheng 1996): the request at the head of a flow f has the start tag
 //!
@@ -7,26 +7,26 @@
 //! F_f = S + cost/weight    once it is served
 //! ```
 //!
-//! and the least start tag is served next, where v is the start tag of the last request that was served. A flow that was
-//! idle starts at v: it is owed nothing for its idleness, and owes nothing for what it was served when nobody else
-//! wanted to be. For two flows that stay busy, what they are served differs, each divided by its weight, by at most the
-//! cost of one request of each (the paper's theorem 1), whatever the rate at which places become free. That the rate need
-//! not be known is why this and not WFQ: the places are requests at inference engines, whose speed nobody knows.
+//! and the least start tag is served next, where v is the start tag of the last request served. A flow that was idle
+//! starts at v: it gains no credit for idle time, and owes nothing for service without competition. For two flows that
+//! stay busy, the service they receive, each divided by its weight, differs by at most the cost of one request of each
+//! (the paper's theorem 1), at any rate of service. The rate need not be known, which is why this is used and not WFQ:
+//! requests run on inference engines of unknown speed.
 //!
-//! Deficit round robin, the other candidate, has the same bound per round, but a flow waits a whole round of the others'
-//! quanta for its first request.
+//! Rejected: deficit round robin. It has the same bound per round, but a flow waits a whole round of the others' quanta
+//! for its first request.
 //!
-//! Tags are given to heads only, not to requests as they arrive: one that leaves the queue unserved costs its flow
-//! nothing. Classes of priority are strict: as long as a higher one waits, no lower one is served.
+//! Only heads get tags, not requests as they arrive: one that leaves the queue unserved costs its flow nothing.
+//! Priority classes are strict: a lower class is served only when no higher one waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// A flow: whoever shares with the others.
+/// A flow: a group of requests that competes for service with other groups, such as those of an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow(pub u64);
 
-/// A request's place in the queue.
+/// A request's position in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     class: i32,
@@ -34,7 +34,7 @@ pub struct Ticket {
     sequence: u64,
 }
 
-/// The queue. Of priorities the largest goes first.
+/// The fair queue. The largest priority is served first.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     classes: BTreeMap<Reverse<i32>, Class<T>>,
@@ -45,16 +45,15 @@ pub struct FairQueue<T> {
 
 #[derive(Debug)]
 struct Class<T> {
-    /// v.
     virtual_time: f64,
     flows: HashMap<Flow, Lane<T>>,
-    /// The busy flows by the start tag of their heads; ties go to who came first.
+    /// The busy flows by the start tag of their heads; ties go to the earlier one.
     heads: BTreeSet<(Tag, u64, Flow)>,
 }
 
 #[derive(Debug)]
 struct Lane<T> {
-    /// The head's start tag if the flow is busy, else the finish tag of what it was served last.
+    /// The head's start tag if the flow is busy, else the finish tag of its last service.
     tag: f64,
     waiting: VecDeque<Waiting<T>>,
 }
@@ -67,7 +66,7 @@ struct Waiting<T> {
     item: T,
 }
 
-/// A start tag: finite, so that it has an order.
+/// A start tag: finite, so that it has a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Tag(f64);
 
@@ -86,7 +85,7 @@ impl PartialOrd for Tag {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty queue for at most so many.
+    /// Creates an empty queue for at most `capacity` requests.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -97,27 +96,27 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Another bound; who is in stays in.
+    /// Sets another capacity; queued requests stay.
     pub fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody waits.
+    /// Returns whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Lets a request wait. `weight` and `cost` are positive; what is not is taken for 1.
+    /// Enqueues a request. `weight` and `cost` are positive; other values count as 1.
     ///
     /// # Errors
-    /// Gives the item back if the queue is full.
+    /// Returns the item if the queue is full.
     pub fn push(&mut self, flow: Flow, priority: i32, weight: f64, cost: f64, item: T) -> Result<Ticket, T> {
         if self.len >= self.capacity {
             return Err(item);
@@ -140,7 +139,7 @@ impl<T> FairQueue<T> {
         })
     }
 
-    /// Who is next.
+    /// Returns the next request to be served.
     #[must_use]
     pub fn peek(&self) -> Option<(Ticket, &T)> {
         let (Reverse(priority), class) = self.classes.iter().next()?;
@@ -154,13 +153,13 @@ impl<T> FairQueue<T> {
         Some((ticket, &head.item))
     }
 
-    /// Serves the next one.
+    /// Serves the next request.
     pub fn pop(&mut self) -> Option<T> {
         let (ticket, _) = self.peek()?;
         self.leave(ticket, true)
     }
 
-    /// Takes one out unserved, which costs its flow nothing. `None` if it is not in any more.
+    /// Removes a request unserved, which costs its flow nothing. `None` if it is no longer queued.
     pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
         self.leave(ticket, false)
     }
@@ -171,14 +170,14 @@ impl<T> FairQueue<T> {
         let item = class.leave(ticket.flow, ticket.sequence, served)?;
         self.len -= 1;
         if class.heads.is_empty() {
-            // Nobody is left to share with: what was served before is no longer anybody's debt.
+            // No other flow is left, so earlier service creates no debt.
             self.classes.remove(&key);
         }
         debug_assert!(self.holds());
         Some(item)
     }
 
-    /// Whether its parts agree with each other.
+    /// Returns whether the internal structures are consistent. For tests.
     #[must_use]
     pub fn holds(&self) -> bool {
         let lanes = || self.classes.values().flat_map(|class| class.flows.values());
@@ -244,7 +243,7 @@ impl<T> Class<T> {
                 self.heads.insert((Tag(lane.tag), next.sequence, flow));
             }
         }
-        // A flow that is idle and not ahead of the others is as good as unknown.
+        // An idle flow that is not ahead of the others needs no state.
         let virtual_time = self.virtual_time;
         self.flows
             .retain(|_, lane| !lane.waiting.is_empty() || lane.tag > virtual_time);

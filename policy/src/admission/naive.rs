@@ -1,23 +1,22 @@
-//! The fair queue's rule, written so that it is plainly right: everything is looked through every time.
+//! The reference implementation of the fair queue, by exhaustive search.
 
 use std::collections::BTreeMap;
 
 use super::Flow;
 
-/// What [`FairQueue`](super::FairQueue) does, in O(n).
+/// The behaviour of [`FairQueue`](super::FairQueue), in O(n).
 #[derive(Debug, Default)]
 pub struct NaiveQueue {
-    /// In the order of arrival: its number, its flow, its priority, cost over weight.
+    /// In order of arrival: number, flow, priority, cost over weight.
     waiting: Vec<(u64, Flow, i32, f64)>,
-    /// Of each class, v.
     virtual_time: BTreeMap<i32, f64>,
-    /// Of each flow in each class, the finish tag of what it was served last, or where it became busy.
+    /// Per class and flow: the finish tag of the last service, or the start of the busy period.
     tags: BTreeMap<(i32, Flow), f64>,
     arrived: u64,
 }
 
 impl NaiveQueue {
-    /// Lets a request wait; returns its number.
+    /// Enqueues a request and returns its number.
     pub fn push(&mut self, flow: Flow, priority: i32, weight: f64, cost: f64) -> u64 {
         let v = *self.virtual_time.entry(priority).or_insert(0.0);
         if !self
@@ -33,7 +32,7 @@ impl NaiveQueue {
         self.arrived
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next request.
     #[must_use]
     pub fn peek(&self) -> Option<u64> {
         let class = self.waiting.iter().map(|(_, _, priority, _)| *priority).max()?;
@@ -52,7 +51,7 @@ impl NaiveQueue {
         best.map(|(_, number)| number)
     }
 
-    /// Serves the next one.
+    /// Serves the next request.
     pub fn pop(&mut self) -> Option<u64> {
         let number = self.peek()?;
         let at = self.waiting.iter().position(|waiting| waiting.0 == number)?;
@@ -64,7 +63,7 @@ impl NaiveQueue {
         Some(number)
     }
 
-    /// Takes one out unserved. Whether it was in.
+    /// Removes a request unserved. Returns whether it was queued.
     pub fn remove(&mut self, number: u64) -> bool {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.0 == number) else {
             return false;

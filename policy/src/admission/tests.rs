@@ -1,4 +1,4 @@
-//! What the limits and the queue promise.
+//! Guarantees of the limits and the queue.
 
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ proptest! {
         }
     }
 
-    /// Goyal, Vin, Cheng 1996, theorem 1, and what it means for a flow's share.
+    /// Goyal, Vin, Cheng 1996, theorem 1, and its consequence for a flow's share.
     #[test]
     fn no_flow_with_demand_gets_less_than_its_share_beyond_a_request(
         flows in prop::collection::vec((prop::sample::select(vec![0.5, 1.0, 2.0, 5.0]), 1.0f64..9.0), 2..6),

@@ -1,8 +1,8 @@
-//! What a running sequence holds.
+//! A running sequence's hold on blocks.
 
 use crate::units::Tokens;
 
-/// A running sequence's hold on its blocks. Give it back with [`super::PrefixCache::release`]: a lease that is merely dropped
+/// A running sequence's hold on its blocks. Must be returned with [`super::PrefixCache::release`]: a dropped lease
 /// leaves its blocks pinned.
 #[derive(Debug)]
 #[must_use = "a dropped lease leaves its blocks pinned"]
@@ -15,31 +15,32 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Pieces held, a prefix of what was asked for.
+    /// Returns the number of pieces held, a prefix of those requested.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Nothing is held.
+    /// Returns whether nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Leading pieces that were resident when [`super::PrefixCache::acquire`] was called.
+    /// Returns the leading pieces that were resident when [`super::PrefixCache::acquire`] was called.
     #[must_use]
     pub fn hits(&self) -> usize {
         self.hits
     }
 
-    /// Tokens in [`Lease::hits`].
+    /// Returns the tokens in [`Lease::hits`].
     #[must_use]
     pub fn hit_tokens(&self) -> Tokens {
         Tokens(self.hit_tokens)
     }
 
-    /// Some piece found no room, so the chain ends early for good: [`super::PrefixCache::extend`] adds nothing to it.
+    /// Returns whether a piece found no room, which ends the chain for good: [`super::PrefixCache::extend`] adds
+    /// nothing.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut

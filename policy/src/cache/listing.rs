@@ -1,4 +1,4 @@
-//! The whole cache as lists: in the order of eviction, for a snapshot, and for checking. None of it is on a turn's way.
+//! Listings of the whole cache: in the order of eviction, for a snapshot, and for checks. Not used on the request path.
 
 use rustc_hash::FxHashMap;
 
@@ -8,13 +8,12 @@ use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
 impl PrefixCache {
-    /// Whether the piece is resident and nothing hangs below it.
+    /// Returns whether the piece is resident and has no children.
     #[must_use]
     pub fn is_leaf(&self, hash: PrefixHash) -> bool {
         self.nodes.find(hash).is_some_and(|slot| self.nodes.is_leaf(slot))
     }
 
-    /// The pieces that a lease holds, the first one first.
     pub(crate) fn leased(&self, lease: &Lease) -> impl DoubleEndedIterator<Item = Piece> {
         let held: &[u32] = if lease.epoch == self.epoch {
             &lease.held
@@ -30,7 +29,7 @@ impl PrefixCache {
         })
     }
 
-    /// Tokens of what leads to a piece and the piece itself, if it is resident.
+    /// Returns the tokens up to and including a piece, if it is resident.
     #[must_use]
     pub fn tokens_up_to(&self, hash: PrefixHash) -> Option<Tokens> {
         let mut at = self.nodes.find(hash)?;
@@ -43,7 +42,7 @@ impl PrefixCache {
         Some(Tokens(tokens))
     }
 
-    /// The pieces in the order in which they would be evicted if nothing else happened. Pinned pieces are absent.
+    /// Returns the pieces in the order of eviction, assuming no further use. Pinned pieces are absent.
     #[must_use]
     pub fn eviction_order(&self) -> Vec<PrefixHash> {
         let marked = self.nodes.in_band(Band::EvictFirst);
@@ -53,8 +52,9 @@ impl PrefixCache {
             .collect()
     }
 
-    /// Everything resident: what is marked, then the least recently used first whatever the [`Order`](super::Order), what
-    /// leases hold last; each piece with the place of its parent, which always comes later. [`Residency`](crate::residency::Residency) rebuilds a cache from it.
+    /// Returns everything resident: marked pieces, then the others by least recent use whatever the
+    /// [`Order`](super::Order), held pieces last. Each has the index of its parent, which always comes later.
+    /// [`Residency`](crate::residency::Residency) rebuilds a cache from it.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         let bands = [Band::EvictFirst, Band::Lru];
@@ -81,8 +81,7 @@ impl PrefixCache {
         slots.iter().map(entry).collect()
     }
 
-    /// How many pieces lead to each pinned one, itself included. Each is walked over once: what leads to a pinned piece is
-    /// pinned too.
+    /// Returns the depth of each pinned piece. Each is visited once, since a pinned piece's ancestors are pinned too.
     fn pinned_depths(&self) -> FxHashMap<u32, usize> {
         let mut depths: FxHashMap<u32, usize> = FxHashMap::default();
         let mut path = Vec::new();
@@ -101,7 +100,7 @@ impl PrefixCache {
         depths
     }
 
-    /// What must hold after every operation; `Err` names what does not.
+    /// Checks the invariants between operations; `Err` names the one that is broken.
     pub fn invariants(&self) -> Result<(), String> {
         let (used, pinned) = self.nodes.invariants()?;
         if used != self.used || pinned != self.pinned {

@@ -1,4 +1,4 @@
-//! The same cache, told the slow way: no lists, no counts kept; every question is answered by looking at every node.
+//! The reference implementation: no lists and no counts; every answer comes from a scan of all nodes.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,11 @@ struct Node {
     tokens: u64,
     pins: u32,
     marked: bool,
-    /// When it was last released, and when it entered the evict-first band.
+    /// Time of the last release, and of entering the evict-first band.
     released: u64,
     evict_first: Option<u64>,
-    /// That, kept while it is held again; also when a part of it was marked.
+    /// The latter, kept while it is held again; also set when a part of it was marked.
     entered: Option<u64>,
-    /// The number of the release that gave it back last.
     round: u64,
     stored: u64,
     uses: u64,
@@ -240,7 +239,6 @@ impl NaiveCache {
         }
     }
 
-    /// As [`NaiveCache::eviction_order`], by recency alone.
     pub(super) fn by_recency(&self) -> Vec<PrefixHash> {
         let mut order: Vec<_> = self.nodes.iter().filter(|(_, node)| node.pins == 0).collect();
         order.sort_by_key(|(_, node)| {
@@ -250,7 +248,6 @@ impl NaiveCache {
         order.into_iter().map(|(hash, _)| *hash).collect()
     }
 
-    /// What leases hold, deepest first, each with its parent.
     pub(super) fn held(&self) -> Vec<(PrefixHash, Option<PrefixHash>)> {
         let depth =
             |hash: PrefixHash| std::iter::successors(Some(hash), |hash| self.nodes[hash].parent).count();
@@ -335,7 +332,7 @@ impl NaiveCache {
         }
     }
 
-    /// Marked pieces as they were marked, then whichever is first of those that nothing else hangs below.
+    /// Returns the marked pieces in the order of marking, then repeatedly the first childless one of the rest.
     pub(super) fn eviction_order(&self) -> Vec<PrefixHash> {
         let (mut marked, mut rest): (Vec<_>, Vec<_>) = self
             .nodes
@@ -354,7 +351,6 @@ impl NaiveCache {
         order
     }
 
-    /// By its class, then by time.
     fn rank(&self, node: &Node) -> (u64, i64) {
         let (used, stored) = (node.released as i64, node.stored as i64);
         match self.order {
@@ -386,7 +382,7 @@ impl NaiveCache {
         self.settle();
     }
 
-    /// Marked nodes with nothing but evict-first children enter the band.
+    /// Moves marked nodes whose children are all evict-first into the band.
     fn settle(&mut self) {
         loop {
             let ready = self.nodes.iter().find(|(hash, node)| {

@@ -1,29 +1,29 @@
-//! In which order a cache drops what nothing has marked: an engine's own policy.
+//! The order in which a cache evicts unmarked pieces: the engine's policy.
 //!
-//! A radix cache keeps a number for each node and drops, of the nodes that nothing hangs below, the one with the smallest.
-//! SGLang's `--radix-eviction-policy` names the numbers below (`mem_cache/evict_policy.py`). A piece's *uses* are the
-//! sequences that held it, the one that stored it included. vLLM's list of free blocks is [`Order::Lru`], and so is every
-//! policy that first drops what it has marked: marks are a band of their own.
+//! A radix cache computes a number for each node and evicts the childless node with the smallest. SGLang's
+//! `--radix-eviction-policy` names the policies below (`mem_cache/evict_policy.py`). A piece's *uses* are the sequences
+//! that held it, including the one that stored it. vLLM's list of free blocks is [`Order::Lru`], and so is every policy
+//! that first evicts marked pieces: marks have a band of their own.
 //!
-//! Under [`Order::Lru`] the numbers never have to be compared, because whoever uses a piece uses all before it: the list of
-//! the least recently used has children before parents by itself. Elsewhere an old piece may stand before a young one
-//! that must go first, so the pieces at the ends of chains are kept sorted, at O(log n) for each.
+//! Under [`Order::Lru`] the numbers need not be compared: using a piece uses all pieces before it, so the LRU list has
+//! children before parents by itself. In other orders an old piece may precede a young one that must go first, so the
+//! ends of chains are kept sorted, at O(log n) each.
 
-/// What goes first of what is not marked.
+/// Eviction order of unmarked pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The least recently used.
+    /// Least recently used.
     #[default]
     Lru,
-    /// The least often used, then the least recently.
+    /// Least frequently used, then least recently.
     Lfu,
-    /// What was used once, then the rest; the least recently used first in each.
+    /// Pieces used once, then the rest; by least recent use within each.
     Slru,
-    /// What was stored first.
+    /// First stored.
     Fifo,
-    /// The most recently used.
+    /// Most recently used.
     Mru,
-    /// What was stored last.
+    /// Last stored.
     Filo,
 }
 
@@ -31,7 +31,7 @@ pub enum Order {
 const PROTECTED: u32 = 2;
 
 impl Order {
-    /// All of them.
+    /// All orders.
     pub const ALL: [Self; 6] = [
         Self::Lru,
         Self::Lfu,
@@ -41,7 +41,7 @@ impl Order {
         Self::Filo,
     ];
 
-    /// Its name, as engines spell it.
+    /// Returns the name that engines use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,13 +54,14 @@ impl Order {
         }
     }
 
-    /// The order of that name.
+    /// Returns the order of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|order| order.as_str() == name)
     }
 
-    /// The smallest goes first. `stored` and `used` count stores and releases so far.
+    /// Returns the rank of a piece; the smallest is evicted first. `stored` and `used` are the store and release counts
+    /// at the time.
     pub(super) fn rank(self, uses: u32, stored: u64, used: u64) -> (u64, u64) {
         match self {
             Self::Lru => (0, used),

@@ -1,4 +1,4 @@
-//! Room for what comes: what goes for it, in the order of eviction.
+//! Eviction to make room.
 
 use super::PrefixCache;
 use super::piece::Change;
@@ -17,7 +17,7 @@ impl PrefixCache {
         true
     }
 
-    /// Drops what is the next to go, if there is anything.
+    /// Evicts one piece. Returns `false` if there is none to evict.
     fn drop_next(&mut self, changes: &mut Vec<Change>) -> bool {
         let victim = self.nodes.next_victim();
         if let Some(victim) = victim {

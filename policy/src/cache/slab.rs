@@ -1,8 +1,8 @@
-//! The nodes, their family links and the two eviction lists, all as indices into one vector.
+//! The nodes, their family links and the two eviction lists, as indices into one vector.
 //!
-//! Everything here keeps one rule: *an unpinned node stands behind all its children in the order of eviction*. The
-//! evict-first band is taken before the LRU band, so a node may enter it only when none of its children is elsewhere;
-//! `blockers` counts the children that are.
+//! Invariant: *an unpinned node comes after all its children in the order of eviction*. The evict-first band is evicted
+//! before the LRU band, so a node may enter it only when all its children are in it; `blockers` counts those that are
+//! not.
 
 mod ends;
 mod invariants;
@@ -14,25 +14,25 @@ use self::names::Names;
 use super::order::Order;
 use crate::ids::PrefixHash;
 
-/// No node.
+/// The null index.
 pub(super) const NONE: u32 = u32::MAX;
 
 fn present(slot: u32) -> Option<u32> {
     (slot != NONE).then_some(slot)
 }
 
-/// Where a node stands.
+/// The list that contains a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Band {
-    /// Held by a lease (or a free slot): in no list.
+    /// None: the node is held by a lease, or its slot is free.
     Held,
-    /// First to go.
+    /// Evicted first.
     EvictFirst,
-    /// To go when the evict-first band is empty.
+    /// Evicted when the evict-first band is empty.
     Lru,
 }
 
-/// A node: one cache line, as a cache of many conversations fits no processor's own.
+/// A node, of the size of one cache line, since a large cache does not fit in the processor's.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Node {
@@ -41,15 +41,14 @@ pub(super) struct Node {
     pub(super) parent: u32,
     pub(super) pins: u32,
     band: Band,
-    /// The last release, or a hint since then, said that this node cannot help any more.
     marked: bool,
-    /// A sequence that held it was released: it was computed, whatever becomes of the others.
+    /// Whether a sequence that held it was released: the node was computed, whatever happens to other sequences.
     pub(super) ran: bool,
-    /// Children that are not in the evict-first band.
+    /// Number of children outside the evict-first band.
     blockers: u32,
-    /// The number of the release that gave it back last; 0 if none has.
+    /// Number of its last release; 0 before the first.
     released: u64,
-    /// The number of its entry into the evict-first band since then, kept while it is held again; 0 if there was none.
+    /// Number of its entry into the evict-first band since then, kept while it is held again; 0 without one.
     entered: u64,
     first_child: u32,
     older_sibling: u32,
@@ -60,16 +59,13 @@ pub(super) struct Node {
 
 const _: () = assert!(size_of::<Node>() == 64);
 
-/// What only some orders go by.
 #[derive(Clone, Copy, Debug)]
 struct History {
-    /// How many nodes were stored before it.
     stored: u64,
-    /// Sequences that have held it.
     uses: u32,
 }
 
-/// A doubly linked list through [`Node::before`] and [`Node::after`]; the front goes first.
+/// A doubly linked list through [`Node::before`] and [`Node::after`]; the front is evicted first.
 #[derive(Clone, Copy, Debug)]
 struct List {
     front: u32,
@@ -89,21 +85,18 @@ impl Default for List {
 pub(super) struct Nodes {
     slots: Vec<Node>,
     names: Names,
-    /// Of each slot.
+    /// Per slot.
     histories: Vec<History>,
     free: Vec<u32>,
     evict_first: List,
     lru: List,
     evict_first_tokens: u64,
-    /// Releases so far.
     releases: u64,
-    /// Nodes stored so far.
     stores: u64,
     order: Order,
-    /// The nodes of the LRU list that nothing hangs below, the first to go first. Empty under [`Order::Lru`], where the
-    /// list itself says it.
+    /// The childless nodes of the LRU list, in the order of eviction. Empty under [`Order::Lru`], where the list has
+    /// that order.
     ends: BTreeSet<Ranked>,
-    /// Entries into the evict-first band so far.
     entries: u64,
 }
 
@@ -119,17 +112,14 @@ impl Nodes {
         &mut self.slots[slot as usize]
     }
 
-    /// Nodes that are not free.
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// The node of this piece.
     pub(super) fn find(&self, hash: PrefixHash) -> Option<u32> {
         self.names.find(&self.slots, hash)
     }
 
-    /// All nodes that are not free, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
         self.names.slots()
     }
@@ -138,7 +128,6 @@ impl Nodes {
         self.evict_first_tokens
     }
 
-    /// The node to evict now. It never has children.
     pub(super) fn next_victim(&self) -> Option<u32> {
         let marked = present(self.evict_first.front);
         marked.or_else(|| match self.order {
@@ -147,7 +136,7 @@ impl Nodes {
         })
     }
 
-    /// A new node with one pin, the youngest child of `parent`, which must be pinned too. There is none of this piece yet.
+    /// Inserts a node with one pin as the youngest child of `parent`, which must be pinned too. The piece must be new.
     pub(super) fn insert_pinned(&mut self, hash: PrefixHash, tokens: u32, parent: u32) -> u32 {
         let older_sibling = if parent == NONE {
             NONE
@@ -197,13 +186,13 @@ impl Nodes {
         slot
     }
 
-    /// A node that is held, and therefore in no band, weighs this.
+    /// Changes the weight of a held node, which is in no band.
     pub(super) fn reweigh(&mut self, slot: u32, tokens: u32) {
         debug_assert_eq!(self.get(slot).band, Band::Held, "its band would count it wrongly");
         self.at(slot).tokens = tokens;
     }
 
-    /// Adds a pin and clears the mark. True if the node was not pinned before.
+    /// Adds a pin and clears the mark. Returns whether the node was unpinned before.
     pub(super) fn pin(&mut self, slot: u32) -> bool {
         let first = self.get(slot).pins == 0;
         if first {
@@ -217,23 +206,22 @@ impl Nodes {
         first
     }
 
-    /// A release begins: what it gives back carries its number.
+    /// Begins a release, whose number the released nodes get.
     pub(super) fn begin_release(&mut self) {
         self.releases += 1;
     }
 
-    /// The number of the release that gave a node back last; 0 if none has.
     pub(super) fn released(&self, slot: u32) -> u64 {
         self.get(slot).released
     }
 
-    /// The number of its entry into the evict-first band since then; 0 if there was none.
+    /// Returns the number of a node's entry into the evict-first band since then; 0 without one.
     pub(super) fn entered(&self, slot: u32) -> u64 {
         self.get(slot).entered
     }
 
-    /// Part of an unpinned node was said to go first. The node itself stays where it is, but what a worker lacks of it may
-    /// be that part.
+    /// Records that part of an unpinned node was marked. The node stays in its list, but a worker may lack that part of
+    /// it.
     pub(super) fn mark_in_part(&mut self, slot: u32) {
         let next = self.entries + 1;
         let node = self.at(slot);
@@ -242,13 +230,12 @@ impl Nodes {
         }
     }
 
-    /// A sequence that holds a node ran.
     pub(super) fn has_run(&mut self, slot: u32) {
         self.at(slot).ran = true;
     }
 
-    /// Takes a pin away; the last one decides the mark and where the node goes. True if it was the last one.
-    /// Children must have been unpinned before.
+    /// Removes a pin; the last one decides the mark and the band. Returns whether it was the last. Children must be
+    /// unpinned first.
     pub(super) fn unpin(&mut self, slot: u32, mark: bool) -> bool {
         let releases = self.releases;
         let node = self.at(slot);
@@ -267,7 +254,8 @@ impl Nodes {
         true
     }
 
-    /// Marks an unpinned node; it enters the evict-first band now or when its last blocker goes. True if it took the mark.
+    /// Marks an unpinned node, which enters the evict-first band now or with its last blocker. Returns whether the mark
+    /// is new.
     pub(super) fn mark(&mut self, slot: u32) -> bool {
         let node = self.at(slot);
         if node.pins > 0 || node.marked {
@@ -280,7 +268,6 @@ impl Nodes {
         true
     }
 
-    /// Takes out an unpinned node without children.
     pub(super) fn remove_leaf(&mut self, slot: u32) {
         debug_assert_eq!(
             self.get(slot).first_child,
@@ -317,7 +304,7 @@ impl Nodes {
         self.get(slot).first_child == NONE
     }
 
-    /// A node and all below it, parents before children.
+    /// Returns a node and all its descendants, parents before children.
     pub(super) fn subtree(&self, top: u32) -> Vec<u32> {
         let mut found = vec![top];
         let mut next = 0;
@@ -332,7 +319,6 @@ impl Nodes {
         found
     }
 
-    /// The nodes of a band, first to go first.
     pub(super) fn in_band(&self, band: Band) -> impl Iterator<Item = u32> {
         let front = match band {
             Band::Held => NONE,
@@ -342,7 +328,7 @@ impl Nodes {
         std::iter::successors(present(front), |&slot| present(self.get(slot).after))
     }
 
-    /// One child of `parent` is no longer outside the evict-first band; a marked parent that waited may follow it.
+    /// Records that one child of `parent` entered the evict-first band or left; a waiting parent may follow it.
     fn unblock(&mut self, parent: u32) {
         let node = self.at(parent);
         node.blockers -= 1;
@@ -351,7 +337,7 @@ impl Nodes {
         }
     }
 
-    /// Moves a node whose children are all there already into the evict-first band, and its waiting ancestors after it.
+    /// Moves a node whose children are all in the evict-first band there, then its waiting ancestors.
     fn enter_evict_first(&mut self, slot: u32) {
         let mut slot = slot;
         loop {
@@ -372,7 +358,7 @@ impl Nodes {
         }
     }
 
-    /// Takes a node that is being pinned out of its band: its parent, pinned by the same chain, waits for it again.
+    /// Removes a node that is being pinned from its band. Its parent, pinned by the same chain, is blocked by it again.
     fn leave_band(&mut self, slot: u32) {
         if self.leave_list(slot) == Band::EvictFirst {
             let parent = self.get(slot).parent;
@@ -407,7 +393,7 @@ impl Nodes {
         }
     }
 
-    /// Unlinks a node; returns the band it was in.
+    /// Unlinks a node and returns its band.
     fn leave_list(&mut self, slot: u32) -> Band {
         if self.get(slot).band == Band::Lru {
             self.is_end(slot, false);

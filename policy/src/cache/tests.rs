@@ -10,7 +10,6 @@ fn piece(hash: u64, tokens: u32) -> Piece {
     }
 }
 
-/// Unit pieces with these names.
 fn chain(names: &[u64]) -> Vec<Piece> {
     names.iter().map(|&name| piece(name, 1)).collect()
 }
@@ -130,7 +129,7 @@ fn a_marked_node_waits_for_its_unmarked_child() {
     let mut f = Fixture::new(9);
     f.turn(&[1, 2, 3], Keep::All);
     f.turn(&[1, 2, 4], first(1));
-    // 2 is marked but 3 still hangs below it, unmarked.
+    // 2 is marked, but its child 3 is not.
     assert_eq!(f.order(), [4, 3, 2, 1]);
     assert_eq!(f.cache.evict_first(), Tokens(1));
     f.cache.mark_evict_first([PrefixHash(3)]);
@@ -172,7 +171,7 @@ fn decode_grows_a_lease_at_the_expense_of_others() {
     assert_eq!(f.order(), [1, 13, 12, 11]);
 }
 
-/// A has been used three times, b once, c twice, in this order of their last uses: b, a, c; stored as a, b, c.
+/// Uses: a three times, b once, c twice; last uses in the order b, a, c; stored in the order a, b, c.
 fn used(order: Order) -> Vec<u64> {
     let mut f = Fixture::new(9);
     f.cache.set_order(order);
@@ -308,7 +307,7 @@ enum Op {
     Clear,
 }
 
-/// A chain that follows the path in a tree with three children per node; equal paths have equal names.
+/// Returns the chain of a path in a tree with three children per node; equal paths have equal names.
 fn path(steps: &[u8]) -> Vec<Piece> {
     let mut name = 0;
     steps
@@ -371,7 +370,7 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
             let piece = path(steps)[..to].last().map(|piece| piece.hash);
             real.rewind(lease, piece, log);
             twin.rewind(theirs, piece);
-            // A lease that was cut holds less than its steps, and is never extended again.
+            // A cut lease holds less than its steps, and is never extended again.
             if lease.len() == to && !lease.is_cut() {
                 steps.truncate(to);
             }

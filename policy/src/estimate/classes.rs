@@ -1,15 +1,15 @@
-//! Which turns are alike: habits per class of traffic, each class leaning on a coarser one while it is young.
+//! Habits per class of traffic, where a class with little data falls back on a coarser one.
 //!
-//! A class is what is known of a turn without reading it: how far the conversation has come, whose key it carries,
-//! whether it may call tools, and how the last answer ended. First turns are followed otherwise than tenth ones, one
-//! tenant's agents come back within a second, and an answer that calls a tool is nearly always followed.
+//! A class is given by what is known of a turn without reading it: the stage of the conversation, the API key, whether
+//! it may call tools, and how the last response ended. First turns are followed differently than tenth ones, one
+//! tenant's agents return within a second, and a response that calls a tool is nearly always followed.
 //!
-//! Fine classes see little traffic, so a class is asked only once it has seen [`TRUSTED`] turns; until then its parent
-//! answers: without the finish reason, then without the key, then all traffic. Every turn teaches all four. Keys are a
-//! stranger's to choose, so classes with a key live in a table of bounded size, least recently taught out; those without
-//! are a fixed handful.
+//! Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is used:
+//! without the finish reason, then without the key, then all traffic. Every turn updates all four. Clients choose the
+//! keys, so classes with a key are in a table of bounded size with eviction by least recent update. The classes without
+//! a key are few and fixed.
 //!
-//! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be read.
+//! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be inspected.
 
 use std::collections::VecDeque;
 
@@ -19,38 +19,38 @@ use serde::Serialize;
 use super::conversations::Habits;
 use crate::units::{Millis, Tokens};
 
-/// Turns after which a class is believed instead of its parent.
+/// Turns after which a class is used instead of its parent.
 const TRUSTED: f64 = 20.0;
-/// Classes with a key that are remembered.
+/// Upper bound on the classes with a key.
 const KEYED: usize = 1024;
 
-/// How an answer ended.
+/// How a response ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// By itself.
+    /// At a stop token or stop sequence.
     Stop,
     /// At its length limit.
     Length,
-    /// With a call of a tool.
+    /// With a tool call.
     ToolCalls,
-    /// Otherwise, or it is not known.
+    /// Otherwise, or unknown.
     #[default]
     Other,
 }
 
-/// How far a conversation has come.
+/// The stage of a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its first turn.
+    /// The first turn.
     #[default]
     First,
-    /// Its second.
+    /// The second turn.
     Second,
-    /// The third to the eighth.
+    /// The third to the eighth turn.
     Middle,
-    /// Later ones.
+    /// Later turns.
     Late,
 }
 
@@ -58,7 +58,7 @@ impl Stage {
     /// Every stage.
     pub const ALL: [Self; 4] = [Self::First, Self::Second, Self::Middle, Self::Late];
 
-    /// The stage of the turn of this number, from 1.
+    /// Returns the stage of turn number `turn`, from 1.
     #[must_use]
     pub fn of(turn: u32) -> Self {
         match turn {
@@ -69,7 +69,7 @@ impl Stage {
         }
     }
 
-    /// The name in metrics.
+    /// Returns the name used in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -84,30 +84,27 @@ impl Stage {
 /// A class of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Class {
-    /// How far the conversation has come.
+    /// The stage of the conversation.
     pub stage: Stage,
     /// Whether the turn may call tools.
     pub tools: bool,
-    /// Whose it is: a hash of the key it carries; `None` where it carries none, or any.
+    /// Hash of the API key; `None` without one, or for any key.
     pub key: Option<u64>,
-    /// How its answer ended; `None` before it has, or however.
+    /// How the response ended; `None` before its end, or for any.
     pub finish: Option<Finish>,
 }
 
 impl Class {
-    /// The class without the key.
     #[must_use]
     fn of_anybody(self) -> Self {
         Self { key: None, ..self }
     }
 
-    /// The class before the answer ended.
     #[must_use]
     fn unfinished(self) -> Self {
         Self { finish: None, ..self }
     }
 
-    /// From the finest to the coarsest.
     fn lineage(self) -> [Self; 4] {
         [
             self,
@@ -124,14 +121,13 @@ pub struct HabitTable {
     start: Habits,
     all: Habits,
     known: FxHashMap<Class, Habits>,
-    /// Classes with a key, in the order in which they were first taught; an entry is passed over once when it was taught
-    /// again since (CLOCK).
+    /// Classes with a key, in the order of first update. An entry updated again since then is passed over once (CLOCK).
     keyed: VecDeque<(Class, bool)>,
     limit: usize,
 }
 
 impl HabitTable {
-    /// Nothing learned; every class begins with `start`.
+    /// Creates an empty table; every class begins with `start`.
     #[must_use]
     pub fn new(start: Habits) -> Self {
         Self::with_limit(start, KEYED)
@@ -147,48 +143,48 @@ impl HabitTable {
         }
     }
 
-    /// What is believed of a class: its own habits, or those of its closest parent that is trusted.
+    /// Returns the habits of a class: its own, or those of its closest trusted parent.
     #[must_use]
     pub fn of(&self, class: Class) -> &Habits {
         let trusted = |class: Class| self.known.get(&class).filter(|habits| habits.turns() >= TRUSTED);
         class.lineage().into_iter().find_map(trusted).unwrap_or(&self.all)
     }
 
-    /// All traffic.
+    /// Returns the habits of all traffic.
     #[must_use]
     pub fn all(&self) -> &Habits {
         &self.all
     }
 
-    /// A class's own habits, if it was seen.
+    /// Returns a class's own habits, if it was seen.
     #[must_use]
     pub fn own(&self, class: Class) -> Option<&Habits> {
         self.known.get(&class)
     }
 
-    /// Classes known.
+    /// Returns the number of classes seen.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether no class is known.
+    /// Returns whether no class was seen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// A turn of this class was followed by another after `gap`, whose prompt added so much.
+    /// Records that a turn of this class was followed by another after `gap`, whose prompt added `prompt` tokens.
     pub fn returned(&mut self, class: Class, gap: Millis, prompt: Tokens) {
         self.teach(class, |habits| habits.returned(gap, prompt));
     }
 
-    /// A turn of this class was its conversation's last.
+    /// Records that a turn of this class was its conversation's last.
     pub fn ended(&mut self, class: Class) {
         self.teach(class, Habits::ended);
     }
 
-    /// An answer of this class was so long.
+    /// Records the length of a response of this class.
     pub fn answered(&mut self, class: Class, response: Tokens) {
         self.teach(class, |habits| habits.answered(response));
     }
@@ -209,7 +205,7 @@ impl HabitTable {
             return;
         }
         if self.known.contains_key(&class) {
-            // A scan of a thousand entries, off any request's path; most lessons are of recent classes.
+            // Scans up to a thousand entries, off the request path; most updates are of recent classes.
             if let Some(entry) = self.keyed.iter_mut().rev().find(|entry| entry.0 == class) {
                 entry.1 = true;
             }
@@ -255,7 +251,7 @@ mod tests {
         let expected = |class| table.of(class).next_prompt().0.0;
         assert!(expected(class(Stage::First, 1)) < 100);
         assert!(expected(class(Stage::Late, 2)) > 4000);
-        // A key never seen is believed to do as its stage does, and a stage never seen as everybody does.
+        // An unseen key follows its stage, and an unseen stage follows all traffic.
         assert!(expected(class(Stage::First, 3)) < 100);
         assert!((2000..3000).contains(&expected(class(Stage::Middle, 3))));
     }

@@ -1,29 +1,30 @@
-//! What a class of traffic does next: how long the next prompt, how long the answer, does it come back, is it over.
+//! What a class of traffic does next: the length of the next prompt and response, and whether a conversation returns or
+//! is over.
 //!
-//! One [`Habits`] per class; what makes a class is the caller's (turn number, key class, tool use, finish reason).
+//! One [`Habits`] per class; the caller defines the classes (turn number, key class, tool use, finish reason).
 //!
-//! - *Lengths*: exponentially weighted mean and mean absolute deviation, the latter being the error that is exported.
-//! - *Return*: of every turn, either another follows or the conversation is over, and the second is only ever known by
-//!   silence. So returns and exposure are counted: the hazard is `returns / exposed time`, the maximum-likelihood rate of
-//!   an exponential gap under censoring, and a conversation silent for `t` is over with probability
+//! - *Lengths*: exponentially weighted mean and mean absolute deviation. The deviation is exported as the error.
+//! - *Return*: a turn is followed by another or is the last one, and the latter shows only by silence. So returns and
+//!   exposure are counted. The hazard is `returns / exposed time`, the maximum-likelihood rate of an exponential gap
+//!   under censoring. By Bayes, a conversation silent for `t` is over with probability
 //!
 //! ```text
-//! P(over | silent t) = (1 − p) / (1 − p + p·e^{−t/g}),    p = share of turns that another followed, g = mean gap
+//! P(over | silent t) = (1 − p) / (1 − p + p·e^{−t/g}),    p = share of turns followed by another, g = mean gap
 //! ```
 //!
-//!   by Bayes. `p` counts a turn as unfollowed once it has been silent for eight mean gaps. How far off that belief was
-//!   when the truth came out (another turn, or silence to the end) is its error.
+//! `p` counts a turn as the last after eight mean gaps of silence. The error of this belief is measured when the
+//! outcome is known (another turn, or silence to the end).
 
 use crate::units::{Millis, Tokens};
 
-/// Turns that a mean remembers.
+/// Time constant of a mean, in turns.
 const MEMORY: f64 = 500.0;
 /// Mean gaps of silence after which a turn counts as the last.
 const SILENCE: f64 = 8.0;
-/// Turns that the initial guesses are worth.
+/// Weight of the initial guesses, in turns.
 const PRIOR_TURNS: f64 = 10.0;
 
-/// A mean that forgets, with its mean absolute error.
+/// A decaying mean with its mean absolute error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mean {
     value: f64,
@@ -32,7 +33,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Begins with a guess, worth `weight` samples.
+    /// Creates a mean from a guess worth `weight` samples.
     #[must_use]
     pub fn new(guess: f64, weight: f64) -> Self {
         Self {
@@ -42,7 +43,7 @@ impl Mean {
         }
     }
 
-    /// One more sample; what is not finite is ignored.
+    /// Adds a sample; non-finite ones are ignored.
     pub fn observe(&mut self, sample: f64) {
         if sample.is_finite() {
             self.seen = (self.seen + 1.0).min(MEMORY);
@@ -51,7 +52,7 @@ impl Mean {
         }
     }
 
-    /// The mean may be off by `error` more than its samples say: they count for less, and it stays where it is.
+    /// Widens the error by `error`: past samples count for less, and the mean does not move.
     pub(super) fn widen(&mut self, error: f64) {
         let off = error / self.error.max(f64::MIN_POSITIVE);
         if off > 0.0 && self.seen > 0.0 {
@@ -59,33 +60,33 @@ impl Mean {
         }
     }
 
-    /// The mean.
+    /// Returns the mean.
     #[must_use]
     pub fn value(&self) -> f64 {
         self.value
     }
 
-    /// Mean absolute error of predicting the mean.
+    /// Returns the mean absolute error of predicting the mean.
     #[must_use]
     pub fn error(&self) -> f64 {
         self.error
     }
 }
 
-/// What a class does.
+/// The habits of one class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Habits {
     next_prompt: Mean,
     response: Mean,
     gap_ms: Mean,
-    /// |belief that it was over − whether it was|, when that came out.
+    /// |belief that it was over − whether it was|, at the time of the outcome.
     over: Mean,
     followed: f64,
     turns: f64,
 }
 
 impl Habits {
-    /// Begins with guesses worth ten turns: Q̂, an answer's length, a mean gap, and even odds of a return.
+    /// Creates habits from guesses worth ten turns: Q̂, a response length, a mean gap, and even odds of a return.
     #[must_use]
     pub fn new(next_prompt: Tokens, response: Tokens, gap: Millis) -> Self {
         Self {
@@ -98,7 +99,7 @@ impl Habits {
         }
     }
 
-    /// A conversation of this class came back after `gap` with a prompt that added `prompt` tokens.
+    /// Records a return after `gap` with a prompt that added `prompt` tokens.
     pub fn returned(&mut self, gap: Millis, prompt: Tokens) {
         self.over.observe(self.over(gap));
         self.next_prompt.observe(prompt.as_f64());
@@ -106,13 +107,13 @@ impl Habits {
         self.count(1.0);
     }
 
-    /// A conversation has been silent past [`Self::patience`]: that turn was its last.
+    /// Records a turn that was the last: its conversation has been silent past [`Self::patience`].
     pub fn ended(&mut self) {
         self.over.observe(1.0 - self.over(Millis::ZERO));
         self.count(0.0);
     }
 
-    /// An answer was this long.
+    /// Records the length of a response.
     pub fn answered(&mut self, response: Tokens) {
         self.response.observe(response.as_f64());
     }
@@ -127,13 +128,13 @@ impl Habits {
         self.turns = self.turns * keep + 1.0;
     }
 
-    /// Silence after which a turn is taken for the last.
+    /// Returns the silence after which a turn counts as the last.
     #[must_use]
     pub fn patience(&self) -> Millis {
         Millis(SILENCE * self.gap_ms.value())
     }
 
-    /// Q̂ and its error, in tokens.
+    /// Returns Q̂ and its error, in tokens.
     #[must_use]
     pub fn next_prompt(&self) -> (Tokens, f64) {
         (
@@ -142,7 +143,7 @@ impl Habits {
         )
     }
 
-    /// The expected answer and its error, in tokens.
+    /// Returns the expected response length and its error, in tokens.
     #[must_use]
     pub fn response(&self) -> (Tokens, f64) {
         (
@@ -151,14 +152,14 @@ impl Habits {
         )
     }
 
-    /// Share of turns that another follows, and its standard error.
+    /// Returns the share of turns followed by another, and its standard error.
     #[must_use]
     pub fn return_share(&self) -> (f64, f64) {
         let p = self.followed / self.turns;
         (p, (p * (1.0 - p) / self.turns).sqrt())
     }
 
-    /// Probability that a conversation silent for this long is over.
+    /// Returns the probability that a conversation silent for this long is over.
     #[must_use]
     pub fn over(&self, silent: Millis) -> f64 {
         let (p, _) = self.return_share();
@@ -166,26 +167,26 @@ impl Habits {
         (1.0 - p) / (1.0 - p + alive).max(f64::MIN_POSITIVE)
     }
 
-    /// The mean gap between an answer and the next turn, and its error.
+    /// Returns the mean gap between a response and the next turn, and its error.
     #[must_use]
     pub fn gap(&self) -> (Millis, Millis) {
         (Millis(self.gap_ms.value()), Millis(self.gap_ms.error()))
     }
 
-    /// How far off the belief that a conversation was over has been, in the mean, when the truth came out: 0 is never
-    /// wrong, 0.5 is no better than a coin.
+    /// Returns the mean error of the belief that a conversation was over, at the time of the outcome: 0 is always
+    /// right, 0.5 is no better than chance.
     #[must_use]
     pub fn over_error(&self) -> f64 {
         self.over.value()
     }
 
-    /// Turns that it has seen the outcome of, decayed.
+    /// Returns the turns with a known outcome, decayed.
     #[must_use]
     pub fn turns(&self) -> f64 {
         self.turns - PRIOR_TURNS
     }
 
-    /// Hazard of return per millisecond, of a conversation silent for this long.
+    /// Returns the hazard of return per millisecond of a conversation silent for this long.
     #[must_use]
     pub fn hazard(&self, silent: Millis) -> f64 {
         (1.0 - self.over(silent)) / self.gap_ms.value().max(1.0)

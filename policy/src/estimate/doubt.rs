@@ -1,53 +1,53 @@
-//! What time without an answer does to an estimate: it widens, and it does not move.
+//! The widening of an estimate over time without a response. The estimate itself does not move.
 //!
-//! A worker that is believed to be slow is sent nothing, so no answer shows that it has recovered. A worker that was idle
-//! may have changed as well. A default is no evidence, so the estimate does not move towards one; only its error grows.
-//! After `t` without an answer the truth is taken to lie within `estimate · (1 ± doubt)`, which is two standard errors
-//! either way, with
+//! A worker believed to be slow is sent no requests, so no response shows that it has recovered. An idle worker may
+//! have changed as well. A default is no evidence, so the estimate does not move towards one; only its error grows.
+//! After `t` without a response the truth is assumed to lie within `estimate · (1 ± doubt)`, which is two standard
+//! errors either way, with
 //!
 //! ```text
 //! doubt = 1 − 2^−(t/T)²
 //! ```
 //!
-//! In `T` a worker may have become twice as fast. The square keeps a worker in use free of it: between answers that are a
-//! tenth of `T` apart the doubt is 0.7 %.
+//! Within `T` a worker may have become twice as fast. By the square, a worker in use has almost no doubt: between
+//! responses a tenth of `T` apart it is 0.7 %.
 
 use crate::units::Millis;
 
-/// Share of an estimate by which it may be off for want of answers, from 0 to 1.
+/// Share of an estimate by which it may be off for lack of responses, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Doubt(f64);
 
 impl Doubt {
-    /// An estimate that is as good as its evidence.
+    /// No doubt: an estimate as good as its evidence.
     pub const NONE: Self = Self(0.0);
 
-    /// The doubt after `idle` without an answer, where it is a half after `half`.
+    /// Returns the doubt after `idle` without a response, where it is a half after `half`.
     #[must_use]
     pub fn after(idle: Millis, half: Millis) -> Self {
         let passed = idle.0.max(0.0) / half.0.max(1.0);
         Self(1.0 - (-passed * passed).exp2())
     }
 
-    /// The share.
+    /// Returns the share.
     #[must_use]
     pub fn share(self) -> f64 {
         self.0
     }
 
-    /// Whether the estimate may be off by less than a half.
+    /// Returns whether the estimate may be off by less than a half.
     #[must_use]
     pub fn is_small(self) -> bool {
         self.0 < 0.5
     }
 
-    /// The standard error of an estimate that evidence alone leaves with `error`.
+    /// Returns the standard error of an estimate whose evidence alone has `error`.
     #[must_use]
     pub fn widens(self, estimate: f64, error: f64) -> f64 {
         error.hypot(estimate * self.0 / 2.0)
     }
 
-    /// The value nearest to `target` that the doubt allows.
+    /// Returns the value nearest to `target` that the doubt allows.
     #[must_use]
     pub fn nearest(self, estimate: f64, target: f64) -> f64 {
         let reach = estimate.abs() * self.0;

@@ -1,18 +1,18 @@
-//! How many conversations live on each worker.
+//! The number of conversations whose home each worker is.
 //!
-//! A conversation lives where its last turn went, as long as it may come back. Its end is not announced, so it counts less
-//! and less: `e^{−t/τ}` after `t` without a turn.
+//! A conversation's home is the worker of its last turn, as long as it may return. Its end is not announced, so its
+//! weight decays: `e^{−t/τ}` after `t` without a turn.
 //!
-//! The counts are compared with each other only, so they are kept undecayed: a turn at `t` adds `e^{(t − base)/τ}`, and all
-//! of them are scaled down together once in a while. A choice reads one number a worker.
+//! The counts are only compared with each other, so they are stored without decay: a turn at `t` adds
+//! `e^{(t − base)/τ}`, and all counts are rescaled together from time to time. A choice reads one number per worker.
 
 use crate::ids::WorkerId;
 use crate::units::Millis;
 
-/// Times τ above the base at which the counts are scaled down.
+/// Multiple of τ above the base at which the counts are rescaled.
 const REBASE: f64 = 64.0;
 
-/// Where a conversation's last turn went, and when.
+/// The worker and time of a conversation's last turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Home {
     /// The worker.
@@ -21,7 +21,7 @@ pub struct Home {
     pub at: Millis,
 }
 
-/// The conversations of all workers, by slot.
+/// The conversation counts of all workers, by slot.
 #[derive(Clone, Debug)]
 pub struct Homes {
     tau: Millis,
@@ -30,7 +30,7 @@ pub struct Homes {
 }
 
 impl Homes {
-    /// None yet, with time constant `tau` (at least one millisecond).
+    /// Creates empty counts with time constant `tau` (at least one millisecond).
     #[must_use]
     pub fn new(tau: Millis) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Homes {
         }
     }
 
-    /// A conversation's turn goes to a worker; its last one went to `last`, if it had any.
+    /// Records a turn sent to `worker`. `last` is the conversation's home before it, if any.
     pub fn placed(&mut self, now: Millis, worker: WorkerId, last: Option<Home>) {
         if (now.0 - self.base.0) > REBASE * self.tau.0 {
             let by = self.weight(now);
@@ -59,14 +59,14 @@ impl Homes {
         self.counts[worker.index()] += self.weight(now);
     }
 
-    /// A worker is gone, or another takes its slot: nothing lives there.
+    /// Clears a worker's count: it is gone, or another takes its slot.
     pub fn left(&mut self, worker: WorkerId) {
         if let Some(count) = self.counts.get_mut(worker.index()) {
             *count = 0.0;
         }
     }
 
-    /// The conversations of a worker, in a unit that is the same for all workers at one moment.
+    /// Returns a worker's conversations, in a unit that all workers share at one moment.
     #[must_use]
     pub fn of(&self, worker: WorkerId) -> f64 {
         self.counts.get(worker.index()).copied().unwrap_or(0.0)

@@ -1,21 +1,20 @@
-//! What a first token takes beside queue and prefill: HTTP on both sides, tokenizing, the engine's own hand-over.
+//! The time to first token beyond queue and prefill: HTTP on both sides, tokenizing, and the engine's hand-over.
 //!
-//! An engine that tells its own times leaves this out of them, so a β learned from them leaves it out as well. It takes no
-//! time of the prefill server (the next prompt does not wait for it), so it is no part of what is pending; it is part of
-//! every time to first token. Hardly anything of it grows with the prompt, so it is one number for each worker: a mean that
-//! forgets, of samples that are cut off at [`CUT`] times the mean, since one stall of the network says nothing of the next
-//! turn.
+//! An engine that reports its own times excludes this overhead, and so does a β learned from them. The overhead takes
+//! no time of the prefill server (the next prompt does not wait for it), so it is not part of the pending work, but of
+//! every time to first token. It hardly grows with the prompt, so it is one number per worker: a decaying mean of
+//! samples clipped at [`CUT`] times the mean, since one network stall does not predict the next turn.
 
 use super::Doubt;
 use super::conversations::Mean;
 use crate::units::Millis;
 
-/// Multiples of the mean beyond which a sample counts as that many.
+/// Samples are clipped at this multiple of the mean.
 const CUT: f64 = 4.0;
-/// So much is never cut off: a mean of next to nothing has to be able to grow.
+/// Lower bound on the clipping threshold, so that a mean near zero can grow.
 const LEAST_CUT_MS: f64 = 5.0;
 
-/// The mean time beside queue and prefill of one worker's first tokens.
+/// The mean overhead of one worker's first tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overhead {
     mean: Mean,
@@ -23,8 +22,8 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// A first token took so much beside what its engine told. Below zero (two clocks, rounded) counts as nothing. `doubt`
-    /// is that of the mean after a time without an answer.
+    /// Adds the time of a first token beyond what its engine reported. Negative values (two clocks, rounded) count as
+    /// zero. `doubt` is that of the mean after a time without a response.
     pub fn observe(&mut self, doubt: Doubt, beside: Millis) {
         if !beside.0.is_finite() {
             return;
@@ -35,19 +34,19 @@ impl Overhead {
         self.seen += 1;
     }
 
-    /// What is to be expected; zero before anything was seen.
+    /// Returns the expected overhead; zero before the first sample.
     #[must_use]
     pub fn expected(&self) -> Millis {
         Millis(self.mean.value())
     }
 
-    /// Mean absolute deviation of the samples from it.
+    /// Returns the mean absolute deviation of the samples.
     #[must_use]
     pub fn deviation(&self) -> Millis {
         Millis(self.mean.error())
     }
 
-    /// First tokens seen.
+    /// Returns the number of samples.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.seen

@@ -1,71 +1,71 @@
-//! Predicted wait: prefill work that was sent to a worker and has not produced its first token yet.
+//! Predicted wait: prefill work sent to a worker whose first tokens have not arrived yet.
 //!
-//! The worker is taken for one prefill server in arrival order. Its head started when it was sent, or when the one
-//! before it produced its first token, whichever came later; every millisecond since then is work done. So
+//! The worker is modelled as one prefill server in arrival order. Its head started when it was sent, or at the first
+//! token of the one before it, whichever came later; every millisecond since then is work done. So
 //!
 //! ```text
 //! wait(now) = Σ predicted of those behind the head + |predicted of head − (now − head started)| + elsewhere(now)
 //! ```
 //!
-//! A head that is late by x is expected to need another x: what has lasted longer than anyone thought is not about to
-//! end (Lindy's law). So a worker that is slower than predicted looks busier by the moment, and one that hangs is soon
-//! given nothing, without waiting for its probes to fail.
+//! A head that is late by x is expected to need another x, since what has lasted longer than predicted is not about to
+//! end (Lindy's law). So a worker slower than predicted looks busier over time, and one that hangs soon gets no work,
+//! before its probes fail.
 //!
-//! A first token is proof that everything queued before it is done, so earlier tickets still pending stop counting:
-//! one lost outcome can then never make a worker look busy for ever.
+//! A first token proves that everything queued before it is done, so earlier pending tickets stop counting. One lost
+//! outcome thus cannot make a worker look busy for ever.
 //!
-//! # What the engine says of its own queue
-//! The books know only what this router sent. [`PendingWork::reconcile`] holds them against the engine's own figures,
+//! # The engine's own queue figures
+//! The books cover only what this router sent. [`PendingWork::reconcile`] compares them with the engine's figures,
 //! `waiting` and `running` requests at one moment:
 //!
-//! - *Somebody else's work.* Of `waiting + running − in flight here` requests that are not ours, at most `waiting` have
-//!   their prefill before them. Their work is that many mean prefills, or what the engine's count of waiting uncached
-//!   tokens says beyond what waits of ours. It is worked off beside ours, in proportion.
-//! - *A head that has not begun.* If at least as many wait as are pending here, then so does our head: its time starts
-//!   at the figure, and it is not late.
-//! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more than
-//!   that have been pending since before the *previous* figure, the oldest too many are gone and stop counting. Two
-//!   figures, because a request may be on its way to the engine during one.
+//! - *Work sent by others.* Of `waiting + running − in flight here` requests that are not ours, at most `waiting` have
+//!   their prefill ahead. Their work is that many mean prefills, or the engine's count of waiting uncached tokens
+//!   beyond our own. It is worked off in parallel to ours, in proportion.
+//! - *A head that has not begun.* If at least as many requests wait as are pending here, our head waits too: its time
+//!   starts at the figure, and it is not late.
+//! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more
+//!   than that have been pending since before the *previous* figure, the oldest excess ones are gone and stop counting.
+//!   Two figures are needed, because a request may be on its way to the engine during one.
 //!
-//! A figure is believed for [`QueueFigure::good_for`] after it was taken; then the books stand alone again. Rejected:
-//! taking the engine's count as it is, which is blind to sizes, always older than the last decision, and herds.
+//! A figure is used for [`QueueFigure::good_for`] after it was taken. Rejected: using the engine's count alone. It
+//! ignores sizes, is always older than the last decision, and causes herding.
 
 use std::collections::VecDeque;
 
 use crate::units::Millis;
 
-/// As many items are held without a look at which of them are done.
+/// Number of items up to which done ones are not removed.
 const LEAST_TIDIED: usize = 64;
 
-/// Names one piece of pending work. Tickets grow in the order the work was sent.
+/// Id of one piece of pending work. Tickets increase in the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
-/// What an engine says of its own queue, and what was in flight there at the same time.
+/// An engine's queue figures, and the requests in flight there at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueFigure {
-    /// When it was asked.
+    /// Time of the query.
     pub asked: Millis,
-    /// For how long after that it is believed.
+    /// How long after that the figure is used.
     pub good_for: Millis,
     /// Requests whose prefill has not begun.
     pub waiting: u32,
-    /// Requests that are computed, prefill or decode.
+    /// Requests in prefill or decode.
     pub running: u32,
-    /// Uncached tokens of those that wait, as predicted prefill time, where the engine counts them.
+    /// Uncached tokens of the waiting requests, as predicted prefill time, where the engine counts them.
     pub waiting_work: Option<Millis>,
-    /// Requests of this router on the worker, at the most while the figure was on its way.
+    /// Largest number of this router's requests on the worker while the figure was on its way.
     pub in_flight: u32,
-    /// Predicted prefill of a request about which nothing is known.
+    /// Predicted prefill of an unknown request.
     pub mean_work: Millis,
 }
 
-/// What came of a figure.
+/// The result of a reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reconciled {
-    /// Requests waiting there that this router did not send.
+    /// Waiting requests that this router did not send.
     pub elsewhere: u32,
-    /// Requests of this router that are not there any more.
+    /// Requests of this router that the engine no longer has.
     pub lost: u32,
 }
 
@@ -77,11 +77,11 @@ struct Item {
     done: bool,
 }
 
-/// Work that others sent.
+/// Work sent by others.
 #[derive(Clone, Copy, Debug)]
 struct Elsewhere {
     work: Millis,
-    /// Share of the server's time that goes to it.
+    /// Share of the server's time spent on it.
     share: f64,
     since: Millis,
     until: Millis,
@@ -91,24 +91,23 @@ struct Elsewhere {
 #[derive(Clone, Debug, Default)]
 pub struct PendingWork {
     items: VecDeque<Item>,
-    /// How many items there are when those that are done are taken out: they stay behind a head that is not.
+    /// Number of items at which done ones are removed; they stay behind a pending head.
     tidied_at: usize,
     total: f64,
     head_started: Millis,
     next: u64,
     elsewhere: Option<Elsewhere>,
-    /// When the last figure was asked for.
     last_figure: Option<Millis>,
 }
 
 impl PendingWork {
-    /// Nothing pending.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A request whose prefill is predicted to take `predicted` was sent.
+    /// Records a sent request whose prefill is predicted to take `predicted`.
     pub fn sent(&mut self, now: Millis, predicted: Millis) -> Ticket {
         if self.items.is_empty() {
             self.head_started = now;
@@ -129,8 +128,8 @@ impl PendingWork {
         ticket
     }
 
-    /// Its first token arrived: it and everything sent before it no longer waits. Returns how long the worker took for
-    /// it, if that is known: it was the head all the time, and nobody else's work is known to have been in its way.
+    /// Records a first token: it and everything sent before it no longer waits. Returns the worker's prefill time if
+    /// that is known: the request was the head all the time, and no work of others is known to have delayed it.
     pub fn first_token(&mut self, now: Millis, ticket: Ticket) -> Option<Millis> {
         let index = self
             .items
@@ -147,7 +146,7 @@ impl PendingWork {
         took
     }
 
-    /// It failed or was aborted before its first token: only it stops counting.
+    /// Removes a request that failed or was aborted before its first token.
     pub fn gone(&mut self, now: Millis, ticket: Ticket) {
         let Ok(index) = self.items.binary_search_by_key(&ticket, |item| item.ticket) else {
             return;
@@ -163,7 +162,7 @@ impl PendingWork {
         }
     }
 
-    /// The worker was found to take so many times as long as what is pending was predicted with.
+    /// Scales the pending predictions after the worker's cost changed by `factor`.
     pub fn repriced(&mut self, factor: f64) {
         for item in &mut self.items {
             item.predicted = Millis(item.predicted.0 * factor);
@@ -171,7 +170,7 @@ impl PendingWork {
         self.total *= factor;
     }
 
-    /// Predicted time until everything pending has produced its first token.
+    /// Returns the predicted time until everything pending has produced its first token.
     #[must_use]
     pub fn wait(&self, now: Millis) -> Millis {
         self.own(now) + self.elsewhere(now)
@@ -186,7 +185,7 @@ impl PendingWork {
         Millis((behind + (head.predicted - elapsed).0.abs()).max(0.0))
     }
 
-    /// What is left of the work that others sent, as far as a fresh figure knows.
+    /// Returns the remaining work of others, by the last fresh figure.
     #[must_use]
     pub fn elsewhere(&self, now: Millis) -> Millis {
         let Some(other) = self.elsewhere.filter(|other| now < other.until) else {
@@ -197,8 +196,7 @@ impl PendingWork {
             .saturating_sub(Millis(now.saturating_sub(other.since).0 * other.share))
     }
 
-    /// Holds the books against what the engine says. A figure that is older than the last one, or not fresh any more, is
-    /// ignored.
+    /// Reconciles the books with the engine's figure. A figure older than the last one, or no longer fresh, is ignored.
     pub fn reconcile(&mut self, now: Millis, figure: &QueueFigure) -> Reconciled {
         let until = figure.asked + figure.good_for;
         if now >= until || self.last_figure.is_some_and(|last| figure.asked < last) {
@@ -206,7 +204,6 @@ impl PendingWork {
         }
         let lost = self.strike_out_lost(now, figure);
         let pending = self.len() as u32;
-        // The work of others.
         let others = figure
             .waiting
             .saturating_add(figure.running)
@@ -231,7 +228,7 @@ impl PendingWork {
         Reconciled { elsewhere, lost }
     }
 
-    /// Strikes out what has been pending since before the last figure and is more than this one has room for.
+    /// Removes the excess requests that have been pending since before the last figure. Returns how many.
     fn strike_out_lost(&mut self, now: Millis, figure: &QueueFigure) -> u32 {
         let Some(last) = self.last_figure else { return 0 };
         let pending = self.len() as u32;
@@ -252,13 +249,13 @@ impl PendingWork {
         lost
     }
 
-    /// How many requests are pending.
+    /// Returns the number of pending requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.items.iter().filter(|item| !item.done).count()
     }
 
-    /// Whether nothing is pending.
+    /// Returns whether nothing is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
@@ -270,7 +267,7 @@ impl PendingWork {
         }
         self.head_started = now;
         if self.items.is_empty() {
-            self.total = 0.0; // sheds rounding errors
+            self.total = 0.0; // drops rounding errors
         }
     }
 }
@@ -396,7 +393,7 @@ mod tests {
         assert_eq!(work.wait(Millis(1900.0)), Millis::ZERO, "stale");
     }
 
-    /// Counts of requests that stood in for work: <https://github.com/smg-project/smg/issues/1621>.
+    /// Engines' request counts used in place of work: <https://github.com/smg-project/smg/issues/1621>.
     #[test]
     fn an_engine_that_counts_its_waiting_tokens_is_believed_on_their_size() {
         let mut work = PendingWork::new();
@@ -431,7 +428,7 @@ mod tests {
         let mut work = PendingWork::new();
         work.sent(Millis(0.0), Millis(100.0));
         work.reconcile(Millis(500.0), &figure(500.0, 2, 1, 1));
-        // Two prefills of others, and all of ours: nothing of it is late.
+        // Two prefills of others, and all of ours: none of them is late.
         assert_eq!(work.wait(Millis(500.0)), Millis(300.0));
     }
 
@@ -465,7 +462,6 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order, the books balance and end at zero.
         #[test]
         fn the_wait_is_never_negative_and_ends_at_zero(ops in prop::collection::vec((0u8..5, 0u64..20, 0.0f64..100.0), 0..200)) {
             let mut work = PendingWork::new();

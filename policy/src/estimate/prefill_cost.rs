@@ -1,67 +1,67 @@
-//! α, β, γ of a worker, learned from what its answers took.
+//! The coefficients α, β, γ of a worker, learned from its responses.
 //!
 //! Recursive least squares with exponential forgetting (Ljung and Söderström, *Theory and Practice of Recursive
-//! Identification*, 1983) on `ttft − wait = β + α·u + γ·u·(h + u/2)`. Features are scaled to the order of one, as
-//! the raw ones span ten decades and the covariance would not survive it.
+//! Identification*, 1983) on `ttft − wait = β + α·u + γ·u·(h + u/2)`. Features are scaled to the order of one: the raw
+//! ones span ten decades, which the covariance would not survive numerically.
 //!
-//! - *Outliers*: a first token late for reasons that no prompt explains (a pause, a preemption, a client's network) must
-//!   not bend the line. A residual beyond four times the running mean absolute residual is clipped to that, which is
-//!   Huber's estimator; and where eight in a row lie on one side the worker has changed, so the covariance is opened
-//!   again and they are believed.
-//! - *Forgetting*: λ = 0.995, a memory of 200 answers. Forgetting winds the covariance up where inputs do not vary, so
-//!   its trace is bounded.
-//! - *Physics*: α, β and γ are not negative. Where one comes out so, the others are what they would be given that it is
-//!   zero: `θ − P·eᵢ·θᵢ/Pᵢᵢ`, the conditional mean. (Merely reporting it as zero misses the answers by what it was.) Where
-//!   α is not positive yet the prior's is used.
-//! - *The floor* is where it was measured or written, and follows what answers on it take: a prompt whose line lies below it says
-//!   nothing of the line. (On a GPU most turns of a warm conversation are such; learned from, they would lie the line flat.) One
-//!   that takes far longer than the floor is taken for a change of the line.
-//! - *Time*: a worker that was not used for long may have become faster or slower as a whole. The first answers after that
-//!   meet a covariance that is opened along the estimate itself, by its [`Doubt`], and an outlier is what lies beyond the
-//!   doubt: one answer can scale all three coefficients. Without an answer nothing moves.
+//! - *Outliers*: a first token late for reasons unrelated to the prompt (a pause, a preemption, a client's network)
+//!   must not bend the line. A residual beyond four times the running mean absolute residual is clipped to that, which
+//!   is Huber's estimator. Eight clipped residuals in a row of one sign mean that the worker has changed: the
+//!   covariance is opened again and they are taken in full.
+//! - *Forgetting*: λ = 0.995, a memory of 200 responses. Forgetting winds the covariance up where inputs do not vary,
+//!   so its trace is bounded.
+//! - *Physics*: α, β and γ are not negative. A negative one is fixed at zero and the others take their conditional mean
+//!   `θ − P·eᵢ·θᵢ/Pᵢᵢ`. (Clamping it alone would bias the predictions by its value.) While α is not positive the
+//!   prior's is used.
+//! - *The floor* starts at its measured or configured value and follows the responses on it. A prompt whose line lies
+//!   below the floor is no evidence about the line. (On a GPU most turns of a warm conversation are such, and would
+//!   flatten the line.) One that takes far longer than the floor counts as a change of the line.
+//! - *Time*: a worker that was not used for long may have become faster or slower as a whole. For the first responses
+//!   after that, the covariance is opened along the estimate itself, by its [`Doubt`], and only a residual beyond the
+//!   doubt is an outlier: one response can scale all three coefficients. Without a response nothing moves.
 //!
-//! A worker that was never benched begins with its pool's median: [`pooled`].
+//! A worker without a benchmark begins with its pool's median: [`pooled`].
 
 use super::Doubt;
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
-/// λ: weight of the past, per answer.
+/// λ: weight of the past, per response.
 const FORGETTING: f64 = 0.995;
 /// Residuals beyond this many mean absolute residuals are clipped.
 const CLIP: f64 = 4.0;
-/// Clipped residuals of one sign in a row that mean a change, not an outlier.
+/// Clipped residuals of one sign in a row that count as a change.
 const CHANGE: i32 = 8;
-/// Bound to which forgetting may wind the covariance up, relative to that of an answer: what is believed is worth one
-/// answer in each direction at least.
+/// Upper bound to which forgetting may wind up the covariance, relative to that of a response: the estimate is worth at
+/// least one response in each direction.
 const WOUND: f64 = 1.0;
-/// Covariance of a prior that somebody measured, and after a change.
+/// Initial covariance of a measured prior, also after a change.
 const MEASURED: f64 = 10.0;
-/// Times the floor that an answer on it takes at the most.
+/// Multiple of the floor up to which a response counts as on it.
 const ON_FLOOR: f64 = 1.5;
-/// Answers that the floor remembers.
+/// Time constant of the floor, in responses.
 const FLOOR_MEMORY: f64 = 50.0;
-/// Of a guess, which the first answers may well overturn.
+/// Initial covariance of a guess, which the first responses may override.
 const GUESSED: f64 = 100.0;
-/// A normal variable's deviation in mean absolute deviations: `√(π/2)`.
+/// Standard deviation of a normal variable in mean absolute deviations: `√(π/2)`.
 const DEVIATION: f64 = 1.2533;
-/// Least noise that answers are taken to have, as a share of the coefficients: without any the covariance would have no scale.
+/// Least noise assumed, as a share of the coefficients: without any, the covariance would have no scale.
 const NOISE: f64 = 1e-3;
-/// Scales: thousand tokens, and ten million token pairs.
+/// Feature scales: thousand tokens, and ten million token pairs.
 const TOKENS: f64 = 1e3;
 const PAIRS: f64 = 1e7;
 
-/// What a prefill's cost depends on: of one prompt, or the means over several, which cost the mean of what each costs.
+/// The size of a prefill: of one prompt, or the mean over several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PrefillSize {
     /// u: tokens to compute.
     pub uncached: f64,
-    /// u·(h + u/2): pairs of a token and one before it.
+    /// u·(h + u/2): pairs of a token and an earlier one.
     pub pairs: f64,
 }
 
 impl PrefillSize {
-    /// Of one prompt.
+    /// Returns the size of one prompt.
     #[must_use]
     pub fn of(uncached: Tokens, cached: Tokens) -> Self {
         let u = uncached.as_f64();
@@ -71,7 +71,7 @@ impl PrefillSize {
         }
     }
 
-    /// h: the cached tokens that such a prompt has.
+    /// Returns h: the cached tokens of such a prompt.
     #[must_use]
     pub fn cached(self) -> f64 {
         if self.uncached > 0.0 {
@@ -86,30 +86,30 @@ impl PrefillSize {
     }
 }
 
-/// The estimator of one worker.
+/// The cost estimator of one worker.
 #[derive(Clone, Debug)]
 pub struct LearnedCost {
     /// β, α per thousand tokens, γ per ten million pairs.
     theta: [f64; 3],
     covariance: [[f64; 3]; 3],
     prior: PrefillCost,
-    /// What short prompts all take; 0 where no floor is known.
+    /// Time that all short prompts take; 0 without a known floor.
     floor: f64,
     spread: f64,
     one_sided: i32,
     seen: u64,
-    /// Answers since the last change: the error is that of what is believed now.
+    /// Responses since the last change; the error is that of the current estimate.
     since: u64,
 }
 
 impl LearnedCost {
-    /// Begins with what a bench, a configuration or [`pooled`] says.
+    /// Creates an estimator from a measured or configured prior, or from [`pooled`].
     #[must_use]
     pub fn new(prior: PrefillCost) -> Self {
         Self::with_covariance(prior, MEASURED)
     }
 
-    /// Begins with a default that nobody vouches for.
+    /// Creates an estimator from a default.
     #[must_use]
     pub fn guess(prior: PrefillCost) -> Self {
         Self::with_covariance(prior, GUESSED)
@@ -133,18 +133,18 @@ impl LearnedCost {
         }
     }
 
-    /// An answer: after `wait` in the queue its first token took `prefill` more. Nonsense is ignored.
+    /// Adds a response whose first token took `prefill` after its wait. Invalid values are ignored.
     pub fn observe(&mut self, uncached: Tokens, cached: Tokens, prefill: Millis) {
         self.observe_size(PrefillSize::of(uncached, cached), prefill);
     }
 
-    /// An answer, or, where there is no floor, the mean of several: then the cost is linear in what it depends on, so means lie
-    /// on it as well. Nonsense is ignored.
+    /// Adds a response, or, without a floor, the mean of several: the cost is then linear in the size, so means lie on
+    /// the same line. Invalid values are ignored.
     pub fn observe_size(&mut self, size: PrefillSize, prefill: Millis) {
         self.observe_after(Doubt::NONE, size, prefill);
     }
 
-    /// The same of a worker whose estimate has become doubtful for want of answers.
+    /// Adds a response of a worker whose estimate is in doubt after a time without any.
     pub fn observe_after(&mut self, doubt: Doubt, size: PrefillSize, prefill: Millis) {
         let x = size.features();
         let is_sound = |value: f64| value.is_finite() && value >= 0.0;
@@ -197,13 +197,13 @@ impl LearnedCost {
         }
     }
 
-    /// Clips an outlier, which is beyond what doubt explains (`doubtful`, in milliseconds); believes a run of them.
+    /// Clips an outlier beyond what doubt explains (`doubtful`, in ms), unless it is one of a run.
     fn clip(&mut self, residual: f64, doubtful: f64) -> f64 {
         let noise = CLIP * self.spread;
         let bound = noise + doubtful;
         let outlier = self.since > 16 && residual.abs() > bound;
         if !outlier {
-            // What doubt explains is no noise.
+            // The part explained by doubt is no noise.
             let explained = if self.since > 16 { noise } else { f64::INFINITY };
             let surprise = residual.abs().min(explained);
             self.spread += (surprise - self.spread) / (self.since + 1).min(100) as f64;
@@ -223,7 +223,7 @@ impl LearnedCost {
         bound * f64::from(side)
     }
 
-    /// The cost as learned so far.
+    /// Returns the cost as learned so far.
     #[must_use]
     pub fn cost(&self) -> PrefillCost {
         let theta = self.physical();
@@ -240,11 +240,11 @@ impl LearnedCost {
         }
     }
 
-    /// The coefficients given that none is negative.
+    /// Returns the coefficients under the constraint that none is negative.
     fn physical(&self) -> [f64; 3] {
         let (mut theta, mut covariance) = (self.theta, self.covariance);
         let mut fixed = [false; 3];
-        // Each round fixes one at zero, so three are enough; one that was fixed stays there.
+        // Each round fixes one more at zero, so three rounds suffice.
         while let Some(i) = (0..3).find(|&i| theta[i] < 0.0 && !fixed[i]) {
             let by = covariance[i][i];
             let column: [f64; 3] =
@@ -264,7 +264,7 @@ impl LearnedCost {
         theta
     }
 
-    /// What it predicts for a prompt, and the standard error of that: how far the truth may be for want of answers like it.
+    /// Returns the predicted time for a prompt, and its standard error for lack of similar responses.
     #[must_use]
     pub fn predict(&self, uncached: Tokens, cached: Tokens) -> (Millis, Millis) {
         let x = PrefillSize::of(uncached, cached).features();
@@ -275,26 +275,26 @@ impl LearnedCost {
         (self.cost().prefill(uncached, cached), Millis(error))
     }
 
-    /// Begins again from another prior: for a worker that nothing is known of yet. Ignored once it has answered.
+    /// Restarts from another prior. Ignored after the first response.
     pub fn begin_with(&mut self, prior: PrefillCost) {
         if self.seen == 0 {
             *self = Self::new(prior);
         }
     }
 
-    /// Where it began: what somebody measured or wrote, or what the pool lent.
+    /// Returns the prior.
     #[must_use]
     pub fn began(&self) -> PrefillCost {
         self.prior
     }
 
-    /// Mean absolute residual: what a prediction is off by.
+    /// Returns the mean absolute residual: the typical prediction error.
     #[must_use]
     pub fn error(&self) -> Millis {
         Millis(self.spread)
     }
 
-    /// Answers learned from.
+    /// Returns the number of responses learned from.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.seen
@@ -305,7 +305,8 @@ fn diagonal(value: f64) -> [[f64; 3]; 3] {
     std::array::from_fn(|i| std::array::from_fn(|j| if i == j { value } else { 0.0 }))
 }
 
-/// What a worker of a pool begins with: the median of each coefficient over the others. `None` for an empty pool.
+/// Returns the prior of a new worker in a pool: the median of each coefficient over the others. `None` for an empty
+/// pool.
 #[must_use]
 pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
     let median = |of: fn(&PrefillCost) -> f64| {

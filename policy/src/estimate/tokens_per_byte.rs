@@ -1,20 +1,20 @@
-//! Tokens per byte of prompt text, learned from the `usage` of answers.
+//! Tokens per byte of prompt text, learned from the `usage` of responses.
 //!
-//! A ratio of sums, not a mean of ratios: long prompts are what costs, so they weigh by their length. Old sums are
-//! halved once they are large, so that a model that changes its traffic is followed. Template tokens are part of the
-//! ratio, which is exact enough: the estimate feeds costs, never a cut.
+//! A ratio of sums, not a mean of ratios: long prompts dominate the cost, so they weigh by their length. Sums are
+//! halved when they are large, so that changing traffic is followed. Template tokens are part of the ratio, which is
+//! exact enough, since the estimate only feeds costs.
 //!
-//! A prompt counts within what text can be: a client may send a megabyte that a template leaves out, or a line that names
-//! an hour of video, and neither says how long the next prompt is.
+//! A sample is clamped to what text can be: a client may send a megabyte that a template omits, or a line that names an
+//! hour of video, and neither predicts the next prompt.
 
 use crate::units::Tokens;
 
-/// Sums are halved when they pass this many bytes: a memory of some hundred long prompts.
+/// Bytes at which the sums are halved: a memory of some hundred long prompts.
 const MEMORY_BYTES: f64 = 8e6;
 
-/// Fewest tokens per byte that are believed: the longest tokens, runs of spaces, stand for some hundred bytes.
+/// Lower bound on tokens per byte: the longest tokens, runs of spaces, cover some hundred bytes.
 const LEAST: f64 = 1.0 / 64.0;
-/// Most: a short prompt with a picture in it.
+/// Upper bound: a short prompt with a picture in it.
 const MOST: f64 = 16.0;
 
 /// The ratio of one model.
@@ -40,7 +40,7 @@ impl TokensPerByte {
         }
     }
 
-    /// A prompt of `bytes` canonical bytes was counted as `tokens` by an engine.
+    /// Records that an engine counted `tokens` tokens in a prompt of `bytes` canonical bytes.
     pub fn observe(&mut self, bytes: u64, tokens: Tokens) {
         if bytes == 0 || tokens.0 == 0 {
             return;
@@ -54,13 +54,13 @@ impl TokensPerByte {
         }
     }
 
-    /// Tokens per byte.
+    /// Returns the tokens per byte.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.tokens / self.bytes
     }
 
-    /// The tokens that `bytes` of text are expected to make, rounded.
+    /// Returns the expected tokens of `bytes` of text, rounded.
     #[must_use]
     pub fn tokens(&self, bytes: u64) -> Tokens {
         Tokens((bytes as f64 * self.ratio()).round() as u64)

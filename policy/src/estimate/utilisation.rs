@@ -1,10 +1,10 @@
 //! ρ: prefill work routed to a worker, as a share of its time.
 //!
 //! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker that is
-//! given x ms of work every ms reaches ρ = x. One number and two time stamps per worker, and no steps when work leaves
-//! a window. A sum that is younger than the window is divided by what a full window would weigh by now,
-//! `τ·(1 − e^{−age/τ})`, as otherwise a busy fleet would look idle for the first minutes after a restart; by a fifth of
-//! τ at least, since a first request says little about a rate.
+//! given x ms of work every ms reaches ρ = x. This takes one number and two time stamps per worker, and has no steps
+//! when work leaves a window. A sum younger than the window is divided by the current weight of a full window,
+//! `τ·(1 − e^{−age/τ})`; otherwise a busy fleet would look idle for the first minutes after a restart. The divisor is
+//! at least a fifth of τ, since one request does not determine a rate.
 
 use crate::units::Millis;
 
@@ -13,16 +13,16 @@ use crate::units::Millis;
 pub struct Utilisation {
     tau: Millis,
     work: f64,
-    /// Pieces of work, decayed alike.
+    /// Pieces of work, with the same decay.
     pieces: f64,
     at: Millis,
-    /// When the first work came, or could have come.
+    /// Time of the first work, or of the start.
     since: Option<Millis>,
 }
 
-/// Windows of work that are remembered at the most: ρ is then a hundred, and within five windows without work it is one.
+/// Upper bound on the work, in windows: ρ is then a hundred, and falls to one within five windows without work.
 const MOST_WINDOWS: f64 = 100.0;
-/// The least share of a window that a young estimate is divided by.
+/// Lower bound on the divisor of a young estimate, as a share of a window.
 const LEAST_WINDOW: f64 = 0.2;
 
 impl Utilisation {
@@ -38,8 +38,8 @@ impl Utilisation {
         }
     }
 
-    /// A worker that begins beside others: it counts as their mean, over the window that they have, until its own work shows
-    /// how busy it is. With a window of its own, a burst after a quiet time would count for more on it than on the others.
+    /// Starts a worker at the mean and window of the others, until its own work shows its utilisation. With a window of
+    /// its own, a burst after a quiet time would count for more on it than on the others.
     #[must_use]
     pub fn beside(tau: Millis, now: Millis, others: impl IntoIterator<Item = Self>) -> Self {
         let mut mean = Self::new(tau);
@@ -56,7 +56,7 @@ impl Utilisation {
         mean
     }
 
-    /// Work of this predicted length was routed to the worker.
+    /// Adds work of this predicted length, routed to the worker.
     pub fn add(&mut self, now: Millis, work: Millis) {
         let faded = self.faded(now);
         self.work = (self.work * faded + work.0).min(MOST_WINDOWS * self.tau.0);
@@ -65,7 +65,7 @@ impl Utilisation {
         self.since.get_or_insert(now);
     }
 
-    /// ρ now. May pass 1: work can be routed faster than it is done.
+    /// Returns ρ now. It can exceed 1: work can be routed faster than it is done.
     #[must_use]
     pub fn at(&self, now: Millis) -> f64 {
         let age = self.since.map_or(Millis::ZERO, |since| now.saturating_sub(since));
@@ -73,7 +73,7 @@ impl Utilisation {
         self.work * self.faded(now) / (self.tau.0 * window)
     }
 
-    /// S̄: the mean piece of work of the window; zero before the first.
+    /// Returns S̄: the mean piece of work in the window; zero before the first.
     #[must_use]
     pub fn mean_work(&self) -> Millis {
         if self.pieces > 0.0 {
@@ -139,7 +139,7 @@ mod tests {
         let mut late = Utilisation::beside(tau, now, others);
         assert!((late.at(now) - 0.4).abs() < 0.01, "{}", late.at(now));
         assert!((late.mean_work().0 - 400.0).abs() < 1e-9);
-        // After a quiet time the same work makes each of them as busy.
+        // After a quiet time the same work makes each of them equally busy.
         let now = Millis(2_000_000.0);
         late.add(now, Millis(500.0));
         others[0].add(now, Millis(500.0));

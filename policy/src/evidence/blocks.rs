@@ -1,26 +1,26 @@
-//! The blocks that a worker holds, as its events tell: a forest of hashes.
+//! The blocks that a worker holds, from its events: a forest of hashes.
 //!
-//! A block serves a prompt only if all blocks before it are there. Engines evict from a prompt's end, so nearly always
-//! whatever is resident has all its ancestors resident; then a block's own presence answers. The rest (a block in the
-//! middle left) is counted in `missing`, and only while something is missing does an answer walk up to the root.
+//! A block serves a prompt only if all blocks before it are resident. Engines evict from a prompt's end, so nearly
+//! always all ancestors of a resident block are resident, and the block's presence is the answer. Exceptions (a block
+//! in the middle left) are counted in `missing`; only while there are any does a lookup walk up to the root.
 
 use rustc_hash::FxHashMap;
 
 use super::Medium;
 
-/// Most blocks of one worker. More than any cache holds: an engine that never says what leaves must not fill memory.
+/// Upper bound on the blocks of one worker, more than any cache holds. Bounds the memory if an engine never reports
+/// removals.
 const MAX_BLOCKS: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
     parent: Option<u64>,
-    /// Blocks before it, counted from the prompt's beginning.
     depth: u32,
-    /// The tiers that hold it.
+    /// Bitset of the tiers that hold it.
     media: u8,
-    /// Resident blocks that name it as their parent.
+    /// Number of resident blocks whose parent it is.
     children: u32,
-    /// When it came, counted in store events. Engines run for weeks: 32 bits would not do.
+    /// Store event that brought it. 64 bits, since engines run for weeks.
     at: u64,
 }
 
@@ -28,26 +28,25 @@ struct Block {
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
     held: FxHashMap<u64, Block>,
-    /// Blocks that are not resident while blocks that follow them are, and how many do.
+    /// Absent blocks that are the parent of resident ones, with the number of those.
     missing: FxHashMap<u64, u32>,
 }
 
 impl Blocks {
-    /// Number of blocks held.
+    /// Returns the number of blocks held.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether none is held.
+    /// Returns whether no block is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Blocks came into a tier with store event `at`, each following the one before. Returns the last one's hash and its
-    /// depth (1 for a
-    /// prompt's first block), or `None` if their place is unknown because their parent is, or if there is no more room.
+    /// Records blocks stored in a tier by store event `at`, each following the one before. Returns the last one's hash
+    /// and depth (1 for a prompt's first block). `None` if the parent is unknown, or if the bound is reached.
     pub fn store(
         &mut self,
         parent: Option<u64>,
@@ -88,7 +87,8 @@ impl Blocks {
         parent.map(|last| (last, before))
     }
 
-    /// Blocks that are held came into a further tier. Unknown ones stay unknown: nothing says where they belong.
+    /// Records that held blocks were copied to a further tier. Unknown blocks are ignored, since their position is
+    /// unknown.
     pub fn copied(&mut self, hashes: &[u64], medium: Medium) {
         for hash in hashes {
             if let Some(block) = self.held.get_mut(hash) {
@@ -97,19 +97,19 @@ impl Blocks {
         }
     }
 
-    /// Blocks up to this one, itself included, if it is held.
+    /// Returns the number of blocks up to and including this one, if it is held.
     #[must_use]
     pub fn depth(&self, hash: u64) -> Option<u32> {
         self.held.get(&hash).map(|block| block.depth)
     }
 
-    /// The store event that brought a block, if it is held.
+    /// Returns the store event that brought a block, if it is held.
     #[must_use]
     pub fn stored_at(&self, hash: u64) -> Option<u64> {
         self.held.get(&hash).map(|block| block.at)
     }
 
-    /// A block left a tier. Returns whether it was the last tier that held it.
+    /// Removes a block from a tier. Returns whether that was its last tier.
     pub fn remove(&mut self, hash: u64, medium: Medium) -> bool {
         let Some(block) = self.held.get_mut(&hash) else {
             return false;
@@ -136,14 +136,14 @@ impl Blocks {
         true
     }
 
-    /// Everything left.
+    /// Removes all blocks.
     pub fn clear(&mut self) {
-        // Nothing is freed: lookups wait for whoever does this.
+        // Keeps the memory, since lookups wait for the lock held here.
         self.held.clear();
         self.missing.clear();
     }
 
-    /// Whether a prompt can use this block: it and all blocks before it are there.
+    /// Returns whether a prompt can use this block: it and all blocks before it are held.
     #[must_use]
     pub fn serves(&self, hash: u64) -> bool {
         let Some(mut block) = self.held.get(&hash) else {
@@ -154,7 +154,7 @@ impl Blocks {
         }
         while let Some(parent) = block.parent {
             match self.held.get(&parent) {
-                // Depths must fall on the way up, so that no chain of events can make a circle.
+                // Depths must decrease on the way up, so that malformed events cannot form a cycle.
                 Some(above) if above.depth < block.depth => block = above,
                 _ => return false,
             }
@@ -162,11 +162,11 @@ impl Blocks {
         true
     }
 
-    /// The blocks from a prompt's beginning to this one; `None` if any of them is not there.
+    /// Returns the blocks from a prompt's beginning to this one; `None` if any of them is missing.
     #[must_use]
     pub fn path(&self, last: u64) -> Option<Vec<u64>> {
         let mut at = self.held.get(&last)?;
-        // Depths fall on the way up, but an event that repeats hashes may say that one is deeper than it is.
+        // An event that repeats hashes may overstate a block's depth, so the capacity is bounded.
         let mut path = Vec::with_capacity((at.depth as usize).min(self.held.len()));
         path.push(last);
         while let Some(parent) = at.parent {
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by walking: which blocks are where, and every answer from the root.
+    /// Reference implementation: where each block is, with every answer computed from the root.
     #[derive(Default)]
     struct Naive(BTreeMap<u64, (Option<u64>, u8)>);
 
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A block's name says where it is: branch 0 is everybody's first half.
+    /// Names a block by its position; all branches share the first half.
     fn name(branch: u64, depth: u64) -> u64 {
         if depth <= 3 { depth } else { branch * 100 + depth }
     }

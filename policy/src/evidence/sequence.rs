@@ -1,51 +1,49 @@
-//! The numbers of a stream of batches: in order, twice, with a gap, begun anew.
+//! The sequence numbers of a stream of batches: in order, duplicate, with a gap, or restarted.
 //!
-//! A publisher numbers its batches from 0 and keeps the newest for replay. Live batches come in rising order on one
-//! connection; batches may be missing; a replay overlaps what is queued behind it. So a number that is behind what was
-//! applied is a duplicate as long as the live numbers rise, and a new process where they fall. After a pause the same
-//! question is asked by replaying the last batch applied: the same process answers with the same bytes.
+//! A publisher numbers its batches from 0 and keeps the newest for replay. Live batches have rising numbers on one
+//! connection; batches may be missing; a replay overlaps with the batches queued behind it. So a number below those
+//! applied is a duplicate as long as the live numbers rise, and shows a new process where they fall. After a pause, the
+//! last applied batch is replayed to tell the two apart: the same process returns the same bytes.
 
 /// What to do with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the next one.
+    /// Apply it: it is the next one.
     Apply,
-    /// It was applied already.
+    /// Skip it: it was applied already.
     Duplicate,
-    /// Batches from this number on are missing: ask for a replay, and show the batch again after it.
+    /// Batches from this number on are missing: ask for a replay, then offer the batch again.
     Gap {
-        /// The first number that is missing.
+        /// The first missing number.
         from: u64,
     },
-    /// The publisher is a new process, or what is missing is lost: forget everything, then show the batch again.
+    /// The publisher is a new process, or missing batches are lost: drop all state, then offer the batch again.
     Restarted,
 }
 
-/// Where a subscriber stands in a stream.
+/// A subscriber's position in a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// The number to be applied next.
     next: u64,
-    /// Digest of the batch applied last.
     last: Option<u64>,
-    /// The newest number seen live on this connection.
+    /// The newest live number on this connection.
     live: Option<u64>,
 }
 
 impl Sequence {
-    /// Nothing seen: the first batch is number 0.
+    /// Creates the state before the first batch, which is number 0.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number to be applied next.
+    /// Returns the number of the next batch to apply.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Where a replay has to begin so that it also shows whether the publisher is still the same process.
+    /// Returns the first number of a replay that also shows whether the publisher is the same process.
     #[must_use]
     pub fn resume_from(&self) -> u64 {
         if self.last.is_some() {
@@ -55,7 +53,7 @@ impl Sequence {
         }
     }
 
-    /// A batch came live. A batch answered with [`Verdict::Gap`] is shown again after the replay.
+    /// Classifies a live batch. After [`Verdict::Gap`] the batch is offered again after the replay.
     pub fn live(&mut self, number: u64) -> Verdict {
         if self.live.is_some_and(|live| number < live) {
             return Verdict::Restarted;
@@ -68,8 +66,8 @@ impl Sequence {
         }
     }
 
-    /// Whether a replay that was asked from [`Self::resume_from`] on, and whose first batch has this number (`None`: it is
-    /// empty), goes on from what was applied. If not, everything has to be forgotten.
+    /// Returns whether a replay from [`Self::resume_from`] whose first batch has the number `first` (`None`: it is
+    /// empty) continues what was applied. If not, all state must be dropped.
     #[must_use]
     pub fn continues_with(&self, first: Option<u64>) -> bool {
         match (self.last, first) {
@@ -78,7 +76,7 @@ impl Sequence {
         }
     }
 
-    /// A batch came as part of a replay that was asked from [`Self::resume_from`] on.
+    /// Classifies a batch of a replay from [`Self::resume_from`].
     #[must_use]
     pub fn replayed(&self, number: u64, digest: u64) -> Verdict {
         match number {
@@ -91,18 +89,18 @@ impl Sequence {
         }
     }
 
-    /// The batch with the number [`Self::next`] was applied.
+    /// Records that the batch numbered [`Self::next`] was applied.
     pub fn applied(&mut self, digest: u64) {
         self.next += 1;
         self.last = Some(digest);
     }
 
-    /// The connection is a new one: live numbers may begin anywhere behind what was applied.
+    /// Starts a new connection: live numbers may begin anywhere after what was applied.
     pub fn reconnected(&mut self) {
         self.live = None;
     }
 
-    /// Everything was forgotten; `number` is the first batch that is still to be had.
+    /// Restarts after all state was dropped; `number` is the first batch still available.
     pub fn begin_at(&mut self, number: u64) {
         *self = Self {
             next: number,
@@ -153,7 +151,7 @@ mod tests {
         assert_eq!(sequence.replayed(2, 9), Verdict::Restarted, "number 1 is lost");
     }
 
-    /// A publisher with lives and a bounded log, and a subscriber that obeys the verdicts.
+    /// A publisher with restarts and a bounded log, and a subscriber that obeys the verdicts.
     #[derive(Default)]
     struct World {
         life: u64,
@@ -161,7 +159,7 @@ mod tests {
         kept: Vec<u64>,
         queue: std::collections::VecDeque<(u64, u64)>,
         sequence: Sequence,
-        /// What was applied since everything was last forgotten: (life, number).
+        /// Batches applied since all state was last dropped: (life, number).
         applied: Vec<(u64, u64)>,
     }
 
@@ -254,7 +252,7 @@ mod tests {
                     5 | 6 => world.publish(true),
                     7..=9 => world.receive(),
                     10 => world.replay(),
-                    // A new process: its connection, and what was queued on it, is gone.
+                    // A new process: its connection and queue are gone.
                     _ => {
                         world.life += 1;
                         world.sent = 0;
@@ -268,7 +266,6 @@ mod tests {
                 prop_assert!(!broken, "{:?}", world.applied);
                 prop_assert!(world.applied.last().is_none_or(|last| last.1 + 1 == world.sequence.next()));
             }
-            // Once all is read and asked for, the newest batch is known.
             while !world.queue.is_empty() {
                 world.receive();
             }

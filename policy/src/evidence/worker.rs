@@ -15,76 +15,76 @@ use crate::ids::PrefixHash;
 use crate::recent::Recent;
 use crate::units::Tokens;
 
-/// Text keys of one worker that are bound to blocks: with their tables, 13 MB at the most.
+/// Upper bound on bound text keys per worker: 13 MB with their tables.
 const KEYS: usize = 1 << 18;
-/// Blocks that they are bound to: 8 MB at the most.
+/// Upper bound on the blocks that they are bound to: 8 MB.
 const BOUND: usize = 1 << 20;
-/// Conversations whose newest block is remembered.
+/// Upper bound on conversations with a known newest block.
 const SESSIONS: usize = 1 << 16;
-/// Turns that wait for their blocks' events.
+/// Upper bound on turns waiting for their blocks' events.
 const WAITING: usize = 256;
 
-/// A turn that is over: the text keys of its prompt and reply, and where in tokens each of them ends.
+/// A completed turn: the text keys of its prompt and response, each with its end in tokens.
 #[derive(Clone, Debug)]
 pub struct TurnBlocks {
-    /// The conversation, by the hashes of the names under which the worker may know it.
+    /// Hashes of the names that the worker may use for the conversation.
     pub session: [u64; 2],
-    /// Tokens of the prompt that were found in the cache, if reported.
+    /// Cached prompt tokens, if reported.
     pub cached: Option<u64>,
-    /// [`WorkerEvidence::stored`] when the turn was sent: only blocks stored since then are its own.
+    /// [`WorkerEvidence::stored`] when the turn was sent: its own blocks were stored later.
     pub since: u64,
-    /// The keys, each with the tokens of prompt and reply up to its end.
+    /// The keys, each with the tokens of prompt and response up to its end.
     pub keys: Vec<(PrefixHash, u64)>,
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt: u64,
-    /// Tokens of prompt and reply.
+    /// Tokens of prompt and response.
     pub total: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Tip {
     hash: u64,
-    /// The count of store events when it was stored.
+    /// Store event count at the time.
     at: u64,
 }
 
-/// What the events say of one prompt.
+/// The resident part of one prompt, by the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
-    /// Leading tokens that are resident: whole blocks.
+    /// Resident leading tokens, in whole blocks.
     pub tokens: Tokens,
-    /// Leading keys that the events know anything of.
+    /// Leading keys known from the events.
     pub known: usize,
-    /// Whether all of the known part is resident: only then can anything after it be.
+    /// Whether the whole known part is resident: only then can anything after it be.
     pub whole: bool,
 }
 
-/// What one worker's events tell.
+/// The cache contents of one worker, from its events.
 #[derive(Debug)]
 pub struct WorkerEvidence {
     blocks: Blocks,
     block_size: u32,
     keys: Spans,
     tips: Recent<u64, Tip>,
-    /// Chains of events that name no conversation.
+    /// Chains of events without a conversation.
     unnamed: Unnamed,
     waiting: VecDeque<TurnBlocks>,
     stored: u64,
-    /// The group of layers that is followed: the first that was seen to attend to the whole prompt.
+    /// The group of layers followed: the first seen to attend to the whole prompt.
     group: Option<u32>,
     bindings: Bindings,
 }
 
-/// How turns were bound to blocks.
+/// Counts of how turns were bound to blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bindings {
-    /// By the name of their conversation.
+    /// Bound by the name of the conversation.
     pub named: u64,
-    /// By their shape.
+    /// Bound by shape.
     pub shaped: u64,
-    /// Not at all: more than one chain had the turn's shape.
+    /// Not bound: several chains had the turn's shape.
     pub ambiguous: u64,
-    /// Dropped, because a report contradicted them.
+    /// Dropped after a report contradicted them.
     pub contradicted: u64,
 }
 
@@ -105,18 +105,18 @@ impl Default for WorkerEvidence {
 }
 
 impl WorkerEvidence {
-    /// Takes one event.
+    /// Applies one event.
     pub fn apply(&mut self, event: &Event) {
         self.apply_part(event, 0..event.hashes().len());
     }
 
-    /// Takes part of an event, these of its hashes: the parts in their order come to the same as the whole. A long event
-    /// can so be taken without keeping lookups waiting.
+    /// Applies the hashes in `part` of an event. The parts in order equal the whole event, so a long event need not
+    /// hold up lookups.
     pub fn apply_part(&mut self, event: &Event, part: Range<usize>) {
         let some = event.hashes().get(part.clone()).unwrap_or_default();
         match event {
             Event::Stored(stored) => self.store(stored, part),
-            // Another group's blocks: the same hashes, where they are of the same tokens.
+            // Blocks of another group, which have the same hashes where their tokens are the same.
             Event::Copied { group, .. } | Event::Removed { group, .. }
                 if *group != self.group.unwrap_or(0) => {}
             Event::Copied { medium, .. } => self.blocks.copied(some, *medium),
@@ -125,8 +125,8 @@ impl WorkerEvidence {
                     self.blocks.remove(hash, *medium);
                 }
             }
-            // What keys mean stays known: from now on, that nothing of it is there. Turns that wait still do: an engine
-            // clears while it is idle and tells of it with the next blocks, which may be theirs.
+            // Keys stay bound, to blocks that are now absent. Waiting turns stay too: an engine clears while it is idle
+            // and reports that with the next blocks, which may be theirs.
             Event::Cleared => {
                 self.blocks.clear();
                 self.tips.clear();
@@ -135,7 +135,7 @@ impl WorkerEvidence {
         }
     }
 
-    /// Nothing that was known can be believed any more. Returns it, so that whoever keeps others waiting can free it later.
+    /// Resets to the empty state and returns the old one, so that the caller can free it outside the lock.
     pub fn forget(&mut self) -> Self {
         let empty = Self {
             stored: self.stored,
@@ -145,26 +145,25 @@ impl WorkerEvidence {
         std::mem::replace(self, empty)
     }
 
-    /// Events of stored blocks so far.
+    /// Returns the number of store events so far.
     #[must_use]
     pub fn stored(&self) -> u64 {
         self.stored
     }
 
-    /// Blocks held.
+    /// Returns the number of blocks held.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// How turns were bound so far.
+    /// Returns the binding counts.
     #[must_use]
     pub fn bindings(&self) -> Bindings {
         self.bindings
     }
 
-    /// A prompt's cached tokens were not what these events said by more than a block: what its keys are bound to is not
-    /// theirs.
+    /// Drops the bindings of a prompt whose reported cached tokens differ from the events by more than a block.
     pub fn contradicted(&mut self, chain: &[PrefixHash]) {
         self.bindings.contradicted += 1;
         for &key in chain {
@@ -172,13 +171,13 @@ impl WorkerEvidence {
         }
     }
 
-    /// Tokens per block; 0 until an event has said.
+    /// Returns the tokens per block; 0 before the first event.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// A turn is over. Its keys are bound as soon as the events of its blocks are here.
+    /// Adds a completed turn. Its keys are bound as soon as its blocks' events have arrived.
     pub fn turn_over(&mut self, turn: TurnBlocks) {
         self.waiting.retain(|other| other.session != turn.session);
         if !self.bind(&turn) {
@@ -189,10 +188,10 @@ impl WorkerEvidence {
         }
     }
 
-    /// How much of a prompt is resident; `None` if the events know nothing of it.
+    /// Returns how much of a prompt is resident; `None` if the events know none of it.
     #[must_use]
     pub fn resident(&self, chain: &[PrefixHash]) -> Option<Resident> {
-        // Keys are bound and renewed from a prompt's beginning on, and a block serves only if all before it do: both
+        // Keys are bound and renewed from a prompt's beginning, and a block serves only if all before it do: both
         // properties hold up to some key and for none after it.
         let known = chain.partition_point(|&key| self.keys.get(key).is_some());
         if known == 0 {
@@ -218,12 +217,12 @@ impl WorkerEvidence {
         })
     }
 
-    /// Whether all blocks up to the key's end are there.
+    /// Returns whether all blocks up to the key's end are resident.
     fn serves(&self, key: PrefixHash) -> bool {
         let Some(span) = self.keys.get(key) else {
             return false;
         };
-        // A key that ends no block adds nothing: it is there as far as what comes before it is.
+        // A key in which no block ends depends only on what precedes it.
         span.last.is_none_or(|last| self.blocks.serves(last))
     }
 
@@ -234,7 +233,7 @@ impl WorkerEvidence {
         let Some(hashes) = stored.hashes.get(part.clone()) else {
             return;
         };
-        // One event, in however many parts.
+        // Counts one event, however many parts it has.
         self.stored += u64::from(part.start == 0);
         if stored.block_size > 0 && stored.medium == Medium::Gpu {
             self.block_size = stored.block_size;
@@ -244,7 +243,7 @@ impl WorkerEvidence {
         let last = self
             .blocks
             .store(before.or(stored.parent), hashes, stored.medium, at);
-        // Only the whole of it ends somebody's chain.
+        // Only the complete event ends a chain.
         let Some((hash, depth)) = last.filter(|_| part.end == stored.hashes.len()) else {
             return;
         };
@@ -263,12 +262,11 @@ impl WorkerEvidence {
         match self.waiting.iter().filter(|turn| fits(turn)).count() {
             0 => {}
             1 => self.retry(self.waiting.iter().position(fits)),
-            // Whichever of them it is, the others' are still to come.
+            // Whichever turn it is, events of the others are still to come.
             _ => self.share(hash, fits),
         }
     }
 
-    /// Tries a waiting turn again.
     fn retry(&mut self, waiting: Option<usize>) {
         if let Some(turn) = waiting.and_then(|at| self.waiting.remove(at))
             && !self.bind(&turn)
@@ -277,7 +275,8 @@ impl WorkerEvidence {
         }
     }
 
-    /// A chain ends where several waiting turns do: it is bound if it goes through what only one of them is bound to.
+    /// Handles a chain that several waiting turns match: binds it if it passes through blocks bound to only one of
+    /// them.
     fn share(&mut self, hash: u64, fits: impl Fn(&TurnBlocks) -> bool) {
         let Some(path) = self.blocks.path(hash) else {
             return;
@@ -299,7 +298,7 @@ impl WorkerEvidence {
         }
     }
 
-    /// Binds a turn's keys to its blocks. Returns whether there is nothing more to come.
+    /// Binds a turn's keys to its blocks. Returns whether the turn is settled.
     fn bind(&mut self, turn: &TurnBlocks) -> bool {
         let tip = turn.session.iter().find_map(|&name| self.tips.get(name)).copied();
         if let Some(tip) = tip.filter(|tip| tip.at > turn.since) {
@@ -322,7 +321,7 @@ impl WorkerEvidence {
         }
     }
 
-    /// Binds a turn's keys to the blocks up to `tip`. Returns whether there is nothing more to come.
+    /// Binds a turn's keys to the blocks up to `tip`. Returns whether the turn is settled.
     fn bind_to(&mut self, turn: &TurnBlocks, tip: u64, by_shape: bool) -> bool {
         let block = u64::from(self.block_size.max(1));
         let Some(path) = self.blocks.path(tip) else {
@@ -340,7 +339,7 @@ impl WorkerEvidence {
         let mut spans = Vec::with_capacity(turn.keys.len());
         for &(key, end) in &turn.keys {
             let depth = end / block;
-            // The last token's own state is never computed, so the last block may be one short.
+            // The last token's KV is never computed, so the last block may be missing.
             if depth > path.len() as u64 + 1 {
                 break;
             }
@@ -362,14 +361,13 @@ impl WorkerEvidence {
             &mut self.bindings.named
         };
         *bound += 1;
-        // The first keys last, so that they are the last to be forgotten.
+        // In reverse, so that the first keys are forgotten last.
         for (key, span) in spans.into_iter().rev() {
             self.keys.put(key, span);
         }
         path.len() as u64 >= turn.total.saturating_sub(1) / block
     }
 
-    /// Whether what is known of the turn's first keys is what this path says.
     fn agrees(&self, turn: &TurnBlocks, path: &[u64]) -> bool {
         let known = turn
             .keys

@@ -1,4 +1,4 @@
-//! The result: keys, and how many canonical bytes each prefix spans. And how a key comes from the one before it.
+//! The chain of keys with the canonical bytes that each prefix spans, and the hash that links a key to the one before.
 
 use std::num::NonZeroU32;
 
@@ -11,18 +11,17 @@ use crate::ids::PrefixHash;
 pub struct Chain {
     hashes: Vec<PrefixHash>,
     ends: Vec<u64>,
-    /// The keys with which messages end.
     stops: Vec<u32>,
 }
 
 impl Chain {
-    /// An empty chain.
+    /// Creates an empty chain.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keys that somebody else computed, `block_tokens` tokens each, after `before` tokens: a trace's blocks.
+    /// Creates a chain from precomputed keys of `block_tokens` tokens each, after `before` tokens: a trace's blocks.
     #[must_use]
     pub fn of_blocks(hashes: Vec<PrefixHash>, before: u64, block_tokens: u32) -> Self {
         let end = |i: usize| before + (i as u64 + 1) * u64::from(block_tokens);
@@ -34,7 +33,7 @@ impl Chain {
         }
     }
 
-    /// Keys that somebody else computed, each with where it ends, in whatever they count in.
+    /// Creates a chain from precomputed keys, each with its end, in any unit.
     #[must_use]
     pub fn of_ends(keys: Vec<(PrefixHash, u64)>) -> Self {
         let (hashes, ends) = keys.into_iter().unzip();
@@ -45,31 +44,31 @@ impl Chain {
         }
     }
 
-    /// The keys in order: what the index takes.
+    /// Returns the keys in order.
     #[must_use]
     pub fn hashes(&self) -> &[PrefixHash] {
         &self.hashes
     }
 
-    /// For each key, the canonical bytes (text keys) or tokens (token keys) of the prompt up to its end.
+    /// Returns, for each key, the canonical bytes (text keys) or tokens (token keys) of the prompt up to its end.
     #[must_use]
     pub fn ends(&self) -> &[u64] {
         &self.ends
     }
 
-    /// Whether it may be one text, as a plain prompt is, or blocks: no message ends but with the last key.
+    /// Returns whether the chain may be one text, as a plain prompt is, or blocks: no message ends before the last key.
     #[must_use]
     pub fn is_text(&self) -> bool {
         self.stops.len() <= 1
     }
 
-    /// The keys with which messages end, or a plain prompt that ends within a piece; and where.
+    /// Returns the keys with which messages end, or a plain prompt that ends within a piece, and their positions.
     pub fn message_ends(&self) -> impl DoubleEndedIterator<Item = (PrefixHash, u64)> {
         let key = |&at: &u32| Some((*self.hashes.get(at as usize)?, *self.ends.get(at as usize)?));
         self.stops.iter().filter_map(key)
     }
 
-    /// The canonical bytes (or tokens) that the first `keys` keys span; 0 for none. Past the end: the whole chain's.
+    /// Returns the canonical bytes (or tokens) that the first `keys` keys span; past the end, those of the whole chain.
     #[must_use]
     pub fn span(&self, keys: usize) -> u64 {
         match keys.min(self.ends.len()) {
@@ -78,8 +77,8 @@ impl Chain {
         }
     }
 
-    /// How many leading keys the next turn repeats if the reply goes on from `parent` (`None`: from the beginning). A plain
-    /// prompt's last, short key is not among them. All, if `parent` is no key of this chain.
+    /// Returns how many leading keys the next turn repeats if the response continues `parent` (`None`: the beginning).
+    /// Excludes a plain prompt's last, short key. Returns all if `parent` is no key of this chain.
     #[must_use]
     pub fn keys_before_reply(&self, parent: Option<PrefixHash>) -> usize {
         parent.map_or(0, |parent| {
@@ -88,7 +87,7 @@ impl Chain {
         })
     }
 
-    /// The chain of a whole turn: this prompt's, and `reply`'s that goes on from `parent`.
+    /// Returns the chain of a whole turn: this prompt's, and that of `reply`, which continues `parent`.
     #[must_use]
     pub fn with_reply(&self, parent: Option<PrefixHash>, reply: &Self) -> Self {
         let keys = self.keys_before_reply(parent);
@@ -101,32 +100,32 @@ impl Chain {
         all
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there is no key.
+    /// Returns whether the chain has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// The last key, which names the whole prompt.
+    /// Returns the last key, which names the whole prompt.
     #[must_use]
     pub fn last(&self) -> Option<PrefixHash> {
         self.hashes.last().copied()
     }
 
-    /// Drops the keys and keeps the memory.
+    /// Removes the keys and keeps the memory.
     pub fn clear(&mut self) {
         self.hashes.clear();
         self.ends.clear();
         self.stops.clear();
     }
 
-    /// Appends another chain's keys, as after a reply that continued this one.
+    /// Appends another chain's keys, as for a response that continued this one.
     pub fn extend_from(&mut self, other: &Self) {
         let before = self.len() as u32;
         self.stops.extend(other.stops.iter().map(|&at| before + at));
@@ -134,7 +133,6 @@ impl Chain {
         self.ends.extend_from_slice(&other.ends);
     }
 
-    /// An empty chain with room for exactly this many keys and ends of messages.
     pub(super) fn with_room(keys: usize, stops: usize) -> Self {
         Self {
             hashes: Vec::with_capacity(keys),
@@ -143,7 +141,6 @@ impl Chain {
         }
     }
 
-    /// A message ends with the last key.
     pub(super) fn stop(&mut self) {
         if let Some(last) = self.len().checked_sub(1).map(|last| last as u32)
             && self.stops.last() != Some(&last)
@@ -157,8 +154,8 @@ impl Chain {
         self.ends.push(end);
     }
 
-    /// Appends keys of blocks, of `block_tokens` tokens each, from what each is known by: the first follows `previous`.
-    /// The iterator's length is exact, so that no key asks whether there is room for it.
+    /// Appends keys of blocks of `block_tokens` tokens each, from the digests of the blocks; the first follows
+    /// `previous`. The iterator's length is exact, so that capacity is not checked per key.
     #[inline]
     pub(super) fn extend_blocks(
         &mut self,
@@ -185,25 +182,26 @@ impl Chain {
     }
 }
 
-/// What a piece is known by, whatever comes before it. Inlined, so that a piece of fixed length has no branches.
+/// Returns the hash of a piece, independent of its position. Inlined, so that a piece of fixed length has no branches.
 #[inline]
 pub(super) fn digest(piece: &[u8]) -> u64 {
     rapidhash_v3_inline::<true, false, true>(piece, &DEFAULT_RAPID_SECRETS)
 }
 
-/// The next link: one multiplication to 128 bits, its halves folded together. Only this waits for the link before.
+/// Returns the next link: one multiplication to 128 bits whose halves are folded together. Only this step depends on
+/// the link before.
 ///
-/// The factors come back in with the halves, so that a zero on one side does not wipe out the other.
+/// The factors are mixed in again, so that a zero on one side does not erase the other.
 #[inline]
 pub(super) fn fold(previous: u64, digest: u64) -> u64 {
-    // Odd constants with as many ones as zeros, so that short runs of zeros on either side do not meet.
+    // Odd constants with as many ones as zeros, so that short runs of zeros on the two sides do not meet.
     let (left, right) = (previous ^ 0x2D35_8DCC_AA6C_78A5, digest ^ 0x8BB8_4B93_962E_ACC9);
     let product = u128::from(left) * u128::from(right);
     left ^ right.rotate_left(32) ^ (product as u64) ^ (product >> 64) as u64
 }
 
-/// The first link: what must not share a prefix, however equal the prompt. Lengths are mixed in, so that no model name
-/// can imitate a model with a salt.
+/// Returns the first link, which separates prompts of different domain, model or salt. Lengths are mixed in, so that no
+/// model name can imitate a model with a salt.
 pub(super) fn root(domain: &[u8], model: &str, cache_salt: Option<&str>) -> u64 {
     let named = fold(link(digest(domain), model.as_bytes()), model.len() as u64);
     match cache_salt {

@@ -1,45 +1,47 @@
-//! Which links of a chain are keys: from pieces to keys, at once or once their root is known.
+//! The choice of the links that are keys: from pieces to keys, at once or when their root is known.
 //!
-//! A message ends with a key. Within one a key spans a power of two of pieces, at most a [share](FINENESS) of what comes before it:
-//! a rule of the place alone, so that whoever repeats a prompt, or hashes the reply before it is sent back, has the same keys.
+//! A message ends with a key. Within a message a key spans a power of two of pieces, at most a [share](FINENESS) of
+//! what precedes it. This depends on the position alone, so a repeated prompt, or a response hashed before it is sent
+//! back, has the same keys.
 
 use super::chain::{Chain, fold};
 use super::text::CHUNK_BYTES;
 use crate::ids::PrefixHash;
 
-/// A key is at most this share of what comes before it, so that is the most that a match within a message can lose.
+/// Inverse of the largest share of the preceding prompt that a key spans, which bounds the loss of a match within a
+/// message.
 const FINENESS: u64 = 8;
-/// Most canonical bytes of a key, about 2,000 tokens.
+/// Upper bound on the canonical bytes of a key, about 2,000 tokens.
 const MOST_BYTES: u64 = 8192;
 
-/// Where a key ends that begins after `start` bytes of the prompt, unless its message ends before.
+/// Returns the end of a key that begins after `start` bytes of the prompt, unless its message ends earlier.
 fn key_end(start: u64) -> u64 {
     start + key_bytes(start)
 }
 
-/// Canonical bytes of such a key: powers of two, and a piece at the least.
+/// Returns the canonical bytes of such a key: a power of two, and at least a piece.
 fn key_bytes(start: u64) -> u64 {
     let share = (start / FINENESS).clamp(CHUNK_BYTES as u64, MOST_BYTES);
     1 << share.ilog2()
 }
 
-/// Where a [`super::Cutter`]'s pieces go.
+/// The destination of a [`super::Cutter`]'s pieces.
 pub trait Sink {
-    /// The next piece's digest, and the canonical bytes up to its end.
+    /// Receives the next piece's digest, and the canonical bytes up to its end.
     fn piece(&mut self, digest: u64, end: u64);
-    /// A key ends with the last piece, however much it spans.
+    /// Ends a key with the last piece, whatever its span.
     fn cut(&mut self);
-    /// The message ends with the last piece, and a key with it.
+    /// Ends the message with the last piece, and a key with it.
     fn stop(&mut self);
-    /// About this many pieces follow.
+    /// Announces about this many pieces.
     fn expect(&mut self, pieces: usize);
 }
 
-/// Pieces become keys at once, one or several of them a key.
+/// Makes keys of pieces at once, one or several pieces per key.
 #[derive(Clone, Debug)]
 pub struct Links {
     link: u64,
-    /// Where the next key begins, where it ends if its message does not before, and where the last piece ends.
+    /// Start of the next key, its end if its message does not end earlier, and the end of the last piece.
     start: u64,
     until: u64,
     end: u64,
@@ -49,15 +51,14 @@ pub struct Links {
     pub(super) chain: Chain,
 }
 
-/// Pieces wait for their root.
+/// Stores pieces until their root is known.
 #[derive(Clone, Debug, Default)]
 pub struct Digests(pub(super) Vec<Digest>);
 
-/// A piece, and where it ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digest {
     digest: u64,
-    /// Canonical bytes up to its end, and below them whether a key ends with it in any case ([`CUT`], [`STOP`]).
+    /// Canonical bytes up to its end. The low bits tell whether a key ends there in any case ([`CUT`], [`STOP`]).
     end: u64,
 }
 
@@ -75,7 +76,7 @@ impl Digest {
 }
 
 impl Links {
-    /// At the beginning of a chain, or of a reply, whose `start` bytes before it have become `link`.
+    /// Starts after `start` bytes that hash to `link`: at the beginning of a chain, or of a response.
     pub(super) fn after(
         link: u64,
         start: u64,
@@ -94,7 +95,6 @@ impl Links {
         }
     }
 
-    /// Of a reply that goes on from here.
     pub(super) fn reply(&self, goes_on: bool) -> Self {
         Self {
             link: self.link,
@@ -107,7 +107,6 @@ impl Links {
         }
     }
 
-    /// A piece as it waited for its root, `before` bytes further on.
     pub(super) fn take(&mut self, piece: Digest, before: u64) {
         self.piece(piece.digest, before + piece.end());
         if piece.is(STOP) {
@@ -119,8 +118,8 @@ impl Links {
 }
 
 impl Digests {
-    /// Keys that the pieces make after `before` bytes, and ends of messages among them, what goes on after them up to `bytes`
-    /// included.
+    /// Returns the number of keys that the pieces make after `before` bytes, and the number of message ends among them,
+    /// including what follows up to `bytes`.
     pub(super) fn counts(&self, before: u64, bytes: u64) -> (usize, usize) {
         let (mut start, mut until, mut keys, mut stops) = (before, key_end(before), 0, 0);
         for piece in &self.0 {
@@ -134,7 +133,6 @@ impl Digests {
         (keys + open, stops + open)
     }
 
-    /// Adds another prompt's pieces `before` bytes further on.
     pub(super) fn extend_from(&mut self, more: &Self, before: u64) {
         self.0.extend(more.0.iter().map(|&piece| Digest {
             end: piece.end + (before << 2),

@@ -1,42 +1,42 @@
-//! Images and other media stand in a prompt by a digest: their bytes may be megabytes and are no text.
+//! Digests of images and other media, which replace their bytes in the canonical form.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Names an image or another medium by its URL or data: 128 bits of XXH3.
+/// The digest of an image or another medium, by its URL or data: 128 bits of XXH3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MediaDigest(u128);
 
 impl MediaDigest {
-    /// Of a URL or data URL in one piece.
+    /// Hashes a URL or data URL in one piece.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }
 
-    /// In hexadecimal: as a canonical byte string it must not hold a mark.
+    /// Returns the digest in hexadecimal, which contains no mark.
     pub(super) fn hex(self) -> [u8; 32] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         std::array::from_fn(|i| DIGITS[(self.0 >> (124 - 4 * i)) as usize & 15])
     }
 }
 
-/// [`MediaDigest`] of bytes that come in pieces (a data URL with escapes).
+/// Computes a [`MediaDigest`] of bytes that come in pieces (a data URL with escapes).
 #[derive(Clone, Default)]
 pub struct MediaHasher(Xxh3);
 
 impl MediaHasher {
-    /// Nothing hashed yet.
+    /// Creates an empty hasher.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// More bytes of the URL or data.
+    /// Adds bytes of the URL or data.
     pub fn push(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of all of them.
+    /// Returns the digest of all bytes.
     #[must_use]
     pub fn digest(&self) -> MediaDigest {
         MediaDigest(self.0.digest128())

@@ -1,11 +1,11 @@
-//! How text is spelled in the canonical form: as the shortest JSON string spells it.
+//! The spelling of text in the canonical form: the shortest JSON string.
 //!
 //! `"`, `\` and the control characters are escaped, by their short form where they have one (`\n`), else as `\u001f` in
-//! lower case; everything else stands for itself in UTF-8. That is how nearly every client writes its strings anyway, so
-//! the bytes of a request can be hashed where they lie. Each character is spelled on its own: the spelling of two texts
-//! joined is the two spellings joined.
+//! lower case; all other characters are plain UTF-8. Nearly every client spells its strings this way, so a request's
+//! bytes can be hashed in place. Characters are spelled independently: the spelling of two joined texts is the two
+//! spellings joined.
 
-/// Spells a character at the front of `room`, and returns how many bytes that took.
+/// Writes the spelling of a character to the front of `room`, and returns its length in bytes.
 #[inline]
 pub fn spell(character: char, room: &mut [u8; 8]) -> usize {
     let short = match character {
@@ -27,7 +27,7 @@ pub fn spell(character: char, room: &mut [u8; 8]) -> usize {
     2
 }
 
-/// Hands on a text's spelling in pieces.
+/// Passes a text's spelling on in pieces.
 pub fn spelled(text: &str, mut piece: impl FnMut(&[u8])) {
     let mut rest = text;
     while let Some(at) = rest

@@ -241,8 +241,8 @@ fn a_key_depends_on_every_bit_of_its_piece_and_of_the_key_before() {
     assert_ne!(chain::fold(1, 2), chain::fold(2, 1));
 }
 
-/// The form written out: piece by piece over a message's canonical bytes, and which of the pieces' ends are keys. What the
-/// builder does incrementally.
+/// The canonical form computed without streaming: the pieces of each message's canonical bytes, and whether a key ends
+/// with each.
 fn naive(messages: &[(String, String)]) -> Vec<(u64, u64)> {
     let mut link = super::chain::root(b"tailroute text 6", "m", None);
     let (mut keys, mut start, mut end) = (Vec::new(), 0, 0);
@@ -268,7 +268,6 @@ fn naive(messages: &[(String, String)]) -> Vec<(u64, u64)> {
     keys
 }
 
-/// A chat whose first message is so long.
 fn deep(first: usize, more: &[(&str, &str)]) -> Chain {
     let first = "x".repeat(first);
     let mut messages = vec![("user", first.as_str())];

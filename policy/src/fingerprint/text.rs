@@ -6,20 +6,20 @@ use super::media::MediaDigest;
 use super::spelling::spelled;
 use crate::ids::PrefixHash;
 
-/// Canonical bytes per piece, about 64 tokens of English: fine enough that a partial match loses little.
+/// Canonical bytes per piece, about 64 tokens of English. Small enough that a partial match loses little.
 pub const CHUNK_BYTES: usize = 256;
 
-/// Longest [window](Cutter::push_short): so far may a copy reach beyond a chunk.
+/// Longest [window](Cutter::push_short), and so the overrun of a copy beyond a chunk.
 const SLACK: usize = 64;
 
-/// First byte of a mark. Never part of UTF-8, so text cannot imitate one.
+/// First byte of a mark. It never occurs in UTF-8, so text cannot imitate one.
 const MARK: u8 = 0xFF;
 const MARK_MESSAGE: u8 = 0x01;
 const MARK_PROMPT: u8 = 0x02;
 
 const DOMAIN: &[u8] = b"tailroute text 6";
 
-/// What a piece of a message is. The codes are part of the canonical form: two routers that share an index must agree.
+/// Kinds of fields in a message. The codes are part of the canonical form: routers that share an index must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Field {
@@ -31,11 +31,11 @@ pub enum Field {
     Image = 0x12,
     /// Any other media part, by its digest.
     Media = 0x13,
-    /// `id` of a tool call, or `tool_call_id` of its answer.
+    /// `id` of a tool call, or `tool_call_id` of its result.
     ToolId = 0x14,
-    /// Name of the function that a tool call calls.
+    /// Name of the function of a tool call.
     ToolName = 0x15,
-    /// Its arguments: a string's text, or compact JSON.
+    /// Arguments of a tool call: a string's text, or compact JSON.
     ToolArguments = 0x16,
     /// One entry of the request's `tools`, as compact JSON.
     Tools = 0x17,
@@ -46,28 +46,29 @@ pub enum Field {
 }
 
 impl Field {
-    /// The two bytes that open it, made as one number: two writes of a byte would be waited for by the read of both.
+    /// Returns the two bytes that open the field. Built as one number, since two byte writes would stall the read of
+    /// both.
     #[inline]
     fn mark(self) -> [u8; 2] {
         (u16::from(MARK) | u16::from(self as u8) << 8).to_le_bytes()
     }
 }
 
-/// Cuts canonical bytes into pieces as they come, and hashes each: a prompt's [`Chain`] is built by a [`ChainBuilder`]
-/// where model and salt are known, and by [`Pieces`] where they are yet to come. A clone copies one chunk's buffer and
-/// the keys so far.
+/// Cuts canonical bytes into pieces as they come, and hashes each. A [`ChainBuilder`] builds a prompt's [`Chain`] where
+/// model and salt are known, and [`Pieces`] where they are not known yet. A clone copies one chunk's buffer and the
+/// keys so far.
 ///
-/// Calls out of order (a push before any message) hash what they are given: the chain is then merely unlike any other.
+/// Calls out of order (a push before any message) hash what they are given; the chain then matches no other.
 #[derive(Clone, Debug)]
 pub struct Cutter<S> {
     sink: S,
     bytes: u64,
     open: bool,
-    /// What is open is a plain prompt.
+    /// Whether the open text is a plain prompt.
     plain: bool,
-    /// A field whose mark is not yet written: a field that stays empty leaves no trace.
+    /// A field whose mark is not yet written: an empty field is omitted.
     pending: Option<Field>,
-    /// A field was not text; see [`Cutter::refers`].
+    /// Whether a field was not text; see [`Cutter::refers`].
     refers: bool,
     fill: usize,
     buffer: [u8; CHUNK_BYTES + SLACK],
@@ -76,10 +77,10 @@ pub struct Cutter<S> {
 /// Builds a chain from its beginning.
 pub type ChainBuilder = Cutter<Links>;
 
-/// The pieces of a prompt, hashed, but not yet a chain: clients name the model after the messages.
+/// The hashed pieces of a prompt before its model and salt are known.
 pub type Pieces = Cutter<Digests>;
 
-/// A place between two messages; see [`Pieces::mark`].
+/// A position between two messages; see [`Pieces::mark`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     pieces: usize,
@@ -109,7 +110,7 @@ impl<S: Sink> Cutter<S> {
         self.fill = 0;
     }
 
-    /// Opens a message of this role. An open one is ended first.
+    /// Opens a message of this role. Ends an open one first.
     pub fn begin_message(&mut self, role: &str) {
         self.end_message();
         self.open = true;
@@ -117,8 +118,8 @@ impl<S: Sink> Cutter<S> {
         spelled(role, |piece| self.absorb(piece));
     }
 
-    /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with [`Self::push`]. Each of
-    /// its pieces is a key: what the next turn repeats of this one ends anywhere within it.
+    /// Opens a plain prompt (`/v1/completions`): one text, whose chunks never restart. Feed it with [`Self::push`].
+    /// Each of its pieces is a key, since the next turn may diverge anywhere within it.
     pub fn begin_prompt(&mut self) {
         self.end_message();
         self.open = true;
@@ -126,13 +127,13 @@ impl<S: Sink> Cutter<S> {
         self.absorb(&[MARK, MARK_PROMPT]);
     }
 
-    /// Opens a field of the message. It leaves no trace unless a byte follows.
+    /// Opens a field of the message. A field without bytes is omitted.
     pub fn field(&mut self, field: Field) {
         self.refers |= matches!(field, Field::Image | Field::Media | Field::Other);
         self.pending = Some(field);
     }
 
-    /// Canonical bytes of the open field. Any split of the same bytes gives the same chain.
+    /// Adds canonical bytes to the open field. Any split of the same bytes gives the same chain.
     pub fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -143,8 +144,7 @@ impl<S: Sink> Cutter<S> {
         self.absorb(bytes);
     }
 
-    /// [`Self::push`] of the first `length` bytes of a window of up to 64: copied as a whole, which takes no time to
-    /// decide how.
+    /// Adds the first `length` bytes of a window of up to 64. The window is copied as a whole, without branches.
     #[inline]
     pub fn push_short<const N: usize>(&mut self, window: &[u8; N], length: usize) {
         const { assert!(N <= SLACK) };
@@ -164,22 +164,22 @@ impl<S: Sink> Cutter<S> {
         }
     }
 
-    /// Text of the open field, in its [spelling](super::spell).
+    /// Adds text to the open field, in its [spelling](super::spell).
     pub fn push_text(&mut self, text: &str) {
         spelled(text, |piece| self.push(piece));
     }
 
-    /// A whole field that is named by a digest: an image, or another medium.
+    /// Adds a whole field given by a digest: an image, or another medium.
     pub fn media(&mut self, field: Field, digest: MediaDigest) {
         self.field(field);
         self.push(&digest.hex());
     }
 
-    /// Ends the message, or the plain prompt: what has gathered becomes a last, short chunk.
+    /// Ends the message, or the plain prompt. The remaining bytes become a last, short chunk.
     pub fn end_message(&mut self) {
         self.pending = None;
         self.open = false;
-        // What goes on after a plain prompt goes on within its text.
+        // Text after a plain prompt continues the prompt's own text.
         let is_stop = self.fill > 0 || !std::mem::take(&mut self.plain);
         if self.fill > 0 {
             self.piece(digest(&self.buffer[..self.fill]), self.bytes);
@@ -198,25 +198,25 @@ impl<S: Sink> Cutter<S> {
         }
     }
 
-    /// Whether a message or plain prompt was begun and not ended.
+    /// Returns whether a message or plain prompt is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Whether some of it may be more than its bytes say: a medium, by its data or its address, or what is not understood.
+    /// Returns whether a part may contain more than its bytes: a medium, by its data or address, or an unknown kind of
+    /// part.
     #[must_use]
     pub fn refers(&self) -> bool {
         self.refers
     }
 
-    /// Canonical bytes taken in, those not yet part of a key included.
+    /// Returns the canonical bytes taken in, including those not yet part of a key.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Appends to the message's canonical bytes; each full chunk becomes a piece.
     #[inline]
     fn absorb(&mut self, bytes: &[u8]) {
         let filled = self.fill + bytes.len();
@@ -229,7 +229,7 @@ impl<S: Sink> Cutter<S> {
         }
     }
 
-    /// Bytes that complete a chunk at least. All but the first are hashed where they lie.
+    /// Adds bytes that complete at least one chunk. All but the first chunk are hashed in place.
     fn absorb_chunks(&mut self, mut bytes: &[u8]) {
         if self.fill > 0 {
             let (head, rest) = bytes.split_at(CHUNK_BYTES - self.fill);
@@ -251,7 +251,7 @@ impl<S: Sink> Cutter<S> {
 }
 
 impl ChainBuilder {
-    /// A chain for one model and cache salt. Nothing of another model or salt can ever match it.
+    /// Creates a chain for one model and cache salt. It never matches a chain of another model or salt.
     #[must_use]
     pub fn new(model: &str, cache_salt: Option<&str>) -> Self {
         let root = root(DOMAIN, model, cache_salt);
@@ -266,34 +266,34 @@ impl ChainBuilder {
         self.sink = Links::after(root(DOMAIN, model, cache_salt), 0, None, false, chain);
     }
 
-    /// The keys so far: those of complete chunks and ended messages.
+    /// Returns the keys so far: those of complete chunks and ended messages.
     #[must_use]
     pub fn chain(&self) -> &Chain {
         &self.sink.chain
     }
 
-    /// The chain itself, for a caller that is done.
+    /// Returns the chain by value.
     #[must_use]
     pub fn into_chain(self) -> Chain {
         self.sink.chain
     }
 
-    /// The key before this builder's first: `None` at a prompt's start; for a reply, where to attach its keys.
+    /// Returns the key before this builder's first: `None` at a prompt's start; for a response, the key to attach to.
     #[must_use]
     pub fn parent(&self) -> Option<PrefixHash> {
         self.sink.parent
     }
 
-    /// Whether this is a reply within the text that it follows, as a plain prompt's is: the next turn repeats neither the
-    /// prompt's last key nor this reply's, unless their chunks happen to be full.
+    /// Returns whether this is a response within the text that it follows, as after a plain prompt. The next turn then
+    /// repeats neither the prompt's last key nor this response's, unless their chunks happen to be full.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         self.sink.goes_on
     }
 
-    /// The builder for the reply to this prompt, holding only the keys that the reply adds.
+    /// Returns the builder for the response to this prompt, which holds only the keys that the response adds.
     ///
-    /// After messages it opens an `assistant` message. Within an open plain prompt it goes on where the prompt stops,
+    /// After messages it opens an `assistant` message. Within an open plain prompt it continues the prompt's text,
     /// since the next request will repeat prompt and completion as one text: call it before [`Self::end_message`].
     #[must_use]
     pub fn reply(&self) -> Self {
@@ -302,7 +302,6 @@ impl ChainBuilder {
 }
 
 impl<S: Sink> Cutter<S> {
-    /// A reply that goes on from here.
     fn continued(&self, links: Links, bytes: u64) -> ChainBuilder {
         let mut reply = Cutter {
             sink: links,
@@ -322,13 +321,13 @@ impl<S: Sink> Cutter<S> {
 }
 
 impl Pieces {
-    /// No pieces.
+    /// Creates an empty sequence of pieces.
     #[must_use]
     pub fn new() -> Self {
         Self::onto(Digests::default())
     }
 
-    /// Where the next message begins; an open one is ended.
+    /// Returns the position of the next message. Ends an open one.
     pub fn mark(&mut self) -> Mark {
         self.end_message();
         Mark {
@@ -337,7 +336,7 @@ impl Pieces {
         }
     }
 
-    /// Takes back what came since the mark: its fields turned out to stand in another order than the form's.
+    /// Drops everything since the mark, for fields that have to be added in another order.
     pub fn rewind(&mut self, to: Mark) {
         let refers = self.refers;
         self.reset();
@@ -346,7 +345,7 @@ impl Pieces {
         self.sink.0.truncate(to.pieces);
     }
 
-    /// Adds the messages of `more`, all of them ended, after these.
+    /// Appends the messages of `more`, all of them ended.
     pub fn extend_from(&mut self, more: &Self) {
         self.end_message();
         let before = self.bytes;
@@ -354,17 +353,17 @@ impl Pieces {
         self.bytes += more.bytes;
     }
 
-    /// Drops the pieces and keeps their memory, unless it is more than `kept` pieces take.
+    /// Removes the pieces and keeps their memory, up to the size of `kept` pieces.
     pub fn clear(&mut self, kept: usize) {
         self.reset();
         self.sink.0.clear();
         self.sink.0.shrink_to(kept);
     }
 
-    /// The chain that these pieces make after those of `before`, and the builder for the reply to it: what a
-    /// [`ChainBuilder`] that was told of the same would have. What is open is ended.
+    /// Returns the chain of the pieces of `before` and then of these, and the builder for the response: the same as a
+    /// [`ChainBuilder`] with the same input. Ends what is open.
     ///
-    /// Allocates the chain, exactly as large as it is, and nothing else.
+    /// Allocates only the chain, at its exact size.
     #[must_use]
     pub fn rooted(&mut self, before: &Self, model: &str, cache_salt: Option<&str>) -> (Chain, ChainBuilder) {
         let bytes = before.bytes + self.bytes;
@@ -380,7 +379,7 @@ impl Pieces {
         for &piece in &self.sink.0 {
             links.take(piece, before.bytes);
         }
-        // Before the end: a plain prompt's last, short chunk is not a part of the next prompt, which goes on within it.
+        // Before the end: the next prompt continues within a plain prompt's last, short chunk and does not repeat it.
         let reply = self.continued(links.reply(self.open), bytes);
         let (closed, is_plain) = (self.sink.0.len(), self.plain);
         self.end_message();

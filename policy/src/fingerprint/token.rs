@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::chain::{Chain, digest, root};
 use crate::ids::PrefixHash;
 
-/// The block size of most engines, which has a hash of its own.
+/// The block size of most engines, which has a specialised hash.
 const COMMON_TOKENS: usize = 16;
 
 /// Random, with the highest bit of each half set: no two token ids, which are below 2³¹, make a factor of zero.
@@ -20,7 +20,7 @@ const KEYS: [u64; 8] = [
     0xD1B5_4A32_9929_7CE3,
 ];
 
-/// The link before the first block of a prompt of this model and cache salt.
+/// Returns the link before the first block of a prompt of this model and cache salt.
 #[must_use]
 pub fn token_root(model: &str, cache_salt: Option<&str>) -> PrefixHash {
     PrefixHash(root(b"tailroute tokens 3", model, cache_salt))
@@ -29,7 +29,7 @@ pub fn token_root(model: &str, cache_salt: Option<&str>) -> PrefixHash {
 /// Appends one key per *full* block of `block_size` tokens, continuing from `previous` ([`token_root`], or the last key
 /// of the blocks before). A last partial block makes no key: engines do not share one either.
 ///
-/// A block is hashed as the bytes that it is in memory, and blocks are hashed side by side: only `fold` is a chain.
+/// A block is hashed as its bytes in memory, and blocks are hashed in parallel: only `fold` is sequential.
 pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZeroU32, chain: &mut Chain) {
     let size = block_size.get() as usize;
     if size == COMMON_TOKENS {
@@ -42,9 +42,9 @@ pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZe
     }
 }
 
-/// What a block of the common size is known by: four multiplications to 128 bits that wait for nothing, each folded into
-/// its halves, and their sum (the inner loop of wyhash without its chain; Wang Yi, 2019). Half the instructions of
-/// rapidhash, whose generality a fixed size does not need.
+/// Returns the hash of a block of the common size: four independent multiplications to 128 bits, each folded into its
+/// halves, and their sum (the inner loop of wyhash without its chain; Wang Yi, 2019). Half the instructions of
+/// rapidhash, which supports any length.
 #[inline]
 fn digest_common(block: &[u32; COMMON_TOKENS]) -> u64 {
     let words: [u64; 8] = bytemuck::cast(*block);
@@ -73,7 +73,7 @@ mod tests {
         [KEYS[at] & 0xFFFF_FFFF, KEYS[at] >> 32]
     }
 
-    /// Multiplies as on paper, in digits of 32 bits, and lays the product's upper half over its lower one.
+    /// Multiplies in digits of 32 bits, and folds the product's upper half into the lower one.
     fn product(left: [u64; 2], right: [u64; 2]) -> u64 {
         let mut digits = [0; 4];
         for (at, left) in left.into_iter().enumerate() {
@@ -87,7 +87,7 @@ mod tests {
         (digits[0] ^ digits[2]) | (digits[1] ^ digits[3]) << 32
     }
 
-    /// The digest's twin: token by token, four tokens to a product.
+    /// The same digest, token by token, four tokens to a product.
     fn naive(block: &[u32; COMMON_TOKENS]) -> u64 {
         let mut sum = 0_u64;
         for quad in 0..4 {

@@ -1,34 +1,33 @@
-//! First key of a run → the run: the only search a lookup makes, once per run.
+//! A hash table from a run's first key to the run: the only search of a lookup, once per run.
 //!
-//! Open addressing in a table of (key, run) pairs, small enough to stay in the second-level cache: there is one entry per
-//! run, not per key. One writer, any number of readers. A hit needs no check here, since the run's own record confirms
-//! it; a miss is believed only if nothing was moved meanwhile, and whether to look again is the reader's to say: nothing
-//! here waits.
+//! Open addressing in a table of (key, run) pairs, with one entry per run, so that it fits in the second-level cache.
+//! One writer, any number of readers. A hit needs no check here, since the run's record confirms it. A miss is valid
+//! only if no entry moved meanwhile; the reader decides whether to retry, and nothing here waits.
 
 use std::sync::OnceLock;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, SMALLEST_HEADS_LOG2, fence};
 
 const LEVELS: usize = 22;
-/// Entries that one step of a write may add, and one more.
+/// Upper bound on the entries that one step of a write adds, plus one.
 const A_STEP: usize = 4;
 
 struct Slot {
     key: AtomicU64,
-    /// 0 is vacant.
+    /// 0 marks a vacant slot.
     run: AtomicU64,
 }
 
 pub(super) struct Heads {
-    /// Table of each size ever needed, each twice the one before; those outgrown stay for the readers still in them.
+    /// Tables by size, each twice the one before. Outgrown ones stay for readers still using them.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
     level: AtomicU32,
-    /// Odd while entries move.
+    /// Odd while entries are being moved.
     version: AtomicU32,
     used: AtomicU32,
 }
 
-/// Entries moved while a key was looked for and not found: it may be there.
+/// The error of a lookup that missed while entries were moving: the key may be present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moving;
 
@@ -75,7 +74,7 @@ impl Heads {
         (spread(key) >> (64 - table.len().trailing_zeros())) as usize
     }
 
-    /// The run that begins with `key`, if any did at some moment during the call.
+    /// Returns the run that begins with `key`, if one did at some moment during the call.
     #[inline]
     pub(super) fn find(&self, key: u64) -> Result<Option<u32>, Moving> {
         let version = self.version.load(Ordering::Acquire);
@@ -98,14 +97,14 @@ impl Heads {
         if unmoved { Ok(None) } else { Err(Moving) }
     }
 
-    /// [`Self::find`] for the writer, beside whom nothing moves.
+    /// Returns the run that begins with `key`. For the writer, which sees no concurrent moves.
     pub(super) fn known(&self, key: u64) -> Option<u32> {
         let (_, slot) = Self::slot(self.table(), key);
         let run = slot.run.load(Ordering::Relaxed);
         (run != 0).then_some(run as u32)
     }
 
-    /// The slot of `key`, or the vacant one where it belongs. The table is never full.
+    /// Returns the slot of `key`, or the vacant slot where it belongs. The table is never full.
     fn slot(table: &[Slot], key: u64) -> (usize, &Slot) {
         let mask = table.len() - 1;
         let mut at = Self::home(table, key);
@@ -118,7 +117,7 @@ impl Heads {
         }
     }
 
-    /// Points `key` at `run`. For the writer only, as all that follows.
+    /// Points `key` at `run`. This and the following methods are for the writer only.
     pub(super) fn set(&self, key: u64, run: u32) {
         let (_, slot) = Self::slot(self.table(), key);
         let new = slot.run.load(Ordering::Relaxed) == 0;
@@ -132,23 +131,21 @@ impl Heads {
         }
     }
 
-    /// Whether the table is half full, or nearly: then it should grow if its owner can afford [`Self::next_bytes`]. Only
-    /// far beyond that does it grow unasked, so that it is never full.
+    /// Returns whether the table is nearly half full. It should then grow if its owner can afford [`Self::next_bytes`].
+    /// Only far beyond that does it grow by itself, so that it is never full.
     pub(super) fn crowded(&self) -> bool {
         self.crowded_by(0)
     }
 
-    /// Whether the table will be crowded when so many more entries have come.
+    /// Returns whether the table will be crowded after `more` further entries.
     pub(super) fn crowded_by(&self, more: u32) -> bool {
         (self.len() as usize + more as usize + A_STEP) * 2 > self.table().len()
     }
 
-    /// Bytes of the next larger table. Those outgrown stay.
     pub(super) fn next_bytes(&self) -> u64 {
         2 * size_of_val::<[Slot]>(self.table()) as u64
     }
 
-    /// Fills the next larger table while readers go on in this one, then switches.
     pub(super) fn grow(&self) {
         let level = self.level.load(Ordering::Relaxed);
         if level as usize + 1 >= LEVELS {
@@ -168,7 +165,7 @@ impl Heads {
         self.version.fetch_add(2, Ordering::Release);
     }
 
-    /// Takes `key` out, pulling later entries of its probe sequence back so that no tombstone stays.
+    /// Removes `key` and moves later entries of its probe sequence back, so that no tombstone is needed.
     pub(super) fn remove(&self, key: u64) {
         let table = self.table();
         let mask = table.len() - 1;
@@ -199,7 +196,6 @@ impl Heads {
         self.used.store(self.len() - 1, Ordering::Relaxed);
     }
 
-    /// Leaves the table as a removal that was interrupted does, or takes that back.
     #[cfg(test)]
     pub(super) fn toggle_moving(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -209,9 +205,8 @@ impl Heads {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all tables.
     pub(super) fn bytes(&self) -> u64 {
-        // Each table is twice the one before, and all up to the present one are there.
+        // Each table is twice the one before, and all up to the current one are allocated.
         let smallest = (size_of::<Slot>() << SMALLEST_HEADS_LOG2) as u64;
         self.next_bytes() - smallest
     }

@@ -1,10 +1,10 @@
-//! Who holds a run, decoded: what the writer changes and writes back.
+//! The holders of a run, decoded for the writer.
 
 use super::pool::{Kind, Pool};
 use super::run::{self, INLINE_PARTIALS, View};
 use super::words::Words;
 
-/// Full holders by group of 64 worker slots, and partial holders with how many keys of the run they hold.
+/// Full holders by group of 64 worker slots, and partial holders with the number of keys that they hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holders {
     pub(super) groups: Vec<(u32, u64)>,
@@ -40,7 +40,7 @@ impl Holders {
         }
     }
 
-    /// Writes them to a run that is open. Addresses of other blocks stay valid.
+    /// Writes the holders to an open run. Addresses of other blocks stay valid.
     pub(super) fn store(&mut self, pool: &mut Pool, id: u32) {
         self.groups.retain(|(_, bits)| *bits != 0);
         let spilled = self.groups.len().saturating_sub(1);
@@ -108,7 +108,7 @@ impl Holders {
         }
     }
 
-    /// Keys of a run of `len` that the worker holds, and it holds none from now on.
+    /// Removes a worker and returns how many keys of the run of length `len` it held.
     pub(super) fn take(&mut self, worker: u32, len: u32) -> u32 {
         if let Some(at) = self.partials.iter().position(|(holder, _)| *holder == worker) {
             return self.partials.swap_remove(at).1;
@@ -148,7 +148,7 @@ impl Holders {
         self.partials.iter().map(|(_, reach)| *reach).max().unwrap_or(0)
     }
 
-    /// The run now ends at `len`: partial holders that reach it hold all of it.
+    /// Adjusts the holders to a run that now ends at `len`: partial holders that reach the end become full ones.
     pub(super) fn cut(&mut self, len: u32) {
         for at in (0..self.partials.len()).rev() {
             if self.partials[at].1 >= len {
@@ -158,7 +158,7 @@ impl Holders {
         }
     }
 
-    /// The run now starts `by` keys later: partial holders that end before hold none of it.
+    /// Adjusts the holders to a run that now starts `by` keys later. Partial holders that ended before are dropped.
     pub(super) fn drop_front(&mut self, by: u32) {
         self.partials.retain_mut(|(_, reach)| {
             *reach = reach.saturating_sub(by);
@@ -167,7 +167,7 @@ impl Holders {
     }
 }
 
-/// Keys of the run that one worker holds, without decoding the rest.
+/// Returns how many keys of the run one worker holds, without decoding the rest.
 pub(super) fn reach_of(words: &Words, view: &View, worker: u32) -> u32 {
     let (group, bit) = (worker / 64, 1u64 << (worker % 64));
     if view.full & bit != 0 && view.group == group {

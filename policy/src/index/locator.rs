@@ -1,17 +1,18 @@
-//! Key → where it is: which run, at which depth. The writer's own; lookups never come here.
+//! A map from key to position: which run, at which depth. Private to the writer; lookups do not use it.
 //!
-//! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run. The key itself stands in the run
-//! and is read only to confirm a slot whose 18 bits agree. Slots come in buckets of one cache line: seven slots, and a
-//! control word with a byte of each slot's hash, all compared at once, and a count of the keys that belong here but had
-//! to go further. A search ends at the first bucket without such keys, a removal empties one slot and lowers the counts
-//! it passed; nothing is shifted and no tombstone stays (the overflow count of Bronson and Shi's F14, 2019). Compared to
-//! linear probing, a removal has half the mispredicted branches and touches one line instead of two.
+//! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run. The key itself is stored in the
+//! run and is read only to confirm a slot whose 18 bits agree. Slots come in buckets of one cache line: seven slots and
+//! a control word, with a byte of each slot's hash, all compared at once, and a count of the keys that belong here but
+//! overflowed to a later bucket. A search ends at the first bucket without overflow. A removal empties one slot and
+//! lowers the counts on its way; nothing is shifted and no tombstone is needed (the overflow count of Bronson and Shi's
+//! F14, 2019). Compared to linear probing, a removal has half the mispredicted branches and touches one line instead of
+//! two.
 //!
-//! Shards hold some thousands of keys at most and grow by a sixth, so that no insert rebuilds more than a shard. They
-//! shrink almost as soon as they would not have grown: at any time, however much came and went before, a table that
-//! holds n keys has about the same size.
+//! Shards hold some thousands of keys at most and grow by a sixth, so no insert rebuilds more than a shard. They shrink
+//! soon after they fall below the size at which they grew, so a table of n keys has about the same size whatever its
+//! history.
 //!
-//! Depth counts from the prompt's start, not from the run's: splitting a run then renames only the shorter side's keys.
+//! Depth counts from the prompt's start, not from the run's. Splitting a run then renames only the shorter side's keys.
 
 const TAG_SHIFT: u32 = 46;
 const TAG_BITS: u32 = 64 - TAG_SHIFT;
@@ -19,21 +20,21 @@ const DEPTH_SHIFT: u32 = 26;
 const RUN_MASK: u64 = (1 << DEPTH_SHIFT) - 1;
 const DEPTH_MASK: u64 = (1 << (TAG_SHIFT - DEPTH_SHIFT)) - 1;
 const SLOTS: usize = 7;
-/// Keys in 64 buckets at which a shard grows, below which it shrinks, and how many it has then. The lower bound is just
-/// under what growth leaves, so that a table that was fuller for a moment does not stay large.
+/// Keys per 64 buckets at which a shard grows, below which it shrinks, and after a shrink. The lower bound is just
+/// under the load after growth, so that a temporarily fuller table does not stay large.
 const MOST: usize = 320;
 const FEWEST: usize = 272;
-/// The same of a shard that grows by more than a sixth, as it has few buckets.
+/// Lower bound for a shard with few buckets, which grows by more than a sixth.
 const FEWEST_OF_FEW: usize = 160;
 const SHRUNK: usize = 300;
 
-/// Buckets of a shard's first allocation: few, so that the table of a small index lies close together.
+/// Buckets of a shard's first allocation. Few, so that the table of a small index is compact.
 const FIRST_BUCKETS: usize = 2;
-/// Where growing shards part, by sizes spread over one step of growth, so that they never all grow at once and the table's
-/// fullness is the same at any number of keys.
+/// Bucket count at which the sizes of growing shards diverge, spread over one growth step. Shards then do not all grow
+/// at once, and the load is the same at any number of keys.
 const SPREAD_BUCKETS: usize = 48;
 
-/// How many buckets the shard of this number has next.
+/// Returns the next bucket count of shard `index`.
 fn grown(buckets: usize, index: usize) -> usize {
     let next = (buckets + (buckets / 6).max(1)).max(FIRST_BUCKETS);
     if buckets < SPREAD_BUCKETS && next >= SPREAD_BUCKETS {
@@ -43,15 +44,15 @@ fn grown(buckets: usize, index: usize) -> usize {
     }
 }
 
-/// Where a key is: the run, and the key's position in its prompt, from 0.
+/// A key's run, and its position in its prompt, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) run: u32,
     pub(super) depth: u32,
 }
 
-/// Seven slots, and their control word: a byte for each, 0 where the slot is vacant, and in the highest byte how many keys
-/// went past.
+/// Seven slots and their control word: a byte per slot, 0 where it is vacant, and the overflow count in the highest
+/// byte.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -88,13 +89,13 @@ fn unpack(slot: u64) -> Place {
     }
 }
 
-/// The byte of a slot's hash that its bucket's control word keeps: the low bits, as the bucket follows from the high ones.
+/// Returns the control byte of a slot's hash: its low bits, since the high ones select the bucket.
 #[inline]
 fn mark(tag: u64) -> u64 {
     (tag & 0xFF).max(1)
 }
 
-/// The slots that a set of highest bits stands for, in order.
+/// Returns the slots of a set of highest bits, in order.
 #[inline]
 fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -105,8 +106,8 @@ fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Bucket {
-    /// The slots whose byte is `mark`, all compared at once, and rarely one more (a borrow; the caller compares the slot).
-    /// The first one is always right.
+    /// Returns the slots whose byte is `mark`. A borrow may add a false one, which the caller rejects by comparing the
+    /// slot. The first one is always right.
     #[inline]
     fn marked(&self, mark: u64) -> u64 {
         let differing = self.control ^ (mark * EACH_BYTE);
@@ -135,8 +136,8 @@ impl Bucket {
         self.control >> PASSED
     }
 
-    /// One more key went past. A count that reached the byte's end stays there until the shard is rebuilt: searches
-    /// then only go further than they must.
+    /// Counts one more overflowed key. A saturated count stays saturated until the shard is rebuilt, which only
+    /// lengthens searches.
     fn pass(&mut self) {
         if self.passed() < 0xFF {
             self.control += 1 << PASSED;
@@ -151,7 +152,8 @@ impl Bucket {
 }
 
 impl Shard {
-    /// A slot's home follows from its tag alone, so that a shard is rebuilt without its keys being read.
+    /// Returns the home bucket of a tag. It depends on the tag alone, so that a shard is rebuilt without reading its
+    /// keys.
     #[inline]
     fn home(&self, tag: u64) -> usize {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
@@ -161,11 +163,11 @@ impl Shard {
         if at + 1 == self.buckets.len() { 0 } else { at + 1 }
     }
 
-    /// The bucket and slot of a tag's entry that satisfies `confirm`.
+    /// Returns the bucket and slot of the entry with this tag that satisfies `confirm`.
     #[inline]
     fn search(&self, tag: u64, confirm: impl Fn(u64) -> bool) -> Option<(usize, usize)> {
         let mut at = self.home(tag);
-        // The bound is for a shard whose counts have all reached their byte's end.
+        // The bound terminates the search if all counts are saturated.
         for _ in 0..self.buckets.len() {
             let bucket = self.buckets.get(at)?;
             for slot in slots_of(bucket.marked(mark(tag))) {
@@ -182,7 +184,7 @@ impl Shard {
         None
     }
 
-    /// Enters a slot in the first bucket with room. There is always one: a shard grows before it is full.
+    /// Inserts a slot into the first bucket with room. There is always one: a shard grows before it is full.
     #[inline]
     fn put(&mut self, value: u64) {
         let mut at = self.home(value >> TAG_SHIFT);
@@ -224,7 +226,7 @@ impl Shard {
 }
 
 impl Locator {
-    /// For at most about `keys` keys (more only make it slower).
+    /// Creates a locator for at most about `keys` keys; it works with more, but slower.
     pub(super) fn new(keys: u64) -> Self {
         let shard_bits = (keys / 16384).max(2).next_power_of_two().ilog2().min(20);
         let shards = (0..1usize << shard_bits).map(|_| Shard::default()).collect();
@@ -245,7 +247,7 @@ impl Locator {
         )
     }
 
-    /// The place of `key`, where `confirm` says whether the key at a place is indeed the one asked for.
+    /// Returns the place of `key`. `confirm` tells whether the key at a place is the one sought.
     pub(super) fn find(&self, key: u64, confirm: impl Fn(Place) -> bool) -> Option<Place> {
         let (shard, tag) = self.split(key);
         let shard = &self.shards[shard];
@@ -253,7 +255,7 @@ impl Locator {
         Some(unpack(shard.buckets[bucket].slots[slot]))
     }
 
-    /// Enters a key; `false`, and nothing changes, if it is known already.
+    /// Inserts a key. Returns `false` and changes nothing if it is known already.
     pub(super) fn insert(&mut self, key: u64, place: Place, confirm: impl Fn(Place) -> bool) -> bool {
         let (index, tag) = self.split(key);
         let shard = &mut self.shards[index];
@@ -270,8 +272,7 @@ impl Locator {
         true
     }
 
-    /// Brings the buckets of keys that are about to be used into the cache, all at once: the loads do not wait for one
-    /// another, as those of one insert or removal after the other would.
+    /// Prefetches the buckets of these keys, so that their cache misses overlap.
     pub(super) fn warm(&self, keys: impl Iterator<Item = u64>) {
         let seen = keys.fold(0, |seen, key| {
             let (shard, tag) = self.split(key);
@@ -281,7 +282,6 @@ impl Locator {
         std::hint::black_box(seen);
     }
 
-    /// Renames a key's run.
     pub(super) fn rename(&mut self, key: u64, old: Place, run: u32) {
         let (shard, tag) = self.split(key);
         let shard = &mut self.shards[shard];
@@ -290,7 +290,6 @@ impl Locator {
         }
     }
 
-    /// Takes a key out.
     pub(super) fn remove(&mut self, key: u64, place: Place) {
         let (index, tag) = self.split(key);
         let shard = &mut self.shards[index];
@@ -311,12 +310,12 @@ impl Locator {
         }
     }
 
-    /// Keys entered and not removed. Visits every shard.
+    /// Returns the number of keys. Visits every shard.
     pub(super) fn len(&self) -> u64 {
         self.shards.iter().map(|shard| shard.used as u64).sum()
     }
 
-    /// Bytes, the allocator's own 64 per aligned shard included.
+    /// Returns the bytes in use, including the allocator's 64 per aligned shard.
     pub(super) fn bytes(&self) -> u64 {
         (self.buckets * size_of::<Bucket>() + self.shards.len() * (size_of::<Shard>() + 64)) as u64
     }

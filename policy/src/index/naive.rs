@@ -1,7 +1,6 @@
-//! The meaning of the index, written for reading: one map entry per key, one set entry per holder.
+//! The reference implementation of the index: one map entry per key, one set entry per holder.
 //!
-//! The twin that property tests drive beside the real structure, and the definition to look up when in doubt. Slow on
-//! purpose; never in the router's path.
+//! Property tests compare the index with it. It defines the semantics and is too slow for the router.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{IndexLimits, IndexStats, Reach, StoreError};
 use crate::ids::{PrefixHash, WorkerId};
 
-/// A guess at what a key and an entry cost, so that the twin too obeys a byte budget.
+/// Estimated cost of a key and an entry, so that the twin obeys a byte budget too.
 const KEY_BYTES: u64 = 160;
 const ENTRY_BYTES: u64 = 16;
 
@@ -19,7 +18,7 @@ struct Node {
     depth: u32,
     children: BTreeSet<PrefixHash>,
     holders: BTreeSet<WorkerId>,
-    /// When it was last stored or touched, deeper keys first: the least of all is always a leaf.
+    /// Time of the last store or touch, deeper keys first: the minimum is always a leaf.
     used: (u64, Reverse<u32>),
 }
 
@@ -35,7 +34,7 @@ pub struct NaiveIndex {
 }
 
 impl NaiveIndex {
-    /// An empty twin.
+    /// Creates an empty twin.
     #[must_use]
     pub fn new(limits: IndexLimits) -> Self {
         Self {
@@ -121,7 +120,6 @@ impl NaiveIndex {
         }
     }
 
-    /// Makes one key resident; whether it was not before.
     fn hold(&mut self, worker: WorkerId, key: PrefixHash, parent: Option<PrefixHash>, depth: u32) -> bool {
         if !self.nodes.contains_key(&key) {
             let used = (self.clock, Reverse(depth));
@@ -147,7 +145,6 @@ impl NaiveIndex {
         new
     }
 
-    /// Marks a key and everything above it as used now.
     fn touch_from(&mut self, key: Option<PrefixHash>) {
         self.clock += 1;
         let mut at = key;
@@ -231,7 +228,6 @@ impl NaiveIndex {
         lost
     }
 
-    /// Drops the least recently used leaf until the budget holds.
     fn evict(&mut self) {
         while self.bytes() > self.limits.max_bytes {
             let Some(key) = self.by_use.first_key_value().map(|((_, _, key), ())| *key) else {
@@ -268,7 +264,7 @@ impl NaiveIndex {
         self.entries.get(&worker).copied().unwrap_or(0)
     }
 
-    /// See [`super::Index::stats`]. Bytes are a guess; every key is its own run.
+    /// See [`super::Index::stats`]. Bytes are estimated; every key is its own run.
     #[must_use]
     pub fn stats(&self) -> IndexStats {
         let keys = self.nodes.len() as u64;

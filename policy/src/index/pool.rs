@@ -1,12 +1,13 @@
-//! Who owns which words: the writer's allocator over the shared chunks.
+//! The writer's allocator over the shared chunks.
 //!
 //! A chunk holds either run records or a log of blocks (keys and overflows). Blocks are appended to the current log
-//! chunk; a freed one is only counted. When dead words pass a sixteenth of the live ones, the chunk with the fewest live words
-//! is emptied: its live blocks move to the log's end and the chunk is free. This is the log-structured memory of Rumble,
-//! Kejriwal, Ousterhout (FAST '14): no size classes to fragment, so churn of any shape leaves at most that sixteenth, at the
-//! price of copying each word a few times in its life at memory speed.
+//! chunk; a freed one is only counted. When dead words exceed a sixteenth of the live ones, the chunk with the fewest
+//! live words is emptied: its live blocks move to the log's end and the chunk is free. This is the log-structured
+//! memory of Rumble, Kejriwal, Ousterhout (FAST '14). Without size classes there is no fragmentation: any churn leaves
+//! at most that sixteenth, at the cost of copying each word a few times in its life.
 //!
-//! Blocks move only in [`Pool::make_room`], which is called between operations: within one, addresses hold.
+//! Blocks move only in [`Pool::make_room`], which is called between operations. Within an operation, addresses are
+//! stable.
 
 use std::sync::Arc;
 
@@ -15,28 +16,26 @@ use super::run;
 use super::words::{LINE_WORDS, Line, Words};
 use crate::sync::AtomicU32;
 
-/// What readers and the writer share.
+/// The state shared by readers and the writer.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) words: Words,
-    /// Runs that start a prompt, apart from the others: they are few, and whether a prompt is known at all is decided
-    /// among them.
+    /// Runs that start a prompt. Kept apart because they are few and decide whether a prompt is known at all.
     pub(super) roots: Heads,
-    /// Runs that continue another.
     pub(super) branches: Heads,
     /// Groups of 64 worker slots in use.
     pub(super) groups: AtomicU32,
 }
 
 impl Shared {
-    /// Where a run that starts at this depth is found by its first key.
+    /// Returns the table for runs that start at this depth.
     #[inline]
     pub(super) fn heads(&self, start: u32) -> &Heads {
         if start == 0 { &self.roots } else { &self.branches }
     }
 }
 
-/// Free chunks at the start of an operation: its blocks, a chunk of run records, and a place to clean into.
+/// Free chunks needed at the start of an operation: one for its blocks, one for run records, one to clean into.
 pub(super) const RESERVE: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,6 @@ enum Chunk {
     Log { live: u32 },
 }
 
-/// Which of a run's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Keys = 0,
@@ -60,7 +58,6 @@ pub(super) struct Pool {
     free: Vec<u32>,
     free_runs: Vec<u32>,
     current: Option<u32>,
-    /// Words used of the current chunk.
     fill: u32,
     live: u64,
     logs: u64,
@@ -85,7 +82,6 @@ impl Pool {
         self.shared.words.line(run)
     }
 
-    /// Bytes of the chunks and of the lists of them and of free records. They only grow.
     pub(super) fn bytes(&self) -> u64 {
         let lists = self.chunks.capacity() * size_of::<Chunk>()
             + (self.free.capacity() + self.free_runs.capacity()) * size_of::<u32>();
@@ -96,12 +92,11 @@ impl Pool {
         u64::from(self.shared.words.chunk_words()) * 8
     }
 
-    /// Whether an operation may start.
     pub(super) fn ready(&self) -> bool {
         self.free.len() >= RESERVE
     }
 
-    /// Frees a chunk by cleaning or, if `may_grow`, by allocating one; `false` if neither is possible.
+    /// Frees a chunk by cleaning or, if `may_grow`, by allocating one. Returns `false` if neither is possible.
     pub(super) fn make_room(&mut self, may_grow: bool) -> bool {
         let dead = self.logs * u64::from(self.shared.words.chunk_words()) - self.live;
         let worthwhile = dead > self.live / 32 + u64::from(self.shared.words.chunk_words());
@@ -134,13 +129,12 @@ impl Pool {
         Some(chunk)
     }
 
-    /// A blank run record.
     pub(super) fn alloc_run(&mut self) -> Option<u32> {
         if self.free_runs.is_empty() {
             let lines = self.shared.words.chunk_lines();
             let first = self.take_chunk(Chunk::Runs)? * lines;
             for run in (first.max(1)..first + lines).rev() {
-                // The chunk may have been a log: its words must not look like a record, nor its versions be odd.
+                // The chunk may have been a log: clear its words so that they are no record and no version is odd.
                 let line = self.line(run);
                 (1..LINE_WORDS as usize).for_each(|word| line.set(word, 0));
                 line.set(0, (line.get(0) | 1).wrapping_add(1));
@@ -150,12 +144,12 @@ impl Pool {
         self.free_runs.pop()
     }
 
-    /// Takes a record back; the caller has blanked it.
     pub(super) fn free_run(&mut self, run: u32) {
         self.free_runs.push(run);
     }
 
-    /// A block of `words` for a run; the address of its first word. `None` only when the address space is used up.
+    /// Allocates a block of `words` for a run and returns the address of its first word. `None` only when the address
+    /// space is used up.
     pub(super) fn alloc(&mut self, owner: u32, kind: Kind, words: u32) -> Option<u32> {
         let (size, chunk_words) = (words + 1, self.shared.words.chunk_words());
         if self.current.is_none() || self.fill + size > chunk_words {
@@ -198,12 +192,11 @@ impl Pool {
         }
     }
 
-    /// Words a block can hold.
     pub(super) fn capacity(&self, block: u32) -> u32 {
         size_of_block(self.shared.words.load(block - 1)) - 1
     }
 
-    /// Gives a block up. Address 0 is no block.
+    /// Frees a block. Address 0 is no block.
     pub(super) fn free(&mut self, block: u32) {
         if block != 0 {
             let size = size_of_block(self.shared.words.load(block - 1));
@@ -213,7 +206,7 @@ impl Pool {
         }
     }
 
-    /// Gives up a block's end in place: what is cut off becomes a dead block without an owner.
+    /// Shrinks a block in place. The rest becomes a dead block without an owner.
     pub(super) fn shrink(&mut self, block: u32, words: u32) {
         let old = self.shared.words.load(block - 1);
         let (size, new) = (size_of_block(old), words + 1);
@@ -257,7 +250,7 @@ impl Pool {
             self.relocate(at + 1, head);
             at += size_of_block(head);
         }
-        // The last live block's departure has freed the chunk; one without any is freed here.
+        // Moving the last live block has freed the chunk; one without live blocks is freed here.
         self.release_if_dead(victim);
         true
     }
@@ -290,7 +283,7 @@ impl Pool {
         self.free(block);
     }
 
-    /// The sums kept along agree with the chunks. For tests and `debug_assert!`.
+    /// Returns whether the running sums agree with the chunks. For tests and `debug_assert!`.
     pub(super) fn check(&self) -> bool {
         let logs = self.chunks.iter().filter_map(|chunk| match chunk {
             Chunk::Log { live } => Some(u64::from(*live)),

@@ -1,29 +1,29 @@
-//! A prefix as somebody who looks at the index sees it.
+//! A prefix in the index, for display.
 
 use crate::ids::{PrefixHash, WorkerId};
 
-/// Where known prefixes end or part.
+/// A point where known prefixes end or branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Its last key, which names it.
+    /// The last key, which names the prefix.
     pub last: PrefixHash,
-    /// Its keys.
+    /// Number of keys.
     pub keys: u32,
-    /// In how many ways known prefixes go on from it; 0 where one ends.
+    /// Number of known continuations; 0 at an end.
     pub forks: u32,
-    /// Workers that hold any of its last run.
+    /// Number of workers that hold any of its last run.
     pub holders: u32,
-    /// Copies of it, complete ones first: as many as were asked for.
+    /// The copies, complete ones first, up to the number asked for.
     pub copies: Vec<Copy>,
 }
 
-/// What one worker holds of a prefix.
+/// One worker's copy of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
     /// The worker.
     pub worker: WorkerId,
-    /// Leading keys that it holds.
+    /// Number of leading keys held.
     pub keys: u32,
-    /// The last of them.
+    /// The last key held.
     pub last: PrefixHash,
 }

@@ -1,22 +1,20 @@
-//! The answer of a lookup, owned by the caller and reused.
+//! The result of a lookup, owned by the caller and reused.
 
 use crate::ids::WorkerId;
 
-/// Workers answered for together: one word of a bitset.
+/// Workers per bitset word.
 const GROUP: usize = 64;
 
-/// How many leading keys of the chain asked for each worker holds.
+/// The number of leading keys of a chain that each worker holds.
 ///
 /// One counter per worker slot, written a bitset word at a time: a run's holders all get the same depth, and as
-/// residency is prefix-closed, a deeper run's holders simply overwrite what the run before wrote for them.
+/// residency is prefix-closed, a deeper run's holders overwrite what the run before wrote for them.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     depths: Vec<u32>,
     deepest: u32,
     cut_short: bool,
-    /// Runs that the walk passed, with the versions it saw.
     pub(super) visited: Vec<(u32, u64)>,
-    /// Overflow words of the run at hand.
     pub(super) overflow: Vec<u64>,
 }
 
@@ -42,40 +40,39 @@ const NIBBLES: [[u32; 4]; 16] = {
 };
 
 impl Reach {
-    /// An empty answer.
+    /// Creates an empty result.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Leading keys resident on `worker`; 0 if none.
+    /// Returns the leading keys resident on `worker`; 0 if none.
     #[must_use]
     pub fn of(&self, worker: WorkerId) -> u32 {
         self.depths.get(worker.index()).copied().unwrap_or(0)
     }
 
-    /// Leading keys resident on anyone.
+    /// Returns the leading keys resident on any worker.
     #[must_use]
     pub fn deepest(&self) -> u32 {
         self.deepest
     }
 
-    /// Whether the answer is of one moment of the index, as nearly every one is. `false` only where the thread that
-    /// applies evidence was stopped for about a millisecond in the middle of changing just this chain, or of moving
-    /// entries of the table in which the chain's next run was not found: then the walk was cut short there, and workers
-    /// may hold more than is said.
+    /// Returns whether the result is consistent at one moment, as nearly every one is. It is `false` only if the writer
+    /// thread was suspended for about a millisecond while it changed this chain or moved entries of the table searched.
+    /// The walk then ends early, and workers may hold more than reported.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.cut_short
     }
 
-    /// Leading keys by worker slot; slots past the end hold nothing.
+    /// Returns the leading keys by worker slot; slots past the end hold nothing.
     #[must_use]
     pub fn depths(&self) -> &[u32] {
         &self.depths
     }
 
-    /// The workers that hold anything of the chain, with how many leading keys.
+    /// Returns the workers that hold any of the chain, with the number of leading keys.
     pub fn holders(&self) -> impl Iterator<Item = (WorkerId, u32)> + '_ {
         let slots = (0..).zip(&self.depths);
         slots
@@ -83,7 +80,6 @@ impl Reach {
             .map(|(slot, depth)| (WorkerId(slot), *depth))
     }
 
-    /// Nobody holds anything; room for this many groups of workers.
     #[inline]
     pub(super) fn begin(&mut self, groups: u32) {
         if self.depths.len() < groups as usize * GROUP {
@@ -95,13 +91,11 @@ impl Reach {
         self.visited.clear();
     }
 
-    /// The walk was given up.
     #[cold]
     pub(super) fn cut_short(&mut self) {
         self.cut_short = true;
     }
 
-    /// Every worker of a group whose bit is set holds `depth` keys, whatever was said before.
     #[inline]
     pub(super) fn set_group(&mut self, group: u32, bits: u64, depth: u32) {
         let from = group as usize * GROUP;
@@ -128,7 +122,6 @@ impl Reach {
         }
     }
 
-    /// One worker holds `depth` keys.
     #[inline]
     pub(super) fn set_one(&mut self, worker: u32, depth: u32) {
         if let Some(slot) = self.depths.get_mut(worker as usize) {
@@ -144,7 +137,6 @@ impl Reach {
         self.depths[worker as usize] = depth;
     }
 
-    /// Somebody holds `depth` keys.
     #[inline]
     pub(super) fn set_deepest(&mut self, depth: u32) {
         self.deepest = depth;

@@ -1,12 +1,14 @@
 //! The lookup: no lock, no allocation, no write to shared memory.
 //!
-//! Per run on the chain's way: one probe for the run that begins with the next key, one record, and one comparison at
-//! the run's far end (see [`View::matched`]). Each run's record is read under its version; at the end the versions of
-//! all runs passed are confirmed once more, so that the whole answer was true at one moment: the moment between the last
-//! read and the first of those confirmations. A writer that is changing just these runs, or that moves entries of the
-//! table in which the next one was not found, makes the walk start over. Its changes last microseconds; should it be interrupted in the middle of one, readers offer it their processor, and only
-//! after [`ATTEMPTS`] walks is the last one's answer taken as it is, each of its runs having been consistent, and marked
-//! ([`Reach::is_complete`]): a reader never waits for a writer that does not come back.
+//! Per run on the chain: one probe for the run that begins with the next key, one record, and one comparison at the
+//! run's far end (see [`View::matched`]). Each record is read under its version. At the end, the versions of all runs
+//! passed are confirmed once more, so the whole result was true at one moment: between the last read and the first
+//! confirmation. The walk restarts if a writer is changing one of these runs, or moves entries of the table in which
+//! the next run was not found.
+//!
+//! Changes take microseconds. If the writer is suspended within one, readers yield the processor. After [`ATTEMPTS`]
+//! walks the last result is returned as it is, consistent per run and marked ([`Reach::is_complete`]), so a reader
+//! never waits indefinitely.
 
 use std::sync::Arc;
 
@@ -17,10 +19,10 @@ use super::run::{self, View};
 use crate::ids::PrefixHash;
 use crate::sync::{ATTEMPTS, Ordering, PATIENCE, spin_loop, yield_now};
 
-/// More words than this is no overflow but a torn read.
+/// A larger word count is no overflow but a torn read.
 const MOST_OVERFLOW: u32 = 4096;
 
-/// A handle for lookups, apart from the one that applies evidence: clone it into as many threads as there are.
+/// A handle for lookups by other threads than the writer's. Clone it into as many threads as needed.
 #[derive(Clone, Debug)]
 pub struct IndexReader {
     pub(super) shared: Arc<Shared>,
@@ -28,12 +30,12 @@ pub struct IndexReader {
 
 enum Walk {
     Done,
-    /// The writer was in the way.
+    /// The writer interfered.
     Again,
 }
 
 impl IndexReader {
-    /// As [`super::Index::lookup`], while another thread applies evidence.
+    /// Looks up a chain like [`super::Index::lookup`], concurrently with the writer.
     #[inline]
     pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
         self.shared.lookup(chain, reach);
@@ -74,7 +76,7 @@ impl Shared {
                 return Walk::Again;
             };
             if view.first != next.0 || view.start != depth || view.len == 0 {
-                // Either the run became another since it was found, or the chain asked for is none.
+                // Either the run was replaced since it was found, or the chain is invalid.
                 let stable = view.first == next.0 && view.len > 0 && line.unchanged(view.version);
                 return if stable { Walk::Done } else { Walk::Again };
             }
@@ -93,7 +95,6 @@ impl Shared {
         Walk::Done
     }
 
-    /// Copies the run's overflow, so that nothing is said of it before the version is confirmed.
     #[inline]
     fn gather_overflow(&self, view: &View, reach: &mut Reach) -> bool {
         reach.overflow.clear();
@@ -112,7 +113,7 @@ impl Shared {
         true
     }
 
-    /// Whether all runs passed are still as they were: then they were so together.
+    /// Returns whether all runs passed are unchanged, and were thus valid together.
     #[inline]
     fn confirm(&self, reach: &Reach) -> bool {
         reach
@@ -122,7 +123,6 @@ impl Shared {
     }
 }
 
-/// Says for the run's holders how deep they reach.
 #[inline]
 fn apply(view: &View, depth: u32, matched: u32, reach: &mut Reach) {
     reach.set_deepest(depth + matched);

@@ -39,7 +39,7 @@ pub(super) fn extent(line: &Line) -> (u32, u32) {
     (shape as u32, (shape >> 32) as u32 & 0xFFFF)
 }
 
-/// What one reader saw of a run, to be believed once [`Line::unchanged`] says so.
+/// A reader's copy of a run, valid only if [`Line::unchanged`] confirms it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) version: u64,
@@ -55,14 +55,13 @@ pub(super) struct View {
 }
 
 impl View {
-    /// `None` while the writer is changing the run.
     #[inline]
     pub(super) fn of(line: &Line) -> Option<Self> {
         let version = line.version()?;
         Some(Self::of_version(line, version))
     }
 
-    /// For the writer, whose view cannot change under it.
+    /// Creates the writer's view, which cannot change concurrently.
     #[inline]
     pub(super) fn own(line: &Line) -> Self {
         Self::of_version(line, line.get(0))
@@ -85,10 +84,10 @@ impl View {
         }
     }
 
-    /// How many keys of `rest` continue the run from its key `from` on.
+    /// Returns how many keys of `rest` continue the run from its key `from` on.
     ///
-    /// A key names its whole prefix, so where one agrees all before it do: the far end decides at once in the usual
-    /// case, and otherwise a binary search finds the edge.
+    /// A key names its whole prefix, so where one agrees all before it do. The far end usually decides at once;
+    /// otherwise a binary search finds the edge.
     #[inline]
     pub(super) fn matched(&self, words: &Words, from: u32, rest: &[PrefixHash]) -> u32 {
         let ahead = self.len.saturating_sub(from);

@@ -40,7 +40,7 @@ fn the_prefixes_used_last_come_first_with_who_holds_how_much_of_them() {
         .iter()
         .map(|prefix| (prefix.last.0, prefix.keys, prefix.forks, prefix.holders))
         .collect();
-    // What was used brings along what it begins with.
+    // Using a run uses everything above it.
     assert_eq!(
         (shown, complete),
         (vec![(2, 2, 2, 3), (9, 3, 0, 1), (4, 4, 0, 2)], true)
@@ -164,7 +164,7 @@ fn a_forgotten_workers_keys_are_gone_at_once_and_their_memory_soon() {
     assert!(!index.holds(WorkerId(9), PrefixHash(5001)));
     assert_eq!(index.remove(WorkerId(9), PrefixHash(5001)), 0);
 
-    // The slot is free at once, and the very keys that are still to be reclaimed may come back under other parents.
+    // The slot is free at once, and keys yet to be reclaimed may return under other parents.
     assert_eq!(index.store(WorkerId(9), &keys(&[2_000_007, 5001, 5000])), Ok(3));
     assert_eq!(
         index.store(WorkerId(2), &chain(1)),
@@ -216,7 +216,7 @@ fn an_answer_given_while_the_writer_is_stopped_says_so() {
     let mut reach = Reach::new();
     index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
     assert!(reach.is_complete());
-    // As if the writer's thread had been stopped while it changed the run of keys 3 and 4.
+    // Simulates a writer thread suspended while it changes the run of keys 3 and 4.
     let run = index.writer.shared.branches.known(3).unwrap();
     index.writer.shared.words.line(run).open();
     index.lookup(&keys(&[1, 2, 3, 4]), &mut reach);
@@ -270,7 +270,7 @@ fn a_lookup_of_what_is_not_there_does_not_wait_for_a_writer_that_is_stopped_in_a
 #[test]
 fn models_and_salts_do_not_see_one_another() {
     let mut index = Index::new(ROOMY);
-    // The same tokens under other models and salts: other roots, so other keys from the first on.
+    // The same tokens under other models and salts have other roots, so their keys differ from the first on.
     let tokens: Vec<u32> = (0..640).collect();
     let size = std::num::NonZeroU32::new(16).unwrap();
     let chains: Vec<Vec<PrefixHash>> = [("a", None), ("b", None), ("a", Some("x")), ("a", Some("y"))]

@@ -1,8 +1,8 @@
-//! The memory that readers see: chunks of atomic words, addressed by number, never given back while the index lives.
+//! The memory shared with readers: chunks of atomic words, addressed by number and never freed while the index exists.
 //!
-//! A reader may hold an address whose block was freed and written over a moment ago. Because every word is an atomic in
-//! memory that stays allocated, that read is merely stale, and the version of the run it came from says so: no
-//! reclamation scheme, no `unsafe`.
+//! A reader may hold an address whose block was freed and overwritten a moment ago. Every word is an atomic in memory
+//! that stays allocated, so that read is merely stale, and the version of its run reveals it. This needs no reclamation
+//! scheme and no `unsafe`.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 /// Words per line; a run's record is one line.
 pub(super) const LINE_WORDS: u32 = 16;
 
-/// Two cache lines, fetched together: the hot half that readers use, the cold half that only the writer does.
+/// Two cache lines, fetched together: the hot half that readers use, and the cold half for the writer only.
 #[repr(align(128))]
 pub(super) struct Line([AtomicU64; LINE_WORDS as usize]);
 
@@ -50,21 +50,21 @@ impl Line {
         self.set(word, self.get(word) & 0xFFFF_FFFF | u64::from(value) << 32);
     }
 
-    /// The version a reader must find again after its reads; `None` while the writer is at work on this line.
+    /// Returns the version that a reader must find again after its reads, or `None` while the writer changes this line.
     #[inline]
     pub(super) fn version(&self) -> Option<u64> {
         let version = self.0[0].load(Ordering::Acquire);
         (version & 1 == 0).then_some(version)
     }
 
-    /// Whether everything read since [`Self::version`] belonged to that version.
+    /// Returns whether everything read since [`Self::version`] belonged to that version.
     #[inline]
     pub(super) fn unchanged(&self, version: u64) -> bool {
         fence(Ordering::Acquire);
         self.0[0].load(Ordering::Relaxed) == version
     }
 
-    /// The writer starts to change the line or what its addresses lead to. Not reentrant.
+    /// Opens the line, and what its addresses lead to, for changes. Not reentrant.
     pub(super) fn open(&self) {
         let version = self.get(0);
         debug_assert!(version & 1 == 0, "opened twice");
@@ -72,7 +72,7 @@ impl Line {
         fence(Ordering::Release);
     }
 
-    /// The change is complete.
+    /// Ends the change.
     pub(super) fn close(&self) {
         let version = self.get(0);
         debug_assert!(version & 1 == 1, "closed without opening");
@@ -88,7 +88,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Room for `chunks` chunks of 2^`chunk_lines_log2` lines; none is allocated.
+    /// Creates room for `chunks` chunks of 2^`chunk_lines_log2` lines, none of them allocated.
     pub(super) fn new(chunks: usize, chunk_lines_log2: u32) -> Self {
         let chunks = (0..chunks).map(|_| OnceLock::new()).collect();
         Self {
@@ -98,7 +98,6 @@ impl Words {
         }
     }
 
-    /// Allocates a chunk, once.
     pub(super) fn allocate(&self, chunk: u32) {
         if let Some(slot) = self.chunks.get(chunk as usize) {
             slot.get_or_init(|| {
@@ -109,7 +108,6 @@ impl Words {
         }
     }
 
-    /// The most chunks there can be.
     pub(super) fn capacity(&self) -> u32 {
         self.chunks.len() as u32
     }
@@ -126,7 +124,7 @@ impl Words {
         1 << self.chunk_lines_log2
     }
 
-    /// A line by its number. One that was never allocated reads as zeros.
+    /// Returns a line by its number. An unallocated one reads as zeros.
     #[inline]
     pub(super) fn line(&self, line: u32) -> &Line {
         let within = line & ((1 << self.chunk_lines_log2) - 1);
@@ -152,7 +150,7 @@ impl Words {
             .set((address % LINE_WORDS) as usize, value);
     }
 
-    /// Copies a block into another. Each lies within one chunk.
+    /// Copies a block. Source and target each lie within one chunk.
     pub(super) fn copy(&self, from: u32, to: u32, words: u32) {
         let within = (1usize << (self.chunk_lines_log2 + LINE_WORDS.ilog2())) - 1;
         let chunk = |address: u32| {
@@ -169,7 +167,7 @@ impl Words {
             let (Some(Line(old)), Some(Line(new))) = (source.get(from / line), target.get(to / line)) else {
                 return;
             };
-            // As far as both lines go.
+            // Copy up to the end of the nearer line.
             let stretch = left.min(line - from % line).min(line - to % line);
             for (old, new) in old[from % line..].iter().zip(&new[to % line..][..stretch]) {
                 new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! The single writer: applies evidence to the runs, one version step at a time.
+//! The single writer: applies updates to the runs, one version step at a time.
 //!
-//! Reading order: [`store`] walks a chain and [`grow`] appends what is new; [`remove`] lowers a worker's reach and [`trim`]
-//! ends runs that nobody holds so far any more, leaving some of the work as [`debt`]; [`split`] and [`merge`] do what they
-//! say; [`family`] keeps the links between runs, [`members`] the workers' sums and lists, [`room`] the byte budget;
-//! [`check`] says what must always hold.
+//! Reading order: [`store`] walks a chain and [`grow`] appends what is new; [`remove`] lowers a worker's reach and
+//! [`trim`] shortens runs to their furthest holder, deferring some of the work as [`debt`]; [`split`] and [`merge`] cut
+//! and join runs; [`family`] keeps the links between runs, [`members`] the workers' sums and lists, [`room`] the byte
+//! budget; [`check`] states the invariants.
 //!
-//! While an operation is under way each intermediate state is itself prefix-closed: a store works downwards, a removal
-//! upwards. So a lookup in between sees the operation as done up to some key, never something that was never true.
+//! During an operation each intermediate state is itself prefix-closed: a store works downwards, a removal upwards. So
+//! a concurrent lookup sees the operation as done up to some key, never an inconsistent state.
 
 mod check;
 mod debt;
@@ -35,11 +35,12 @@ use crate::sync::{AtomicU32, SMALLEST_CHUNK_LOG2};
 use debt::Debt;
 use members::Worker;
 
-/// Partial holders a run may have before it is split at their median: each costs a lookup about a nanosecond.
+/// Partial holders at which a run is split at their median: each costs a lookup about a nanosecond.
 const MOST_PARTIALS: usize = 8;
-/// Partial holders that a merge or an extension may leave. Below the bound above, so that neither undoes the other.
+/// Partial holders that a merge or an extension may leave. Lower than [`MOST_PARTIALS`], so that neither undoes the
+/// other.
 const FEW_PARTIALS: usize = 4;
-/// Keys appended, or evicted, before the budget is looked at again.
+/// Keys appended or evicted between checks of the budget.
 const PIECE: usize = 256;
 
 #[derive(Debug)]
@@ -48,20 +49,19 @@ pub(super) struct Writer {
     pool: Pool,
     locator: Locator,
     workers: Vec<Worker>,
-    /// Bytes of their lists.
     lists: u64,
     limits: IndexLimits,
-    /// Most recently used run, least recently used run; 0 for none.
+    /// The most and the least recently used run; 0 for none.
     recent: u32,
     stale: u32,
     max_run: u32,
     stats: IndexStats,
-    /// Entries ever gained: what a store added is the difference, whatever was evicted for it.
+    /// Entries ever gained. A store's gain is the difference, independent of evictions.
     gained: u64,
     scratch: Holders,
-    /// Where a removal last was: engines free from the end, so the key before is likely the next to go.
+    /// Position of the last removal. Engines free from the end, so the key before it is likely next.
     removed: Place,
-    /// Runs that may be merged with their only child when the operation is over.
+    /// Runs that may merge with their only child after the operation.
     mergeable: Vec<u32>,
     debt: Debt,
 }
@@ -119,7 +119,6 @@ impl Writer {
         })
     }
 
-    /// Whether `worker` holds `hash`.
     pub(super) fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
         let Some(place) = self.place_of(hash) else {
             return false;
@@ -142,7 +141,7 @@ impl Writer {
         }
     }
 
-    /// The run's holders, decoded into the scratch: to be put back with [`Self::put_scratch`].
+    /// Returns the run's holders, decoded into the scratch buffer, which [`Self::put_scratch`] returns.
     fn take_holders(&mut self, run: u32) -> Holders {
         let mut holders = std::mem::take(&mut self.scratch);
         holders.load(&self.shared.words, &self.view(run));
@@ -166,13 +165,13 @@ impl Writer {
     }
 }
 
-/// Whether there is a key at this place: not past its run's end.
+/// Returns whether the place is before its run's end.
 fn lives(shared: &Shared, place: Place) -> bool {
     let (start, len) = run::extent(shared.words.line(place.run));
     place.depth.wrapping_sub(start) < len
 }
 
-/// The key at this place, or the one that was there until it left the run.
+/// Returns the key at this place, or the one there before it left the run.
 fn key_at(shared: &Shared, place: Place) -> u64 {
     let line = shared.words.line(place.run);
     let (start, _) = run::extent(line);

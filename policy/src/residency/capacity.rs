@@ -1,21 +1,21 @@
-//! The capacity of a worker that does not tell it, learned from what its answers find missing.
+//! The capacity of a worker that does not report it, learned from missing pieces.
 //!
-//! In a cache that drops the least recently used first, a piece that is missing went because everything used since then
-//! filled the cache. So the tokens that the mirror holds and that were used after the missing piece are an upper bound of the
-//! capacity, in the mirror's own count. A cache that was cleared gives a bound that is far too small, so it takes
-//! [`AGREE`] bounds below the capacity in force, and the largest of them is believed. An answer that finds what the mirror
-//! has dropped shows that the capacity is larger: it grows by a share, [`GROWS`].
+//! In an LRU cache, a missing piece was evicted because everything used since then filled the cache. So the tokens that
+//! the mirror holds and that were used after the missing piece are an upper bound on the capacity, in the mirror's own
+//! count. A cleared cache gives a bound that is far too small, so [`AGREE`] bounds below the current capacity are
+//! needed, and the largest of them is taken. A response that finds what the mirror has dropped shows that the capacity
+//! is larger: it then grows by the share [`GROWS`].
 
 use crate::units::Tokens;
 
-/// Bounds that are looked at.
+/// Number of bounds needed before the capacity shrinks.
 const AGREE: usize = 3;
-/// Share by which a capacity that is too small grows.
+/// Growth of a capacity that is too small, as a share.
 const GROWS: f64 = 1.0 / 16.0;
-/// No learned capacity is beyond this: a mirror's memory grows with it.
+/// Upper bound on a learned capacity, since a mirror's memory grows with it.
 pub const MOST: Tokens = Tokens(8_000_000);
 
-/// What the answers of one worker say of its capacity.
+/// The capacity estimate of one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LearnedCapacity {
     bounds: [Tokens; AGREE],
@@ -23,7 +23,7 @@ pub(super) struct LearnedCapacity {
 }
 
 impl LearnedCapacity {
-    /// A piece was missing with so many tokens used since. Returns the capacity that is believed now, if it changes.
+    /// Records a missing piece with `used_since` tokens used after it. Returns the new capacity if it changes.
     pub(super) fn missed(&mut self, capacity: Tokens, used_since: Tokens) -> Option<Tokens> {
         if used_since >= capacity {
             return None;
@@ -37,7 +37,7 @@ impl LearnedCapacity {
         (largest < capacity).then_some(largest)
     }
 
-    /// More was found than a full mirror holds. Returns the capacity that is believed now, if it changes.
+    /// Records that a worker found more than its full mirror holds. Returns the new capacity if it changes.
     pub(super) fn found_more(&mut self, capacity: Tokens) -> Option<Tokens> {
         *self = Self::default();
         let grown = Tokens((capacity.as_f64() * (1.0 + GROWS)) as u64).min(MOST);

@@ -1,29 +1,27 @@
-//! The model of one worker's cache, and what a worker's reports say against it.
+//! The model of one worker's cache, and its correction by the worker's reports.
 //!
-//! A mirror that was wrong once tends to stay wrong: what it believes to be there attracts the conversation's next turn,
-//! and nothing tells it otherwise. But each answer reports how much of its prompt was found, and one report says more
-//! than that. A cache that drops the least recently used first holds nothing that was used before something that it no
-//! longer holds. So where a piece was believed to be resident and was not, *everything that was last given back before
-//! that piece was is gone as well*: whether the worker's cache is smaller than configured, was cleared, or is shared with
-//! others. Wrong beliefs end after about as many surprises as a random sequence has records (the logarithm of the
-//! conversations held), instead of one surprise per conversation.
+//! A wrong mirror tends to stay wrong: a prefix wrongly believed resident attracts the conversation's next turn. But
+//! each response reports how much of its prompt was cached, and one report says more than that. An LRU cache that has
+//! evicted a piece has evicted everything used before it. So where a piece was believed resident and was missing,
+//! *everything last released before it is dropped as well*, whether the worker's cache is smaller than configured, was
+//! cleared, or is shared with others. The number of corrections grows with the logarithm of the conversations held (the
+//! number of records in a random sequence), instead of one per conversation.
 //!
-//! That holds where the least recently used goes first. A cache of another [`Order`] may keep what is older, so there a
-//! report speaks of its own prompt alone: what was missing is stored and used anew.
+//! This holds for LRU only. A cache of another [`Order`] may keep older pieces, so there a report affects its own
+//! prompt alone: what was missing is stored again.
 //!
-//! A plain prompt is one text whose chunks never restart, so a turn almost never ends with one. What it ends with is an
-//! *open* piece, which stands for the tokens that the worker holds past the last full chunk. The next turn repeats those
-//! tokens within a fuller chunk, under another key; then the open piece goes, or they would count twice.
+//! A plain prompt is one text whose chunks never restart, so a turn almost never ends at a chunk boundary. It ends with
+//! an *open* piece, which holds the tokens past the last full chunk. The next turn repeats those tokens within a fuller
+//! chunk, under another key. The open piece is then removed, or its tokens would count twice.
 //!
-//! Where the worker was told what may go first, that holds within what it was told: a missing piece that was marked says
-//! that what was marked before it is gone, and nothing of the rest. ([`PrefixCache::drop_older`].)
+//! Hinted (marked) pieces are evicted first, so the rule applies among them separately: a missing marked piece shows
+//! that pieces marked before it are gone, and says nothing of unmarked ones ([`PrefixCache::drop_older`]).
 //!
-//! The prompt's own last, short key is asked for by whoever asks the same again: a client that tries once more, or samples.
-//! Its tokens are those with which the reply's first piece begins, so it is no piece of its own: the index answers for it
-//! as long as that piece is here.
+//! A client that repeats a prompt (a retry, or sampling) asks for the prompt's last, short key. Its tokens begin the
+//! response's first piece, so it is no piece of its own: the index answers for it as long as that piece is resident.
 //!
-//! An answer that found nothing at all needs a second one of its kind: some requests (log probabilities of the prompt)
-//! skip the cache. Until then it is a suspicion, which a hit on something older refutes.
+//! A response that found nothing cached is confirmed by a second one, since some requests (log probabilities of the
+//! prompt) bypass the cache. Until then it is a suspicion, which a hit on an older piece refutes.
 
 use rustc_hash::FxHashMap;
 
@@ -33,29 +31,29 @@ use crate::cache::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// What an answer reported of the cache, against what was believed of it.
+/// A worker's report of how much of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// Tokens of the prompt that were found cached.
+    /// Prompt tokens found cached.
     pub cached: Tokens,
-    /// The last key of the prompt all of which was found.
+    /// The last key of the prompt that was found in full.
     pub found: Option<PrefixHash>,
-    /// The first key that was believed resident and of which something was surely missing.
+    /// The first key believed resident of which some tokens were missing.
     pub missing: Option<PrefixHash>,
 }
 
 #[derive(Debug)]
 pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
-    /// What goes before a piece of this standing may be gone.
+    /// Pieces released before this position may be gone.
     suspicion: Option<Standing>,
-    /// The capacity as answers show it; `None` if it is known.
+    /// The learned capacity; `None` if it is configured or reported.
     learned: Option<LearnedCapacity>,
-    /// What the worker would hold if it had been told nothing, once it was told something.
+    /// The worker's cache under LRU without hints, followed from its first hint on.
     untold: Option<Box<Untold>>,
-    /// The newest open piece after a piece. No more entries than pieces.
+    /// The newest open piece after each piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
-    /// The short key of the prompt that a piece begins with. No more entries than pieces.
+    /// The prompt's short key that a piece begins with. No more entries than pieces.
     begun: FxHashMap<PrefixHash, PrefixHash>,
 }
 
@@ -71,7 +69,7 @@ impl Mirror {
         }
     }
 
-    /// The mirror of the next worker in its place.
+    /// Returns an empty mirror for the next worker in the same slot.
     pub(super) fn succeeded(&self, capacity: Tokens) -> Self {
         Self {
             cache: self.cache.succeeded(capacity),
@@ -92,7 +90,7 @@ impl Mirror {
         self.cache.set_capacity(capacity, changes);
     }
 
-    /// The worker is about to be told what may go first.
+    /// Starts following the cache without hints, before the first hint.
     pub(super) fn is_told(&mut self) {
         if self.cache.order() == Order::Lru {
             self.untold
@@ -100,12 +98,11 @@ impl Mirror {
         }
     }
 
-    /// What is cached of a prompt whose first `hits` pieces are, with hints and without.
+    /// Returns the cached tokens of a prompt with hints, given that its first `hits` pieces are cached, and under LRU.
     pub(super) fn compare(&self, pieces: &[Piece], hits: usize) -> Option<Compared> {
         Some(self.untold.as_ref()?.compare(pieces, hits))
     }
 
-    /// A sequence gives back what it holds.
     pub(super) fn settle(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
         if keep != Keep::All {
             self.is_told();
@@ -117,7 +114,7 @@ impl Mirror {
         self.cache.release(lease, keep, changes);
     }
 
-    /// More was found than this full mirror holds.
+    /// Grows a learned capacity, where a worker found more than its full mirror holds.
     pub(super) fn found_more(&mut self) {
         let capacity = self.cache.capacity();
         let learned = self.learned.as_mut();
@@ -126,7 +123,7 @@ impl Mirror {
         }
     }
 
-    /// An unmarked piece was missing, so the tokens used since then fill the worker's cache.
+    /// Shrinks a learned capacity: the tokens used since an unmarked missing piece fill the worker's cache.
     fn learn_from_missing(&mut self, changes: &mut Vec<Change>) {
         let (capacity, used) = (self.cache.capacity(), self.cache.used());
         let learned = self.learned.as_mut();
@@ -135,20 +132,19 @@ impl Mirror {
         }
     }
 
-    /// A turn ended within a chunk: `end`, after `parent`, is what is held of it.
+    /// Records that a turn ended within a chunk, with the piece `end` after `parent`.
     pub(super) fn ends_open(&mut self, parent: PrefixHash, end: PrefixHash) {
         self.open.insert(parent, end);
     }
 
-    /// A reply's piece `first` goes on within the chunk that its prompt's key `short` ends in. Returns the key that this was
-    /// said of before.
+    /// Records that the response's piece `first` begins with the prompt's short key `short`. Returns the key that
+    /// `first` answered for before, if the index must drop it.
     pub(super) fn begins(&mut self, first: PrefixHash, short: PrefixHash) -> Option<PrefixHash> {
         let before = self.begun.insert(first, short)?;
         Some(before).filter(|&before| before != short && !self.cache.contains(before))
     }
 
-    /// A prompt of these keys is about to be held. If it goes on within a chunk that was left open, what stood for that
-    /// goes.
+    /// Removes the open piece that a prompt with these keys continues, before the prompt is acquired.
     pub(super) fn goes_on(&mut self, keys: &[PrefixHash], changes: &mut Vec<Change>) {
         if self.open.is_empty() {
             return;
@@ -156,7 +152,7 @@ impl Mirror {
         let held = self.cache.resident(keys);
         if let (Some(parent), Some(next)) = (held.checked_sub(1).map(|at| keys[at]), keys.get(held))
             && let Some(&end) = self.open.get(&parent)
-            // Who asks the same again does not go on.
+            // A repeated prompt does not continue the chunk.
             && self.begun.get(&end) != Some(next)
         {
             self.open.remove(&parent);
@@ -166,14 +162,14 @@ impl Mirror {
         }
     }
 
-    /// A piece left the cache. Returns the key that it answered for as well.
+    /// Forgets a piece that left the cache. Returns the short key that it answered for.
     pub(super) fn left(&mut self, hash: PrefixHash) -> Option<PrefixHash> {
         self.open.remove(&hash);
         let short = self.begun.remove(&hash)?;
         Some(short).filter(|&short| !self.cache.contains(short))
     }
 
-    /// Takes a report of a prompt that is still held; returns how many keys are believed there no longer.
+    /// Applies a report on a prompt that is still held. Returns how many keys were dropped.
     pub(super) fn reported(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
         let before = changes.len();
         let dropped = self.correct(report, changes);
@@ -215,7 +211,7 @@ impl Mirror {
         dropped
     }
 
-    /// Nothing is there but what is held.
+    /// Drops everything that is not held.
     pub(super) fn cleared(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
         self.untold = None;

@@ -15,7 +15,7 @@ fn residency(capacity: u64) -> Residency {
     )
 }
 
-/// A prompt of `chunks` keys of 256 bytes; at one token per byte each weighs 256.
+/// Returns a prompt of `chunks` keys of 256 bytes; at one token per byte each weighs 256.
 fn prompt(name: &str, chunks: usize) -> Chain {
     let mut builder = ChainBuilder::new(name, None);
     builder.begin_prompt();
@@ -85,7 +85,6 @@ fn what_the_mirror_evicts_leaves_the_index() {
     serve(&mut residency, W0, &a, 0);
     serve(&mut residency, W0, &b, 0);
     serve(&mut residency, W0, &c, 0);
-    // c took the room of the end of a, the oldest.
     assert_eq!([&a, &b, &c].map(|chain| depth(&residency, W0, chain)), [2, 4, 2]);
 }
 
@@ -147,7 +146,7 @@ fn the_reply_is_found_by_the_next_turn() {
     assert_eq!(residency.tokens_on(W0), total);
 }
 
-/// A plain prompt, and the builder for what follows it.
+/// Returns a plain prompt, and the builder for its response.
 fn plain(text: &[u8]) -> (Chain, ChainBuilder) {
     let mut builder = ChainBuilder::new("m", None);
     builder.begin_prompt();
@@ -188,7 +187,7 @@ fn a_growing_plain_prompt_is_held_whole_at_every_turn_and_nothing_of_it_twice() 
     }
 }
 
-/// Serves the text; the reply's chain.
+/// Serves the text and returns the response's chain.
 fn answer(residency: &mut Residency, text: &[u8], said: &[u8]) -> Chain {
     let (chain, mut reply) = plain(text);
     reply.push(said);
@@ -345,7 +344,7 @@ fn pieces_that_hold_next_to_nothing_are_no_more_than_there_is_room_for() {
         (1000, Tokens(1000))
     );
     for number in 0..50 {
-        // Ten tokens of a long prompt, as a worker counts what its template leaves out.
+        // Ten tokens for a long prompt, as a worker counts if its template omits most of it.
         let chain = prompt(&number.to_string(), 100);
         let hold = residency.sent(W0, &chain, |end| end / 2560).unwrap();
         residency.settle(hold, None, |end| end / 2560, Tokens::ZERO, Tokens(10));
@@ -378,7 +377,7 @@ fn report(cached: u64, chain: &Chain, missing: Option<usize>) -> Report {
     }
 }
 
-/// The worker serves the chain and reports that it found only the first `found` keys.
+/// Lets the worker serve the chain and report that it found only the first `found` keys.
 fn serve_and_report(residency: &mut Residency, chain: &Chain, found: usize) -> usize {
     let believed = depth(residency, W0, chain) as usize;
     let hold = residency.sent(W0, chain, |end| end).unwrap();
@@ -418,7 +417,6 @@ fn one_answer_that_found_nothing_is_a_suspicion_and_a_second_one_a_fact() {
         }
         assert_eq!(serve_and_report(&mut residency, &names[3], 0), 0);
         if refuted {
-            // Older than the one that was missing, and there.
             assert_eq!(serve_and_report(&mut residency, &names[0], 4), 0);
         }
         let second = serve_and_report(&mut residency, &names[2], 0);
@@ -438,8 +436,8 @@ mod a_smaller_cache {
     use crate::cache::PrefixCache;
 
     proptest! {
-        /// A worker with less room than was configured, and one cleared now and then: reports alone keep the mirror from
-        /// believing for long what is not there, and never take away what is.
+        /// A worker with less room than configured, and one cleared now and then: reports soon remove what is not
+        /// resident, and never remove what is.
         #[test]
         fn a_report_never_takes_away_what_a_least_recently_used_cache_still_holds(
             turns in prop::collection::vec((0..12_u8, 1..6_usize, 0..40_u8), 1..60),
@@ -458,7 +456,7 @@ mod a_smaller_cache {
                 serve_and_report(&mut mirrored, &chain, found);
                 let pieces = pieces(&chain, 0, |end| end);
                 real.insert(&pieces, Keep::All, &mut log);
-                // Whatever was resident before and still is must be believed.
+                // What was resident before and still is must be in the mirror.
                 let wrong = before.into_iter().filter(|&hash| real.contains(hash)).find(|&hash| {
                     let mirror = &mirrored.mirrors[0].cache;
                     !mirror.contains(hash)
@@ -541,7 +539,7 @@ fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
             end: Some(end),
         })
     };
-    // A key in the middle: below it others go on.
+    // A key in the middle, with other branches below it.
     let [first, second, third, last] = a.hashes()[..] else {
         unreachable!("four pieces")
     };
@@ -549,12 +547,11 @@ fn a_trimmed_end_goes_first_and_what_others_hang_below_it_stays() {
         residency.trimmed(W0, [third], Tokens(500)),
         trimmed(1, 512, second)
     );
-    // From where that ended.
     assert_eq!(
         residency.trimmed(W0, [second], Tokens(255)),
         trimmed(1, 256, first)
     );
-    // The last key is long gone; what is left is found by the one before it.
+    // The last key is gone; the rest is found by the one before it.
     let keys = [PrefixHash(9), last];
     assert_eq!(residency.trimmed(W0, keys, Tokens(256)), trimmed(1, 256, first));
     serve(&mut residency, W0, &c, 0);

@@ -1,36 +1,35 @@
-//! What a worker would hold if it took no hints: plain LRU, followed on a sample of the pieces where there are many.
+//! The cache of a worker as it would be without hints: plain LRU, on a sample of the pieces where there are many.
 //!
-//! Pieces are sampled by their key (SHARDS: Waldspurger et al., FAST 2015), so a beginning that many conversations share
-//! counts once, as it does in the engine. The leaves of LRU's tree go first because what a turn used is touched from its
-//! last piece to its first.
+//! Pieces are sampled by key (SHARDS: Waldspurger et al., FAST 2015), so a prefix shared by many conversations counts
+//! once, as in the engine. Leaves are evicted first because a turn touches its pieces from last to first.
 
 use crate::cache::{Keep, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// Pieces that are all followed; of a larger cache one in two, four or more is. A smaller sample has a share of the capacity
-/// that is a matter of chance: with 50 pieces, 15 % more or less than its due.
+/// Number of pieces up to which all are followed; of a larger cache every second, fourth, … piece is. Smaller samples
+/// are noisy: with 50 pieces, the sample's weight varies by 15 %.
 const ALL: usize = 4_096;
 
-/// Prompt tokens that were cached, with hints and without. Both are told from the same sampled pieces, so they are equal
-/// where nothing that was sampled tells the two apart.
+/// Cached prompt tokens with hints and under LRU. Both are computed from the same sampled pieces, so they are equal
+/// where no sampled piece differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// As the worker is.
+    /// Cached tokens on the worker as it is.
     pub hinted: Tokens,
-    /// Under LRU alone.
+    /// Cached tokens under plain LRU.
     pub untold: Tokens,
 }
 
 #[derive(Debug)]
 pub(super) struct Untold {
     sample: PrefixCache,
-    /// One piece in so many is followed.
+    /// One piece in `rate` is followed.
     rate: u64,
 }
 
 impl Untold {
-    /// The sample of a cache that was told nothing so far.
+    /// Creates the sample from a cache that has had no hints.
     pub(super) fn of(cache: &PrefixCache) -> Self {
         let rate = (cache.len() / ALL).next_power_of_two() as u64;
         let mut untold = Self {
@@ -50,13 +49,13 @@ impl Untold {
         }
     }
 
-    /// How much of a prompt is cached, where its first `hits` pieces are.
+    /// Returns the cached tokens of a prompt whose first `hits` pieces are cached with hints.
     pub(super) fn compare(&self, pieces: &[Piece], hits: usize) -> Compared {
         let (mut hinted, mut untold) = (None, None);
         let (mut end, mut last) = (0, 0);
         for (at, piece) in pieces.iter().enumerate() {
             if self.follows(piece.hash) {
-                // The first missing piece is between the last sampled one and this.
+                // The first missing piece lies between the last sampled piece and this one.
                 let cached = Tokens(u64::midpoint(last, end));
                 if at >= hits {
                     hinted.get_or_insert(cached);
@@ -71,7 +70,7 @@ impl Untold {
                 break;
             }
         }
-        // Nothing sampled is missing: all of it may be cached.
+        // No sampled piece is missing, so all of the prompt may be cached.
         let end: u64 = pieces.iter().map(|piece| u64::from(piece.tokens)).sum();
         Compared {
             hinted: hinted.unwrap_or(Tokens(end)),
@@ -79,14 +78,14 @@ impl Untold {
         }
     }
 
-    /// A turn used these pieces, the last one first.
+    /// Touches the pieces that a turn used, last first.
     pub(super) fn used(&mut self, pieces: impl Iterator<Item = Piece>) {
         for piece in pieces {
             self.touch(piece);
         }
     }
 
-    /// The worker turned out not to hold it.
+    /// Removes a piece that the worker turned out not to hold.
     pub(super) fn lost(&mut self, hash: PrefixHash) {
         if self.follows(hash) {
             self.sample.remove(hash, &mut Vec::new());

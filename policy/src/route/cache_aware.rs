@@ -1,12 +1,11 @@
-//! `cache_aware`: SGLang's rule, for comparison and for people who want it.
+//! `cache_aware`: SGLang's rule, as published with the SGLang router.
 //!
-//! As published with the SGLang router: if the load is out of balance (`max − min > abs` and `max > rel·min`, in requests
-//! in flight), the idlest worker; else, if some worker holds more than `match_threshold` of the prompt, the one that
-//! holds most of it; else the worker with the smallest tree. The last step looks at no load at all, which is the
-//! rule's best-known weakness, and is kept.
+//! If the load is out of balance (`max − min > abs` and `max > rel·min`, in requests in flight), the idlest worker;
+//! else, if some worker holds more than `match_threshold` of the prompt, the one that holds most of it; else the worker
+//! with the smallest tree. The last step ignores the load: the rule's best-known weakness, kept for fidelity.
 //!
-//! One thing differs from the original: the prefix match comes from tailroute's index, which knows what workers have
-//! evicted, where the original's tree does not. That can only help the rule.
+//! One difference from the original: the prefix match comes from tailroute's index, which accounts for evictions, where
+//! the original's tree does not. That can only help the rule.
 
 use super::{Reason, Snapshot, Terms, Turn};
 

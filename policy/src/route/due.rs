@@ -1,22 +1,22 @@
-//! When a turn is due at an engine that takes prefills in the order of a priority.
+//! The due time of a turn at an engine that orders prefills by priority.
 //!
 //! ```text
 //! due = arrived + min(4·prefill, objective)          the earliest goes first
 //! ```
 //!
-//! A queue in the order of arrival makes a turn of 20 ms wait for one of five seconds that came just before. Shortest first
-//! mends that, and lets the five seconds wait for ever. A due time lets short turns overtake within limits: by four times the
-//! prefill that they are shorter, and never by more than the objective. Turns of a quarter of the objective and more keep
-//! their order. The limit is what protects the longest prompts: they are late however soon they start, and without it
-//! (`arrived + 3·prefill`, which was tried first) everybody who comes during three times their prefill goes before them,
-//! which cost a third of p99 on eight full workers.
+//! In order of arrival, a turn of 20 ms waits for one of five seconds that came just before. Shortest first solves
+//! that, but can starve the long turn. A due time lets short turns overtake within limits: by four times the difference
+//! in prefill, and never by more than the objective. Turns of a quarter of the objective and more keep their order. The
+//! limit protects the longest prompts, which are late however soon they start. Without it (`arrived + 3·prefill`),
+//! every turn that arrives within three times their prefill goes first, which cost a third of p99 on eight full
+//! workers.
 
 use crate::units::Millis;
 
-/// Prefills that a turn gives way for, up to the objective.
+/// How long a turn yields, in multiples of its prefill and up to the objective.
 const PATIENCE: f64 = 4.0;
 
-/// When a turn that `arrived` then, on any clock, should be computed at the latest to be fair to the others.
+/// Returns the latest fair start of a turn, on the clock of `arrived`.
 #[must_use]
 pub fn due(arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
     Millis(arrived.0 + (PATIENCE * prefill.0).min(objective.0).max(0.0))

@@ -1,48 +1,49 @@
-//! Late binding: a turn waits in the router, instead of in the queue of a worker that is busy, until its worker has room.
+//! Late binding: while its worker is busy, a turn waits in the router instead of in the worker's queue.
 //!
-//! A turn that is sent to a busy worker is bound twice: to that worker, and to its place in that worker's queue. Neither
-//! can be mended when a later turn is shorter, when another worker turns out to be free sooner, or when the prefix has been
-//! computed elsewhere in the meantime. So nothing is sent to a worker that has more than [`Hold::within`] of prefill queued;
-//! whoever waits is placed anew at each look, in the order of [`due`]:
+//! A turn sent to a busy worker is bound to that worker and to a position in its queue. Neither can be changed when a
+//! later turn is shorter, when another worker becomes free sooner, or when the prefix has been computed elsewhere in
+//! the meantime. So nothing is sent to a worker with more than [`Hold::within`] of prefill queued. Each pass places the
+//! waiting turns anew, in the order of [`due`]:
 //!
 //! ```text
 //! due = arrived + min(prefill, 1.5·objective)          the earliest is placed first
 //! ```
 //!
-//! Placing is the ordinary choice, with each worker's wait made longer by the prefills that were placed there before: so a
-//! turn whose prefix lives on a busy worker sees the others who wait for it, and goes elsewhere when that is better. Placed
-//! on a worker with room it goes; placed on another it stays, and only keeps its place for this look.
+//! Placing is the ordinary choice, with each worker's wait extended by the prefills placed there earlier in the pass.
+//! So a turn whose prefix is on a busy worker sees the turns waiting for the same worker, and goes elsewhere when that
+//! is better. A turn placed on a worker with room is sent. A turn placed on another worker stays in the router, and its
+//! placement counts for this pass only.
 //!
-//! Each look is another chance to leave a prefix, and the worker that happens to be free is the one that looks best. Hence
+//! Each pass is another chance to leave a prefix, and the worker that happens to be free looks best. Hence
 //! [`settings`]: moving away is charged more than where a choice is made once.
 //!
-//! The limit in `due` bounds what the longest prompts lose: whoever comes 1.5 objectives after them goes after them.
+//! The limit in `due` protects the longest prompts: a turn that arrives 1.5 objectives later goes after them.
 
 use super::{Decision, Settings, Snapshot, Turn, WorkerView, decide};
 use crate::units::{Millis, Tokens};
 
-/// Objectives that a turn gives way for at the most.
+/// Upper bound on how long a turn yields, in objectives.
 const MOST_OBJECTIVES: f64 = 1.5;
-/// What `locality` is multiplied with.
+/// Factor on the `locality` weight.
 const LOCALITY: f64 = 1.5;
 
-/// Turns that are placed in one look at the most: what a look may cost.
+/// Upper bound on the turns placed in one pass, which bounds the cost of a pass.
 pub const MAX_PLACED: usize = 64;
 
-/// How turns are held.
+/// Settings of late binding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hold {
-    /// Predicted prefill that may be queued at a worker when it is sent another turn.
+    /// Predicted queued prefill up to which a worker is sent another turn.
     pub within: Millis,
 }
 
-/// When a turn that waits is due: `prefill` is what it takes where it takes least.
+/// Returns when a waiting turn is due. `prefill` is its prefill on the worker where it is least.
 #[must_use]
 pub fn due(arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
     Millis(arrived.0 + prefill.0.min(MOST_OBJECTIVES * objective.0).max(0.0))
 }
 
-/// What a turn's prefill takes on the ready worker where it takes least; zero without one.
+/// Returns the least prefill of a turn over the ready workers; zero without any.
 #[must_use]
 pub fn least_prefill(workers: &[WorkerView], prompt: Tokens, resident: &[Tokens]) -> Millis {
     let on = |(worker, resident): (&WorkerView, &Tokens)| {
@@ -53,7 +54,7 @@ pub fn least_prefill(workers: &[WorkerView], prompt: Tokens, resident: &[Tokens]
     ready.map(on).reduce(Millis::min).unwrap_or_default()
 }
 
-/// The settings that turns which may be held are placed with.
+/// Returns the settings for placing turns that may be held.
 #[must_use]
 pub fn settings(settings: &Settings) -> Settings {
     let mut held = settings.clone();
@@ -64,26 +65,26 @@ pub fn settings(settings: &Settings) -> Settings {
     held
 }
 
-/// One look at those who wait.
+/// One pass over the waiting turns.
 #[derive(Clone, Debug)]
 pub struct Plan {
     within: Millis,
-    /// Work placed on each worker in this look and not sent.
+    /// Prefill placed on each worker in this pass and not sent.
     ahead: Vec<Millis>,
     left: usize,
 }
 
-/// Where a turn was placed.
+/// The placement of a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// The choice, by the waits as they will be.
+    /// The choice, by the waits including turns placed earlier in the pass.
     pub decision: Decision,
-    /// Whether its worker has room for it now.
+    /// Whether the worker has room for the turn now.
     pub goes: bool,
 }
 
 impl Plan {
-    /// Nothing placed yet.
+    /// Starts a pass with nothing placed.
     #[must_use]
     pub fn new(hold: Hold, workers: usize) -> Self {
         Self {
@@ -93,22 +94,23 @@ impl Plan {
         }
     }
 
-    /// Work that is on its way to a worker and in nobody's predicted wait yet.
+    /// Adds work on its way to a worker that is not yet part of its predicted wait.
     pub fn add(&mut self, worker: usize, prefill: Millis) {
         if let Some(ahead) = self.ahead.get_mut(worker) {
             *ahead += prefill;
         }
     }
 
-    /// Whether nobody else can go in this look, given the workers' predicted waits; `None` for one that is not ready.
+    /// Returns whether the pass can send no further turn, given the predicted wait of each ready worker (`None` for
+    /// others).
     #[must_use]
     pub fn is_over(&self, waits: impl IntoIterator<Item = Option<Millis>>) -> bool {
         let mut waits = waits.into_iter().zip(&self.ahead);
         self.left == 0 || waits.all(|(wait, ahead)| wait.is_none_or(|wait| wait.0 + ahead.0 > self.within.0))
     }
 
-    /// Places the next turn; `None` if no worker is ready. A turn that goes is the caller's to count: by sending it, or by
-    /// [`Plan::add`].
+    /// Places the next turn; `None` if no worker is ready. The caller accounts for a turn that goes, by sending it or
+    /// by [`Plan::add`].
     pub fn place(
         &mut self,
         workers: &mut [WorkerView],

@@ -1,7 +1,5 @@
-//! `least_ttft`: the least predicted time to first token of this turn alone, `wait + β + α·u + γ·u·(h + u/2)`.
-//!
-//! What a router does that predicts well and looks no further: it is `tail` with κ = 1. Under load it scatters
-//! conversations, because the bill for computing a prefix again is paid by the turns behind.
+//! `least_ttft`: the least predicted time to first token of this turn alone, `wait + β + α·u + γ·u·(h + u/2)`. It is
+//! `tail` with κ = 1. Under load it scatters conversations, because the turns behind pay for computing a prefix again.
 
 use super::{Reason, Terms};
 

@@ -1,7 +1,7 @@
-//! Turns that are placed by other weights than the rest: those of a class of objective, and those whose request asks.
+//! Overrides of the settings for some turns: those of a class of objective, and those whose request asks for it.
 //!
-//! An [`Override`] says only what differs. What it leaves out is what everybody's settings say, also after those have
-//! changed. Of a turn that has both, the class's is laid over everybody's and the request's over that.
+//! An [`Override`] names only what differs. What it leaves out follows the default settings, also after those have
+//! changed. A request's override is applied over the class's override.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use super::{PolicyName, Settings, Weights};
 /// Overrides by name. Few, and all of them written by an operator.
 pub type Overrides = BTreeMap<String, Override>;
 
-/// What differs from everybody's settings.
+/// Differences from the default settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Override {
-    /// Another policy.
+    /// The policy to use instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyName>,
-    /// Another bound of κ.
+    /// The upper bound of κ to use instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kappa_max: Option<f64>,
-    /// Other weights of `tail`.
+    /// Weights of `tail` to use instead.
     #[serde(skip_serializing_if = "OwnWeights::is_empty")]
     pub weights: OwnWeights,
 }
 
-/// Weights of `tail`, as far as they differ.
+/// Weights of `tail` that differ from the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs, reason = "as in `Weights`")]
@@ -46,32 +46,32 @@ pub struct OwnWeights {
     pub spread_ms: Option<f64>,
 }
 
-/// What a request asks for.
+/// The override that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ask<'a> {
-    /// The override of this name in [`Settings::named`]; nothing, if it is there no longer.
+    /// The override of this name in [`Settings::named`]; none if it has been removed.
     Named(&'a str),
-    /// This one.
+    /// An override given in the request.
     Own(&'a Override),
 }
 
-/// Which overrides acted on a decision.
+/// The overrides that acted on a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Overridden {
-    /// That of the turn's class.
+    /// Whether the class's override acted.
     pub class: bool,
-    /// That which the request asked for.
+    /// Whether the request's override acted.
     pub request: bool,
 }
 
 impl OwnWeights {
-    /// Whether none differs.
+    /// Returns whether no weight differs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The weight of this name, as configuration has it.
+    /// Returns the weight with this name in the configuration.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Option<f64>> {
         Some(match name {
             "locality" => &mut self.locality,
@@ -105,8 +105,8 @@ impl Override {
 }
 
 impl Settings {
-    /// What holds for a turn of this class that asks for this, and which overrides made it so; `None` if what holds for
-    /// everybody does.
+    /// Returns the settings for a turn of this class and request, and which overrides acted. `None` if no override
+    /// applies.
     #[must_use]
     pub fn for_turn(&self, class: &str, ask: Option<Ask<'_>>) -> Option<(Self, Overridden)> {
         let of_class = self.classes.get(class);
@@ -167,7 +167,7 @@ mod tests {
         })
     }
 
-    /// An override that makes every setting one that is given.
+    /// Returns an override that sets every field to the given settings.
     fn all_of(settings: &Settings) -> Override {
         let Weights {
             locality,
@@ -224,7 +224,6 @@ mod tests {
     }
 
     proptest! {
-        /// What others ask for, and other classes have, changes nothing of a turn: not a bit of a term.
         #[test]
         fn a_turn_without_an_override_is_placed_as_if_there_were_none(
             plain in settings(), other in settings(), workers in workers(), sequence in 0..100u64,
@@ -244,7 +243,6 @@ mod tests {
             prop_assert_eq!(under(&plain, None), under(&others, Some(Ask::Named("gone"))));
         }
 
-        /// An override that says everything is the same as settings that say it of everybody.
         #[test]
         fn a_turn_with_an_override_is_placed_as_if_it_held_for_all(
             plain in settings(), own in settings(), workers in workers(), sequence in 0..100u64,

@@ -1,5 +1,5 @@
 //! `power_of_two`: of two random ready workers the one with fewer requests in flight (Mitzenmacher, "The Power of Two
-//! Choices in Randomized Load Balancing", 2001): most of the balance of asking everybody, without the herd.
+//! Choices in Randomized Load Balancing", 2001). It gives most of the balance of `least_loaded` without herding.
 
 use super::{Reason, Snapshot, Terms, unit_random};
 

@@ -1,20 +1,20 @@
-//! `prefix_hash`: a worker by how the prompt begins, unless it is overloaded.
+//! `prefix_hash`: a worker by the prompt's beginning, unless it is overloaded.
 //!
 //! Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018), as gateways use it where an index is
-//! too dear: the first tokens of the prompt name a worker; one with more than 1.25 times the mean number of requests in
-//! flight is passed over for the next under the same key. Prompts that share a system prompt longer than the key share
-//! a worker, until the bound spills them.
+//! too expensive. The first tokens of the prompt are the key. A worker with more than 1.25 times the mean number of
+//! requests in flight is passed over for the next one under the same key. Prompts that share a system prompt longer
+//! than the key share a worker, until the bound spills them.
 
 use super::{Reason, Snapshot, Terms, Turn, least_loaded, mean_in_flight, unit_random};
 
-/// Requests in flight, as a multiple of the mean, past which a worker is passed over.
+/// A worker is passed over above this multiple of the mean number of requests in flight.
 const LOAD_FACTOR: f64 = 1.25;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let Some(head) = turn.head else {
         return least_loaded::score(snapshot, terms);
     };
-    // One more request has to fit somewhere, so the bound is at least one.
+    // A bound of at least one leaves room for one more request.
     let bound = (LOAD_FACTOR * mean_in_flight(snapshot.workers)).max(1.0);
     for (worker, terms) in snapshot.workers.iter().zip(terms) {
         let over = f64::from(worker.in_flight) > bound;

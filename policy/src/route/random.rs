@@ -1,4 +1,4 @@
-//! `random`: any ready worker. A function of the decision's number, so that it can be replayed.
+//! `random`: any ready worker, as a function of the decision's sequence number, so that it can be replayed.
 
 use super::{Reason, Snapshot, Terms, unit_random};
 

@@ -1,4 +1,4 @@
-//! `round_robin`: each ready worker in turn, whatever it holds and however busy it is.
+//! `round_robin`: each ready worker in turn, whatever its cache and load.
 
 use super::{Reason, Snapshot, Terms};
 

@@ -1,4 +1,4 @@
-//! What an operator may turn: the policy's name and its weights.
+//! Policies and weights that an operator can set.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::Overrides;
 
-/// The policies, by the names used in configuration, metrics and reports.
+/// The routing policies, by their names in configuration, metrics and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyName {
-    /// The least `wait + κ·(α·u + γ·u·(h + u/2)) + β`.
+    /// Least `wait + κ·(α·u + γ·u·(h + u/2)) + β`.
     #[default]
     Tail,
     /// Each ready worker in turn.
@@ -20,17 +20,17 @@ pub enum PolicyName {
     LeastLoaded,
     /// SGLang's rule: the holder of the prefix unless the load is out of balance, else the smallest tree.
     CacheAware,
-    /// The rule of SGLang's successor gateway: the holder of the prefix unless it is far above the mean load.
+    /// SMG's rule: the holder of the prefix unless it is far above the mean load.
     CacheAwareSmg,
-    /// The least predicted time to first token of this turn alone: `tail` with κ = 1.
+    /// Least predicted time to first token of this turn alone: `tail` with κ = 1.
     LeastTtft,
-    /// Any ready worker, by the decision's number.
+    /// Any ready worker, by the decision's sequence number.
     Random,
     /// The one of two random workers that has fewer requests in flight.
     PowerOfTwo,
-    /// A conversation's worker by its name, whatever its load.
+    /// A worker by hash of the conversation, whatever its load.
     ConsistentHash,
-    /// A worker by how the prompt begins, unless it is far above the mean load.
+    /// A worker by hash of the prompt's beginning, unless it is far above the mean load.
     PrefixHash,
 }
 
@@ -49,7 +49,7 @@ impl PolicyName {
         Self::PrefixHash,
     ];
 
-    /// The name, as written in configuration.
+    /// Returns the name used in configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// A policy name that is not one.
+/// The error for an unknown policy name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy `{0}`; the policies are {names}", names = PolicyName::ALL.map(PolicyName::as_str).join(", "))]
 pub struct UnknownPolicy(pub String);
@@ -90,7 +90,7 @@ impl FromStr for PolicyName {
 }
 
 impl Weights {
-    /// The weights' names, as configuration has them.
+    /// The names of the weights in configuration.
     pub const NAMES: [&'static str; 6] = ["locality", "home", "load", "slo", "affinity_ms", "spread_ms"];
 }
 
@@ -98,10 +98,10 @@ impl Weights {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
-    /// Multiplies κ's excess over 1: how much a miss is charged for the load it causes. 1 is the whole bill in theory;
-    /// part of the work delays nobody.
+    /// Multiplies κ's excess over 1: how much a miss is charged for the load it causes. 1 is the full theoretical
+    /// charge; in practice part of the work delays no other turn.
     pub locality: f64,
-    /// Multiplies what it costs to live among many: a mean prefill times the worker's share of turns and of tokens.
+    /// Multiplies the cost of a crowded home: a mean prefill times the worker's share of turns and of conversations.
     pub home: f64,
     /// Multiplies the predicted wait.
     pub load: f64,
@@ -130,9 +130,9 @@ impl Default for Weights {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheAware {
-    /// Share of the prompt that a worker must hold to be chosen for it.
+    /// Share of the prompt that a worker must hold to be chosen for its prefix.
     pub match_threshold: f64,
-    /// Out of balance if the busiest has more than this many requests above the idlest …
+    /// The load is out of balance if the busiest worker has more than this many requests above the idlest …
     pub imbalance_abs: u32,
     /// … and more than this many times its requests.
     pub imbalance_rel: f64,
@@ -148,7 +148,7 @@ impl Default for CacheAware {
     }
 }
 
-/// Policy and weights, as one value that is swapped whole.
+/// Policy and weights, replaced as one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -160,9 +160,9 @@ pub struct Settings {
     pub kappa_max: f64,
     /// Thresholds of `cache_aware`.
     pub cache_aware: CacheAware,
-    /// What differs for the turns of a class, by the class's name.
+    /// Overrides for the turns of a class, by the class's name.
     pub classes: Overrides,
-    /// What differs for the turns that ask for it by this name.
+    /// Overrides that requests can ask for, by name.
     pub named: Overrides,
 }
 

@@ -1,35 +1,37 @@
-//! `tail`: the least cost of serving the turn here, to this turn and to those behind it.
+//! `tail`: the least cost of a turn, to itself and to the turns behind it.
 //!
 //! ```text
 //! cost_w = load·wait_w + κ_w·x_w + β_w + home·S̄·(λ_w/λ̄ + C_w/C̄) + slo·over_w − affinity + spread
 //! κ_w    = min(κ_max, 1 + locality·ρ̄/(1 − ρ̄)·(wait_w + x_w/2)/S̄),     x_w = α_w·u_w + γ_w·u_w·(h_w + u_w/2)
 //! ```
 //!
-//! Why κ: a prefill of x ms keeps its worker busy for everybody who comes while it is not idle again. Work that is added
-//! to a backlog of W delays the arrivals of the rest of that busy period, `λ·(W + x/2)/(1 − ρ)` of them in expectation,
-//! each by its full length; with `λ = ρ/S̄`, S̄ the mean prefill, that makes the bill for x ms
-//! `x·ρ/(1 − ρ)·(W + x/2)/S̄`. For a mean prefill behind a mean backlog it is the familiar first order, κ = 1 + ρ/(1 − ρ)
-//! (Pollaczek-Khinchine). What the exact form adds is size: a cold agent's context of 100,000 tokens holds up the
-//! twenty warm turns that come during it, and must not be computed again to save one turn a second.
+//! Why κ: a prefill of x ms keeps its worker busy for every turn that arrives before it is idle again. Work added to a
+//! backlog of W delays the arrivals of the rest of that busy period, `λ·(W + x/2)/(1 − ρ)` of them in expectation, each
+//! by its full length. With `λ = ρ/S̄`, S̄ the mean prefill, the cost for x ms is `x·ρ/(1 − ρ)·(W + x/2)/S̄`. For a
+//! mean prefill behind a mean backlog this is the familiar first order, κ = 1 + ρ/(1 − ρ) (Pollaczek-Khinchine). The
+//! exact form adds size: a cold agent's context of 100,000 tokens holds up the twenty warm turns that come during it,
+//! and must not be computed again to save one turn a second.
 //!
-//! A router that minimises only the turn's own predicted TTFT ignores that bill and scatters conversations under load;
-//! charging it keeps them where their prefix lives, and the more so the busier the fleet is.
+//! A router that minimises only the turn's own predicted TTFT ignores that cost and scatters conversations under load.
+//! Charging it keeps conversations where their prefix is, and the more so the busier the fleet is.
 //!
-//! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, so its prefill is
-//! not all that the choice decides. Other conversations live there too, and they meet: λ_w, the rate of turns routed to w,
-//! says how often, and C_w, the conversations whose last turns went there, each by how lately ([`crate::estimate::Homes`]),
-//! how many may come back. Both are counted where turns are sent, so they need no estimate of what caches hold, which says
-//! nothing while caches fill or where a capacity is a guess. Both are against the fleet's mean. At a tenth of a mean prefill each this is a tie-break between workers that are nearly alike, which is what they
-//! are on a fleet that is nearly idle: agents that start there one by one would otherwise fall into random, uneven lots
-//! and wait for each other for an hour. It does not add up to a reason to leave a prefix. C_w/C̄ stays within [`UNEVEN`] of 1.
+//! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, so the choice
+//! decides more than one prefill. Other conversations have the same home and compete with it: λ_w, the rate of turns
+//! routed to w, measures how often, and C_w, the conversations whose last turns went there, each weighted by recency
+//! ([`crate::estimate::Homes`]), how many may come back. Both are counted where turns are sent, so they need no
+//! estimate of cache contents, which is uninformative while caches fill or where a capacity is a guess. Both are
+//! relative to the fleet's mean. At a tenth of a mean prefill each, the term is a tie-break between workers that are
+//! nearly alike, as on a nearly idle fleet: agents that start there one by one would otherwise be distributed unevenly
+//! and wait for each other for an hour. It is never a reason to leave a prefix. C_w/C̄ stays within [`UNEVEN`] of 1.
 //!
-//! ρ̄ and S̄ are the fleet's, not the worker's: what a turn costs everywhere must not steer it, and a per-worker factor
-//! on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
+//! ρ̄ and S̄ are the fleet's, not the worker's: a cost that is the same everywhere must not steer the turn, and a
+//! per-worker factor on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5
+//! to 10 % of p99.
 
 use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
 
-/// Bounds C_w to within this share of C̄. A worker that has just joined has no conversations; without the bound, it would
-/// get half of the new conversations of four workers.
+/// Bounds C_w to within this share of C̄. A worker that has just joined has no conversations. Without the bound, it
+/// would get half of the new conversations of four workers.
 const UNEVEN: f64 = 0.2;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
@@ -90,7 +92,8 @@ impl Fleet {
         }
     }
 
-    /// How many mean prefills the turn keeps the worker busy for those behind it: `(wait + x/2)/S̄`; 1 until S̄ is known.
+    /// Returns the mean prefills that arrive behind the turn while it occupies the worker: `(wait + x/2)/S̄`; 1 until
+    /// S̄ is known.
     fn behind(&self, terms: &Terms) -> f64 {
         if self.mean_work > 0.0 {
             (terms.wait_ms + terms.marginal_ms / 2.0) / self.mean_work
@@ -99,7 +102,7 @@ impl Fleet {
         }
     }
 
-    /// `S̄·(λ_w/λ̄ + C_w/C̄)`: who else lives there, in mean prefills; 0 for what the fleet has none of.
+    /// Returns `S̄·(λ_w/λ̄ + C_w/C̄)`: the competition on the worker, in ms; a share is 0 where the fleet's mean is.
     fn crowd(&self, worker: &WorkerView) -> f64 {
         let share = |own: f64, mean: f64| if mean > 0.0 { own / mean } else { 0.0 };
         let turns = share(turn_rate(worker), self.rate);
@@ -110,7 +113,7 @@ impl Fleet {
     }
 }
 
-/// λ_w = ρ_w/S̄_w: turns routed to a worker, per millisecond.
+/// Returns λ_w = ρ_w/S̄_w: turns routed to a worker, per millisecond.
 fn turn_rate(worker: &WorkerView) -> f64 {
     if worker.mean_work.0 > 0.0 {
         worker.utilisation / worker.mean_work.0
@@ -119,7 +122,7 @@ fn turn_rate(worker: &WorkerView) -> f64 {
     }
 }
 
-/// `min(κ_max, 1 + locality·ρ/(1 − ρ))`; a saturated worker has κ_max.
+/// Returns `min(κ_max, 1 + locality·ρ/(1 − ρ))`; a saturated worker has κ_max.
 pub(super) fn kappa(utilisation: f64, locality: f64, kappa_max: f64) -> f64 {
     let rho = utilisation.max(0.0);
     if rho >= 1.0 {

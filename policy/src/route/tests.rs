@@ -86,7 +86,7 @@ fn an_unready_worker_is_never_chosen_however_good_it_looks() {
     }
 }
 
-/// Rebalancing that threw all affinity away: <https://github.com/sgl-project/sglang/issues/32195>.
+/// Rebalancing that discarded all affinity: <https://github.com/sgl-project/sglang/issues/32195>.
 #[test]
 fn tail_follows_the_prefix_until_waiting_for_it_costs_more_than_computing_it_again() {
     let settings = with_policy(PolicyName::Tail);
@@ -99,7 +99,7 @@ fn tail_follows_the_prefix_until_waiting_for_it_costs_more_than_computing_it_aga
     assert_eq!(chosen(&settings, &workers, 4000, &[3000, 0]), 1);
 }
 
-/// Elsewhere a miss goes to the worker with the smallest tree, whatever its load:
+/// A miss sent to the worker with the smallest tree, whatever its load:
 /// <https://github.com/sgl-project/sglang/issues/14305>, <https://github.com/sgl-project/sglang/issues/14532>,
 /// <https://github.com/sgl-project/sglang/issues/32983>.
 #[test]
@@ -132,11 +132,11 @@ fn workers_that_are_nearly_alike_are_told_apart_by_who_lives_there() {
     // It is no reason to leave a prefix.
     assert_eq!(chosen(&settings, &workers, 4000, &[600, 0, 0]), 0);
     let decision = choose(&settings, &workers, 4000, &[0; 3], 0).unwrap();
-    // λ/λ̄ = 0.75, C/C̄ = 0.6, which counts as 0.8, of a mean prefill of 40 ms, at a tenth.
+    // λ/λ̄ = 0.75 and C/C̄ = 0.6, bounded to 0.8, of a mean prefill of 40 ms, at a tenth.
     assert!((decision.terms[1].home_ms - 0.1 * 40.0 * 1.55).abs() < 1e-9);
 }
 
-/// A capacity that is a guess, or a cache that is still filling, makes what is indexed of a worker a matter of chance.
+/// With a guessed capacity, or a cache that is still filling, a worker's indexed tokens are random.
 #[test]
 fn what_caches_are_believed_to_hold_does_not_decide_where_conversations_begin() {
     let mut workers = [worker(0), worker(1), worker(2), worker(3)];
@@ -165,7 +165,7 @@ fn what_caches_are_believed_to_hold_does_not_decide_where_conversations_begin() 
     assert!(given.iter().all(|&given| given == 50), "{given:?}");
 }
 
-/// A worker that has just joined is empty, and the others hold what was said for hours.
+/// A worker that has just joined is empty, and the others hold hours of traffic.
 #[test]
 fn an_empty_worker_is_given_some_more_of_the_new_conversations_and_not_most_of_them() {
     for living in [0.0, 10.0, 100.0, 10_000.0] {
@@ -338,7 +338,7 @@ fn cache_aware_goes_to_the_holder_of_more_than_half() {
     let mut workers = [worker(0), worker(1)];
     workers[0].indexed = Tokens(10_000);
     assert_eq!(chosen(&settings, &workers, 1000, &[501, 0]), 0);
-    // Half is not more than half: the smallest tree then, whatever its load.
+    // Half is not more than half, so the smallest tree, whatever its load.
     workers[1].in_flight = 30;
     let decision = choose(&settings, &workers, 1000, &[500, 0], 0).unwrap();
     assert_eq!((decision.chosen, decision.reason), (1, Reason::SmallestTree));
@@ -377,7 +377,7 @@ fn least_ttft_is_tail_without_the_bill_for_others() {
     let mut workers = [worker(0), worker(1)];
     workers.iter_mut().for_each(|worker| worker.utilisation = 0.9);
     workers[0].wait = Millis(301.0);
-    // 301 + 100 against 400: the turn alone is better off elsewhere, the fleet is not.
+    // 301 + 100 against 400: better for the turn alone, worse for the fleet.
     assert_eq!(
         chosen(&with_policy(PolicyName::LeastTtft), &workers, 4000, &[3000, 0]),
         1
@@ -450,7 +450,6 @@ fn prefix_hash_passes_an_overloaded_worker_over() {
     let home = choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen;
     workers[home].in_flight = 20;
     assert_ne!(choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen, home);
-    // Everybody as busy: home again.
     workers.iter_mut().for_each(|worker| worker.in_flight = 20);
     assert_eq!(choose(&settings, &workers, 10, &[0; 4], 7).unwrap().chosen, home);
 }

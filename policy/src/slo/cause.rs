@@ -1,23 +1,23 @@
-//! Why a turn was late: its time to first token, taken apart.
+//! The cause of a late turn: its time to first token, decomposed.
 //!
-//! A turn that arrives at 0, is sent at `a` and shows its first token at `T` was at the worker for `s = T − a`. The parts
-//! below add up to `T`, in this order, none below zero and none longer than what the ones before it have left:
+//! A turn that arrives at 0, is sent at `a` and has its first token at `T` spent `s = T − a` at the worker. The parts
+//! below add up to `T`. They are computed in this order, each between zero and what the earlier ones leave:
 //!
 //! ```text
-//! network = s − E                         E: the engine's own time to first token, where it says one; else 0
-//! queue   = a + q                         q: the engine's own queue time, where it says one; else the predicted wait
+//! network = s − E                         E: the engine's own time to first token, where reported; else 0
+//! queue   = a + q                         q: the engine's own queue time, where reported; else the predicted wait
 //! miss    = c(u, h) − c(u − m, h + m)     m = h⁺ − h: tokens that could have been cached, and were not
-//! prompt  = c(u − m, h + m)               what nobody could have cached
-//! engine  = what is left                  slower than its fitted cost, of an answer that streams
-//! whole   = what is left                  the rest of the answer, where its first token comes with its last
+//! prompt  = c(u − m, h + m)               tokens that no worker could have cached
+//! engine  = remainder                     slower than the fitted cost, of a response that streams
+//! whole   = remainder                     the rest of the response, where its first token comes with its last
 //! ```
 //!
-//! `u` and `h` are the prompt's uncached and cached tokens as the worker counted them (as they were predicted where it does
-//! not say), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, and `h⁺` is the longest part of the prompt that
-//! some worker was believed to hold or that the conversation's last turn left behind.
+//! `u` and `h` are the prompt's uncached and cached tokens as the worker counted them (as predicted where it does not
+//! report them), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, and `h⁺` is the longest part of the
+//! prompt that some worker was believed to hold or that the conversation's last turn stored.
 //!
-//! The cause of a violation is `prompt` where that alone exceeds the objective: no choice and no cache would have met it
-//! there. Else it is the longest of the other parts.
+//! The cause of a violation is `prompt` where that part alone exceeds the objective: no choice and no cache would have
+//! met it. Otherwise it is the longest of the other parts.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,17 +28,17 @@ use crate::units::{Millis, Tokens};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It waited: in the router, or for others' prefills.
+    /// The turn waited in the router, or for other prefills.
     Queue,
     /// Tokens that could have been cached had to be computed.
     Miss,
     /// The engine took longer than its fitted cost.
     Engine,
-    /// Time passed that the engine knows nothing of.
+    /// Time passed that the engine does not account for.
     Network,
-    /// Its own new tokens take longer than the objective.
+    /// The turn's new tokens alone take longer than the objective.
     Prompt,
-    /// Its answer came whole, so the first token came with the last.
+    /// The response was not streamed, so the first token came with the last.
     Whole,
 }
 
@@ -53,7 +53,7 @@ impl Cause {
         Self::Whole,
     ];
 
-    /// The name used in metrics and logs.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,57 +67,57 @@ impl Cause {
     }
 }
 
-/// What an engine says of its own times.
+/// Times reported by an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineTimes {
-    /// Until its prefill began.
+    /// Time until the prefill began.
     pub queue: Millis,
-    /// From then to the first token.
+    /// Time from then to the first token.
     pub prefill: Millis,
 }
 
-/// A turn whose first token was seen.
+/// A turn whose first token has arrived.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FirstToken {
-    /// `T`: from the turn's arrival to its first token.
+    /// `T`: time from the turn's arrival to its first token.
     pub ttft: Millis,
-    /// `a`: from its arrival to when it was sent to the worker that answered.
+    /// `a`: time from the turn's arrival until it was sent to the worker that answered.
     pub held: Millis,
-    /// Predicted time before its own prefill, when it was sent.
+    /// Predicted wait before the prefill, at the time of sending.
     pub wait: Millis,
-    /// What the engine says.
+    /// Times reported by the engine.
     pub engine: Option<EngineTimes>,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt: Tokens,
-    /// `h`: those that were cached.
+    /// `h`: cached prompt tokens.
     pub cached: Tokens,
-    /// `h⁺`: those that could have been.
+    /// `h⁺`: prompt tokens that could have been cached.
     pub cacheable: Tokens,
     /// The worker's fitted cost.
     pub cost: PrefillCost,
-    /// Whether the answer streams.
+    /// Whether the response streams.
     pub streamed: bool,
 }
 
-/// A time to first token, taken apart. The parts add up to it.
+/// The parts of a time to first token. They add up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Parts {
-    /// Waited in the router and for others' prefills.
+    /// Wait in the router and for other prefills.
     pub queue_ms: f64,
     /// Prefill of tokens that could have been cached.
     pub miss_ms: f64,
-    /// Beyond the engine's fitted cost.
+    /// Time beyond the engine's fitted cost.
     pub engine_ms: f64,
-    /// Beyond what the engine says.
+    /// Time beyond what the engine reports.
     pub network_ms: f64,
-    /// Prefill of tokens that nobody could have cached.
+    /// Prefill of tokens that no worker could have cached.
     pub prompt_ms: f64,
-    /// The rest of an answer that came whole.
+    /// The rest of a response that was not streamed.
     pub whole_ms: f64,
 }
 
 impl Parts {
-    /// Takes a time to first token apart.
+    /// Decomposes a time to first token.
     #[must_use]
     pub fn of(turn: &FirstToken) -> Self {
         let held = turn.held.0.clamp(0.0, turn.ttft.0.max(0.0));
@@ -127,7 +127,7 @@ impl Parts {
             left -= taken;
             taken
         };
-        // Of an answer that comes whole the engine's first token is not the one that is seen here.
+        // Without streaming, the engine's first token is not the one observed here.
         let engine = turn.engine.filter(|_| turn.streamed);
         let said = engine.map(|engine| engine.queue.0 + engine.prefill.0);
         let network_ms = said.map_or(0.0, |said| take(turn.ttft.0 - held - said));
@@ -150,7 +150,7 @@ impl Parts {
         }
     }
 
-    /// Why a turn was late, given that it was.
+    /// Returns the cause of lateness of a late turn.
     #[must_use]
     pub fn cause(&self, objective: Millis) -> Cause {
         if self.prompt_ms > objective.0 {
@@ -172,7 +172,7 @@ impl Parts {
 }
 
 impl FirstToken {
-    /// `m`: tokens that could have been cached, and were not. A prompt's last token is always computed.
+    /// Returns `m`: tokens that could have been cached and were not. A prompt's last token is always computed.
     #[must_use]
     pub fn missed(&self) -> Tokens {
         let most = self.prompt.saturating_sub(Tokens(1));
@@ -188,7 +188,7 @@ mod tests {
 
     const OBJECTIVE: Millis = Millis(500.0);
 
-    /// 1,000 tokens of which 900 are cached and could be: 30 ms on an idle worker that keeps to its cost.
+    /// Returns a turn of 1,000 tokens of which 900 are cached and could be: 30 ms on an idle worker at its fitted cost.
     fn turn(ttft: f64) -> FirstToken {
         FirstToken {
             ttft: Millis(ttft),
@@ -243,7 +243,7 @@ mod tests {
             (590.0, 30.0, 0.0)
         );
         assert_eq!(cause(late), Cause::Miss);
-        // The same prompt, which nobody could have held.
+        // The same prompt, where no worker could have held it.
         let new = FirstToken {
             cacheable: Tokens(0),
             ..late

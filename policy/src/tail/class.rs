@@ -1,22 +1,22 @@
-//! Which turns are alike in whether another follows.
+//! Classes of turns that are about equally likely to be followed by another turn.
 //!
-//! A class is whether the answer called a tool, how far the conversation has come (turns up to [`TURNS`] apart) and how
-//! much its prompt added. Fine classes see little traffic, so each leans on a coarser one: all sizes of its turn number,
-//! those on all turns that ended alike, and those on all traffic.
+//! A class is defined by whether the response called a tool, the turn's number in its conversation (distinct up to
+//! [`TURNS`]) and the tokens that its prompt added. Fine classes see little traffic, so the estimate of each is shrunk
+//! towards a coarser class: all sizes of the same turn number, then all turns with the same ending, then all traffic.
 
 use serde::Serialize;
 
 use crate::units::Tokens;
 
-/// Turns that are told apart.
+/// Turn numbers that are told apart; later turns share the last class.
 const TURNS: usize = 24;
-/// Added tokens from which a prompt is of the next size.
+/// Lower bounds of the size classes above the first, in added tokens.
 const SIZES: [u64; 4] = [64, 192, 768, 4096];
-/// Sizes, classes that ended alike, and all classes.
+/// Number of classes per turn number, per kind of ending, and in all.
 const OF_TURN: usize = SIZES.len() + 1;
 const OF_KIND: usize = TURNS * OF_TURN;
 pub(super) const CLASSES: usize = 2 * OF_KIND;
-/// Turns that a class needs to count as much as its parent.
+/// Weight of the parent's estimate, in turns.
 const LEAN: f64 = 10.0;
 
 /// A class of turns.
@@ -24,10 +24,10 @@ const LEAN: f64 = 10.0;
 pub struct Class(u16);
 
 impl Class {
-    /// Classes there are.
+    /// Number of classes.
     pub const COUNT: usize = CLASSES;
 
-    /// The class of the turn of this number, from 1, whose prompt added so much and whose answer called a tool or not.
+    /// Returns the class of turn number `turn` (from 1) whose prompt added `added` tokens.
     #[must_use]
     pub fn of(turn: u32, added: Tokens, calls_tool: bool) -> Self {
         let turn = (turn.max(1) as usize).min(TURNS) - 1;
@@ -36,25 +36,25 @@ impl Class {
         Self((kind * OF_KIND + turn * OF_TURN + size) as u16)
     }
 
-    /// The class of this number; `None` if there is none.
+    /// Returns the class with this index, or `None` if it is out of range.
     #[must_use]
     pub fn from_index(index: usize) -> Option<Self> {
         (index < CLASSES).then_some(Self(index as u16))
     }
 
-    /// Its number, below [`Class::COUNT`].
+    /// Returns the index, below [`Class::COUNT`].
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Every class, in the order of numbers.
+    /// Returns every class in order of index.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..CLASSES as u16).map(Self)
     }
 }
 
-/// Turns that returned, and turns that were expected to: those and the silent ones, as far as they were observed.
+/// Turns that returned, and the expected weight of the turns observed: silent ones count as far as they were observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) returned: f64,
@@ -74,7 +74,7 @@ impl Seen {
     }
 }
 
-/// The share of turns that return, of each class.
+/// Returns the share of turns that return, per class.
 pub(super) fn shares(seen: &[Seen]) -> Vec<f64> {
     let mut shares = Vec::with_capacity(seen.len());
     let all = Seen::sum(seen).share(0.5, 2.0);
@@ -123,7 +123,7 @@ mod tests {
         let shares = shares(&seen);
         let of = |turn, added, tool| shares[Class::of(turn, Tokens(added), tool).index()];
         assert!((of(2, 10, false) - 0.9).abs() < 0.01 && of(10, 10, false) < 0.02);
-        // Another size of the same turn follows that turn, and a turn never seen follows all of them.
+        // An unseen size follows its turn number; an unseen turn number follows all turns.
         assert!(of(2, 5000, false) > 0.8 && of(10, 5000, false) < 0.1);
         assert!((of(5, 10, false) - 0.45).abs() < 0.02 && (of(5, 10, true) - 0.45).abs() < 0.02);
     }

@@ -1,4 +1,4 @@
-//! The conversations that are silent on a worker, and which of their ends is worth least.
+//! The silent conversations of each worker and the search for the end of least value.
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -8,40 +8,40 @@ use super::returns::Returns;
 use super::{Answered, SAMPLE};
 use crate::units::{Millis, Tokens};
 
-/// Conversations that are remembered on a worker.
+/// Conversations kept per worker.
 const MOST: usize = 4_096;
-/// A conversation is given up in at most this many steps. A step should be shorter than the free tail of a long context.
+/// Upper bound on the number of trims per conversation. A step should be shorter than the free tail of a long context.
 const STEPS: u64 = 64;
 /// Factor on the value of a copy whose conversation continued on another worker.
 const MOVED: f64 = 0.1;
 
-/// Why an end went: the terms of its value.
+/// The terms of an end's value, recorded for explanation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Worth {
     /// G, in returns per second.
     pub returns_per_s: f64,
-    /// P(late) with what was missing already.
+    /// P(late) given the tokens that were already missing.
     pub late: f64,
-    /// ε.
+    /// ε: late turns behind one, on average.
     pub epsilon: f64,
-    /// κ.
+    /// κ: turns behind one, on average.
     pub kappa: f64,
-    /// V.
+    /// V: the value of the end.
     pub value: f64,
 }
 
-/// What is to be given up: everything of a conversation past `keep`.
+/// A trim: the part of a conversation past `keep` is given up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trim<P> {
     /// The conversation.
     pub conversation: u64,
-    /// Tokens of it.
+    /// Length of the conversation.
     pub length: Tokens,
-    /// Tokens of it that were left before.
+    /// Tokens kept before this trim.
     pub end: Tokens,
-    /// Tokens to keep.
+    /// Tokens kept after this trim.
     pub keep: Tokens,
-    /// The terms of its value.
+    /// The terms of the end's value.
     pub worth: Worth,
     /// The caller's handle.
     pub what: P,
@@ -50,18 +50,15 @@ pub struct Trim<P> {
 #[derive(Clone, Debug)]
 struct End<P> {
     of: Answered<P>,
-    /// Tokens at its end that were given up.
     given: u64,
-    /// The conversation continued on another worker.
     moved: bool,
 }
 
-/// The ends on one worker.
 #[derive(Clone, Debug)]
 pub(super) struct Ends<P> {
     ends: Vec<End<P>>,
     places: FxHashMap<u64, usize>,
-    /// The ends that are compared, all of them or some at random, and when they were drawn: good for one moment.
+    /// The candidates compared at time `drawn`: all ends, or a random sample.
     sample: Vec<Candidate>,
     drawn: Millis,
     /// State of a xorshift generator.
@@ -80,7 +77,6 @@ impl<P> Default for Ends<P> {
     }
 }
 
-/// An end of the sample.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     conversation: u64,
@@ -89,7 +85,7 @@ struct Candidate {
 }
 
 impl<P> End<P> {
-    /// G.
+    /// Returns G.
     fn rate(&self, now: Millis, returns: &Returns) -> f64 {
         let stays = if self.moved { MOVED } else { 1.0 };
         stays * returns.rate(self.of.class, now.saturating_sub(self.of.at))
@@ -101,7 +97,6 @@ impl<P: Clone> Ends<P> {
         self.ends.len()
     }
 
-    /// A conversation is silent from now on.
     pub(super) fn add(&mut self, of: Answered<P>) {
         self.sample.clear();
         let end = End {
@@ -121,7 +116,7 @@ impl<P: Clone> Ends<P> {
         self.ends.push(end);
     }
 
-    /// A turn of it is here, or nothing of it is left.
+    /// Removes a conversation: a new turn arrived, or nothing of it is resident.
     pub(super) fn remove(&mut self, conversation: u64) {
         let Some(at) = self.places.remove(&conversation) else {
             return;
@@ -132,14 +127,12 @@ impl<P: Clone> Ends<P> {
         }
     }
 
-    /// A turn of it went elsewhere.
     pub(super) fn moved(&mut self, conversation: u64) {
         if let Some(&at) = self.places.get(&conversation) {
             self.ends[at].moved = true;
         }
     }
 
-    /// What to give up next, where about `need` tokens are wanted.
     pub(super) fn next(
         &mut self,
         now: Millis,
@@ -157,7 +150,7 @@ impl<P: Clone> Ends<P> {
             value: least.value,
         };
         let before = end.of.length.saturating_sub(Tokens(end.given));
-        // On from where its next block is worth as much as the next conversation's.
+        // Continue up to the point where the next block is worth as much as the next conversation's.
         let free = harm.missing_worth(second / least.rate.max(f64::MIN_POSITIVE));
         let step = (end.of.length.0 / STEPS).max(1);
         let most = end.given + need.0.max(step);
@@ -182,7 +175,8 @@ impl<P: Clone> Ends<P> {
         Some(trim)
     }
 
-    /// The candidate of least value, the value of the next conversation's, and where the first one's end is.
+    /// Returns the candidate of least value, the least value among other conversations, and the index of the first
+    /// one's end.
     fn least(&mut self, now: Millis, returns: &Returns, harm: &Harm) -> Option<(Candidate, f64, usize)> {
         if self.drawn != now {
             self.sample.clear();
@@ -221,7 +215,6 @@ impl<P: Clone> Ends<P> {
         }
     }
 
-    /// A random index below the length.
     fn any(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -1,23 +1,22 @@
-//! How fast caches fill: how long an unused copy stays, and how much room a turn takes.
+//! Cache fill rate: the lifetime of an unused copy and the tokens that a turn stores.
 
 use std::collections::VecDeque;
 
 use crate::units::{Millis, Tokens};
 
-/// Turns that are remembered.
 const MEMORY: usize = 2_000;
 
-/// What was stored lately.
+/// Recently stored tokens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fill {
-    /// Tokens of all caches.
+    /// Capacity of all caches, in tokens.
     pub(super) room: f64,
     stored: VecDeque<(Millis, u64)>,
     sum: u64,
 }
 
 impl Fill {
-    /// A prompt was computed, of which so many tokens were not cached.
+    /// Records a computed prompt with this many uncached tokens.
     pub(super) fn prompt(&mut self, now: Millis, uncached: Tokens) {
         self.stored.push_back((now, uncached.0));
         self.sum += uncached.0;
@@ -28,7 +27,6 @@ impl Fill {
         }
     }
 
-    /// An answer joined the cache.
     pub(super) fn response(&mut self, response: Tokens) {
         if let Some((_, last)) = self.stored.back_mut() {
             *last += response.0;
@@ -36,14 +34,15 @@ impl Fill {
         }
     }
 
-    /// How long an unused copy stays in an LRU cache: the time in which as much is stored as all caches hold.
+    /// Returns how long an unused copy stays in an LRU cache: the time in which the fleet stores as many tokens as all
+    /// caches hold.
     pub(super) fn lifetime(&self) -> Option<Millis> {
         let (&(first, _), &(last, _)) = (self.stored.front()?, self.stored.back()?);
         let span = last.saturating_sub(first).0.max(1.0);
         Some(Millis((self.room * span / (self.sum.max(1) as f64)).max(1_000.0)))
     }
 
-    /// Tokens that a turn stores: what of its prompt was not cached, and its answer.
+    /// Returns the mean number of tokens that a turn stores: uncached prompt and response.
     pub(super) fn mean_stored(&self) -> f64 {
         self.sum as f64 / self.stored.len().max(1) as f64
     }

@@ -1,40 +1,39 @@
-//! Whether giving ends up pays: the turns that were late with hints, against those that would have been under plain LRU.
+//! Whether hints pay: late turns with hints, compared with late turns under plain LRU.
 //!
-//! Both are told of the same turn behind the same queue ([`Compared`](crate::residency::Compared)). When hints make
-//! significantly more of them late, nothing is given up for some thousand turns. The next trial follows, and each pause
-//! is twice as long as the last.
+//! Both counts come from the same turn behind the same queue ([`Compared`](crate::residency::Compared)). When hints
+//! make significantly more turns late, hinting pauses for some thousand turns and is then tried again. Each pause is
+//! twice as long as the last.
 //!
-//! A verdict takes many turns because the cost of giving up comes before its gain: an end that is gone is missed by the
-//! conversation's next turn, while the room that it left serves others for a cache's lifetime.
+//! A verdict takes many turns because the cost of a trim comes before its gain: the conversation's next turn misses the
+//! trimmed end, while the freed room serves other conversations for a cache's lifetime.
 //!
-//! Rejected: comparing milliseconds beyond T instead of turns. A few very late turns decide then, and the many that became
-//! a little later than T do not count.
+//! Rejected: comparing milliseconds beyond T instead of turns. A few very late turns dominate that sum, and many turns
+//! slightly later than T hardly count.
 
-/// Turns that a verdict needs.
+/// Turns needed for a verdict.
 const ENOUGH: f64 = 1_000.0;
-/// Turns that are remembered, each counting a little less than the next.
+/// Time constant of the exponential decay, in turns.
 const MEMORY: f64 = 4_000.0;
-/// Turns of the first pause.
+/// Length of the first pause, in turns.
 const FIRST_PAUSE: u64 = 2_000;
-/// Turns of the longest.
+/// Upper bound on a pause, in turns.
 const LONGEST_PAUSE: u64 = 32_000;
 
-/// The verdict, and what it stands on.
+/// Pauses hints while they make more turns late than LRU would.
 #[derive(Clone, Debug)]
 pub struct Guard {
     seen: Seen,
-    /// Turns until the next trial.
     pause: u64,
     next_pause: u64,
 }
 
-/// What was seen since the last pause.
+/// Decayed counts since the last pause.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     turns: f64,
     hinted: f64,
     untold: f64,
-    /// Sum of the squared differences: the variance of their sum if turns are independent.
+    /// Sum of squared differences: the variance of the summed difference if turns are independent.
     squares: f64,
 }
 
@@ -49,7 +48,7 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// How late a turn was with hints, and would have been under LRU.
+    /// Records the lateness of one turn with hints and under LRU.
     pub(super) fn turn(&mut self, hinted: f64, untold: f64) {
         if self.pause > 0 {
             self.pause -= 1;
@@ -63,19 +62,19 @@ impl Guard {
         }
     }
 
-    /// Whether ends may be given up.
+    /// Returns whether hints are allowed.
     #[must_use]
     pub fn allows(&self) -> bool {
         self.pause == 0
     }
 
-    /// Turns until the next trial; 0 while ends are given up.
+    /// Returns the turns until the next trial; 0 while hints are allowed.
     #[must_use]
     pub fn pause(&self) -> u64 {
         self.pause
     }
 
-    /// Late turns with hints over late turns under LRU; `None` while too few are known.
+    /// Returns late turns with hints over late turns under LRU, or `None` before enough turns were seen.
     #[must_use]
     pub fn late_ratio(&self) -> Option<f64> {
         let Seen {
@@ -97,7 +96,7 @@ impl Seen {
         self.squares = self.squares * stays + (hinted - untold).powi(2);
     }
 
-    /// By more than two standard deviations.
+    /// Returns whether hints are worse by more than two standard deviations.
     fn is_worse(&self) -> bool {
         self.turns >= ENOUGH && self.hinted - self.untold > 2.0 * self.squares.sqrt()
     }
@@ -107,7 +106,7 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// Plays turns of which so many in a hundred are late with hints and under LRU, never the same ones.
+    /// Plays turns of which `hinted` and `untold` in a hundred are late, never the same ones.
     fn play(guard: &mut Guard, turns: u64, hinted: u64, untold: u64) {
         for turn in 0..turns {
             let at = turn % 100;

@@ -1,4 +1,4 @@
-//! What missing tokens do to the turn that needs them, and to the turns behind it.
+//! The cost of missing tokens: to the turn that needs them, and to the turns queued behind it.
 
 use std::collections::VecDeque;
 
@@ -8,60 +8,59 @@ use crate::ids::WorkerId;
 use crate::residency::Compared;
 use crate::units::{Millis, Tokens};
 
-/// Turns that are remembered.
 const MEMORY: usize = 1_000;
-/// Turns between two times that quantiles are taken anew.
+/// Turns between recomputations of the quantiles.
 const REFRESH_EVERY: usize = 64;
-/// Turns that a quantile needs; until then T is the objective.
+/// Turns needed before T is estimated; until then T is the objective.
 const ENOUGH: usize = 200;
 /// Share of turns that start within T.
 pub const IN_TIME: f64 = 0.93;
 
-/// A turn whose first token passed.
+/// A turn whose first token has been sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// Time before its own prefill.
+    /// Time before the turn's prefill started.
     pub wait: Millis,
     /// Time to first token.
     pub ttft: Millis,
-    /// What it was to meet.
+    /// Time-to-first-token objective.
     pub objective: Millis,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt: Tokens,
-    /// Those that were cached.
+    /// Cached prompt tokens.
     pub cached: Tokens,
-    /// Those that its conversation had before: all but what the prompt added.
+    /// Prompt tokens that the conversation had before this turn: all but what this prompt added.
     pub history: Tokens,
-    /// What of it was cached on a worker that takes hints, and would have been under LRU.
+    /// Prompt tokens cached with hints and under LRU, where the worker takes hints.
     pub compared: Option<Compared>,
-    /// What prefill costs on its worker.
+    /// The worker's prefill cost.
     pub cost: PrefillCost,
 }
 
-/// What is known of lateness.
+/// Estimates of lateness and of the turns that wait behind a late one.
 #[derive(Clone, Debug, Default)]
 pub struct Harm {
-    /// What turns took.
+    /// Recent times to first token, in ms.
     took: VecDeque<f64>,
-    /// What turns of a known conversation would have taken with all of their history cached, and their objectives.
+    /// Per turn of a known conversation: its time with the whole history cached, and its objective, in ms.
     at_best: VecDeque<(f64, f64)>,
-    /// As of the last refresh: the time that each of these had left until T and until its objective, sorted.
+    /// As of the last refresh, sorted: slack of each of these turns to T and to its objective, in ms.
     left: Vec<f64>,
     scratch: Vec<f64>,
     target: Option<f64>,
-    /// P with nothing missing, as of the last refresh.
+    /// P with no token missing, as of the last refresh.
     late_whole: Option<f64>,
     since: usize,
     turns: f64,
     behind: f64,
     late_behind: f64,
-    /// By worker: turns of this busy period so far.
+    /// Per worker: turns in the current busy period so far.
     ranks: Vec<f64>,
     alpha: f64,
 }
 
 impl Harm {
-    /// A worker takes a slot.
+    /// Resets the state of a worker slot.
     pub(super) fn admit(&mut self, worker: WorkerId) {
         if self.ranks.len() <= worker.index() {
             self.ranks.resize(worker.index() + 1, 0.0);
@@ -69,13 +68,13 @@ impl Harm {
         self.ranks[worker.index()] = 0.0;
     }
 
-    /// A turn's first token passed.
+    /// Records a turn whose first token has been sent.
     pub(super) fn begun(&mut self, worker: WorkerId, turn: &Begun) {
         let target = self.target.unwrap_or(turn.objective.0);
         let Some(rank) = self.ranks.get_mut(worker.index()) else {
             return;
         };
-        // Every turn of a busy period is behind all before it, so its rank is how many it was behind.
+        // Each turn of a busy period waits behind all earlier ones, so its rank is the number of turns ahead of it.
         *rank = if turn.wait.0 > 1e-6 { *rank + 1.0 } else { 0.0 };
         let late = if turn.ttft.0 > target { *rank } else { 0.0 };
         self.turns = (self.turns + 1.0).min(MEMORY as f64);
@@ -112,14 +111,14 @@ impl Harm {
         self.late_whole = Some(self.share_late(0.0));
     }
 
-    /// T; `None` while too few turns were seen.
+    /// Returns T, or `None` before enough turns were seen.
     #[must_use]
     pub fn target(&self) -> Option<Millis> {
         self.target.map(Millis)
     }
 
-    /// How late a turn is that finds so much of its prompt cached, as [`Harm::late`] counts: later than T, and than its
-    /// objective. `None` before T is known.
+    /// Returns the lateness of a turn with `cached` tokens of its prompt cached: one for exceeding T plus one for
+    /// exceeding the objective, as in [`Harm::late`]. `None` before T is known.
     pub(super) fn lateness(&self, turn: &Begun, cached: Tokens) -> Option<f64> {
         let target = self.target?;
         let cached = cached.min(turn.prompt);
@@ -127,23 +126,23 @@ impl Harm {
         Some(f64::from(u8::from(took > target)) + f64::from(u8::from(took > turn.objective.0)))
     }
 
-    /// κ: turns that wait behind one, on average.
+    /// Returns κ: the mean number of turns that wait behind one.
     #[must_use]
     pub fn kappa(&self) -> f64 {
         self.behind
     }
 
-    /// ε: late turns behind one, on average.
+    /// Returns ε: the mean number of late turns behind one.
     #[must_use]
     pub fn epsilon(&self) -> f64 {
         self.late_behind
     }
 
-    /// P of a returning turn of whose history so many tokens are missing: the probability that it takes longer than T, and
-    /// that it misses its objective, added up. 1 before anything is known.
+    /// Returns P for a returning turn with `missing` tokens of its history missing: the probability of exceeding T plus
+    /// the probability of missing its objective. 1 before any estimate.
     #[must_use]
     pub fn late(&self, missing: f64) -> f64 {
-        // Most ends are whole.
+        // Most ends have lost nothing, so that case is cached.
         match self.late_whole {
             Some(late) if missing <= 0.0 => late,
             _ => self.share_late(missing),
@@ -158,25 +157,26 @@ impl Harm {
         self.left.partition_point(|left| *left < prefill) as f64 / self.turns_at_best()
     }
 
-    /// Turns behind [`Harm::left`].
+    /// Returns the number of turns behind [`Harm::left`], which holds two values per turn.
     fn turns_at_best(&self) -> f64 {
         self.left.len() as f64 / 2.0
     }
 
-    /// What one return with so many missing tokens costs: `P + ε + μ(1 + κ)`.
+    /// Returns the cost of one return with `missing` tokens missing: `P + ε + μ(1 + κ)`.
     #[must_use]
     pub fn of_return(&self, missing: f64) -> f64 {
         self.late(missing) + self.beside()
     }
 
-    /// The most missing tokens with which a return costs no more than this. Infinite where any number does.
+    /// Returns the largest number of missing tokens at which a return costs at most `harm`; infinite if any number
+    /// does.
     #[must_use]
     pub fn missing_worth(&self, harm: f64) -> f64 {
         let late = harm - self.beside();
         if late < 0.0 || self.left.is_empty() {
             return if late >= 1.0 { f64::INFINITY } else { 0.0 };
         }
-        // So many may be late; the next one must not be.
+        // `allowed` slacks may be exceeded; the next one must not be.
         let allowed = (late * self.turns_at_best()) as usize;
         let next = self.left.get(allowed);
         next.map_or(f64::INFINITY, |left| (left / self.alpha.max(1e-9)).max(0.0))

@@ -1,8 +1,8 @@
-//! Does a conversation come back, and when: learned from gaps between an answer and the next turn.
+//! Whether and when a conversation returns, learned from the gaps between a response and the next turn.
 //!
-//! Two things are learned apart. *When* those come back that do: one distribution F of gaps, of all traffic. *Whether*:
-//! a share p per [`Class`], a class with little evidence leaning on a coarser one. A silent conversation says less than
-//! one that came back, so both count it as far as it was observed (right censoring):
+//! The two are estimated separately. *When*: one distribution F of gaps over all traffic. *Whether*: a share p per
+//! [`Class`], shrunk towards a coarser class where evidence is little. Silent conversations are right-censored: they
+//! count as far as they were observed.
 //!
 //! ```text
 //! F: the Kaplan–Meier estimate over all gaps, scaled to end at 1
@@ -16,10 +16,10 @@
 //! rate G                   = p·(F(a+τ) − F(a)) / ∫ₐᵃ⁺ᵗ (1 − p·F)
 //! ```
 //!
-//! G is hits per unit of time that the copy takes room: hit density (Beckmann, Chen, Cidon, "LHD", NSDI 2018).
+//! G is hits per unit of time that the copy occupies cache: hit density (Beckmann, Chen, Cidon, "LHD", NSDI 2018).
 //!
-//! Rejected: a distribution of gaps per class. Most classes see too few gaps for a tail, and it lost to plain LRU in
-//! large caches.
+//! Rejected: a gap distribution per class. Most classes see too few gaps to estimate a tail, and it did worse than
+//! plain LRU in large caches.
 
 use std::collections::VecDeque;
 
@@ -28,19 +28,17 @@ use rustc_hash::FxHashMap;
 use super::class::{CLASSES, Class, Seen, shares};
 use crate::units::Millis;
 
-/// Answers that are remembered.
 const MEMORY: usize = 6_000;
-/// Answers between two times that the estimate is made anew, and the share of those remembered if that is more.
+/// Responses between refreshes: `REFRESH_EVERY`, or one in `REFRESH_SHARE` of those kept if that is more.
 const REFRESH_EVERY: usize = 128;
 const REFRESH_SHARE: usize = 16;
-/// Bins of gaps: half powers of two, from 1 ms to 50 days.
+/// Number of gap bins, each half a power of two wide, from 1 ms to 50 days.
 const BINS: usize = 64;
-/// Returns that are taken for seen at the start, as many in each bin.
+/// Prior: returns assumed at the start, spread evenly over the bins.
 const PRIOR: f64 = 4.0;
-/// The share that is believed at most: nothing is certain to return.
+/// Upper bound on p: no class is certain to return.
 const MOST: f64 = 0.98;
 
-/// An answer that is over, and what followed it.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     ended: Millis,
@@ -49,42 +47,42 @@ struct Record {
     gap: Option<Millis>,
 }
 
-/// An answer and what followed it, for a restart.
+/// A complete response and what followed it, as saved across restarts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// The turn's class.
+    /// Class of the turn.
     pub class: Class,
-    /// Time since its answer was complete.
+    /// Time since the response was complete.
     pub age: Millis,
-    /// What followed it.
+    /// What followed the response.
     pub then: Then,
 }
 
-/// What followed an answer.
+/// What followed a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Then {
     /// The next turn, after this gap.
     Next(Millis),
-    /// Nothing so far; the conversation, if another turn of it can be told.
+    /// Nothing so far. Carries the conversation if its next turn can be recognised.
     Silence(Option<u64>),
 }
 
-/// What is known of returns.
+/// Estimates of whether and when conversations return.
 #[derive(Clone, Debug)]
 pub struct Returns {
     records: VecDeque<Record>,
-    /// The number of the oldest record.
+    /// Sequence number of the oldest record.
     first: u64,
-    /// The last record of each conversation that is silent.
+    /// Sequence number of the last record of each silent conversation.
     silent: FxHashMap<u64, u64>,
     since: usize,
-    /// p of each class.
+    /// p per class.
     share: Vec<f64>,
-    /// F at the upper edge of each bin, and its integral up to there.
+    /// F at the upper edge of each bin, and the integral of F up to there.
     gaps: [f64; BINS],
     area: [f64; BINS],
     horizon: Millis,
-    /// F(a+τ) − F(a) and ∫ F over that span, by the bin of `a`.
+    /// F(a+τ) − F(a), and ∫ F over that span, by the bin of `a`.
     within: [(f64, f64); BINS],
 }
 
@@ -106,8 +104,8 @@ impl Default for Returns {
     }
 }
 
-/// The bin of a time: the number of edges at or below it. Twice its binary logarithm, read off the bits of the number: this is
-/// asked for each candidate of each trim.
+/// Returns the bin of a time: the number of edges at or below it, which is twice its binary logarithm. Computed from
+/// the bits of the number, since every candidate of every trim needs it.
 fn bin(time: Millis) -> usize {
     const FRACTION: u64 = (1 << 52) - 1;
     let bits = time.0.max(1.0).to_bits();
@@ -116,13 +114,12 @@ fn bin(time: Millis) -> usize {
     (2 * exponent + usize::from(upper_half)).min(BINS - 1)
 }
 
-/// The upper edge of a bin, in ms.
+/// Returns the upper edge of a bin, in ms.
 fn edge(bin: usize) -> f64 {
     2f64.powf((bin + 1) as f64 / 2.0)
 }
 
 impl Returns {
-    /// A turn of the conversation arrived.
     pub(super) fn arrived(&mut self, now: Millis, conversation: u64) {
         let Some(number) = self.silent.remove(&conversation) else {
             return;
@@ -135,7 +132,6 @@ impl Returns {
         }
     }
 
-    /// Its answer is complete.
     pub(super) fn answered(&mut self, now: Millis, conversation: u64, class: Class) {
         self.silent
             .insert(conversation, self.first + self.records.len() as u64);
@@ -158,7 +154,7 @@ impl Returns {
         }
     }
 
-    /// How far ahead a return is worth waiting for: the time that a copy stays when it is not used.
+    /// Sets the horizon τ: the time that an unused copy stays in an LRU cache.
     pub(super) fn set_horizon(&mut self, horizon: Millis) {
         if (horizon.0 - self.horizon.0).abs() > 0.05 * self.horizon.0 {
             self.horizon = horizon;
@@ -166,13 +162,13 @@ impl Returns {
         }
     }
 
-    /// The horizon τ.
+    /// Returns the horizon τ.
     #[must_use]
     pub fn horizon(&self) -> Millis {
         self.horizon
     }
 
-    /// P(returns within τ | silent for `age`).
+    /// Returns P(returns within τ | silent for `age`).
     #[must_use]
     pub fn probability(&self, class: Class, age: Millis) -> f64 {
         let at = bin(age);
@@ -180,18 +176,18 @@ impl Returns {
         (share * self.within[at].0 / (1.0 - share * self.before(at))).clamp(0.0, 1.0)
     }
 
-    /// G: returns per ms that the copy takes room, for a conversation silent for `age`.
+    /// Returns G for a conversation silent for `age`: returns per ms that the copy occupies cache.
     #[must_use]
     pub fn rate(&self, class: Class, age: Millis) -> f64 {
         let (returns, area) = self.within[bin(age)];
         let share = self.share[class.index()];
-        // Of equals the older goes first.
+        // Ties go to the older one.
         let older = 1.0 + 1e-6 / (1.0 + age.0 * 1e-3);
         share * returns / (self.horizon.0 - share * area).max(1e-3) * older
     }
 
-    /// G beside its definition, for a conversation as old as the lower edge of its bin: numerators and denominators in
-    /// a thousand steps.
+    /// Returns G and its definition evaluated numerically in a thousand steps, for a conversation as old as the lower
+    /// edge of its bin.
     #[cfg(test)]
     pub(super) fn rate_and_twin(&self, class: Class, age: Millis, horizon: f64) -> (f64, f64) {
         let at = bin(age);
@@ -207,13 +203,13 @@ impl Returns {
         (self.rate(class, age), returns / room)
     }
 
-    /// p of a class.
+    /// Returns p of a class.
     #[must_use]
     pub fn share(&self, class: Class) -> f64 {
         self.share[class.index()]
     }
 
-    /// The remembered answers and what followed them, the oldest first.
+    /// Returns the recorded responses and what followed them, oldest first.
     #[must_use]
     pub fn outcomes(&self, now: Millis) -> Vec<Outcome> {
         let conversations: FxHashMap<u64, u64> = self.silent.iter().map(|(&key, &at)| (at, key)).collect();
@@ -228,7 +224,7 @@ impl Returns {
         (self.first..).zip(&self.records).map(outcome).collect()
     }
 
-    /// Puts what another process had learned before what this one has.
+    /// Inserts the outcomes saved by another process before those of this one.
     pub fn restore(&mut self, now: Millis, outcomes: &[Outcome]) {
         for outcome in outcomes
             .iter()
@@ -261,7 +257,7 @@ impl Returns {
         self.look_ahead();
     }
 
-    /// Kaplan–Meier over the bins, scaled to end at 1, and mixed with a few returns at any time.
+    /// Estimates F: Kaplan–Meier over the bins, scaled to end at 1 and mixed with the prior.
     fn learn_gaps(&mut self, now: Millis) {
         let (mut ended, mut left) = ([0.0; BINS], [0.0; BINS]);
         for record in &self.records {
@@ -274,7 +270,7 @@ impl Returns {
         let mut at_risk: f64 = returned + left.iter().sum::<f64>();
         let mut survival = 1.0;
         for at in 0..BINS {
-            // What was last seen within a bin was not observed through it.
+            // A silent conversation last seen within a bin was not observed through the whole bin.
             at_risk -= left[at];
             survival *= (1.0 - ended[at] / at_risk.max(1.0)).max(0.0);
             at_risk -= ended[at];
@@ -317,12 +313,12 @@ impl Returns {
         }
     }
 
-    /// F at the lower edge of a bin.
+    /// Returns F at the lower edge of a bin.
     fn before(&self, bin: usize) -> f64 {
         bin.checked_sub(1).map_or(0.0, |before| self.gaps[before])
     }
 
-    /// F and its integral at a time in ms.
+    /// Returns F and its integral at `time`, in ms.
     fn at(&self, time: f64) -> (f64, f64) {
         let at = bin(Millis(time));
         let begin = if at == 0 { 0.0 } else { edge(at - 1) };

@@ -34,8 +34,8 @@ fn turn(at: f64, conversation: u64, number: u32, length: u64) -> Answered<u64> {
     }
 }
 
-/// A worker of 40,000 tokens on which 500 conversations had two turns each, ten seconds apart, and ended. Every turn waits
-/// as long, and adds 100 tokens.
+/// Returns a worker of 40,000 tokens after 500 conversations of two turns, ten seconds apart. Every turn waits for
+/// `wait` and adds 100 tokens.
 fn taught(wait: f64) -> (Tail<u64>, f64) {
     let mut tail = Tail::default();
     tail.admit(W0, Tokens(40_000));
@@ -44,7 +44,7 @@ fn taught(wait: f64) -> (Tail<u64>, f64) {
         for number in 1..=2 {
             now += 10_000.0;
             tail.arrived(Millis(now), conversation, W0, None);
-            // One in eight takes 60 ms longer, which is what T follows.
+            // One turn in eight takes 60 ms longer, which sets T.
             let more = if conversation % 8 == 0 { 700 } else { 100 };
             tail.begun(Millis(now), W0, &begun(wait, more, 0));
             tail.answered(turn(now, conversation, number, 2_000), Tokens(20));
@@ -78,14 +78,14 @@ fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
     let (mut tail, now) = taught(0.0);
     let harm = tail.harm();
     assert_eq!((harm.kappa(), harm.epsilon()), (0.0, 0.0));
-    // A turn of 100 tokens takes 20 ms, one in eight 80: most may miss 600 tokens and be in time.
+    // A turn of 100 tokens takes 20 ms, one in eight 80 ms: most can miss 600 tokens and still be in time.
     let target = harm.target().unwrap();
     assert!((target.0 - 80.0).abs() < 1.0, "{target:?}");
     assert_eq!(
         [0.0, 100.0, 599.0, 601.0].map(|missing| harm.late(missing)),
         [0.0, 0.125, 0.125, 1.0]
     );
-    // Their objective is 500 ms: with 4,200 more missing one in eight misses it too, with 4,800 all do.
+    // The objective is 500 ms: with 4,200 more missing tokens one turn in eight misses it too, with 4,800 all do.
     assert_eq!(
         [4_100.0, 4_300.0, 4_900.0].map(|missing| harm.late(missing)),
         [1.0, 1.125, 2.0]
@@ -99,7 +99,7 @@ fn on_an_idle_fleet_each_gives_its_free_tail_before_any_gives_more() {
     };
     let free = std::iter::repeat_with(&mut give).find(|given| given.iter().all(|given| *given >= 600));
     assert!(free.unwrap().iter().all(|given| *given <= 800), "{free:?}");
-    // Then one goes on to its end, since it is late already, and not each a little.
+    // After that, one conversation is trimmed to its end, since its turn is late already.
     (0..8).for_each(|_| _ = give());
     assert!(
         given.iter().filter(|given| **given <= 800).count() == 3,
@@ -125,21 +125,21 @@ fn a_copy_whose_conversation_went_on_elsewhere_goes_first() {
     tail.arrived(Millis(now + 1.0), 1, WorkerId(1), Some(W0));
     let trim = tail.next(Millis(now + 2.0), W0, Tokens(100)).unwrap();
     assert_eq!(trim.conversation, 1);
-    // Where it is now it is no end until it was answered.
+    // On its new worker it becomes an end only when it has been answered.
     assert_eq!((tail.silent_on(W0), tail.silent_on(WorkerId(1))), (2, 0));
 }
 
 #[test]
 fn when_there_is_no_room_for_three_turns_it_is_made_for_six() {
     let (tail, _) = taught(0.0);
-    // A turn stores 100 tokens, one in eight 700, and an answer of 20.
+    // A turn stores 100 tokens, one in eight 700, and a response of 20.
     let reserve = 570..=600;
     let room = |tokens| tail.wanted(W0, Tokens(tokens));
     assert_eq!(room(620), None);
     let wanted = room(100).unwrap().0;
     assert!(reserve.contains(&((wanted + 100) / 2)), "{wanted}");
     assert_eq!(tail.wanted(WorkerId(9), Tokens(0)), None);
-    // Never more than an eighth of the cache.
+    // The reserve is at most an eighth of the cache.
     let mut small = tail.clone();
     small.set_capacity(W0, Tokens(2_000));
     assert_eq!(small.wanted(W0, Tokens(0)), Some(Tokens(500)));
@@ -192,7 +192,6 @@ fn what_was_learned_of_returns_survives_a_restart() {
             "turn {number} after {age} ms: {one} {other}"
         );
     }
-    // A conversation that was silent goes on.
     after.arrived(Millis(1_100.0), 7, W0, None);
     let last = after.returns().outcomes(Millis(1_100.0)).pop().unwrap();
     assert_eq!(last.then, Then::Next(Millis(6_000.0)));
@@ -210,7 +209,8 @@ fn a_slot_that_is_taken_again_knows_nothing_of_what_was_there() {
 }
 
 proptest! {
-    /// G is what its definition says: returns within τ by the time that the copy takes room, summed up in small steps.
+    /// G equals its definition: returns within τ divided by the time that the copy occupies cache, summed in small
+    /// steps.
     #[test]
     fn the_rate_is_the_integral_that_defines_it(
         gaps in prop::collection::vec(1.0..200_000.0_f64, 200..400),
@@ -235,7 +235,6 @@ proptest! {
         prop_assert!((0.0..=1.0).contains(&within));
     }
 
-    /// As many tokens may be missing as keep the harm of a return below a bound, and not many more.
     #[test]
     fn the_tokens_that_a_harm_allows_are_the_most_that_do(
         turns in prop::collection::vec((0.0..300.0_f64, 1_u64..2_000), 300..500),
@@ -255,7 +254,6 @@ proptest! {
         }
     }
 
-    /// Whatever comes in whatever order, each end is somewhere once, and giving up comes to an end.
     #[test]
     fn ends_are_kept_once_and_run_out(
         steps in prop::collection::vec((0_u64..40, 0_u8..4, 1_u64..5_000), 1..300),
@@ -299,7 +297,7 @@ fn nothing_is_given_up_while_hints_make_more_turns_late_than_lru() {
     let (mut tail, mut now) = taught(0.0);
     let room = Tokens(0);
     assert!(tail.wanted(W0, room).is_some());
-    // Of the turns that lose 1,500 tokens by hints, all are later than T; LRU has their prompts.
+    // The turns that lose 1,500 tokens to hints are all later than T; under LRU their prompts are cached.
     for at in 0..2_000 {
         now += 10.0;
         let lost = if at % 20 == 0 { 1_500 } else { 0 };

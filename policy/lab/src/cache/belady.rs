@@ -1,10 +1,10 @@
-//! Belady's optimum for the mean: the conversation whose next turn is furthest in the future gives its tokens first.
+//! Belady's optimum for the mean: the conversation whose next turn is furthest in the future is evicted first.
 //!
-//! Every token saves the same time when its conversation returns, so what matters is only when (Belady 1966; the paper's
-//! Theorem 1 at ξ = 0). Conversations that never return go before all others, oldest first.
+//! Every token saves the same time when its conversation returns, so only the time of return matters (Belady 1966; the
+//! paper's Theorem 1 at ξ = 0). Conversations that never return are evicted before all others, oldest first.
 //!
-//! Next turns are kept in an ordered set, O(log n) per turn. A heap with lazily deleted entries would not do: the entry
-//! that a turn makes stale is the nearest one, which never comes to the top, so it would grow with the trace.
+//! Next turns are kept in an ordered set, O(log n) per turn. A heap with lazy deletion would grow with the trace: the
+//! entry that a turn makes stale is the nearest one, which never comes to the top.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::{CacheConfig, CachePolicy, Future, Served};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Furthest in future.
+/// Evicts the conversation whose next turn is furthest in the future.
 #[derive(Clone, Debug)]
 pub struct Belady {
     pub(super) lengths: Lengths,
@@ -30,12 +30,11 @@ pub(super) struct Horizon {
 }
 
 impl Horizon {
-    /// Notes when a slot's conversation returns.
     pub(super) fn set(&mut self, slot: SlotId, future: Future) {
         self.forget(slot);
         let position = match future {
             Future::Next { position, .. } => position,
-            // No turn comes so late; and of those that never return, the oldest goes first.
+            // Later than any turn; among those that never return, the oldest is evicted first.
             Future::Last | Future::Unknown => u64::MAX - self.served,
         };
         self.served += 1;
@@ -53,7 +52,7 @@ impl Horizon {
         }
     }
 
-    /// Evicts furthest first, sparing one slot until nothing else is left.
+    /// Evicts the furthest first, and one spared slot last.
     pub(super) fn evict(&mut self, lengths: &mut Lengths, spared: Option<SlotId>) {
         while !lengths.fits() {
             let victim = self
@@ -70,7 +69,6 @@ impl Horizon {
         }
     }
 
-    /// Cuts to `keep`, forgetting a slot that is gone.
     pub(super) fn cut(&mut self, lengths: &mut Lengths, slot: SlotId, keep: u64) {
         if keep == 0 {
             self.forget(slot);
@@ -78,14 +76,13 @@ impl Horizon {
         lengths.cut(slot, keep);
     }
 
-    /// Number of conversations, for checking.
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }
 }
 
 impl Belady {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self {
@@ -95,7 +92,7 @@ impl Belady {
         }
     }
 
-    /// Resident and young, or `None` when the turn left no full block.
+    /// Makes a conversation resident and the youngest. `None` if the turn has no full block.
     pub(super) fn touch(&mut self, turn: &Served) -> Option<SlotId> {
         let before = self.lengths.slot(turn.conversation);
         let slot = self.lengths.touch(turn.conversation, turn.length);

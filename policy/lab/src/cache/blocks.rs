@@ -1,16 +1,16 @@
-//! The policies that rank their contents, on hash blocks that conversations share.
+//! The ranking policies on hash blocks that conversations share.
 //!
-//! [`super::prefix`] can be told how much of a finished chain is worth keeping, which is all that the LRU family needs.
-//! The policies here compare blocks of different chains with each other: a tree of blocks, prefix-closed, whose
-//! evictable ones (leaves, or a hybrid model's states) stand in an ordered set.
+//! In [`super::prefix`] a finished chain carries the length worth keeping, which suffices for the LRU family. The
+//! policies here compare blocks of different chains: a prefix-closed tree of blocks, whose evictable ones (leaves, or a
+//! hybrid model's states) are in an ordered set.
 //!
-//! A turn's blocks become resident, all of them are touched, and the least of the evictable ones go until the cache
-//! fits; what was just served competes with the others, as under optional caching of private conversations.
+//! A turn's blocks become resident and are touched, then the lowest evictable ones are evicted until the cache fits.
+//! The blocks just served compete with the others, as under optional caching of private conversations.
 //!
-//! - *The last turn decides* what a block that several conversations use is worth, as it does in [`super::prefix`].
-//!   The sum over all of them would need each of their returns to be seen, and their ends never are.
-//! - A block's worth counts only once nothing hangs below it: a shared one is kept by whatever branches off it.
-//! - *Hindsight is about blocks*, not conversations: who asks for a block next may be anybody ([`foresight`]).
+//! - *The last turn decides* the value of a block that several conversations use, as in [`super::prefix`]. A sum over
+//!   all of them would need each of their returns and ends, and ends are never observed.
+//! - A block's value counts only when it has no children: a shared block stays as long as any of its branches.
+//! - *Hindsight is per block*, not per conversation: the next user of a block may be any conversation ([`foresight`]).
 
 pub mod foresight;
 pub mod hybrid;
@@ -39,33 +39,34 @@ use policy::units::{Millis, Tokens};
 
 /// A cache of shared blocks under one policy.
 pub trait BlockPolicy {
-    /// Tokens of a chain that need no prefill now.
+    /// Returns the tokens of a chain that need no prefill now.
     fn cached(&self, chain: &[PrefixHash]) -> Tokens;
 
-    /// Time to bring the resident blocks of a chain to where prefill can use them. Nothing but in a tier stack.
+    /// Returns the time to load the resident blocks of a chain to where prefill can use them. Zero except in a tier
+    /// stack.
     fn load_time(&self, chain: &[PrefixHash]) -> Millis {
         let _ = chain;
         Millis::ZERO
     }
 
-    /// A turn was served whose full blocks are `chain`. Make room.
+    /// Records a served turn whose full blocks are `chain`, and makes room.
     fn served(&mut self, chain: &[PrefixHash], turn: &Served);
 
-    /// Tokens resident in all.
+    /// Returns all resident tokens.
     fn used(&self) -> Tokens;
 
-    /// Resident blocks, in no particular order.
+    /// Returns the resident blocks, in no particular order.
     fn dump(&self) -> Vec<PrefixHash>;
 
-    /// What must hold between calls.
+    /// Checks the invariants between calls.
     ///
     /// # Errors
-    /// The first invariant found broken, in words.
+    /// The first broken invariant.
     fn check(&self) -> Result<(), String>;
 }
 
-/// An empty cache of shared blocks under this policy. `None` for the LRU family, which runs in [`super::prefix`], and for
-/// a hindsight policy without foresight.
+/// Creates an empty cache of shared blocks under this policy. `None` for the LRU family, which runs in
+/// [`super::prefix`], and for a hindsight policy without foresight.
 #[must_use]
 pub fn build(
     spec: &PolicySpec,

@@ -1,16 +1,16 @@
-//! End-Aware T-LRU: told whether a conversation continues, it drops the ended ones whole (paper, appendix G.1).
+//! End-Aware T-LRU: with foresight of last turns, drops ended conversations whole (paper, appendix G.1).
 //!
-//! The most valuable bit that a client can give: `ended`. Under forced caching an ended conversation stays whole for its
-//! last turn, and goes with the next turn of another.
+//! `ended` is the most valuable bit that a client can give. Under forced caching an ended conversation stays whole for
+//! its last turn, and is dropped at the next turn of another.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::t_lru::TelSafe;
 use super::{CacheConfig, Future, Served};
 
-/// T-LRU that knows ends.
+/// T-LRU with foresight of last turns.
 pub type EndAware = Marked<TelSafeUntilEnd>;
 
-/// The TEL-safe budget, and nothing of a conversation that has ended.
+/// The TEL-safe budget; zero for a conversation that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TelSafeUntilEnd;
 

@@ -1,34 +1,35 @@
 //! Expected-Tail-Optimized LRU: T-LRU for prompts of uncertain length.
 //!
 //! Conversation `i` sends the next turn with a probability proportional to its hazard `λᵢ·πᵢ(t)`, and the token at the
-//! end of its `Xᵢ` resident ones spares a token of excess then iff `Q ≥ ξ − (Lᵢ − Xᵢ)`. So evict, one token at a time,
-//! from the conversation that minimises (paper, Policy 2 and Definition 1)
+//! end of its `Xᵢ` resident ones spares a token of excess iff `Q ≥ ξ − (Lᵢ − Xᵢ)`. So evict, one token at a time, from
+//! the conversation that minimises (paper, Policy 2 and Definition 1)
 //!
 //! ```text
 //! vᵢ = λᵢ · e^{−μ·age} · ( P(Q ≥ ξ − (Lᵢ − Xᵢ)) + ε )
 //! ```
 //!
-//! As tokens go, the next one is worth more, so the greedy choice minimises expected TEL at the next turn, and under
-//! the paper's stochastic model over any horizon (Theorem 2). With equal hazards and a known `Q` it is T-LRU.
+//! As tokens are evicted, the next one is worth more, so the greedy choice minimises expected TEL at the next turn, and
+//! under the paper's stochastic model over any horizon (Theorem 2). With equal hazards and a known `Q` it is T-LRU.
 //!
-//! # What the paper leaves open, and the reading taken
-//! - *ε*: with ε = 0 tokens that cannot matter for TEL are all alike, and the mean pays. ε > 0 keeps their hazard in the
-//!   order. The default, 0.1, is a compromise between the two, chosen on generated seeds 11 to 20: against T-LRU it lowers
-//!   TEL by 4.9 % and the mean by 1.8 % there. It is not the best for TEL: 0.01 lowers TEL by 6.5 % and the mean by 0.7 %.
-//! - *λ*: the paper has a rate per conversation, known. Here it is learned: the hazard `λ_c` of the turn's class, a
-//!   traffic class and a turn number, which is what can be said of a stranger; and, unless told otherwise ([`Hazards`]),
+//! # Gaps in the paper, and the choices made
+//! - *ε*: with ε = 0 all tokens that cannot matter for TEL tie, at the expense of the mean. ε > 0 keeps their hazard in
+//!   the order. The default, 0.1, is a compromise, chosen on generated seeds 11 to 20: against T-LRU it lowers TEL by
+//!   4.9 % and the mean by 1.8 % there. It is not the best for TEL: 0.01 lowers TEL by 6.5 % and the mean by 0.7 %.
+//! - *λ*: the paper has a known rate per conversation. Here it is learned: the hazard `λ_c` of the turn's class, a
+//!   traffic class and a turn number, which is all that is known of a new conversation. By default ([`Hazards`]) it is
 //!   corrected by the conversation's own returns, `(k + n)/(k/λ_c + T)` after `n` of them in a time `T`, the posterior
-//!   mean under a gamma prior of shape `k`. People differ more than classes do: see `docs/cache-policies.md`.
-//! - *μ*: one decay for all, learned as 4/3 of the inverse mean gap unless given. Then the order of any two conversations
-//!   never changes while neither is touched, and the order can be kept: `ln λ + ∫μ dt + ln(P + ε)`, the integral up to
-//!   the last turn. (With `μ·t_last` instead, every correction of a learned μ would move old conversations past new ones,
-//!   the more so the longer the clock runs.)
+//!   mean under a gamma prior of shape `k`. Conversations differ more than classes do: see `docs/cache-policies.md`.
+//! - *μ*: one decay for all, learned as 4/3 of the inverse mean gap unless given. Then the order of any two untouched
+//!   conversations never changes, and can be stored: `ln λ + ∫μ dt + ln(P + ε)`, the integral up to the last turn.
+//!   (With `μ·t_last` instead, every correction of a learned μ would move old conversations past new ones, the more so
+//!   the longer the clock runs.)
 //! - *P*: learned from the prompts, as a step function ([`super::survival`]).
 //!
-//! # What it costs
-//! An ordered set over conversations, not tokens: between two steps of `P` all tokens of a conversation are worth the
-//! same and go together. O(log n) per turn and per step crossed; a conversation crosses each step once per turn of its
-//! own. Ranks are computed when a conversation is touched or cut, not again when what was learned changes.
+//! # Cost
+//! An ordered set over conversations, not tokens: between two steps of `P` all tokens of a conversation have the same
+//! value and are evicted together. O(log n) per turn and per step crossed; a conversation crosses each step once per
+//! turn of its own. Ranks are computed when a conversation is touched or cut, and not updated when the estimates
+//! change.
 
 use std::collections::BTreeSet;
 
@@ -40,26 +41,27 @@ use super::{CacheConfig, CachePolicy, Served};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
-/// The learned μ, in inverse mean gaps. More than one: a conversation that stays silent is not only likelier to be
-/// over, but also likelier to be a slow one.
+/// The learned μ, in inverse mean gaps. More than one: a silent conversation is likelier to be over, and also likelier
+/// to be a slow one.
 const DECAY_PER_GAP: f64 = 4.0 / 3.0;
 
 /// Turn numbers told apart within a traffic class: first, second, third, fourth and later.
 const TURN_CLASSES: u32 = 4;
 
-/// Whose hazard λᵢ is.
+/// The source of the hazard λᵢ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hazards {
-    /// Nobody's: all are alike.
+    /// Equal hazards.
     Equal,
-    /// The turn class's, of a traffic class and a turn number: learned from all conversations' returns after such turns.
+    /// The hazard of the turn class (traffic class and turn number), learned from all conversations' returns after such
+    /// turns.
     TurnClass,
-    /// The conversation's own: that of its turn class, corrected by its own returns.
+    /// The conversation's own hazard: that of its turn class, corrected by its own returns.
     #[default]
     Conversation,
 }
 
-/// What may be set.
+/// Options of ET-LRU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EtLruOptions {
     /// ε: weight of the mean.
@@ -68,7 +70,7 @@ pub struct EtLruOptions {
     pub decay_per_s: Option<f64>,
     /// Length of next prompts; learned when `None`.
     pub prompts: Option<Survival>,
-    /// Whose hazards are learned.
+    /// The source of the hazards.
     pub hazards: Hazards,
 }
 
@@ -103,7 +105,7 @@ pub struct EtLru {
     served: u64,
 }
 
-/// What tokens are worth, from what was learned of prompts and returns.
+/// The value of tokens, from the learned prompt lengths and returns.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedExcess {
     xi_tokens: f64,
@@ -134,8 +136,8 @@ impl ExpectedExcess {
             .unwrap_or_else(|| self.learned.current())
     }
 
-    /// `ln vᵢ` of the last of `resident` tokens, given `weight` of its conversation, and the tokens after which
-    /// another would be worth more.
+    /// Returns `ln vᵢ` of the last of `resident` tokens, given the `weight` of its conversation, and the number of
+    /// tokens at which the value rises next.
     pub(super) fn value(&self, weight: f64, length: u64, resident: u64) -> (f64, u64) {
         let z = self.xi_tokens - (length - resident) as f64;
         let (probability, change) = self.prompts().level(z);
@@ -170,7 +172,7 @@ impl ExpectedExcess {
                 .map_or(0.0, |gap| DECAY_PER_GAP / gap)
         };
         let decay_per_ms = self.options.decay_per_s.map_or_else(learned, |per_s| per_s / 1e3);
-        // Integrated, so that what was learned since changes the ages of all alike.
+        // Integrated, so that a corrected estimate changes all ages equally.
         self.clock += decay_per_ms * turn.at.saturating_sub(self.now).0;
         self.now = self.now.max(turn.at);
         hazard.ln() + self.clock
@@ -178,7 +180,7 @@ impl ExpectedExcess {
 }
 
 impl EtLru {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig, options: EtLruOptions) -> Self {
         Self {
@@ -191,7 +193,7 @@ impl EtLru {
         }
     }
 
-    /// The rank of the slot's last token, and how many tokens share it.
+    /// Returns the rank of the slot's last token, and how many tokens share it.
     fn rank(&self, slot: SlotId) -> (Rank, u64) {
         let standing = self.standings[slot as usize];
         let resident = self.lengths.resident_at(slot);
@@ -261,7 +263,7 @@ impl CachePolicy for EtLru {
         }
         self.evict();
         if self.config.forced {
-            // Nobody else has anything left to give.
+            // No other conversation has anything left to evict.
             let keep = self
                 .lengths
                 .resident_at(slot)

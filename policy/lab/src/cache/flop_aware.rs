@@ -1,24 +1,24 @@
-//! FLOP-aware eviction and sparing admission, for hybrid models (Marconi: Pan et al., MLSys 2025).
+//! FLOP-aware eviction and selective admission, for hybrid models (Marconi: Pan et al., MLSys 2025).
 //!
-//! A hybrid model's recurrent layers keep one state of fixed size, updated in place: it cannot be cut back to a shorter
-//! prefix. So a cached sequence can be resumed only exactly where a state was saved, and every saved state costs
-//! memory, however short its prefix: it counts into the capacity, as so many tokens. Marconi answers with
+//! A hybrid model's recurrent layers keep one state of fixed size, updated in place, which cannot be cut back to a
+//! shorter prefix. So a cached sequence can be resumed only exactly where a state was saved, and every saved state
+//! costs memory, however short its prefix: it counts against the capacity as a number of tokens. Marconi's solution is
 //!
-//! - *admission by speculative insertion*: save at most two states of a sequence, at the point where it branches off
-//!   what is cached already, and at its last token. Others would never be hit;
+//! - *admission by speculative insertion*: save at most two states of a sequence, at the point where it diverges from
+//!   cached sequences, and at its last token. Others would never be hit;
 //! - *eviction by utility*, `S = recency + w · FLOPs saved per byte`, with `w` tuned from the workload.
 //!
-//! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose history is
-//! not exactly what was cached, or more, resumes nothing. Where prompts share blocks, [`super::blocks::hybrid`] admits
-//! both states, and shares what is in this file: the utility and its tuning.
+//! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose history does
+//! not contain exactly what was cached resumes nothing. Where prompts share blocks, [`super::blocks::hybrid`] admits
+//! both states, and shares this file's utility and tuning.
 //!
-//! # What the source leaves open, and the reading taken
-//! - *Recency* is `∫dt/τ` up to the last turn, with τ the mean gap of returns: a rank that does not change while nothing
-//!   is touched, so that the order can be kept, O(log n), where normalising over all candidates would rescan them.
+//! # Gaps in the source, and the choices made
+//! - *Recency* is `∫dt/τ` up to the last turn, with τ the mean gap of returns: a rank that is fixed while nothing is
+//!   touched, so the order can be stored, O(log n), where normalising over all candidates would rescan them.
 //! - *FLOPs per byte* of a prefix of `L` tokens are `(L + γ·L²/2) / (L + S)`, in units of one token's linear FLOPs and
 //!   its KV bytes: `γ` is attention's share, `S` the state in tokens' worth of KV. Divided by its value at the mean
 //!   length, so that `w` has no unit.
-//! - *The weight* is tuned by replaying recent turns from a snapshot of the cache: [`tuning`] says how.
+//! - *The weight* is tuned by replaying recent turns from a snapshot of the cache: see [`tuning`].
 
 pub(super) mod tuning;
 
@@ -29,7 +29,7 @@ use super::{CacheConfig, CachePolicy, Served, round_up};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
-/// The model, and how eviction weighs it.
+/// Model parameters, and the weight of eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlopAwareOptions {
     /// γ: quadratic FLOPs of a token of context, in one token's linear FLOPs.
@@ -38,7 +38,7 @@ pub struct FlopAwareOptions {
     pub state_tokens: f64,
     /// w; tuned when `None`.
     pub weight: Option<f64>,
-    /// Turns of a tuning window, at least and at most.
+    /// Minimum and maximum turns of a tuning window.
     pub windows: (usize, usize),
 }
 
@@ -55,7 +55,7 @@ impl Default for FlopAwareOptions {
 }
 
 impl FlopAwareOptions {
-    /// The windows to tune in, unless the weight is given.
+    /// Returns the tuning windows, unless the weight is given.
     pub(super) fn tuning(&self) -> Option<(usize, usize)> {
         let (least, most) = self.windows;
         self.weight
@@ -64,16 +64,16 @@ impl FlopAwareOptions {
     }
 }
 
-/// What a state was worth when it was touched last.
+/// The terms of a state's utility when it was last touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Worth {
-    /// Mean gaps passed up to then.
+    /// Mean gaps elapsed up to then.
     recency: f64,
-    /// FLOPs saved per byte, in those of a state after the mean length.
+    /// FLOPs saved per byte, relative to a state after the mean length.
     efficiency: f64,
 }
 
-/// S, and what has to be learned for it.
+/// The utility S and its estimates.
 #[derive(Clone, Debug)]
 pub(super) struct Utility {
     options: FlopAwareOptions,
@@ -82,7 +82,7 @@ pub(super) struct Utility {
     mean_length: f64,
     turns: f64,
     now: Millis,
-    /// Mean gaps passed up to `now`.
+    /// Mean gaps elapsed up to `now`.
     recency: f64,
 }
 
@@ -116,7 +116,7 @@ impl Utility {
         self.mean_length += (turn.length.as_f64() - self.mean_length) / self.turns.min(1000.0);
         self.returns
             .observe(turn.conversation, turn.class.index(), turn.at);
-        // Integrated, so that a corrected gap changes the recency of all alike.
+        // Integrated, so that a corrected gap changes all recencies equally.
         let gap_ms = self
             .returns
             .overall_gap_ms()
@@ -130,7 +130,7 @@ impl Utility {
             / (length + self.options.state_tokens).max(1.0)
     }
 
-    /// Of a state after `length` tokens, at the last turn learned.
+    /// Returns the terms of a state after `length` tokens, at the last turn learned.
     pub(super) fn of(&self, length: Tokens) -> Worth {
         let usual = self.flops_per_byte(self.mean_length).max(1e-9);
         Worth {
@@ -139,7 +139,7 @@ impl Utility {
         }
     }
 
-    /// S under the weight in force.
+    /// Returns S under the current weight.
     pub(super) fn score(&self, worth: Worth) -> f64 {
         worth.recency + self.weight * worth.efficiency
     }
@@ -152,18 +152,17 @@ pub struct FlopAware {
     tuning: Tuning<Held>,
 }
 
-/// The states that are held, one per conversation.
 #[derive(Clone, Debug)]
 struct Held {
     ranked: Ranked,
-    /// By slot: tokens before the state, and what it is worth.
+    /// By slot: tokens before the state, and the terms of its utility.
     states: Vec<(Tokens, Worth)>,
     config: CacheConfig,
     utility: Utility,
 }
 
 impl FlopAware {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
         let held = Held {
@@ -176,7 +175,7 @@ impl FlopAware {
         Self { held, tuning }
     }
 
-    /// The weight in force.
+    /// Returns the current weight.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.held.utility.weight()
@@ -184,13 +183,12 @@ impl FlopAware {
 }
 
 impl Held {
-    /// Tokens before a conversation's state.
     fn state(&self, conversation: ConversationId) -> Tokens {
         let slot = self.ranked.lengths.slot(conversation);
         slot.map_or(Tokens::ZERO, |slot| self.states[slot as usize].0)
     }
 
-    /// Says whether anything was evicted.
+    /// Serves a turn and returns whether anything was evicted.
     fn serve(&mut self, turn: &Served) -> bool {
         self.utility.learn(turn);
         // States are saved at the ends of blocks, and take whole blocks themselves.
@@ -229,7 +227,7 @@ impl Tunable for Held {
     }
 
     fn replay(&mut self, turn: &Served) -> u64 {
-        // What the turn added besides its prompt, the answer, is not told apart from its history.
+        // The response is not distinguished from the history.
         let state = self.state(turn.conversation);
         let resumed = state <= turn.length.saturating_sub(turn.prompt);
         self.serve(turn);
@@ -243,7 +241,7 @@ impl CachePolicy for FlopAware {
     }
 
     fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
-        // A state past the end of the history is of no use, and there is none before it.
+        // A state past the end of the history is useless, and there is none before it.
         let state = self.resident(conversation);
         if state <= history { state } else { Tokens::ZERO }
     }

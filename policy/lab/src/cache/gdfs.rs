@@ -1,12 +1,12 @@
-//! Greedy-Dual-Frequency-Size: what is cheap to recompute per token, and seldom used, goes first.
+//! Greedy-Dual-Frequency-Size: evicts what is cheap to recompute per token and seldom used.
 //!
-//! `H = clock + frequency · cost/size` (Cherkasova 1998); the victim is the least `H`, and the clock rises to it, so
-//! that what is not used again sinks. A conversation's cost is its prefill, `α·L + γ·L²/2`, so `cost/size = α + γ·L/2`:
-//! without attention cost this is LFU with ageing, and with it long conversations weigh more. Frequency counts the
-//! turns served since the conversation last came into the cache.
+//! `H = clock + frequency · cost/size` (Cherkasova 1998). The victim is the least `H`, and the clock rises to it, so
+//! that unused entries sink. A conversation's cost is its prefill, `α·L + γ·L²/2`, so `cost/size = α + γ·L/2`: without
+//! attention cost this is LFU with ageing; with it, long conversations weigh more. Frequency counts the turns served
+//! since the conversation last came into the cache.
 //!
 //! The source evicts whole objects; here the last victim is cut from its end only as far as needed. O(log n) per turn.
-//! Of shared blocks each is an object of its own, whose cost is that of its tokens after those before it.
+//! Each shared block is an object of its own, whose cost is that of its tokens after those before it.
 
 use rustc_hash::FxHashMap;
 
@@ -16,7 +16,7 @@ use policy::cost::PrefillCost;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// The clock, and H by it.
+/// The clock, and the computation of H.
 #[derive(Clone, Debug)]
 pub(super) struct GreedyDual {
     cost: PrefillCost,
@@ -28,13 +28,12 @@ impl GreedyDual {
         Self { cost, clock: 0.0 }
     }
 
-    /// H of `size` tokens after `before` others, used `frequency` times.
+    /// Returns H of `size` tokens after `before` others, used `frequency` times.
     pub(super) fn h(&self, frequency: f64, size: Tokens, before: Tokens) -> f64 {
         let per_token = self.cost.marginal(size, before).0 / size.as_f64().max(1.0);
         self.clock + frequency * per_token
     }
 
-    /// Something of this H is gone.
     pub(super) fn evicted(&mut self, h: f64) {
         self.clock = self.clock.max(h);
     }
@@ -46,12 +45,11 @@ pub struct Gdfs {
     ranked: Ranked,
     config: CacheConfig,
     dual: GreedyDual,
-    /// Of resident conversations: frequency and H.
     frequencies: FxHashMap<ConversationId, (f64, f64)>,
 }
 
 impl Gdfs {
-    /// An empty cache. Only the ratio of `cost`'s coefficients to each other matters.
+    /// Creates an empty cache. Only the ratio of `cost`'s coefficients matters.
     #[must_use]
     pub fn new(config: CacheConfig, cost: PrefillCost) -> Self {
         Self {

@@ -1,17 +1,18 @@
-//! Length-Aware T-LRU: End-Aware, and told the next prompt's length, so that budgets are exact (paper, appendix G.1).
+//! Length-Aware T-LRU: End-Aware with the true next prompt length, so that budgets are exact (paper, appendix G.1).
 //!
-//! Budgets with the true `Q` instead of `Q̂`; eviction beyond them stays LRU. The difference to [`super::end_aware`] is
-//! what predicting lengths could gain: little. The difference to [`super::to_belady`] is what knowing the order could.
+//! Budgets use the true `Q` instead of `Q̂`; eviction beyond them is still LRU. The difference to [`super::end_aware`]
+//! is the potential gain of predicting lengths, which is small. The difference to [`super::to_belady`] is that of
+//! knowing the order.
 
 use super::end_aware::TelSafeUntilEnd;
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Future, Served};
 use policy::units::Tokens;
 
-/// T-LRU that knows ends and next lengths.
+/// T-LRU with foresight of last turns and of next prompt lengths.
 pub type LengthAware = Marked<TelSafeExactly>;
 
-/// The TEL-safe budget with the true next prompt, and nothing of a conversation that has ended.
+/// The TEL-safe budget with the true next prompt; zero for a conversation that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TelSafeExactly;
 

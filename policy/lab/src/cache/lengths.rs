@@ -1,9 +1,9 @@
-//! Resident prefixes by length, in slots that stay.
+//! Resident prefixes by length, in stable slots.
 //!
 //! For the policies that rank conversations by something other than recency: they keep an order of their own over slot
-//! numbers, and tables beside it. The LRU family, whose order is the time itself, has [`super::recency`].
+//! numbers, and tables indexed by them. The LRU family, ordered by time, has [`super::recency`].
 //!
-//! A conversation without resident tokens has no slot: memory follows the cache, not the trace.
+//! A conversation without resident tokens has no slot, so memory is bounded by the cache, not the trace.
 
 use rustc_hash::FxHashMap;
 
@@ -20,7 +20,6 @@ struct Slot {
     resident: u64,
 }
 
-/// Conversations and how many tokens of each are resident.
 #[derive(Clone, Debug)]
 pub(super) struct Lengths {
     capacity: u64,
@@ -71,7 +70,6 @@ impl Lengths {
         Tokens(self.used)
     }
 
-    /// Tokens that must go, in whole blocks.
     pub(super) fn excess(&self) -> u64 {
         super::round_up(self.used.saturating_sub(self.capacity), self.block)
     }
@@ -80,7 +78,7 @@ impl Lengths {
         self.used <= self.capacity
     }
 
-    /// Makes the conversation wholly resident. `None` when it has no full block.
+    /// Makes the conversation wholly resident. `None` if it has no full block.
     pub(super) fn touch(&mut self, id: ConversationId, length: Tokens) -> Option<SlotId> {
         let resident = if self.block == 1 {
             length.0
@@ -106,7 +104,7 @@ impl Lengths {
         Some(slot)
     }
 
-    /// Keeps at most the first `keep` tokens. The slot is gone when nothing is left.
+    /// Keeps at most the first `keep` tokens. Without tokens the slot is freed.
     pub(super) fn cut(&mut self, slot: SlotId, keep: u64) {
         let entry = &mut self.slots[slot as usize];
         if keep >= entry.resident {
@@ -119,13 +117,12 @@ impl Lengths {
         }
     }
 
-    /// Takes what is missing from the slot's end, but leaves `keep` tokens.
+    /// Evicts the excess from the slot's end, but leaves `keep` tokens.
     pub(super) fn cut_excess(&mut self, slot: SlotId, keep: u64) {
         let resident = self.slots[slot as usize].resident;
         self.cut(slot, resident.saturating_sub(self.excess()).max(keep));
     }
 
-    /// Residents, in no particular order.
     pub(super) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
         let entry = |(id, slot): (&ConversationId, &SlotId)| (*id, Tokens(self.resident_at(*slot)));
         self.by_id.iter().map(entry).collect()

@@ -1,11 +1,10 @@
-//! Least recently used: the conversation whose last turn is longest ago gives its last tokens first.
+//! Least recently used: the conversation whose last turn is longest ago loses its last tokens first.
 //!
-//! Optimal for the mean when every conversation returns at the same rate and dies at the same rate (paper, §4: T-LRU
-//! at ξ = 0), and blind to length: a turn that would miss its objective by seconds loses its cache like any other.
+//! Optimal for the mean when every conversation returns at the same rate and dies at the same rate (paper, §4: T-LRU at
+//! ξ = 0), but independent of length: a turn that would miss its objective by seconds loses its cache like any other.
 //!
-//! Evicting from the end of the oldest conversation until the cache fits, rather than dropping it whole, is what block
-//! caches do: one conversation at most is partly resident. Caching is optional or forced alike, since the youngest is
-//! always the last to go.
+//! The oldest conversation is evicted from its end until the cache fits, rather than whole, as block caches do: at most
+//! one conversation is partly resident. Optional and forced caching agree, since the youngest is always evicted last.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Served};
@@ -13,7 +12,7 @@ use super::{CacheConfig, Served};
 /// Least recently used.
 pub type Lru = Marked<KeepAll>;
 
-/// Everything is worth keeping.
+/// The whole conversation is kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAll;
 

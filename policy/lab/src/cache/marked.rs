@@ -1,8 +1,8 @@
-//! What the LRU family has in common: a turn is served, a rule says how much of its conversation is worth keeping, and
-//! room is found oldest conversation first, what is not worth keeping before the rest.
+//! The common part of the LRU family: a turn is served, a rule sets how much of its conversation is worth keeping, and
+//! eviction takes the oldest conversation first, free tokens before the rest.
 //!
-//! A policy of the family is its [`Rule`], in a file of its own, and [`Marked`] does the rest. The rules hold for shared
-//! blocks as well: there the mark is told to the engines' own cache ([`super::prefix`]).
+//! Each policy of the family is a [`Rule`] in a file of its own; [`Marked`] implements the rest. The rules also apply
+//! to shared blocks, as marks in the engines' own cache ([`super::prefix`]).
 
 use super::recency::{NO_BUDGET, Recency};
 use super::{CacheConfig, CachePolicy, Served};
@@ -14,16 +14,16 @@ use policy::units::Tokens;
 pub enum Worth {
     /// All of it.
     All,
-    /// The first tokens; the others are *free*, and go when room is needed.
+    /// The first tokens; the others are *free*, and are evicted when room is needed.
     First(Tokens),
-    /// Nothing: it goes now, or, under forced caching, when another conversation is served.
+    /// Nothing: it is evicted now, or, under forced caching, when another conversation is served.
     Nothing,
 }
 
-/// When free tokens go.
+/// When free tokens are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// There are none.
+    /// Never: there are none.
     Never,
     /// Oldest conversation first, stopping as soon as the cache fits.
     Needed,
@@ -31,27 +31,27 @@ pub enum Trim {
     All,
 }
 
-/// What makes a policy of the LRU family.
+/// A policy of the LRU family.
 pub trait Rule {
-    /// When free tokens go.
+    /// When free tokens are evicted.
     const TRIM: Trim;
 
-    /// How much of the conversation is worth keeping after this turn.
+    /// Returns how much of the conversation is worth keeping after this turn.
     fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth;
 }
 
-/// LRU over what a rule says is worth keeping.
+/// LRU with a rule for what is worth keeping.
 #[derive(Clone, Debug)]
 pub struct Marked<R> {
     recency: Recency,
     config: CacheConfig,
     rule: R,
-    /// Worth nothing, but forced to stay until somebody else is served.
+    /// A conversation of no worth, forced to stay until another one is served.
     leaving: Option<ConversationId>,
 }
 
 impl<R: Rule> Marked<R> {
-    /// An empty cache under this rule.
+    /// Creates an empty cache under this rule.
     #[must_use]
     pub fn with_rule(config: CacheConfig, rule: R) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl<R: Rule> Marked<R> {
 }
 
 impl<R: Rule + Default> Marked<R> {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self::with_rule(config, R::default())

@@ -1,5 +1,5 @@
-//! The naive twin: every policy as its definition says, over a list that is sorted and scanned again for every token
-//! or block. Slow, short, and sharing nothing with the real ones but the vocabulary.
+//! The naive twin: every policy by its definition, over a list that is sorted and scanned again for every token or
+//! block. Slow and short, and shares only the types with the real ones.
 
 mod learning;
 mod tiers;
@@ -24,7 +24,6 @@ struct Conversation {
     h: f64,
 }
 
-/// A cache as a list.
 pub(super) struct Naive {
     spec: PolicySpec,
     config: CacheConfig,
@@ -66,7 +65,8 @@ impl Naive {
         u64::from(self.config.block_tokens.max(1))
     }
 
-    /// Tokens past `L + next − ξ`, which may be negative; compared as real numbers, unlike the real policies.
+    /// Returns whether the last token is past `L + next − ξ`, which may be negative; compared as real numbers, unlike
+    /// in the real policies.
     fn is_free(&self, c: &Conversation, next: Tokens) -> bool {
         c.resident > 0
             && c.resident as f64 - self.unit() as f64
@@ -78,7 +78,6 @@ impl Naive {
         self.all.retain(|c| c.id != turn.conversation);
         let resident = turn.length.0 - turn.length.0 % self.unit();
         let (id, length, future, served_at) = (turn.conversation, turn.length.0, turn.future, self.clock);
-        // Oldest first, always.
         self.all.push(Conversation {
             id,
             served_at,
@@ -233,7 +232,7 @@ impl Naive {
     fn greedy_dual(&mut self, spared: Option<u64>, attention: f64) {
         let served = self.all.last_mut().unwrap();
         served.frequency = self.frequencies.get(&served.id).copied().unwrap_or(0.0) + 1.0;
-        // The same sums as the real one, since equal ranks are told apart by age.
+        // The same sums as the real policy, since equal ranks are ordered by age.
         let cost = PrefillCost {
             gamma_ms_per_token2: attention,
             ..PrefillCost::linear(1.0, 0.0)

@@ -1,4 +1,4 @@
-//! Conversations in the order of a rank that does not change while they are not touched.
+//! Conversations ordered by a rank that is fixed while they are untouched.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ impl Rank {
     }
 }
 
-/// Residents by rank, least first; equal ranks by age, oldest first.
+/// Resident conversations by rank, least first; ties by age, oldest first.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
     pub(super) lengths: Lengths,
@@ -37,7 +37,6 @@ impl Ranked {
         }
     }
 
-    /// Makes the conversation resident with this rank.
     pub(super) fn touch(&mut self, id: ConversationId, length: Tokens, rank: f64) -> Option<SlotId> {
         if let Some(slot) = self.lengths.slot(id) {
             self.delist(slot);
@@ -52,7 +51,6 @@ impl Ranked {
         Some(slot)
     }
 
-    /// Ranks everybody anew; equal ranks stay in the order of age.
     pub(super) fn rerank(&mut self, rank: impl Fn(SlotId) -> f64) {
         let entries = std::mem::take(&mut self.order).into_iter();
         self.order = entries
@@ -64,7 +62,7 @@ impl Ranked {
             .collect();
     }
 
-    /// The least ranked conversation, sparing one while there are others.
+    /// Returns the conversation of least rank, and the spared one last.
     pub(super) fn victim(&self, spared: Option<SlotId>) -> Option<SlotId> {
         self.order
             .iter()
@@ -73,7 +71,6 @@ impl Ranked {
             .or(spared)
     }
 
-    /// Cuts; the slot leaves the order when nothing is left.
     pub(super) fn cut(&mut self, slot: SlotId, keep: u64) {
         if keep == 0 {
             self.delist(slot);

@@ -1,25 +1,25 @@
 //! Resident prefixes in the order of their last turns: a log that is read from its old end.
 //!
-//! What the LRU family does to a cache of conversations is little (a few additions per turn), so what a turn costs is
-//! the memory that it waits for. A doubly linked list through a slab waits for the conversation's two neighbours, and a
-//! walk along it for every link in turn. Here the order is the layout:
+//! The LRU family does only a few additions per turn, so the cost of a turn is its memory latency. A doubly linked list
+//! in a slab waits for the conversation's two neighbours, and a walk along it for every link in turn. Here the memory
+//! layout is the order:
 //!
-//! - a turn appends its conversation's entry, the whole of it, to a ring; the old entry is left behind dead;
-//! - eviction reads the ring from its old end, and trimming goes on reading where it stopped last, both in the order of
-//!   memory, which the processor fetches ahead of them;
+//! - a turn appends its conversation's whole entry to a ring; the old entry stays behind, dead;
+//! - eviction reads the ring from its old end, and trimming continues where it stopped last, both in the order of
+//!   memory, which the processor prefetches;
 //! - free tokens need no list of their own. They are trimmed oldest conversation first, and a budget changes only when
-//!   its conversation becomes the youngest; so whatever is older than the last one trimmed has none left, and a cursor
-//!   knows where the next ones are. It passes an entry once.
+//!   its conversation becomes the youngest. So nothing older than the last one trimmed has free tokens, and a cursor
+//!   marks where the next ones are. It passes an entry once.
 //!
-//! Besides the ring there is one map, from a conversation to the position of its entry. Positions count up for ever and
-//! are taken modulo the ring's size, so that nothing moves when the old end does.
+//! A map leads from a conversation to the position of its entry. Positions count up for ever and are taken modulo the
+//! ring's size, so nothing moves when the old end does.
 //!
-//! A ring that is full grows while more than half of it is alive, and is swept otherwise: what is alive closes up, in
-//! order. So it never has more than four times as many places as conversations were alive at once, and a sweep of `n`
-//! was preceded by `n` turns at least: O(1) amortised, and the one operation here that is not O(1) by itself.
+//! A full ring grows while more than half of it is alive, and is swept otherwise: live entries close up, in order. So
+//! it never has more than four times as many places as conversations were alive at once, and a sweep of `n` was
+//! preceded by at least `n` turns: O(1) amortised, and the only operation here that is not O(1) by itself.
 //!
-//! Tried before it: a linked list with a second one through the conversations that have free tokens, and one linked
-//! list with the same cursor. T-LRU took 1.3 times LRU's time per turn then, at equal numbers of conversations.
+//! Rejected: a linked list with a second one through the conversations that have free tokens, and one linked list with
+//! the same cursor. T-LRU then took 1.3 times LRU's time per turn, at equal numbers of conversations.
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +30,10 @@ use super::{CacheConfig, round_up};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Places of the smallest ring.
+/// Size of the smallest ring.
 const LEAST: usize = 16;
 
-/// A conversation as its last turn left it, or what is left of it since.
+/// A conversation after its last turn, less what was evicted since.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     id: ConversationId,
@@ -52,15 +52,13 @@ const DEAD: Entry = Entry {
 /// A budget under which nothing is free.
 pub(super) const NO_BUDGET: u64 = u64::MAX;
 
-/// Resident prefixes by length and by recency.
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     capacity: u64,
     block: u64,
     used: u64,
-    /// Conversation → position of its entry.
     positions: FxHashMap<ConversationId, u64>,
-    /// A power of two of places.
+    /// The entries; its length is a power of two.
     ring: Vec<Entry>,
     /// Positions of the oldest entry and past the youngest. The one at `begin`, and others, may be dead.
     begin: u64,
@@ -96,7 +94,7 @@ impl Recency {
         self.used <= self.capacity
     }
 
-    /// Makes the conversation wholly resident and the youngest; what is past `budget` is free. It is gone when it has no
+    /// Makes the conversation wholly resident and the youngest; tokens past `budget` are free. Removes it if it has no
     /// full block.
     pub(super) fn touch(&mut self, id: ConversationId, length: Tokens, budget: u64) {
         let resident = if self.block == 1 {
@@ -123,7 +121,6 @@ impl Recency {
         self.end += 1;
     }
 
-    /// Drops a conversation whole.
     pub(super) fn forget(&mut self, id: ConversationId) {
         if let Some(position) = self.positions.remove(&id) {
             let place = self.place(position);
@@ -132,7 +129,7 @@ impl Recency {
         }
     }
 
-    /// Trims free tokens, oldest conversation first, until the cache fits; the youngest's only unless it is `spared`.
+    /// Trims free tokens, oldest conversation first, until the cache fits. Excludes the youngest if it is `spared`.
     pub(super) fn trim_free(&mut self, spared: bool) {
         while !self.fits() {
             let excess = self.excess();
@@ -144,15 +141,15 @@ impl Recency {
         }
     }
 
-    /// Trims every free token, whether the room is needed or not.
+    /// Trims every free token, whether or not the room is needed.
     pub(super) fn trim_all_free(&mut self, spared: bool) {
         while let Some(entry) = self.oldest_free(spared) {
             self.cut_at_cursor(entry.budget);
         }
     }
 
-    /// Evicts from the end of the oldest conversation, then the next, until the cache fits. The youngest goes last,
-    /// which under forced caching is all the protection that it needs.
+    /// Evicts from the end of the oldest conversation, then the next, until the cache fits. The youngest is evicted
+    /// last, which is all the protection that forced caching needs.
     pub(super) fn evict_oldest(&mut self) {
         while !self.fits() {
             let (excess, place) = (self.excess(), self.place(self.begin));
@@ -171,7 +168,6 @@ impl Recency {
         }
     }
 
-    /// Residents, oldest first.
     pub(super) fn dump(&self) -> Vec<(ConversationId, Tokens)> {
         self.alive()
             .map(|(_, entry)| (entry.id, Tokens(entry.resident)))
@@ -188,12 +184,11 @@ impl Recency {
         position as usize & (self.ring.len() - 1)
     }
 
-    /// Tokens that must go, in whole blocks.
     fn excess(&self) -> u64 {
         round_up(self.used.saturating_sub(self.capacity), self.block)
     }
 
-    /// Brings the cursor to the oldest conversation with free tokens.
+    /// Advances the cursor to the oldest conversation with free tokens.
     fn oldest_free(&mut self, spared: bool) -> Option<Entry> {
         let end = self.end - u64::from(spared && self.end > self.begin);
         self.cursor = self.cursor.max(self.begin);
@@ -217,7 +212,6 @@ impl Recency {
         }
     }
 
-    /// Makes a place past the end of a full ring.
     fn make_room(&mut self) {
         let places = self.ring.len();
         if self.positions.len() > places / 2 {
@@ -231,7 +225,6 @@ impl Recency {
         }
     }
 
-    /// Closes up what is alive, towards the old end.
     fn sweep(&mut self) {
         let (mut to, mut cursor) = (self.begin, self.begin);
         for position in self.begin..self.end {

@@ -1,11 +1,12 @@
-//! Who returns, and when: return probability and mean gap per class of turns, learned from the turns.
+//! Return probability and mean gap per class of turns, learned from the turns.
 //!
 //! A turn of class `c` is followed by another with probability `p_c`, after a mean gap `1/g_c`. Just after it the
-//! conversation's hazard is `λ_c = p_c·g_c`. What was seen is forgotten slowly, and a class that was seldom seen leans
-//! on all of them together. A conversation's own returns correct its class's hazard: people differ more than classes do.
+//! conversation's hazard is `λ_c = p_c·g_c`. Observations decay slowly, and a rarely seen class is shrunk towards the
+//! estimate of all. A conversation's own returns correct its class's hazard, since conversations differ more than
+//! classes do.
 //!
-//! The last turns of conversations are remembered in a bounded window, the cache's own or not: a conversation that was
-//! evicted and returns is what a hazard is about.
+//! The last turns of conversations are kept in a bounded window, whether resident or not: returns of evicted
+//! conversations count too.
 
 use std::collections::VecDeque;
 
@@ -14,19 +15,18 @@ use rustc_hash::FxHashMap;
 use policy::ids::ConversationId;
 use policy::units::Millis;
 
-/// Conversations whose last turn is remembered.
+/// Upper bound on conversations whose last turn is kept.
 const WINDOW: usize = 1 << 16;
 
-/// Turns of its own that a class needs to weigh as much as all classes together.
+/// Turns that a class needs to weigh as much as all classes together.
 const PRIOR_TURNS: f64 = 40.0;
 
-/// Returns of its own that a conversation needs to weigh as much as its class: the gamma prior's shape.
+/// Returns that a conversation needs to weigh as much as its class: the shape of the gamma prior.
 const OWN_PRIOR: f64 = 2.5;
 
 /// Weight that a class keeps of its past at each of its turns.
 const KEEP: f64 = 0.9998;
 
-/// Learned returns of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassReturns {
     turns: f64,
@@ -39,12 +39,11 @@ struct LastTurn {
     class: usize,
     at: Millis,
     stamp: u64,
-    /// Returns of this conversation so far, and the time that they took.
+    /// Returns of this conversation so far, and their total time.
     returns: f64,
     waited_ms: f64,
 }
 
-/// Learns returns per class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Returns {
     classes: Vec<ClassReturns>,
@@ -67,7 +66,7 @@ impl ClassReturns {
     }
 
     fn probability(&self) -> f64 {
-        // One imagined return in two imagined turns.
+        // Prior of one return in two turns.
         (self.returned + 1.0) / (self.turns + 2.0)
     }
 
@@ -77,7 +76,7 @@ impl ClassReturns {
 }
 
 impl Returns {
-    /// A turn of `class` of the conversation; classes are small dense numbers.
+    /// Records a turn of `class` of the conversation; classes are small dense numbers.
     pub(super) fn observe(&mut self, id: ConversationId, class: usize, at: Millis) {
         if self.classes.len() <= class {
             self.classes.resize(class + 1, ClassReturns::default());
@@ -112,26 +111,26 @@ impl Returns {
         }
     }
 
-    /// p_c, shrunk towards the probability of all turns.
+    /// Returns p_c, shrunk towards the probability of all turns.
     pub(super) fn probability(&self, class: usize) -> f64 {
         let class = self.classes.get(class).copied().unwrap_or_default();
         (class.returned + PRIOR_TURNS * self.all.probability()) / (class.turns + PRIOR_TURNS)
     }
 
-    /// 1/g_c in milliseconds, shrunk likewise; `None` until something returned.
+    /// Returns 1/g_c in milliseconds, shrunk likewise; `None` before the first return.
     pub(super) fn mean_gap_ms(&self, class: usize) -> Option<f64> {
         let all = self.all.mean_gap_ms()?;
         let class = self.classes.get(class).copied().unwrap_or_default();
         Some((class.sum_gap_ms + PRIOR_TURNS * all) / (class.returned + PRIOR_TURNS))
     }
 
-    /// λ_c = p_c·g_c per millisecond; 1 until something returned, when all classes are alike.
+    /// Returns λ_c = p_c·g_c per millisecond; 1 before the first return, when all classes are alike.
     pub(super) fn hazard(&self, class: usize) -> f64 {
         self.mean_gap_ms(class)
             .map_or(1.0, |gap| self.probability(class) / gap)
     }
 
-    /// The hazard of one conversation: its own returns over its own waiting time, leaning on its class's hazard.
+    /// Returns the hazard of one conversation: its returns over its waiting time, shrunk towards its class's hazard.
     pub(super) fn own_hazard(&self, id: ConversationId, class: usize) -> f64 {
         let prior = self.hazard(class);
         let (returns, waited_ms) = self
@@ -141,7 +140,6 @@ impl Returns {
         (OWN_PRIOR + returns) / (OWN_PRIOR / prior + waited_ms)
     }
 
-    /// Mean gap of all returns.
     pub(super) fn overall_gap_ms(&self) -> Option<f64> {
         self.all.mean_gap_ms()
     }

@@ -28,7 +28,7 @@ use policy::units::Tokens;
 pub enum PolicySpec {
     /// Least recently used.
     Lru,
-    /// LRU from a length on; 1,024 tokens unless given as `threshold-lru:N`.
+    /// LRU from a minimum length on; 1,024 tokens unless given as `threshold-lru:N`.
     ThresholdLru(Tokens),
     /// Tail-Optimized LRU.
     TLru,
@@ -36,13 +36,13 @@ pub enum PolicySpec {
     TLruPrinted,
     /// T-LRU that trims all free tokens on overflow.
     TLruTrimAll,
-    /// T-LRU that knows ends.
+    /// T-LRU with foresight of last turns.
     EndAware,
-    /// T-LRU that knows ends and next lengths.
+    /// T-LRU with foresight of last turns and of next prompt lengths.
     LengthAware,
     /// Expected-Tail-Optimized LRU; options as `et-lru:eps=0.1:decay=0.002:hazards=turn-class`, μ per second.
     EtLru(EtLruOptions),
-    /// Least likely of its class to be reused soon.
+    /// Lowest probability of reuse in its class.
     WorkloadAware,
     /// Greedy-Dual-Frequency-Size; the ratio of attention to linear cost as `gdfs:1e-5`, else 0.
     Gdfs(f64),
@@ -52,20 +52,20 @@ pub enum PolicySpec {
     Tiers(Vec<Tier>),
     /// Furthest in future.
     Belady,
-    /// Capped furthest in future.
+    /// Furthest in future, within TEL-safe budgets.
     ToBelady,
 }
 
-/// A name that no policy has, or a parameter that it does not take.
+/// An unknown policy name, or an invalid parameter.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("`{name}` is no cache policy; there are {}", PolicySpec::NAMES.join(", "))]
 pub struct UnknownPolicy {
-    /// What was asked for.
+    /// The name given.
     pub name: String,
 }
 
 impl PolicySpec {
-    /// Every name.
+    /// All names.
     pub const NAMES: &[&str] = &[
         "lru",
         "threshold-lru",
@@ -83,7 +83,7 @@ impl PolicySpec {
         "to-belady",
     ];
 
-    /// An empty cache under this policy.
+    /// Creates an empty cache under this policy.
     #[must_use]
     pub fn build(&self, config: CacheConfig) -> Box<dyn CachePolicy> {
         match self {
@@ -106,7 +106,7 @@ impl PolicySpec {
         }
     }
 
-    /// Whether it must be told the future.
+    /// Returns whether it needs the future of conversations.
     #[must_use]
     pub fn needs_future(&self) -> bool {
         matches!(
@@ -117,7 +117,7 @@ impl PolicySpec {
 }
 
 impl PolicySpec {
-    /// Whether, on shared blocks, it must be told who uses each block next.
+    /// Returns whether, on shared blocks, it needs the next use of each block.
     #[must_use]
     pub fn needs_foresight(&self) -> bool {
         matches!(self, Self::Belady | Self::ToBelady)
@@ -208,7 +208,7 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// What a token costs to compute, with attention's share as given; only ratios matter.
+/// Returns a prefill cost with this share of attention; only ratios matter.
 pub(super) fn gdfs_cost(attention: f64) -> PrefillCost {
     PrefillCost {
         gamma_ms_per_token2: attention,
@@ -267,7 +267,7 @@ fn positive(text: &str) -> Option<f64> {
         .filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// `CAPACITY/MS_PER_TOKEN/UNIT`, the last of them 1 unless given.
+/// Parses `CAPACITY/MS_PER_TOKEN/UNIT`; the unit defaults to 1.
 fn parse_tier(text: &str) -> Option<Tier> {
     let mut parts = text.split('/');
     let capacity = Tokens(parts.next()?.parse().ok()?);

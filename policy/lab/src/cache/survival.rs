@@ -1,20 +1,20 @@
-//! How long the next prompt may be: `P(Q ≥ z)` as a step function.
+//! The distribution of the next prompt's length: `P(Q ≥ z)` as a step function.
 //!
-//! Steps make eviction cheap: between two of them every token of a conversation is worth the same, so that the greedy
+//! Steps make eviction cheap: between two of them every token of a conversation has the same value, so the greedy
 //! choice takes all of them at once. A learned distribution has one step per bin of a histogram whose bins widen by a
 //! quarter each, which is 60 bins from one token to a million.
 
 /// A non-increasing step function from 1 to 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Survival {
-    /// Ascending, without repetition.
+    /// Ascending, without duplicates.
     edges: Vec<f64>,
     /// `P(Q ≥ z)` for `z` in `(edges[k − 1], edges[k]]`.
     values: Vec<f64>,
 }
 
 impl Survival {
-    /// A next prompt of known length.
+    /// Returns the distribution of a known length.
     #[must_use]
     pub fn constant(tokens: f64) -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Survival {
         }
     }
 
-    /// The distribution of a sample. Without samples, prompts of no length.
+    /// Returns the distribution of a sample. Without samples, the length is zero.
     #[must_use]
     pub fn from_samples(samples: &[u64]) -> Self {
         let mut sorted = samples.to_vec();
@@ -47,7 +47,7 @@ impl Survival {
         }
     }
 
-    /// `P(Q ≥ z)`, and the `z` below which it is greater, if there is one.
+    /// Returns `P(Q ≥ z)`, and the `z` below which it is greater, if there is one.
     #[must_use]
     pub fn level(&self, z: f64) -> (f64, Option<f64>) {
         let at = self.edges.partition_point(|edge| *edge < z);
@@ -60,13 +60,11 @@ impl Survival {
 const GROWTH: f64 = 1.25;
 const BINS: usize = 62;
 
-/// Turns between two looks at the histogram.
 const REFRESH: u32 = 256;
 
-/// Weight that the histogram keeps at each look: it forgets a turn after some 5,000.
+/// Share that the histogram keeps at each refresh: its memory is some 5,000 turns.
 const KEEP: f64 = 0.95;
 
-/// Learns the distribution of prompts from the prompts.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedSurvival {
     counts: [f64; BINS],
@@ -76,7 +74,6 @@ pub(super) struct LearnedSurvival {
 }
 
 impl LearnedSurvival {
-    /// Until something was seen, prompts have the expected length.
     pub(super) fn new(expected: f64) -> Self {
         Self {
             counts: [0.0; BINS],
@@ -94,7 +91,7 @@ impl LearnedSurvival {
         let bin = (tokens as f64).max(1.0).ln() / GROWTH.ln();
         self.counts[(bin as usize).min(BINS - 1)] += 1.0;
         self.since += 1;
-        // Early looks are frequent: the expectation that it starts from is a guess.
+        // Early refreshes are frequent, since the initial expectation is a guess.
         let due = if self.looks < 4 { 32 << self.looks } else { REFRESH };
         if self.since >= due {
             self.look();

@@ -4,8 +4,8 @@
 //! if Σ X > C: foreach i: if X_i ≥ L_i + Q̂_i − ξ: X_i ← X_i − 1; if Σ X ≤ C: return
 //! while Σ X > C: X_j ← X_j − 1 for j with the oldest last turn among X_j ≥ 1
 //! ```
-//! The order of `foreach` is left open; oldest first here. Kept for comparison only: see [`super::t_lru`] for why both
-//! details are wrong. Its pass costs one step per token trimmed, not per conversation cut.
+//! The order of `foreach` is not specified; oldest first here. Kept for comparison only: [`super::t_lru`] explains why
+//! both details are wrong. A pass costs one step per token trimmed, not per conversation cut.
 
 use std::collections::BTreeSet;
 
@@ -19,17 +19,15 @@ use policy::units::Tokens;
 pub struct TLruPrinted {
     lengths: Lengths,
     config: CacheConfig,
-    /// Residents, oldest first.
     order: BTreeSet<(u64, SlotId)>,
-    /// Those of them that the pass takes from.
     candidates: BTreeSet<(u64, SlotId)>,
-    /// By slot: when it was served last, and below how many tokens it is no candidate.
+    /// By slot: when it was last served, and the number of tokens below which it is no candidate.
     standings: Vec<(u64, u64)>,
     served: u64,
 }
 
 impl TLruPrinted {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self {
@@ -62,7 +60,6 @@ impl TLruPrinted {
         self.candidates.remove(&entry);
     }
 
-    /// One pass: a unit from each candidate, oldest first, until the cache fits.
     fn shave(&mut self, spared: Option<SlotId>) {
         let unit = u64::from(self.config.block_tokens.max(1));
         let mut after = None;

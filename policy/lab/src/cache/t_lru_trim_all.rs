@@ -1,7 +1,7 @@
-//! T-LRU that, once the cache overflows, trims every free token of every conversation.
+//! T-LRU that trims every free token of every conversation once the cache overflows.
 //!
-//! A possible reading of the paper's "evict for free" (its `foreach` has no exit). It throws away cache that had room:
-//! kept for comparison.
+//! A possible reading of the paper's "evict for free" (its `foreach` has no exit), kept for comparison. It evicts
+//! tokens for which there is room.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::t_lru::TelSafe;
@@ -10,7 +10,7 @@ use super::{CacheConfig, Served};
 /// T-LRU that trims all free tokens on overflow.
 pub type TLruTrimAll = Marked<TelSafeOnly>;
 
-/// Nothing but what lies within the TEL-safe budget is kept once room is needed.
+/// Keeps only what lies within the TEL-safe budget once room is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TelSafeOnly;
 

@@ -7,7 +7,6 @@ use super::survival::Survival;
 use super::tiers::Tier;
 use super::*;
 
-/// A turn before the future is known: conversation, prompt, response.
 type Raw = (u64, u64, u64);
 
 fn with_future(raw: &[Raw]) -> Vec<(Served, Tokens)> {
@@ -63,7 +62,7 @@ fn learns(spec: &PolicySpec) -> bool {
     )
 }
 
-/// The twin learns nothing, so ET-LRU is told everything.
+/// The twin does not learn, so ET-LRU gets all parameters.
 fn specs_with_a_twin() -> Vec<PolicySpec> {
     let mut specs: Vec<_> = specs().into_iter().filter(|spec| !learns(spec)).collect();
     for (epsilon, decay_per_s) in [(0.0, 0.0), (0.1, 20.0), (1.0, 300.0)] {
@@ -99,7 +98,6 @@ fn traces() -> impl Strategy<Value = Vec<Raw>> {
     proptest::collection::vec((0u64..6, 0u64..12, 0u64..12), 1..60)
 }
 
-/// Uncached tokens turn by turn.
 fn uncached(policy: &mut dyn CachePolicy, raw: &[Raw]) -> Vec<u64> {
     let serve = |(served, history): (Served, Tokens)| {
         let cached = policy.resident(served.conversation).0.min(history.0);
@@ -143,7 +141,7 @@ proptest! {
     fn et_lru_with_a_known_prompt_and_equal_hazards_is_t_lru(raw in traces(), config in configs()) {
         let prompts = Some(Survival::constant(config.next_prompt.as_f64()));
         let options = EtLruOptions { epsilon: 0.0, decay_per_s: Some(1.0), prompts, hazards: Hazards::Equal };
-        // Under a finite threshold of whole tokens; the budget rounds others up.
+        // With a finite threshold of whole tokens; the budget rounds others up.
         let config = CacheConfig { xi_tokens: config.xi_tokens.floor(), block_tokens: 1, ..config };
         let (mut tail, mut expected) = (PolicySpec::TLru.build(config), PolicySpec::EtLru(options).build(config));
         prop_assert_eq!(uncached(&mut *tail, &raw), uncached(&mut *expected, &raw));
@@ -175,7 +173,7 @@ proptest! {
         let options = EtLruOptions { epsilon, hazards, ..EtLruOptions::default() };
         let mut real = et_lru::EtLru::new(config, options.clone());
         let mut naive = NaiveExpected::new(config, options);
-        // Long enough for the distribution of prompts to be learned more than once.
+        // Long enough to refresh the distribution of prompts more than once.
         for (served, _) in with_future(&raw.repeat(4)) {
             let class = ClassId((served.conversation.0 % 3) as u16);
             let at = Millis((served.at.0 * pace).floor());

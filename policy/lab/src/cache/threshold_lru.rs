@@ -1,19 +1,19 @@
-//! LRU that does not keep short conversations: kept iff `L ≥ threshold` after the turn.
+//! LRU that does not keep short conversations: one is kept iff `L ≥ threshold` after the turn.
 //!
-//! The rule of a large provider's API (1,024 tokens), and the paper's second baseline. All or nothing: a conversation of
-//! 1,023 tokens is recomputed whole, one of 1,024 is kept whole.
+//! The rule of a large provider's API (1,024 tokens), and the paper's second baseline. All or nothing: a conversation
+//! of 1,023 tokens is recomputed whole, one of 1,024 is kept whole.
 //!
-//! The paper leaves open what becomes of a short conversation's older cache: there is none, since it was shorter then.
-//! Under forced caching nothing may be refused, and this is LRU.
+//! A short conversation has no older cache, since it was shorter then. Under forced caching nothing may be refused, and
+//! this is LRU.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Served};
 use policy::units::Tokens;
 
-/// LRU for conversations from a threshold on.
+/// LRU for conversations of a minimum length.
 pub type ThresholdLru = Marked<LongEnough>;
 
-/// Conversations of this many tokens on are worth keeping.
+/// Keeps conversations of at least this many tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct LongEnough(pub Tokens);
 

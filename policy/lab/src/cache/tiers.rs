@@ -1,17 +1,17 @@
 //! T-LRU over a stack of tiers: HBM, host memory, disk, a remote store.
 //!
-//! Each tier has a capacity, a time per token to bring its tokens back to the top, and a unit in which it stores
-//! (DeepSeek's disk cache: 64 tokens). The paper names this an open problem (§6); the reading taken is the plain one:
+//! Each tier has a capacity, a time per token to load its tokens to the top, and a unit in which it stores (DeepSeek's
+//! disk cache: 64 tokens). The paper leaves this as an open problem (§6); the simplest reading is used:
 //! - a served conversation is wholly in the top tier;
-//! - a tier that overflows gives up *free* tokens first, oldest conversation first, then the oldest conversation's, in
-//!   both cases from the end of what the conversation has there: T-LRU at every level;
-//! - what a tier gives up moves to the next one down, in whole units of it, before it is dropped; the last drops.
+//! - a tier that overflows demotes *free* tokens first, oldest conversation first, then those of the oldest
+//!   conversation, in both cases from the end of the conversation's part there: T-LRU at every level;
+//! - demoted tokens move to the next tier down, in whole units of it; the last tier drops them.
 //!
-//! A conversation is then a prefix laid over the tiers from the top down, and all of it is a hit; what lies lower costs
-//! its loading time on top. Free tokens sink first, so the tokens that decide about the threshold stay where they load
-//! fastest.
+//! So a conversation is a prefix spread over the tiers from the top down, and all of it is a hit; its lower parts add
+//! their loading time. Free tokens are demoted first, so the tokens that decide about the threshold stay where they
+//! load fastest.
 //!
-//! O(log n) per conversation moved and tier; no tier is scanned. With one tier this is T-LRU exactly.
+//! O(log n) per conversation moved and tier; no tier is scanned. With one tier this is exactly T-LRU.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use policy::units::{Millis, Tokens};
 /// One tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tier {
-    /// Tokens that fit.
+    /// Capacity in tokens.
     pub capacity: Tokens,
     /// Time to load one token to the top tier.
     pub ms_per_token: f64,
@@ -48,18 +48,16 @@ pub struct TierStack {
 struct Level {
     tier: Tier,
     used: u64,
-    /// Conversations with tokens here, oldest first.
     order: BTreeSet<(u64, ConversationId)>,
-    /// Those of them with free tokens here.
     free: BTreeSet<(u64, ConversationId)>,
 }
 
-/// A conversation's prefix over the tiers.
+/// A conversation's prefix, spread over the tiers.
 #[derive(Clone, Debug)]
 struct Laid {
     served: u64,
     budget: u64,
-    /// Per tier, where its part ends; the part begins where the one above ends. Never falls from tier to tier.
+    /// Per tier, the end of its part, which begins at the end of the part above. Never decreases from tier to tier.
     ends: Vec<u64>,
 }
 
@@ -72,7 +70,7 @@ impl Laid {
         self.ends[level] - self.begin(level)
     }
 
-    /// Tokens of this tier past the budget, in whole units.
+    /// Returns the tokens of this tier past the budget, in whole units.
     fn free(&self, level: usize, unit: u64) -> u64 {
         let past = self.ends[level].saturating_sub(self.begin(level).max(self.budget));
         past - past % unit
@@ -80,7 +78,8 @@ impl Laid {
 }
 
 impl TierStack {
-    /// An empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower` follow.
+    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
+    /// follow.
     #[must_use]
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let top = Tier {
@@ -103,7 +102,7 @@ impl TierStack {
         }
     }
 
-    /// Tokens of the conversation in each tier, top first.
+    /// Returns the tokens of the conversation in each tier, top first.
     #[must_use]
     pub fn per_tier(&self, conversation: ConversationId) -> Vec<Tokens> {
         let laid = self.conversations.get(&conversation);
@@ -112,7 +111,7 @@ impl TierStack {
             .collect()
     }
 
-    /// Tokens in each tier, top first.
+    /// Returns the tokens in each tier, top first.
     #[must_use]
     pub fn used_per_tier(&self) -> Vec<Tokens> {
         self.tiers.iter().map(|level| Tokens(level.used)).collect()
@@ -122,7 +121,7 @@ impl TierStack {
         u64::from(self.tiers[level].tier.unit_tokens.max(1))
     }
 
-    /// Sets where each part ends, keeping the tiers' books.
+    /// Sets the end of each part, and updates the tiers' sums.
     fn lay(&mut self, id: ConversationId, mut laid: Laid, ends: Vec<u64>) {
         for (at, level) in self.tiers.iter_mut().enumerate() {
             level.used -= laid.here(at);
@@ -145,7 +144,7 @@ impl TierStack {
         };
     }
 
-    /// Moves tokens from the end of what `id` has in `level` down: as many as are missing, of the free ones or of all.
+    /// Moves tokens from the end of the part of `id` in `level` down: up to the excess, of the free ones or of all.
     fn demote(&mut self, level: usize, id: ConversationId, only_free: bool) {
         let Some(laid) = self.conversations.get(&id).cloned() else {
             return;
@@ -162,14 +161,14 @@ impl TierStack {
         let mut ends = laid.ends.clone();
         ends[level] = cut;
         match ends.get(level + 1).copied() {
-            // The tier below takes it on: its part now begins at the cut, and still ends at a whole unit of its own.
+            // The tier below takes it: its part now begins at the cut, and still ends at a whole unit of its own.
             Some(below) => ends[level + 1] = below.max(laid.ends[level]),
             None => ends[level..].iter_mut().for_each(|end| *end = (*end).min(cut)),
         }
         for lower in level + 1..ends.len() {
             let unit = self.unit(lower);
             let begin = ends[lower - 1];
-            // Whole units from where the part begins; a remainder is dropped, and what hung below it with it.
+            // Whole units from the beginning of the part; a remainder is dropped, and what follows it.
             let whole = begin + ends[lower].saturating_sub(begin) / unit * unit;
             if whole < ends[lower] {
                 ends[lower] = whole;

@@ -1,12 +1,12 @@
 //! Tail-Optimized Belady: the hindsight optimum for TEL (paper, Theorem 1).
 //!
-//! No conversation keeps more than its budget with the *true* next prompt, `(L + Q − ξ)⁺`, nothing if it never returns;
-//! beyond that the one whose next turn is furthest goes first. Within budgets every token saves one token of excess, so
-//! this is Belady's problem again, with smaller items.
+//! No conversation keeps more than its budget with the *true* next prompt, `(L + Q − ξ)⁺`, or anything if it never
+//! returns. Beyond that the furthest next turn is evicted first. Within budgets every token saves one token of excess,
+//! so this is Belady's problem again, with smaller items.
 //!
 //! Under optional caching a conversation is capped as soon as it was served. Under forced caching the turn just served
-//! stays whole, so capping waits: free tokens are trimmed when room is needed, oldest conversation first, then furthest
-//! first. Both are checked against an exact dynamic programme (`policy/lab/tests/cache_theory.rs`).
+//! stays whole, so free tokens are trimmed only when room is needed, oldest conversation first; then the furthest next
+//! turn is evicted first. Both are checked against an exact dynamic programme (`policy/lab/tests/cache_theory.rs`).
 
 use std::collections::BTreeSet;
 
@@ -16,18 +16,17 @@ use super::{CacheConfig, CachePolicy, Future, Served};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Capped furthest in future.
+/// Furthest in future, within TEL-safe budgets.
 #[derive(Clone, Debug)]
 pub struct ToBelady {
     inner: Belady,
     capped: Capped,
 }
 
-/// Under forced caching: who has tokens past the budget, by age.
+/// Under forced caching: the conversations with tokens past the budget, by age.
 #[derive(Clone, Debug, Default)]
 struct Capped {
     order: BTreeSet<(u64, SlotId)>,
-    /// By slot: age and budget.
     standings: Vec<(u64, u64)>,
     served: u64,
 }
@@ -43,7 +42,6 @@ impl Capped {
         self.order.insert((self.served, slot));
     }
 
-    /// Trims free tokens, oldest conversation first, until the cache fits or only `spared` has any.
     fn trim(&mut self, inner: &mut Belady, spared: SlotId) {
         while !inner.lengths.fits() {
             let Some(&(served, slot)) = self.order.first().filter(|(_, slot)| *slot != spared) else {
@@ -55,7 +53,7 @@ impl Capped {
                 inner.horizon.cut(&mut inner.lengths, slot, keep);
             }
             if keep <= budget {
-                // Nothing free is left, or nothing at all since somebody evicted it.
+                // Nothing free is left, or the conversation has been evicted.
                 self.order.remove(&(served, slot));
             }
         }
@@ -63,7 +61,7 @@ impl Capped {
 }
 
 impl ToBelady {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self {

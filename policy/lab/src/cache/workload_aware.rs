@@ -1,4 +1,4 @@
-//! Workload-aware eviction: who is least likely to be reused soon, by the reuse habits of its class.
+//! Workload-aware eviction: the lowest probability of reuse soon, by the reuse habits of its class.
 //!
 //! From *KVCache Cache in the Wild* (Wang et al., USENIX ATC 2025): reuse probability within a workload class follows
 //! an exponential, classes differ widely, and the same class is predictable over hours. A block's priority is the pair
@@ -7,15 +7,15 @@
 //! ( ReuseProb_c(t, life_c), −offset )      compared in this order; the least is evicted
 //! ```
 //!
-//! with `t` the time since its last use and `offset` its place in the prompt.
+//! with `t` the time since its last use and `offset` its position in the prompt.
 //!
-//! # What the source leaves open, and the reading taken
+//! # Gaps in the source, and the choices made
 //! - Class: traffic class times turn number (first, second, third and later), as its measurements are broken down.
 //! - Probability: of a return within the next `life_c`, given none for `t`. With return probability `p` and rate `g` of
 //!   the class, `p·e^{−gt}·(1 − e^{−g·life}) / (1 − p + p·e^{−gt})`. Fits are refreshed with every turn, recent ones
 //!   weighing more ([`super::returns`]).
-//! - Lifetime: three mean gaps, within which 95 % of the returns fall. Past it the probability counts as 0, and of
-//!   such candidates the longest goes first.
+//! - Lifetime: three mean gaps, within which 95 % of the returns fall. Past it the probability counts as 0, and of such
+//!   candidates the longest is evicted first.
 //!
 //! Within a class the probability only falls with `t`, so the class's oldest conversation is its candidate: eviction
 //! compares one candidate per class, O(classes), and finding it is O(log n).
@@ -28,27 +28,24 @@ use super::{CacheConfig, CachePolicy, Served};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
-/// Turn numbers told apart within a traffic class.
 const TURN_CLASSES: usize = 3;
 
 /// A class's lifetime in mean gaps: `1 − e⁻³` is 95 %.
 const LIFE_GAPS: f64 = 3.0;
 
-/// The reuse habits of classes, learned from the turns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Habits {
     returns: Returns,
 }
 
 impl Habits {
-    /// Learns from a turn, and returns its class.
     pub(super) fn learn(&mut self, turn: &Served) -> usize {
         let class = turn.class.index() * TURN_CLASSES + (turn.turn as usize).min(TURN_CLASSES - 1);
         self.returns.observe(turn.conversation, class, turn.at);
         class
     }
 
-    /// `ReuseProb` of what a turn of this class used, `age_ms` after it.
+    /// Returns `ReuseProb` of a block or conversation of this class, `age_ms` after its last turn.
     pub(super) fn reuse(&self, class: usize, age_ms: f64) -> f64 {
         let p = self.returns.probability(class);
         let Some(gap_ms) = self.returns.mean_gap_ms(class) else {
@@ -69,7 +66,6 @@ pub struct WorkloadAware {
     lengths: Lengths,
     config: CacheConfig,
     habits: Habits,
-    /// By class: its conversations by the number of the turn that served them last.
     queues: Vec<BTreeMap<u64, SlotId>>,
     standings: Vec<Standing>,
     served: u64,
@@ -83,7 +79,7 @@ struct Standing {
 }
 
 impl WorkloadAware {
-    /// An empty cache.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         let (queues, standings) = (Vec::new(), Vec::new());
@@ -209,7 +205,6 @@ mod tests {
                 now += 20.0;
             }
         }
-        // LRU would have evicted it every time.
         assert!(hits > 290, "{hits}");
     }
 }

@@ -1,32 +1,33 @@
-//! What the experiments' command lines have in common.
+//! Arguments common to the experiments.
 
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 
 use crate::trace_source::TraceSource;
 
-/// Which turns are run.
+/// The turns to run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
     /// Trace file (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED or
-    /// gen:sharegpt:SEED[:key=value,…], agents:SEED or hot:SEED. A wrong key lists them all; docs/traces.md explains them.
+    /// gen:sharegpt:SEED[:key=value,…], agents:SEED or hot:SEED. An unknown key lists all keys; docs/traces.md explains
+    /// them.
     #[arg(long)]
     pub(crate) trace: TraceSource,
-    /// Turns to run: all of a file, 2000 of a generator unless given.
+    /// Number of turns to run. Defaults to all of a file, or 2000 of a generator.
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) turns: Option<usize>,
 }
 
-/// How the report is printed.
+/// The format of the report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Output {
-    /// Report as JSON.
+    /// Print the report as JSON.
     #[arg(long)]
     json: bool,
 }
 
 impl Output {
-    /// Prints the reports as JSON, or as a table for reading.
+    /// Prints the reports as JSON, or as a table.
     ///
     /// # Errors
     /// If standard output cannot be written to.

@@ -16,7 +16,7 @@ use super::args::{Input, Output};
 use crate::args::{non_negative, positive};
 use crate::trace_source::OpenTrace;
 
-/// One cache under several policies: TTFT percentiles, tail excess latency, violations
+/// Compare cache policies on one cache: TTFT percentiles, tail excess latency, violations
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute-lab sim cache --trace gen:wildchat:1 --capacity-tokens 10000 --policies lru,t-lru,to-belady --xi-ms 150\n  \
@@ -24,10 +24,10 @@ use crate::trace_source::OpenTrace;
 pub struct Args {
     #[command(flatten)]
     input: Input,
-    /// Tokens that the cache holds.
+    /// Capacity of the cache in tokens.
     #[arg(long)]
     capacity_tokens: u64,
-    /// Policies, comma-separated; a wrong name lists them all.
+    /// Policies, comma-separated; an unknown name lists them all.
     #[arg(
         long,
         value_delimiter = ',',
@@ -36,26 +36,26 @@ pub struct Args {
     policies: Vec<PolicySpec>,
     #[command(flatten)]
     threshold: Threshold,
-    /// Objective whose violations are counted, in ms. The threshold unless given.
+    /// Objective whose violations are counted, in ms. Defaults to the threshold.
     #[arg(long, value_parser = non_negative)]
     slo_ms: Option<f64>,
-    /// Expected tokens of a next prompt.
+    /// Expected tokens of the next prompt.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=MAX_TOKENS_PER_FIELD))]
     next_prompt_tokens: u64,
     /// α: ms per uncached token. The default is a 7B model on one A100.
     #[arg(long, default_value = "0.1027", value_parser = positive)]
     alpha: f64,
-    /// β: ms that every turn costs.
+    /// β: fixed ms per turn.
     #[arg(long, default_value = "23.07", value_parser = non_negative)]
     beta: f64,
-    /// Tokens per block: residency comes in whole blocks.
+    /// Tokens per block: residency is in whole blocks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: u32,
-    /// The conversation just served must stay whole. With --shared only for lru, threshold-lru, t-lru, end-aware and
+    /// Keep the conversation just served whole. With --shared only for lru, threshold-lru, t-lru, end-aware and
     /// length-aware.
     #[arg(long)]
     forced: bool,
-    /// One cache of the trace's hash blocks, shared between conversations, instead of private histories.
+    /// Run one cache of the trace's hash blocks, shared between conversations, instead of private histories.
     #[arg(long, conflicts_with = "block_tokens")]
     shared: bool,
     /// Report every turn's uncached tokens.
@@ -65,7 +65,7 @@ pub struct Args {
     output: Output,
 }
 
-/// ξ, in one of its two units.
+/// ξ, in one of two units.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Threshold {
@@ -113,7 +113,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A cache of either kind.
 enum Cache {
     Private(SingleCache),
     Shared(Box<SharedCache>),
@@ -135,7 +134,7 @@ impl Cache {
     }
 }
 
-/// The caches, empty; `whole` is the trace where somebody must be told the future.
+/// Creates the empty caches; `whole` is the trace, for policies that need the future.
 fn caches(args: &Args, block_tokens: Option<u32>, whole: &[Turn]) -> anyhow::Result<Vec<Cache>> {
     let (config, measure) = args.measure();
     if !args.shared {
@@ -161,11 +160,10 @@ fn caches(args: &Args, block_tokens: Option<u32>, whole: &[Turn]) -> anyhow::Res
     args.policies.iter().map(shared).collect()
 }
 
-/// All policies in one pass: a trace streams through unless somebody must be told the future.
 fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
     let OpenTrace { turns, block_tokens } = args.input.trace.open(args.input.turns)?;
     if args.policies.iter().any(PolicySpec::needs_future) {
-        // Blocks are of no use to private histories, and most of a trace's memory.
+        // Private histories do not use blocks, which are most of a trace's memory.
         let strip = |turn: Turn| {
             if args.shared {
                 turn

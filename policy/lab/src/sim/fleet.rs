@@ -1,4 +1,4 @@
-//! `tailroute-lab sim fleet`: a fleet under the router's own code, queues and caches and all, without a network.
+//! `tailroute-lab sim fleet`: a simulated fleet with queues and caches under the router's own code, without a network.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -17,10 +17,10 @@ use policy::units::{Millis, Tokens};
 use super::args::{Input, Output};
 use crate::trace::BLOCK_TOKENS;
 
-/// Tokens that the tree of SGLang's router holds per worker: 2^26 characters.
+/// Capacity per worker of the tree in SGLang's router: 2^26 characters.
 const TREE_TOKENS: Tokens = Tokens(1 << 24);
 
-/// A fleet under several routing policies: TTFT percentiles, hits, utilisation
+/// Compare routing policies on a fleet: TTFT percentiles, hits, utilisation
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute-lab sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
@@ -30,89 +30,91 @@ const TREE_TOKENS: Tokens = Tokens(1 << 24);
 pub struct Args {
     #[command(flatten)]
     input: Input,
-    /// Workers.
+    /// Number of workers.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
-    /// Blocks that each worker's cache holds; a list is dealt out in turn.
+    /// Blocks in each worker's cache; a list is assigned round-robin.
     #[arg(long, value_delimiter = ',', required = true)]
     capacity_blocks: Vec<u64>,
-    /// Routing policies, comma-separated; a wrong name lists them all.
+    /// Routing policies, comma-separated; an unknown name lists them all.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "round_robin,cache_aware,least_ttft,tail"
     )]
     policies: Vec<PolicyName>,
-    /// What workers drop first: lru, tail (what the router tells them), t-lru[:TOKENS] (ξ fixed at so many),
-    /// threshold-lru[:TOKENS], gdfs or workload-aware; in hindsight of the trace end-lru, length-aware, belady or
-    /// to-belady. A list runs each. Tail for `tail` and lru for the others unless given. docs/cache-policies.md explains them.
+    /// Eviction policy of the workers: lru, tail (hints from the router), t-lru[:TOKENS] (with a fixed ξ),
+    /// threshold-lru[:TOKENS], gdfs or workload-aware; with foresight end-lru, length-aware, belady or to-belady. A
+    /// list runs each. Defaults to tail for `tail` and to lru for the others. See docs/cache-policies.md.
     #[arg(long, value_delimiter = ',')]
     cache: Vec<CacheRule>,
-    /// ξ: the objective's time to first token, in ms.
+    /// ξ: the time-to-first-token objective, in ms.
     #[arg(long, default_value = "1000", value_parser = crate::args::positive)]
     xi_ms: f64,
-    /// Share of turns that has to meet it.
+    /// Share of turns that must meet the objective.
     #[arg(long, default_value = "0.95", value_parser = crate::args::positive)]
     share: f64,
-    /// Expected tokens of a next prompt, before any were seen.
+    /// Expected tokens of the next prompt, before any are observed.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(..=crate::trace::MAX_TOKENS_PER_FIELD))]
     next_prompt_tokens: u64,
     #[command(flatten)]
     pace: PaceArgs,
-    /// α: ms per uncached token; a list is dealt out in turn.
+    /// α: ms per uncached token; a list is assigned round-robin.
     #[arg(long, value_delimiter = ',', default_value = "0.05", value_parser = crate::args::positive)]
     alpha: Vec<f64>,
-    /// β: ms that every turn costs.
+    /// β: fixed ms per turn.
     #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
     beta: f64,
     /// γ: ms per uncached token and token of context.
     #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
     gamma: f64,
-    /// What the router knows of the caches: exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]]. Mirror for most;
-    /// for `cache_aware` and `cache_aware_smg` the tree that those routers keep, which does not know what workers evict.
+    /// The router's knowledge of the caches: exact, mirror, tree[:TOKENS] or events[:DELAY_MS[:LOSS]]. Defaults to
+    /// mirror, and for `cache_aware` and `cache_aware_smg` to the tree of the original routers, which does not follow
+    /// evictions.
     #[arg(long)]
     view: Option<ViewArg>,
-    /// The router believes the costs that it is given, and learns nothing of them.
+    /// Use the given costs without learning from responses.
     #[arg(long)]
     known_costs: bool,
-    /// Order of the workers' queues: fifo, sjf or edf.
+    /// Order of the workers' queues: fifo, sjf (shortest first) or edf (earliest due time first).
     #[arg(long, value_enum, default_value_t = OrderArg::Fifo)]
     order: OrderArg,
-    /// Routers before the workers, each turn coming to any of them: COUNT:alone, or COUNT[:DELAY_MS[:LOSS]] where they tell
-    /// each other what they do (5 ms, nothing lost). A list runs each.
+    /// Routers in front of the workers, each turn going to a random one: COUNT:alone, or COUNT[:DELAY_MS[:LOSS]] if
+    /// they share their decisions (default delay 5 ms, no loss). A list runs each.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = routers)]
     routers: Vec<Routers>,
-    /// Turns wait in the router while their worker has more than so many ms of prefill queued, under `tail`.
+    /// With `tail`: hold turns in the router while their worker has more than this many ms of prefill queued.
     #[arg(long, value_name = "MS", value_parser = crate::args::non_negative)]
     hold_ms: Option<f64>,
-    /// Decoding: ms between two tokens of an answer. 0 completes an answer with its first token.
+    /// Decoding: ms per response token. 0 completes a response with its first token.
     #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
     decode_ms: f64,
     /// Tokens per chunk of a chunked prefill. 0 computes a prompt in one piece.
     #[arg(long, default_value_t = 0)]
     chunk_tokens: u64,
-    /// Decoding: ms that each running answer adds to each chunk of a prefill.
+    /// Decoding: ms that each running response adds to each chunk of a prefill.
     #[arg(long, default_value = "0", value_parser = crate::args::non_negative)]
     interference_ms: f64,
-    /// What goes wrong: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE of the trace, comma-separated.
+    /// Faults, comma-separated: slow:WORKER:FACTOR@SHARE, die:WORKER@SHARE or return:WORKER@SHARE, at a share of the
+    /// trace.
     #[arg(long, value_delimiter = ',')]
     fault: Vec<FaultArg>,
-    /// κ: its upper bound.
+    /// Upper bound of κ.
     #[arg(long)]
     kappa_max: Option<f64>,
     /// Window over which ρ is measured, in seconds.
     #[arg(long, value_parser = crate::args::positive)]
     utilisation_window_s: Option<f64>,
-    /// Weight of κ's excess.
+    /// Weight of κ's excess over 1.
     #[arg(long, value_parser = crate::args::non_negative)]
     locality: Option<f64>,
-    /// Tokens per block. The trace's own unless given; 512 where it has none.
+    /// Tokens per block. Defaults to the trace's own, or 512 if it has none.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: Option<u32>,
-    /// Seed of the arrivals' jitter.
+    /// Seed of the arrival jitter.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Largest jitter either way, in seconds of the trace's clock.
+    /// Maximum jitter either way, in seconds of the trace's clock.
     #[arg(long, default_value = "1.5", value_parser = crate::args::non_negative)]
     jitter_s: f64,
     /// Report every turn, with `--json`.
@@ -122,14 +124,14 @@ pub struct Args {
     output: Output,
 }
 
-/// How fast, in one of its two ways.
+/// The speed, given in one of two ways.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct PaceArgs {
-    /// ρ of the capacity without a cache.
+    /// ρ: load relative to the capacity without caches.
     #[arg(long, value_parser = crate::args::positive)]
     load: Option<f64>,
-    /// Times the trace's own speed.
+    /// Multiple of the trace's own speed.
     #[arg(long, value_parser = crate::args::positive)]
     speed: Option<f64>,
 }
@@ -171,7 +173,7 @@ impl FromStr for ViewArg {
     }
 }
 
-/// The most routers that are simulated: each has an index of its own.
+/// Upper bound on simulated routers, since each has an index of its own.
 const MOST_ROUTERS: usize = 64;
 
 fn routers(text: &str) -> Result<Routers, String> {
@@ -313,7 +315,7 @@ impl Args {
     }
 }
 
-/// Each rule with the picture of the caches that it was published with.
+/// Returns the view of the caches that each rule was published with.
 pub(crate) fn default_view(policy: PolicyName) -> View {
     match policy {
         PolicyName::CacheAware | PolicyName::CacheAwareSmg => View::Tree(TREE_TOKENS),

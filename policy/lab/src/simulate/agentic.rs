@@ -1,14 +1,14 @@
 //! Coding agents: long contexts, many turns, bursts.
 //!
-//! What makes this traffic different from chat is its shape, not its distributions: a session opens with a repository's
-//! worth of context, and then calls tools dozens of times, seconds apart, each turn adding little to a very long history.
-//! Nearly all of its prefill can be cached, so a router that scatters it multiplies the fleet's work by ten or more.
+//! This traffic differs from chat in its shape: a session opens with a repository's worth of context, and then calls
+//! tools dozens of times, seconds apart, each turn adding little to a very long history. Nearly all of its prefill can
+//! be cached, so a router that scatters it multiplies the fleet's work by ten or more.
 //!
 //! A session has 30 to 200 turns. It opens with a lognormal context of median 60,000 tokens (all sessions share the
-//! agent's own 8,000, which matters only where blocks are named); a turn adds a tool's output of median 300 tokens and
-//! an answer of median 200. Turns follow each other after an exponential 6 s, one in twenty after a human's 90 s.
+//! agent's 8,000, which matters only where the trace has blocks); a turn adds a tool's output of median 300 tokens and
+//! a response of median 200. Gaps between turns are exponential with mean 6 s, one in twenty with a human's 90 s.
 //! Sessions come in bursts, as builds and batch jobs start them: a geometric number with mean 6 within some seconds,
-//! bursts being exponential with mean 240 s.
+//! with exponential gaps of mean 240 s between bursts.
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
@@ -18,17 +18,17 @@ use crate::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Mean seconds between two bursts, and mean sessions of one.
+/// Mean seconds between bursts, and mean sessions per burst.
 const BURST_GAP_S: f64 = 240.0;
 const BURST_SESSIONS: f64 = 6.0;
 /// Seconds over which a burst's sessions start.
 const BURST_SPREAD_S: f64 = 8.0;
-/// Mean seconds between turns: a tool's, and a human's.
+/// Mean seconds between turns: after a tool, and after a human.
 const TOOL_GAP_S: f64 = 6.0;
 const HUMAN_GAP_S: f64 = 90.0;
 /// Share of turns that wait for a human.
 const HUMAN: f64 = 0.05;
-/// Context windows end here.
+/// Upper bound on a context.
 const MAX_CONTEXT: u64 = 400_000;
 
 /// An endless stream of turns.
@@ -48,7 +48,7 @@ struct Session {
 }
 
 impl Agentic {
-    /// The workload of a seed.
+    /// Creates the workload of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {

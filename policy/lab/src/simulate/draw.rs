@@ -1,4 +1,4 @@
-//! What generators of conversations have in common: samples, and turns in order of time.
+//! Shared by the generators of conversations: samples, and turns in order of time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -6,31 +6,24 @@ use std::collections::BinaryHeap;
 use rand::Rng;
 use rand_distr::{Distribution, Exp1, LogNormal, Uniform};
 
-/// An exponential sample.
 pub(super) fn exponential(rng: &mut impl Rng, mean: f64) -> f64 {
     let unit: f64 = Exp1.sample(rng);
     unit * mean
 }
 
-/// A uniform sample of [0, 1).
 pub(super) fn unit(rng: &mut impl Rng) -> f64 {
     Uniform::new(0.0, 1.0).map_or(0.5, |unit| unit.sample(rng))
 }
 
-/// A lognormal sample as a whole number, at least 1.
 pub(super) fn lognormal(rng: &mut impl Rng, median: f64, sigma: f64) -> u64 {
     let sample = LogNormal::new(median.ln(), sigma).map_or(median, |length| length.sample(rng));
     sample.round().max(1.0) as u64
 }
 
-/// A conversation's next turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending<T> {
-    /// When, in seconds.
     pub(super) at_s: f64,
-    /// The conversation's number.
     pub(super) conversation: u64,
-    /// What the generator knows of it.
     pub(super) of: T,
 }
 
@@ -54,7 +47,7 @@ impl<T> Ord for Pending<T> {
     }
 }
 
-/// The turns to come.
+/// The pending turns, in order of time.
 #[derive(Clone, Debug)]
 pub(super) struct Agenda<T>(BinaryHeap<Reverse<Pending<T>>>);
 
@@ -65,17 +58,14 @@ impl<T> Default for Agenda<T> {
 }
 
 impl<T> Agenda<T> {
-    /// Adds a turn.
     pub(super) fn push(&mut self, turn: Pending<T>) {
         self.0.push(Reverse(turn));
     }
 
-    /// The time of the first turn.
     pub(super) fn first_at_s(&self) -> Option<f64> {
         self.0.peek().map(|first| first.0.at_s)
     }
 
-    /// Takes the first turn.
     pub(super) fn pop(&mut self) -> Option<Pending<T>> {
         self.0.pop().map(|Reverse(first)| first)
     }

@@ -1,27 +1,27 @@
 //! A fleet under the routing policies: the router's own code, a discrete-event clock, no network.
 //!
 //! # What is simulated
-//! W workers. Each is one prefill server with a queue (first come first served, shortest first, or earliest deadline
-//! first) in front of a [`PrefixCache`](policy::cache::PrefixCache), the very one that the simulated engine
-//! serves HTTP from. A prefill takes `β + α·u + γ·u·(h + u/2)` ms, where `h` is what the cache holds when the prefill
-//! *starts*. Then the answer is decoded, which takes time and holds blocks, and may slow prefills down; by default it
-//! is instantaneous, so that figures are of queueing and caching alone.
+//! W workers. Each is one prefill server with a queue (first come first served, shortest first, or earliest due time
+//! first) in front of a [`PrefixCache`](policy::cache::PrefixCache), as in the simulated engine that serves HTTP. A
+//! prefill takes `β + α·u + γ·u·(h + u/2)` ms, where `h` is what the cache holds when the prefill *starts*. Then the
+//! response is decoded, which takes time and holds blocks, and may slow prefills down; by default it is instantaneous,
+//! so that the figures reflect queueing and caching alone.
 //!
-//! Between trace and workers stands what the router is made of: [`policy::route::decide`] over snapshots from
-//! [`PendingWork`](policy::estimate::PendingWork) and [`Utilisation`](policy::estimate::Utilisation), told of sends and
-//! first tokens as the router is, and [`policy::slo`] for what a worker may drop first. What it believes about caches is
-//! a [`View`]: the truth, the router's mirrors and index, or delayed and lossy events. Of several routers ([`Routers`]) each
-//! has beliefs and books of its own, and hears of what the others do late, in part, or not at all.
+//! Between trace and workers are the router's components: [`policy::route::decide`] over snapshots from
+//! [`PendingWork`](policy::estimate::PendingWork) and [`Utilisation`](policy::estimate::Utilisation), updated by sends
+//! and first tokens as in the router, and [`policy::slo`] for what a worker may evict first. The beliefs about caches
+//! are a [`View`]: exact, the router's mirrors and index, or delayed and lossy events. Each of several routers
+//! ([`Routers`]) has beliefs and books of its own, and learns of the others' turns late, in part, or not at all.
 //!
 //! # Time
-//! Load ρ is of the capacity without any cache: the trace's clock is stretched so that `Σ(α·prompt + β)/W` per second
-//! is ρ (with the workers' mean α and β), and each turn's arrival is jittered by the seed. A turn never arrives before its predecessor's
-//! answer is complete. The first tenth of the turns warms the caches up and is not counted.
+//! Load ρ is relative to the capacity without any cache: the trace's clock is stretched so that `Σ(α·prompt + β)/W` per
+//! second is ρ (with the workers' mean α and β), and each turn's arrival is jittered by the seed. A turn never arrives
+//! before its predecessor's response is complete. The first tenth of the turns warms the caches up and is not counted.
 //!
 //! # Determinism
-//! One seed, one result: events at the same instant are taken in the order in which they were made.
+//! Results depend only on the seed: events at the same instant are processed in the order of creation.
 //!
-//! Rejected: preemption, and batching of prefills. Engines run a prefill to its end in all but name (chunked prefill
+//! Rejected: preemption, and batching of prefills. Engines effectively run a prefill to its end (chunked prefill
 //! interleaves decodes, see [`Decode`]), and a batch of two prefills finishes when their sum of work is done.
 
 mod brain;
@@ -58,13 +58,13 @@ use policy::units::{Millis, Tokens};
 /// One worker of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerSpec {
-    /// What its prefill costs. The router begins with the same, and learns on.
+    /// Prefill cost. The router starts with the same, and learns from responses.
     pub cost: PrefillCost,
-    /// Tokens that its cache holds.
+    /// Capacity of the cache in tokens.
     pub capacity: Tokens,
 }
 
-/// In which order a worker takes prefills from its queue. None preempts.
+/// The order in which a worker takes prefills from its queue, without preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// First come first served.
@@ -72,49 +72,49 @@ pub enum Order {
     Fifo,
     /// The shortest predicted prefill first.
     Sjf,
-    /// The earliest [`due`](policy::route::due) first: short turns overtake within limits, and nobody waits for ever.
+    /// The earliest [`due`](policy::route::due) time first: short turns overtake within limits, and no turn starves.
     Edf,
 }
 
-/// How fast the trace is played.
+/// The speed at which the trace is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// ρ of the capacity without a cache.
+    /// ρ, relative to the capacity without a cache.
     Load(f64),
-    /// Times the trace's own speed.
+    /// A multiple of the trace's own speed.
     Speed(f64),
 }
 
-/// What answers cost. All zero: an answer is complete with its first token.
+/// The cost of responses. If all fields are zero, a response is complete with its first token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decode {
-    /// Between two tokens of an answer.
+    /// Time between two tokens of a response.
     pub ms_per_token: f64,
     /// Tokens per chunk of a chunked prefill; 0 computes a prompt in one piece.
     pub chunk_tokens: u64,
-    /// What each running answer adds to each chunk of a prefill (or to a prefill in one piece).
+    /// Time that each running response adds to each chunk of a prefill (or to a prefill in one piece).
     pub interference_ms: f64,
 }
 
-/// Something that happens to a worker.
+/// A change of a worker's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
     /// The worker.
     pub worker: WorkerId,
-    /// When, as a share of the trace's length, from 0 to 1.
+    /// Its time, as a share of the trace's length, from 0 to 1.
     pub at: f64,
-    /// What.
+    /// The change.
     pub kind: FaultKind,
 }
 
-/// What can happen to a worker.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
-    /// From now on everything takes this many times as long. The router is not told: it has to learn.
+    /// Everything takes this many times as long from now on. The router is not notified and has to learn it.
     Slow(f64),
-    /// It is gone, and its cache with it. What it had is sent again elsewhere; the router notices at once.
+    /// The worker and its cache are gone. Its turns are sent again elsewhere; the router notices at once.
     Die,
-    /// It is back, at full speed, with an empty cache.
+    /// The worker is back, at full speed, with an empty cache.
     Return,
 }
 
@@ -125,11 +125,11 @@ pub struct Target {
     pub ttft: Millis,
     /// Share of turns that must meet it.
     pub share: f64,
-    /// Q̂ before anything was learned.
+    /// Q̂ before any observation.
     pub next_prompt: Tokens,
 }
 
-/// A fleet, and how it is driven.
+/// A fleet and its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetConfig {
     /// The workers; at least one.
@@ -138,38 +138,38 @@ pub struct FleetConfig {
     pub settings: Settings,
     /// τ of the estimate of ρ.
     pub utilisation_window: Millis,
-    /// What workers drop first.
+    /// Eviction policy of the workers.
     pub cache: CacheRule,
-    /// Order of their queues.
+    /// Order of the workers' queues.
     pub order: Order,
-    /// The routers before them.
+    /// The routers in front of the workers.
     pub routers: Routers,
-    /// Whether turns wait in the router while their workers are busy; only where it is a single one.
+    /// Whether turns wait in the router while their workers are busy; only with a single router.
     pub hold: Option<Hold>,
-    /// What the router believes of their caches.
+    /// The router's view of the caches.
     pub view: View,
-    /// Whether the router learns each worker's cost from its answers, or believes [`WorkerSpec::cost`] for ever.
+    /// Whether the router learns each worker's cost from its responses, or always uses [`WorkerSpec::cost`].
     pub learn_costs: bool,
-    /// Answers.
+    /// The cost of responses.
     pub decode: Decode,
-    /// What has to be met.
+    /// The objective.
     pub target: Target,
-    /// What goes wrong.
+    /// Faults during the run.
     pub faults: Vec<Fault>,
-    /// How fast the trace is played.
+    /// The speed at which the trace is played.
     pub pace: Pace,
-    /// Seed of the jitter, and of losses.
+    /// Seed of jitter and losses.
     pub seed: u64,
-    /// Largest change of an arrival, either way, in seconds of the trace's clock.
+    /// Maximum jitter of an arrival, either way, in seconds of the trace's clock.
     pub jitter_s: f64,
-    /// Share of the turns that are not counted.
+    /// Share of the turns at the start that are not counted.
     pub warm_up: f64,
-    /// Whether to keep every turn's record.
+    /// Whether to keep a record of every turn.
     pub per_turn: bool,
 }
 
 impl FleetConfig {
-    /// `count` equal workers, everything else at its default.
+    /// Creates a fleet of `count` equal workers, with defaults for everything else.
     #[must_use]
     pub fn uniform(count: usize, cost: PrefillCost, capacity: Tokens) -> Self {
         Self {

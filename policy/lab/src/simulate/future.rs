@@ -1,4 +1,4 @@
-//! What hindsight knows: for every turn, whether and when its conversation returns, and with how long a prompt.
+//! Foresight: for every turn, whether and when its conversation returns, and the length of that prompt.
 
 use rustc_hash::FxHashMap;
 
@@ -6,7 +6,7 @@ use crate::cache::Future;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// The future of each turn of a whole trace, given its conversations and new prompt tokens in order.
+/// Returns the future of each turn of a whole trace, given its conversations and new prompt tokens in order.
 #[must_use]
 pub fn futures(turns: &[(ConversationId, Tokens)]) -> Vec<Future> {
     let mut upcoming: FxHashMap<ConversationId, (u64, Tokens)> = FxHashMap::default();

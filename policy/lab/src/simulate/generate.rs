@@ -5,9 +5,9 @@
 //! §4). The rates λᵢ are gamma-distributed: most people ask once, some go on for long. Prompt and response lengths are
 //! lognormal, clipped; a conversation that would outgrow the context ends instead.
 //!
-//! Turns stream: memory holds the living conversations, births × gap × mean turns of them, whatever the length.
+//! Turns are streamed: memory holds the living conversations, births × gap × mean turns of them, whatever the length.
 //!
-//! # Spelling
+//! # Syntax
 //! `gen:NAME:SEED` or `gen:NAME:SEED:key=value,key=value`. Keys are the fields of [`Parameters`].
 //!
 //! | key | wildchat | sharegpt | meaning |
@@ -20,12 +20,12 @@
 //! | `response_mean`, `response_sigma` | 220, 1.77 | 1140, 0.8 | the same of the response |
 //! | `max_prompt`, `max_response`, `max_context` | 3500, 2048, 5400 | 3600, 2300, 47000 | clips, in tokens |
 //!
-//! # Where the defaults come from
-//! Neither dataset is published with the paper's sampling of it, so both presets are fitted to what it prints: the four
-//! TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447, 3649 ms, at
-//! α = 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on two seeds that no table
-//! or test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures.
-//! `tailroute-lab tables --paper` sets all the printed figures beside ours, those that were not fitted included.
+//! # Origin of the defaults
+//! The paper's samples of the datasets are not published, so both presets are fitted to its printed figures: the four
+//! TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447, 3649 ms, at α =
+//! 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on two seeds that no table or
+//! test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures.
+//! `tailroute-lab tables --paper` prints all figures beside ours, including those that were not fitted.
 
 mod workload;
 
@@ -39,7 +39,7 @@ use crate::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Shapes from here on mean that all conversations have one rate.
+/// Shapes from which all conversations have one rate.
 const EQUAL_RATES: f64 = 1e6;
 
 /// An endless stream of turns.
@@ -66,7 +66,7 @@ struct Conversation {
 }
 
 impl Generator {
-    /// A stream.
+    /// Creates a stream.
     ///
     /// # Errors
     /// [`BadWorkload::Value`] when a parameter is out of its range.
@@ -75,7 +75,7 @@ impl Generator {
         Self::within_ranges(workload).ok_or_else(|| BadWorkload::Form(format!("{workload:?}")))
     }
 
-    /// `None` only for what [`Parameters::check`] refuses.
+    /// Returns `None` only for what [`Parameters::check`] refuses.
     fn within_ranges(workload: &Workload) -> Option<Self> {
         let parameters = workload.parameters;
         let mut rng = Pcg64::seed_from_u64(workload.seed);
@@ -133,7 +133,7 @@ impl Generator {
     }
 }
 
-/// A lognormal with this mean: `ln X ~ N(ln mean − σ²/2, σ²)`.
+/// Returns a lognormal distribution with this mean: `ln X ~ N(ln mean − σ²/2, σ²)`.
 fn lognormal(mean: f64, sigma: f64) -> Option<LogNormal<f64>> {
     LogNormal::new(mean.ln() - sigma * sigma / 2.0, sigma).ok()
 }
@@ -148,11 +148,11 @@ impl Iterator for Generator {
             let prompt = self.length(self.prompt, self.parameters.max_prompt);
             let response = self.length(self.response, self.parameters.max_response);
             let total = conversation.history + prompt + response;
-            // The context is full: the conversation ends where it would have gone on. A first turn is always sent.
+            // The context is full, so the conversation ends. A first turn is always sent.
             if conversation.turn > 0 && total as f64 > self.parameters.max_context {
                 continue;
             }
-            // A share, whatever the rate: an error cannot be, and would end the conversation rather than the stream.
+            // Always a valid share; an error would end the conversation rather than the stream.
             let goes_on = Bernoulli::new(conversation.rate / (conversation.rate + 1.0));
             if goes_on.is_ok_and(|goes_on| goes_on.sample(&mut self.rng)) {
                 // 1/(λᵢ+μ), with μ from the gap at the mean rate.
@@ -214,7 +214,6 @@ mod tests {
         }
     }
 
-    /// Every corner of the ranges streams: no end, no wrap, no time that is no number.
     #[test]
     fn the_ends_of_the_ranges_still_give_endless_streams() {
         let corners = [

@@ -1,16 +1,16 @@
 //! Assistants with long system prompts of which few are popular: hot prefixes.
 //!
 //! Every conversation is with one of four assistants. Its prompts begin with the assistant's system prompt, of 2,000,
-//! 4,000, 6,000 or 8,000 tokens; popularity falls as 1/rank, so that the first takes 48 % of the conversations. Much of a
-//! prompt can be cached wherever anybody has talked to its assistant, and a router that follows the cache alone sends
-//! half of the traffic to one worker.
+//! 4,000, 6,000 or 8,000 tokens. Popularity falls as 1/rank, so the first gets 48 % of the conversations. Much of a
+//! prompt is cached wherever its assistant was used before, and a router that follows the cache alone sends half of the
+//! traffic to one worker.
 //!
-//! Conversations begin as a Poisson process, one per two seconds, and have a geometric number of turns with mean 8, the
-//! next an exponential minute after the last: some 240 are alive at a time. A turn adds a lognormal prompt of median 300
-//! tokens (σ 1), and an answer of median 150 (σ 0.6).
+//! Conversations begin as a Poisson process, one per two seconds, and have a geometric number of turns with mean 8,
+//! with exponential gaps of a minute: some 240 are alive at a time. A turn adds a lognormal prompt of median 300 tokens
+//! (σ 1), and a response of median 150 (σ 0.6).
 //!
-//! Prompts name their blocks, of 16 tokens: an assistant's are the same in all of its conversations, and every other
-//! block is of one conversation.
+//! Prompts have blocks of 16 tokens: an assistant's are the same in all of its conversations, and all others are
+//! private to one conversation.
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
@@ -22,20 +22,20 @@ use policy::units::Tokens;
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: u32 = 16;
-/// Tokens of each assistant's system prompt, the most popular first: whole blocks.
+/// Tokens of each assistant's system prompt, most popular first, in whole blocks.
 const SYSTEM_PROMPTS: [u64; 4] = [6_000, 2_000, 8_000, 4_000];
 /// Mean seconds between the beginnings of two conversations, and between a conversation's turns.
 const BIRTH_GAP_S: f64 = 2.0;
 const TURN_GAP_S: f64 = 60.0;
 const MEAN_TURNS: f64 = 8.0;
-/// Median and σ of what a turn adds, and of its answer.
+/// Median and σ of the tokens that a turn adds, and of its response.
 const PROMPT: (f64, f64) = (300.0, 1.0);
 const RESPONSE: (f64, f64) = (150.0, 0.6);
-/// The longest prompt and answer.
+/// Upper bounds on a prompt and a response.
 const MAX_PROMPT: u64 = 8_000;
 const MAX_RESPONSE: u64 = 2_000;
 
-/// Positions of a chain: more than any has, so that a chain's name and a position make a block's name.
+/// Upper bound on a chain's length, so that a chain's name and a position make a block's name.
 const POSITIONS: u64 = 1 << 24;
 
 /// An endless stream of turns.
@@ -55,7 +55,7 @@ struct Conversation {
 }
 
 impl Hot {
-    /// The workload of a seed.
+    /// Creates the workload of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -66,7 +66,6 @@ impl Hot {
         }
     }
 
-    /// By popularity, as 1/rank.
     fn assistant(&mut self) -> usize {
         let weights = SYSTEM_PROMPTS
             .iter()
@@ -97,7 +96,7 @@ impl Hot {
 }
 
 impl Conversation {
-    /// Names of the full blocks of a prompt: the assistant's, and then the conversation's.
+    /// Returns the names of a prompt's full blocks: the assistant's, then the conversation's.
     fn blocks(self, number: u64, input: u64) -> Vec<u64> {
         let block = u64::from(BLOCK_TOKENS);
         let shared = SYSTEM_PROMPTS[self.assistant] / block;

@@ -1,9 +1,9 @@
 //! One cache of hash blocks that conversations share: prefix-closed, evicted leaf first.
 //!
-//! What an engine does with real prompts: system prompts are shared, conversations fork, and eviction takes blocks, not
-//! tokens. The cache is [`PrefixCache`], the one that mirrors and simulated engines run, so a policy here is what such
-//! a cache can be told about a finished turn: how much of the chain is worth keeping. The rest becomes evict-first, in
-//! the order in which it was said, which is T-LRU's trimming order.
+//! As in an engine with real prompts, system prompts are shared, conversations fork, and eviction takes blocks, not
+//! tokens. The cache is [`PrefixCache`], as in mirrors and simulated engines. A policy here sets how much of a finished
+//! turn's chain is worth keeping. The rest becomes evict-first, in the order of release, which is T-LRU's trimming
+//! order.
 //!
 //! | policy | keeps |
 //! |---|---|
@@ -13,16 +13,16 @@
 //! | `end-aware` | that, or nothing after the last turn |
 //! | `length-aware` | that with the true next prompt, or nothing after the last turn |
 //!
-//! Under optional caching, the default, a turn's blocks compete with everybody's, its own free tail last, and a conversation
-//! worth nothing goes at once, but for what others hang below. *Forced*, which only this family has here, makes room for the
-//! turn first; a conversation worth nothing goes when the next turn is served. Without sharing both are what
-//! [`crate::cache::marked`] does with private conversations, turn by turn.
+//! Under optional caching, the default, a turn's blocks compete with all others, its free tail last, and a conversation
+//! of no worth is evicted at once, except for blocks that others use. *Forced* caching, which only this family supports
+//! here, makes room for the turn first; a conversation of no worth is evicted when the next turn is served. Without
+//! sharing both equal [`crate::cache::marked`] on private conversations, turn by turn.
 //!
-//! Others rank blocks against each other, or lay them over tiers, which a chain's mark cannot say: they run in a tree of
-//! their own, [`crate::cache::blocks`]. The hindsight policies must be told who uses each block next.
+//! Policies that rank blocks against each other or spread them over tiers cannot be expressed by a mark on a chain.
+//! They run in a tree of their own, [`crate::cache::blocks`]. The hindsight policies need the next use of each block.
 //!
-//! A trace names the blocks of prompts. An answer's blocks get their names when the next prompt repeats them, so they
-//! are not resident before: hits are lower than an engine's by the last answer of each history.
+//! A trace names the blocks of prompts. A response's blocks get their names when the next prompt repeats them, so they
+//! are not resident before: hits are lower than an engine's by the last response of each history.
 
 mod marked;
 
@@ -43,7 +43,7 @@ use crate::trace::Turn;
 use policy::ids::PrefixHash;
 use policy::units::Millis;
 
-/// A shared cache on its way through a trace.
+/// A shared cache in the course of a trace.
 pub struct SharedCache {
     spec: PolicySpec,
     config: CacheConfig,
@@ -52,15 +52,15 @@ pub struct SharedCache {
     tally: Tally,
 }
 
-/// Evicted in the order of releases and marks, or by rank.
+/// Blocks evicted in the order of releases and marks, or by rank.
 enum Blocks {
     Marked(Box<MarkedBlocks>),
     Ranked(Box<dyn BlockPolicy>),
 }
 
 impl SharedCache {
-    /// An empty cache; its blocks are the configuration's. `None` for a hindsight policy without foresight, and under
-    /// forced caching for all but the policies that mark.
+    /// Creates an empty cache with the configuration's blocks. `None` for a hindsight policy without foresight, and
+    /// under forced caching for all but the policies that mark.
     #[must_use]
     pub fn new(
         spec: &PolicySpec,
@@ -106,7 +106,7 @@ impl SharedCache {
             Blocks::Ranked(cache) => {
                 let (cached, loading) = (cache.cached(&chain), cache.load_time(&chain));
                 cache.served(&chain, &served);
-                // Checking walks the whole cache: now and then is enough to notice.
+                // Checking walks the whole cache, so only some turns are checked.
                 let due = self.tally.turns().is_multiple_of(64);
                 debug_assert!(!due || cache.check().is_ok(), "{:?}", cache.check());
                 (cached, loading)
@@ -118,14 +118,14 @@ impl SharedCache {
         ttft
     }
 
-    /// The figures.
+    /// Returns the figures.
     #[must_use]
     pub fn report(self) -> SingleReport {
         self.tally.report(&self.measure)
     }
 }
 
-/// What hindsight knows of a whole trace's blocks of this size.
+/// Returns the foresight for a whole trace's blocks of this size.
 #[must_use]
 pub fn foresight<'a>(turns: impl IntoIterator<Item = &'a Turn>, block_tokens: u32) -> Foresight {
     let mut foresight = Foresight::default();
@@ -135,14 +135,14 @@ pub fn foresight<'a>(turns: impl IntoIterator<Item = &'a Turn>, block_tokens: u3
     foresight
 }
 
-/// A prompt's full blocks: a partly filled one cannot be reused.
+/// Returns a prompt's full blocks: a partly filled one cannot be reused.
 fn chain(turn: &Turn, block: u32) -> Vec<PrefixHash> {
     let full = turn.input_tokens().full_blocks(block) as usize;
     let ids = turn.blocks.iter().flatten().take(full);
     ids.map(|id| PrefixHash(*id)).collect()
 }
 
-/// What a finished turn's chain is worth to a policy that marks.
+/// Returns how much of a finished turn's chain is worth keeping, for a policy that marks.
 fn worth(spec: &PolicySpec, config: &CacheConfig, turn: &Served) -> Worth {
     match spec {
         PolicySpec::ThresholdLru(threshold) => LongEnough(*threshold).worth(config, turn),

@@ -1,8 +1,8 @@
-//! One cache in front of one idle worker, turn by turn: the setting in which the caching papers measure.
+//! One cache in front of one idle worker, turn by turn: the setting of the caching papers.
 //!
-//! A turn's uncached tokens are its prompt less what is resident of its history, its time to first token is the
-//! prefill of those on an idle worker, and then the policy makes room. No queue, so that figures are the policy's own.
-//! Sharing between conversations is left out here: histories are private. [`super::shared`] is the other case.
+//! A turn's uncached tokens are its prompt less the resident part of its history. Its time to first token is their
+//! prefill on an idle worker, and then the policy makes room. Without a queue the figures depend on the policy alone.
+//! Histories are private; [`super::shared`] has sharing between conversations.
 
 use serde::Serialize;
 
@@ -12,12 +12,12 @@ use crate::trace::Turn;
 use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
 
-/// What is measured, and what it costs.
+/// What is measured, and the cost of prefill.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     /// Cost of prefill.
     pub cost: PrefillCost,
-    /// ξ_s: what exceeds it counts into TEL.
+    /// ξ_s: the threshold of TEL.
     pub xi: Millis,
     /// The objective whose violations are counted.
     pub slo: Millis,
@@ -25,14 +25,13 @@ pub struct Measure {
     pub per_turn: bool,
 }
 
-/// A policy on its way through a trace.
+/// A policy in the course of a trace.
 pub struct SingleCache {
     policy: Box<dyn CachePolicy>,
     measure: Measure,
     tally: Tally,
 }
 
-/// What is counted on the way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     name: String,
@@ -42,20 +41,20 @@ pub(super) struct Tally {
     sum_input: u64,
 }
 
-/// What came of it.
+/// The results of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SingleReport {
     /// The policy's name.
     pub policy: String,
     /// Turns served.
     pub turns: u64,
-    /// Prompt tokens that had to be computed.
+    /// Prompt tokens that were computed.
     pub sum_uncached: u64,
     /// Σ max(TTFT − ξ_s, 0).
     pub tel_ms: f64,
     /// Mean TTFT.
     pub mean_ms: f64,
-    /// Median TTFT; percentiles are linear-interpolated.
+    /// Median TTFT; percentiles are linearly interpolated.
     pub p50_ms: f64,
     /// 90th percentile.
     pub p90_ms: f64,
@@ -67,19 +66,19 @@ pub struct SingleReport {
     pub slo_violations: u64,
     /// Share of prompt tokens that were resident.
     pub hit_ratio: f64,
-    /// Uncached tokens turn by turn, where asked for.
+    /// Uncached tokens turn by turn, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncached: Option<Vec<u64>>,
 }
 
 impl SingleCache {
-    /// An empty cache under a policy.
+    /// Creates an empty cache under a policy.
     #[must_use]
     pub fn new(spec: &PolicySpec, config: CacheConfig, measure: Measure) -> Self {
         Self::with_policy(spec.to_string(), spec.build(config), measure)
     }
 
-    /// A cache under a policy of the caller's.
+    /// Wraps a given policy.
     #[must_use]
     pub fn with_policy(name: String, policy: Box<dyn CachePolicy>, measure: Measure) -> Self {
         Self {
@@ -97,21 +96,20 @@ impl SingleCache {
         let loading = self.policy.load_time(turn.conversation, cached);
         let ttft = self.measure.cost.prefill(uncached, cached) + loading;
         self.policy.served(&served(turn, future));
-        // Checking walks the whole cache: now and then is enough to notice.
+        // Checking walks the whole cache, so only some turns are checked.
         let due = self.tally.turns().is_multiple_of(64);
         debug_assert!(!due || self.policy.check().is_ok(), "{:?}", self.policy.check());
         self.tally.count(&self.measure, input, uncached, ttft);
         ttft
     }
 
-    /// The figures.
+    /// Returns the figures.
     #[must_use]
     pub fn report(self) -> SingleReport {
         self.tally.report(&self.measure)
     }
 }
 
-/// What a policy is told about a turn.
 pub(super) fn served(turn: &Turn, future: Future) -> Served {
     Served {
         conversation: turn.conversation,
@@ -145,7 +143,7 @@ impl Tally {
         }
     }
 
-    /// Of nothing, nothing was resident.
+    /// Zero without any prompt tokens.
     fn hit_ratio(&self) -> f64 {
         if self.sum_input == 0 {
             return 0.0;

@@ -1,18 +1,18 @@
-//! Percentiles as most tools draw them: linear interpolation between order statistics.
+//! Percentiles by linear interpolation between order statistics, as in most tools.
 
 /// Samples in ascending order.
 #[derive(Clone, Debug, Default)]
 pub struct Sorted(Vec<f64>);
 
 impl Sorted {
-    /// Sorts. Samples that are no numbers go last.
+    /// Sorts the samples. NaNs go last.
     #[must_use]
     pub fn new(mut samples: Vec<f64>) -> Self {
         samples.sort_unstable_by(f64::total_cmp);
         Self(samples)
     }
 
-    /// The `p`-th percentile, `p` from 0 to 100: position `(n − 1)·p/100`, interpolated. 0 without samples.
+    /// Returns the `p`-th percentile, `p` from 0 to 100: position `(n − 1)·p/100`, interpolated. 0 without samples.
     #[must_use]
     pub fn percentile(&self, p: f64) -> f64 {
         let Some(last) = self.0.len().checked_sub(1) else {
@@ -24,14 +24,14 @@ impl Sorted {
         low + (high - low) * (position - below as f64)
     }
 
-    /// How many samples exceed `limit`.
+    /// Returns how many samples exceed `limit`.
     #[must_use]
     pub fn above(&self, limit: f64) -> usize {
         self.0.len() - self.0.partition_point(|sample| *sample <= limit)
     }
 }
 
-/// Mean and sample standard deviation; the latter 0 for fewer than two samples.
+/// Returns the mean and the sample standard deviation; the latter is 0 for fewer than two samples.
 #[must_use]
 pub fn mean_and_spread(samples: &[f64]) -> (f64, f64) {
     let n = samples.len() as f64;

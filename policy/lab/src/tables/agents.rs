@@ -1,9 +1,9 @@
-//! `tailroute-lab tables --agents`: coding agents' tail against SGLang's rule, from a nearly idle fleet to one that has three
-//! times as much to do as it could without caches.
+//! `tailroute-lab tables --agents`: coding agents under `tail` and SGLang's rule, from a nearly idle fleet to one with
+//! three times the load that it could serve without caches.
 //!
-//! Nearly all of an agent's context can be cached, so what is at stake is not a few per cent: a rule that scatters
-//! sessions multiplies the fleet's work by ten. The aim is that p95 is never above `cache_aware`'s, which is played with
-//! the tree that it was published with and with tailroute's index.
+//! Nearly all of an agent's context can be cached, so a rule that scatters sessions multiplies the fleet's work by ten.
+//! The aim is that p95 is never above that of `cache_aware`, which is played with the tree that it was published with
+//! and with tailroute's index.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,11 +25,11 @@ const WORKERS: usize = 4;
 const BLOCKS: u64 = 4000;
 const COST: PrefillCost = PrefillCost::linear(0.05, 0.0);
 const OBJECTIVE: Millis = Millis(1000.0);
-/// Of the capacity without caches.
+/// Multiples of the capacity without caches.
 const LOADS: [f64; 4] = [0.5, 1.0, 2.0, 3.0];
 const TURNS: usize = 6000;
 
-/// Who plays: name, policy, what workers drop first, what the router sees; `None` for the policy's own view.
+/// The contenders: name, policy, workers' eviction policy, and the router's view (`None` for the policy's default).
 const CONTENDERS: [(&str, PolicyName, CacheRule, Option<View>); 5] = [
     ("tail", PolicyName::Tail, CacheRule::Tail, None),
     ("tail_lru", PolicyName::Tail, CacheRule::Lru, None),
@@ -43,7 +43,6 @@ const CONTENDERS: [(&str, PolicyName, CacheRule, Option<View>); 5] = [
     ),
 ];
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     seeds: Vec<u64>,
@@ -56,13 +55,12 @@ pub(super) struct Report {
     aims: Vec<Aim>,
 }
 
-/// A load.
 #[derive(Debug, Serialize)]
 struct Cell {
     load: f64,
     /// By contender, seed by seed.
     contenders: BTreeMap<&'static str, Vec<Figures>>,
-    /// p95 of `tail` against each other contender, in per cent: of the seeds' means, and seed by seed.
+    /// p95 of `tail` relative to each other contender, in per cent: of the seeds' means, and seed by seed.
     tail_against: BTreeMap<&'static str, Change>,
 }
 
@@ -122,7 +120,6 @@ fn config(load: f64, contender: usize, seed: u64) -> FleetConfig {
     config
 }
 
-/// Plays everything.
 pub(super) fn measure(turns: Option<usize>, seeds: &Seeds) -> anyhow::Result<Report> {
     let turns = turns.unwrap_or(TURNS);
     let workload = |&seed: &u64| {
@@ -234,7 +231,7 @@ fn aims(cells: &[Cell]) -> Vec<Aim> {
     ]
 }
 
-/// p95 of everybody, and the change of `tail` against each.
+/// Formats the p95 of all contenders, and the change of `tail` relative to each.
 pub(super) fn markdown(report: &Report) -> String {
     let seeds: Vec<_> = report.seeds.iter().map(u64::to_string).collect();
     let mut text = format!(

@@ -16,7 +16,7 @@ const COST: PrefillCost = PrefillCost::linear(0.1027, 23.07);
 /// The objective whose violations tables 3 and 6 count.
 const SLO: Millis = Millis(200.0);
 
-/// Which workload, with the paper's Q̂ for it.
+/// A workload, with the paper's Q̂ for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {
@@ -48,7 +48,6 @@ impl Setting {
     }
 }
 
-/// What T-LRU is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Baseline {
@@ -56,7 +55,6 @@ pub(super) enum Baseline {
     ThresholdLru,
 }
 
-/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Figure {
@@ -85,7 +83,7 @@ pub(super) struct Column {
     pub(super) figure: Figure,
 }
 
-/// A table of the paper: what it measures and what it prints, rows by capacity.
+/// A table of the paper: its quantity and its printed figures, rows by capacity.
 #[derive(Clone, Debug)]
 pub(super) struct PaperTable {
     pub(super) number: u32,
@@ -95,7 +93,6 @@ pub(super) struct PaperTable {
     pub(super) printed: [&'static [f64]; 6],
 }
 
-/// Ours beside the printed figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Cell {
     pub(super) ours: f64,
@@ -103,14 +100,12 @@ pub(super) struct Cell {
     pub(super) printed: f64,
 }
 
-/// How much is run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Extent {
     pub(super) seeds: u64,
     pub(super) turns: usize,
 }
 
-/// One seed's turns, with their future.
 pub(super) fn turns(setting: Setting, seed: u64, count: usize) -> Result<Vec<(Turn, Future)>, BadWorkload> {
     let turns: Vec<Turn> = Generator::new(&setting.workload(seed))?.take(count).collect();
     let told: Vec<_> = turns
@@ -135,7 +130,6 @@ fn cache(setting: Setting, spec: &PolicySpec, capacity: u64, xi_ms: f64) -> Sing
     SingleCache::new(spec, config, measure)
 }
 
-/// One policy's report on one seed's turns.
 pub(super) fn report(
     setting: Setting,
     turns: &[(Turn, Future)],
@@ -150,7 +144,6 @@ pub(super) fn report(
     cache.report()
 }
 
-/// A table's cells, rows by capacity.
 pub(super) fn cells(
     table: &PaperTable,
     capacities: &[u64],
@@ -163,7 +156,7 @@ pub(super) fn cells(
         let mut samples = vec![Vec::new(); table.columns.len()];
         for trace in &traces {
             let run = |spec, xi_ms| report(table.setting, trace, &spec, *capacity, xi_ms);
-            // Neither baseline looks at the threshold.
+            // The baselines do not depend on the threshold.
             let lru = run(PolicySpec::Lru, 0.0);
             let threshold = run(PolicySpec::ThresholdLru(Tokens(1024)), 0.0);
             for (column, samples) in table.columns.iter().zip(&mut samples) {
@@ -199,16 +192,14 @@ fn improvement(base: f64, tail: f64) -> f64 {
 /// T-LRU against LRU on one FIFO server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct QueueRow {
-    /// Share of time that the server is busy under LRU.
     pub(super) utilisation: f64,
     /// Change of the 95th percentile of TTFT, waiting included, in per cent; positive is worse.
     pub(super) p95_change: f64,
     pub(super) spread: f64,
-    /// T-LRU's own busy share.
     pub(super) t_lru_utilisation: f64,
 }
 
-/// The queueing table: WildChat, C = 10,000, ξ_s = 150 ms, time scaled until LRU keeps the server busy so much.
+/// Returns the queueing table: WildChat, C = 10,000, ξ_s = 150 ms, with time scaled to each utilisation under LRU.
 pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Result<Vec<QueueRow>, BadWorkload> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
@@ -247,7 +238,6 @@ pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Result<Vec<Queue
     Ok(utilisations.iter().map(row).collect())
 }
 
-/// Times to first token of prefills served one at a time in order of arrival.
 fn fifo(arrivals_ms: &[f64], prefill_ms: &[f64]) -> Vec<f64> {
     let mut free_at = 0.0f64;
     let serve = |(arrival, prefill): (&f64, &f64)| {

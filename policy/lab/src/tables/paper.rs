@@ -1,16 +1,16 @@
-//! What the T-LRU paper prints (arXiv 2510.15152, NeurIPS 2025): tables 1 to 6, in per cent, rows by capacity.
+//! The figures printed in the T-LRU paper (arXiv 2510.15152, NeurIPS 2025): tables 1 to 6, in per cent, rows by
+//! capacity.
 //!
-//! The header of the printed table 6 repeats itself; its last columns are read as ξ_s = 200 and 500 ms, as in table 3.
+//! The header of the printed table 6 has duplicate columns; the last ones are read as ξ_s = 200 and 500 ms,
+//! as in table 3.
 
 use super::experiment::{Baseline, Column, Figure, PaperTable, Setting};
 
-/// Capacities in tokens: the rows of every table.
 pub(super) const CAPACITIES: [u64; 6] = [1000, 2000, 4000, 6000, 8000, 10_000];
 
 const LRU: Baseline = Baseline::Lru;
 const THRESHOLD: Baseline = Baseline::ThresholdLru;
 
-/// The tables, in the paper's order.
 pub(super) fn tables() -> Vec<PaperTable> {
     vec![
         PaperTable {

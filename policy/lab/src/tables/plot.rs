@@ -27,7 +27,7 @@ pub(super) struct Curve {
     percentiles: [Vec<f64>; 4],
 }
 
-/// Told apart by people who do not see all colours (Okabe and Ito), with the paper's policy in the strongest.
+/// Colours distinguishable with colour blindness (Okabe and Ito), the strongest for the paper's policy.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(230, 159, 0),
@@ -39,7 +39,6 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(150, 150, 150),
 ];
 
-/// Runs what the plot shows.
 pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
     let traces: Vec<_> = (1..=extent.seeds)
         .map(|seed| turns(Setting::Wildchat, seed, extent.turns))
@@ -65,7 +64,6 @@ pub(super) fn curves(extent: Extent) -> anyhow::Result<Vec<Curve>> {
     POLICIES.into_iter().map(curve).collect()
 }
 
-/// Draws.
 pub(super) fn svg(curves: &[Curve]) -> anyhow::Result<String> {
     let mut text = String::new();
     {

@@ -1,4 +1,4 @@
-//! Runs on every core, with results in the order of the jobs.
+//! Runs jobs on every core, with results in the order of the jobs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 
 use crate::progress::Progress;
 
-/// What `run` makes of each job.
 pub(super) fn map<J: Sync, R: Send>(jobs: &[J], run: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results = jobs.iter().map(|_| None).collect::<Vec<Option<R>>>();

@@ -1,12 +1,13 @@
-//! `tailroute-lab tables --routing`: the routing policies on one trace, cell by cell, and what each weight does.
+//! `tailroute-lab tables --routing`: the routing policies on one trace, cell by cell, and the effect of each weight.
 //!
-//! A cell is a fleet under a load: 4 or 8 workers, 1,000 or 8,000 blocks each, half, 0.8 or 1.1 of the capacity that the
-//! fleet would have without caches. Every contender plays every cell with the same seeds, which jitter the arrivals. A
-//! change is that of the means over the seeds, with the least and the largest of a single seed: a percentile of one run
-//! moves by several per cent when a single early choice falls otherwise, so single seeds, and medians of three, say little.
+//! A cell is a fleet under a load: 4 or 8 workers, 1,000 or 8,000 blocks each, at 0.5, 0.8 or 1.1 of the capacity that
+//! the fleet would have without caches. Every contender plays every cell with the same seeds, which jitter the
+//! arrivals. A change is that of the means over the seeds, with the minimum and maximum of the single seeds: a
+//! percentile of one run moves by several per cent with a single early choice, so single seeds, and medians of three,
+//! are not significant.
 //!
-//! `cache_aware` comes twice: with the tree that it was published with, which does not know what workers evict, and with
-//! tailroute's own index, which is kinder to it than its own router is.
+//! `cache_aware` is played twice: with the tree that it was published with, which does not follow evictions, and with
+//! tailroute's index, which favours it.
 
 mod aims;
 mod grid;
@@ -27,43 +28,35 @@ use crate::trace_source::TraceSource;
 pub(super) use self::markdown::markdown;
 pub(super) use self::svg::svg;
 
-/// Played where no trace is given.
+/// The workload without `--trace`.
 const STAND_IN: &str = "gen:agentic:1";
 
-/// Where caches are large and the fleet is overloaded: the cell in which charging for others pays most.
+/// The cell with large caches and an overloaded fleet, where charging for other turns pays most.
 const HARDEST: Cell = CELLS[5];
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// The trace, as named on the command line.
     trace: String,
-    /// Whether it is made up, because none was given.
+    /// Whether the trace is generated, since none was given.
     generated: bool,
     turns: usize,
     block_tokens: u32,
     seeds: Vec<u64>,
-    /// What a turn has to start within.
     objective_ms: f64,
     cells: Vec<CellReport>,
     weights: Vec<WeightReport>,
     aims: Vec<Aim>,
 }
 
-/// One cell.
 #[derive(Debug, Serialize)]
 struct CellReport {
     #[serde(flatten)]
     cell: Cell,
-    /// Each contender's figures, by its name, seed by seed.
     contenders: BTreeMap<&'static str, Vec<Figures>>,
-    /// Change of `tail` against each other contender, in per cent.
     tail_against: BTreeMap<&'static str, Changes>,
-    /// Change of `tail` on engines that take priorities, likewise.
     priority_against: BTreeMap<&'static str, Changes>,
 }
 
-/// Changes in per cent; negative is better.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Changes {
     p95: Spread,
@@ -71,26 +64,22 @@ struct Changes {
     mean: Spread,
 }
 
-/// Over seeds, or over cells and seeds.
+/// A distribution over seeds, or over cells and seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Spread {
-    /// Change of the means.
     means: f64,
     median: f64,
     least: f64,
     most: f64,
 }
 
-/// What another value of a weight does, against the default.
 #[derive(Debug, Serialize)]
 struct WeightReport {
     weight: &'static str,
     value: f64,
-    /// Change of `tail` with that value against `tail` with the default, over cells and seeds.
     change: Changes,
 }
 
-/// What was aimed at, and in how many cells it is met.
 #[derive(Debug, Serialize)]
 struct Aim {
     aim: &'static str,
@@ -118,7 +107,6 @@ impl Spread {
 }
 
 impl Changes {
-    /// Of pairs of before and after.
     fn of<'a>(pairs: impl Iterator<Item = (&'a Figures, &'a Figures)> + Clone) -> Self {
         let spread = |of: fn(&Figures) -> f64| {
             let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
@@ -137,7 +125,6 @@ impl Changes {
     }
 }
 
-/// Plays everything.
 pub(super) fn measure(
     trace: Option<&(String, TraceSource)>,
     turns: Option<usize>,
@@ -184,7 +171,6 @@ fn jobs(seeds: &Seeds) -> Vec<Job> {
     jobs
 }
 
-/// A contender's figures in a cell, seed by seed.
 fn figures(
     results: &BTreeMap<Job, Figures>,
     cell: usize,
@@ -236,7 +222,6 @@ fn weights(seeds: &Seeds, results: &BTreeMap<Job, Figures>) -> Vec<WeightReport>
     VARIANTS.iter().enumerate().map(report).collect()
 }
 
-/// In how many cells each aim is met, by the means over seeds.
 fn aims(cells: &[CellReport]) -> Vec<Aim> {
     let counted = |held: &aims::Held| {
         let cells = cells

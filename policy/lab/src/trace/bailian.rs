@@ -1,4 +1,4 @@
-//! Bailian's traces: chats that name the chat they continue.
+//! Bailian's traces, whose chats name the chat that they continue.
 
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
@@ -51,7 +51,6 @@ struct Chat {
     continued: bool,
 }
 
-/// Follows chats from parent to child.
 #[derive(Debug, Default)]
 pub(super) struct Bailian {
     chats: FxHashMap<i64, Chat>,
@@ -59,7 +58,6 @@ pub(super) struct Bailian {
 }
 
 impl Bailian {
-    /// The turn, and the class that it names.
     pub(super) fn line(&mut self, text: &str) -> Result<(Turn, Option<String>), TraceFault> {
         let line: Line = parse(text, FIELDS, true)?;
         let timestamp = since_origin("timestamp", line.timestamp)?;
@@ -73,7 +71,7 @@ impl Bailian {
         }
         let parent = self.chats.get_mut(&line.parent_chat_id);
         let (continues, history, turn) = match parent {
-            // Thinking and tool output may be dropped from a history, so a child can be shorter than its parent.
+            // Reasoning and tool output may be dropped from a history, so a child can be shorter than its parent.
             Some(parent) => {
                 let continues = (!parent.continued).then_some(parent.conversation);
                 parent.continued = true;

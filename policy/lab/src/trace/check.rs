@@ -1,11 +1,10 @@
-//! What must hold from line to line.
+//! The consistency checks between lines.
 
 use rustc_hash::FxHashMap;
 
 use super::error::TraceFault;
 use super::{MAX_BLOCKS_PER_TURN, Turn};
 
-/// Everything a trace's next line is checked against.
 #[derive(Debug, Default)]
 pub(super) struct Checker {
     last_ts_s: Option<f64>,
@@ -21,7 +20,7 @@ struct Said {
 }
 
 impl Checker {
-    /// Accepts the turn and remembers it, or refuses it and remembers nothing of it but consistent blocks.
+    /// Accepts the turn and records it, or refuses it and records nothing of it but consistent blocks.
     pub(super) fn admit(&mut self, turn: &Turn, block_size: Option<u32>) -> Result<(), TraceFault> {
         let previous_s = self.time(turn)?;
         self.order(turn)?;

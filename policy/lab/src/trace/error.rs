@@ -1,8 +1,8 @@
-//! Why a line was refused.
+//! Errors of parsing a trace.
 
 use thiserror::Error;
 
-/// A refused line: where, and why.
+/// A refused line, with its number and the reason.
 #[derive(Debug, Error, PartialEq)]
 #[error("line {line}: {fault}")]
 pub struct TraceError {
@@ -16,7 +16,7 @@ pub struct TraceError {
 /// The reason why a line was refused.
 #[derive(Debug, Error, PartialEq)]
 pub enum TraceFault {
-    /// Not JSON, or not an object.
+    /// The line is not JSON, or not an object.
     #[error("not a JSON object: {0}")]
     Syntax(String),
     /// A field is missing, unknown, out of range or of another type.
@@ -24,16 +24,16 @@ pub enum TraceFault {
     Field {
         /// The field's name.
         field: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The first line is of no known format.
+    /// The first line has no known format.
     #[error("neither a turn trace, a capture, a Mooncake nor a Bailian line: none of their fields is here")]
     UnknownFormat,
     /// A second meta line, or one after the first turn.
     #[error("a meta line belongs before the first turn, once")]
     LateMeta,
-    /// Time went backwards.
+    /// The lines are not in order of time.
     #[error("not sorted by time: {ts_s} s comes after {previous_s} s")]
     Unsorted {
         /// This line's time.
@@ -48,10 +48,10 @@ pub enum TraceFault {
         conversation: u64,
         /// This line's turn number.
         turn: u32,
-        /// The number of the conversation's turn before it.
+        /// The number of the conversation's previous turn.
         previous: u32,
     },
-    /// A history longer than what was said.
+    /// The history is longer than the conversation.
     #[error("conversation {conversation}: a history of {history} tokens, but only {said} were said before")]
     HistoryTooLong {
         /// The conversation.
@@ -61,7 +61,7 @@ pub enum TraceFault {
         /// Tokens of the conversation so far.
         said: u64,
     },
-    /// Block ids without a block size.
+    /// The line has block ids but the trace no block size.
     #[error("blocks, but no `meta.bs` that says how many tokens a block holds")]
     NoBlockSize,
     /// The number of blocks does not fit the prompt.
@@ -74,7 +74,7 @@ pub enum TraceFault {
         /// Prompt length.
         input: u64,
     },
-    /// An id with two predecessors.
+    /// A block id has two predecessors.
     #[error(
         "block {id} at position {position} follows {}, but followed {} before: ids must name whole prefixes",
         spell(*.parent),
@@ -87,10 +87,10 @@ pub enum TraceFault {
         position: usize,
         /// The id before it on this line.
         parent: Option<u64>,
-        /// The id before it where it was first seen.
+        /// The id before it at its first occurrence.
         expected: Option<u64>,
     },
-    /// More traffic classes than can be told apart.
+    /// The trace has too many traffic classes.
     #[error("more than {0} traffic classes")]
     TooManyClasses(usize),
 }

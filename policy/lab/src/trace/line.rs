@@ -1,7 +1,7 @@
-//! One line of JSON into a typed record, and, when that fails, the name of the field that is to blame.
+//! Parsing one line of JSON into a typed record, with the name of the invalid field on failure.
 //!
-//! serde's own message points at a column. A second, slow pass over a refused line finds the field instead; lines
-//! that parse never pay for it.
+//! serde's own message gives a column. A second, slow pass over a refused line finds the field instead; lines that
+//! parse do not pay for it.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use super::error::TraceFault;
 use super::{MAX_BLOCKS_PER_TURN, MAX_TOKENS_PER_FIELD, Meta};
 use policy::units::Millis;
 
-/// A turn line as written. `deny_unknown_fields` is done by [`parse`], which knows whether extras are welcome.
+/// A turn line as written. [`parse`] implements `deny_unknown_fields`, as it knows whether extra fields are allowed.
 #[derive(Debug, Deserialize)]
 pub(super) struct TurnLine {
     pub(super) ts: f64,
@@ -29,7 +29,6 @@ pub(super) struct TurnLine {
     pub(super) took_ms: Option<f64>,
 }
 
-/// Fields of a turn line: name, kind, required.
 pub(super) const TURN_FIELDS: &[FieldRule] = &[
     FieldRule("ts", Kind::Seconds, true),
     FieldRule("conv", Kind::Count, true),
@@ -45,10 +44,8 @@ pub(super) const TURN_FIELDS: &[FieldRule] = &[
     FieldRule("took_ms", Kind::Time, false),
 ];
 
-/// A field that a format knows.
 pub(super) struct FieldRule(pub(super) &'static str, pub(super) Kind, pub(super) bool);
 
-/// What a field may hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Seconds,
@@ -85,7 +82,8 @@ impl Kind {
     }
 }
 
-/// The line as a `T`, or the field to blame. `extras` says whether fields outside `rules` are skipped or refused.
+/// Parses the line as a `T`, or returns the invalid field. `extras` tells whether fields outside `rules` are skipped or
+/// refused.
 pub(super) fn parse<T: DeserializeOwned>(
     text: &str,
     rules: &[FieldRule],
@@ -98,7 +96,7 @@ pub(super) fn parse<T: DeserializeOwned>(
     }
 }
 
-/// Whether every key of the object is one of the rules': a scan that builds nothing.
+/// Returns whether every key of the object is in the rules: a scan that builds nothing.
 fn only_known_keys(text: &str, rules: &[FieldRule]) -> bool {
     struct Keys<'r>(&'r [FieldRule]);
     impl<'de> serde::de::DeserializeSeed<'de> for Keys<'_> {
@@ -148,7 +146,7 @@ fn diagnose(text: &str, rules: &[FieldRule], extras: bool, otherwise: &str) -> T
     {
         return TraceFault::field(shorten(name), "unknown");
     }
-    // serde's words; the map above kept the last of the two.
+    // serde's wording; the map above kept the last of the two.
     let twice = otherwise
         .strip_prefix("duplicate field `")
         .and_then(|rest| rest.split_once('`'));
@@ -158,7 +156,6 @@ fn diagnose(text: &str, rules: &[FieldRule], extras: bool, otherwise: &str) -> T
     }
 }
 
-/// A value from a stranger's file, cut to what fits into a message.
 fn shorten(text: &str) -> String {
     if text.chars().count() <= 40 {
         text.to_owned()
@@ -167,7 +164,6 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// The trace's own description.
 #[derive(Debug, Default, Deserialize)]
 struct MetaBody {
     bs: Option<u32>,
@@ -177,14 +173,14 @@ struct MetaBody {
     capture: bool,
 }
 
-/// Strict where the body is not: a turn that names `meta` first must not be taken for a meta line and dropped.
+/// Strict, unlike the body: a turn with `meta` as its first field must not be taken for a meta line and dropped.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MetaLine {
     meta: MetaBody,
 }
 
-/// The meta line, if this is one; with whether it announces a capture.
+/// Parses the meta line, if this is one, and whether it announces a capture.
 pub(super) fn parse_meta(text: &str) -> Option<Result<(Meta, bool), TraceFault>> {
     // Cheap for turns: their first key is never `meta`.
     let first_key = text.trim_start().strip_prefix('{')?.trim_start();
@@ -219,7 +215,6 @@ pub(super) fn since_origin(field: &str, time: f64) -> Result<f64, TraceFault> {
     ))
 }
 
-/// Refuses times that are none.
 pub(super) fn time(field: &str, ms: Option<f64>) -> Result<Option<Millis>, TraceFault> {
     match ms {
         Some(ms) if !(ms.is_finite() && ms >= 0.0) => Err(TraceFault::field(
@@ -230,7 +225,7 @@ pub(super) fn time(field: &str, ms: Option<f64>) -> Result<Option<Millis>, Trace
     }
 }
 
-/// Refuses sizes that no prompt has.
+/// Refuses sizes beyond any prompt.
 pub(super) fn bounded(field: &str, tokens: u64) -> Result<u64, TraceFault> {
     if tokens > MAX_TOKENS_PER_FIELD {
         return Err(TraceFault::field(
@@ -241,7 +236,6 @@ pub(super) fn bounded(field: &str, tokens: u64) -> Result<u64, TraceFault> {
     Ok(tokens)
 }
 
-/// `[first, count, first, count, …]` into ids.
 pub(super) fn expand_runs(runs: &[u64]) -> Result<Vec<u64>, TraceFault> {
     let fault = |reason: &str| TraceFault::field("block_runs", reason);
     if !runs.len().is_multiple_of(2) {

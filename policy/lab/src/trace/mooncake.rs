@@ -1,13 +1,13 @@
 //! Mooncake's traces: requests without conversations.
 //!
-//! A line names a request's prompt as chained hashes of 512-token blocks, and nothing says which request continues
-//! which. A request is taken to continue an earlier one when it starts with all of that one's completely filled
-//! prompt blocks (two at least: block 0 of the published conversation trace is a system prompt that everybody
-//! shares), is at least as long as that one's prompt and response together but for eight tokens (an answer's closing
-//! tokens may not be sent back), and that one was not continued yet. Of several the longest wins, then the latest.
-//! It needs one map from last full block to the requests that end there: one lookup per block, longest first. Taking
-//! the published conversations apart and rebuilding them by this rule gives back every one of 12,031 turns; without
-//! the eight tokens 135 of them join elsewhere, with sixteen 98.
+//! A line names a request's prompt as chained hashes of 512-token blocks, without telling which request it
+//! continues. A request is taken to continue an earlier one when it starts with all of that one's full prompt
+//! blocks (at least two: block 0 of the published conversation trace is a common system prompt), is at least
+//! as long as that one's prompt and response together less eight tokens (a response's closing tokens may not
+//! be sent back), and that one was not continued yet. Of several the longest wins, then the latest. This
+//! needs one map from the last full block to the requests that end there: one lookup per block, longest
+//! first. Splitting the published conversations and rebuilding them by this rule restores all of 12,031
+//! turns; without the eight tokens 135 of them join elsewhere, with sixteen 98.
 
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
@@ -21,10 +21,11 @@ use policy::units::Tokens;
 /// Tokens per block in every published Mooncake trace.
 pub(super) const BLOCK_SIZE: u32 = 512;
 
-/// Fewest full blocks that make two requests one conversation rather than two users of one system prompt.
+/// Least number of shared full blocks that makes two requests one conversation, rather than two users of one system
+/// prompt.
 const MIN_SHARED_BLOCKS: usize = 2;
 
-/// Tokens of an answer that its continuation may lack.
+/// Closing tokens of a response that its continuation may omit.
 const CLOSING_TOKENS: u64 = 8;
 
 #[derive(Debug, Deserialize)]
@@ -42,7 +43,6 @@ const FIELDS: &[FieldRule] = &[
     FieldRule("hash_ids", Kind::Ids, true),
 ];
 
-/// A request that nobody has continued yet.
 #[derive(Debug)]
 struct Open {
     conversation: u64,
@@ -50,7 +50,6 @@ struct Open {
     total: u64,
 }
 
-/// Rebuilds conversations from blocks.
 #[derive(Debug, Default)]
 pub(super) struct Mooncake {
     /// Requests by their last full prompt block, oldest first.
@@ -60,7 +59,7 @@ pub(super) struct Mooncake {
 
 impl Mooncake {
     pub(super) fn line(&mut self, text: &str) -> Result<Turn, TraceFault> {
-        // Published variants add fields of their own, so extras are welcome here.
+        // Published variants have additional fields, so extras are allowed here.
         let line: Line = parse(text, FIELDS, true)?;
         let timestamp = since_origin("timestamp", line.timestamp)?;
         let input = bounded("input_length", line.input_length)?;
@@ -94,7 +93,7 @@ impl Mooncake {
         })
     }
 
-    /// Takes the longest, then latest, open request that these blocks extend.
+    /// Removes and returns the longest, then latest, open request that these blocks extend.
     fn predecessor(&mut self, full_blocks: &[u64], input: u64) -> Option<Open> {
         for id in full_blocks.iter().skip(MIN_SHARED_BLOCKS - 1).rev() {
             let Some(candidates) = self.open.get_mut(id) else {

@@ -1,4 +1,4 @@
-//! Lines in, turns out.
+//! The reader: lines in, turns out.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Captured, ClassId, Format, Meta, Turn};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Most classes that one trace may name: they become rows of per-class arrays.
+/// Upper bound on classes in one trace: they become rows of per-class arrays.
 const MAX_CLASSES: usize = 1024;
 
 /// A push parser for one trace.
@@ -46,7 +46,7 @@ enum Shape {
 }
 
 impl Reader {
-    /// A reader at the start of a trace.
+    /// Creates a reader at the start of a trace.
     #[must_use]
     pub fn new(format: Format) -> Self {
         let mut reader = Self {
@@ -62,7 +62,7 @@ impl Reader {
         reader
     }
 
-    /// The next line of the trace, without its line end. `None` for a meta line or a blank one.
+    /// Parses the next line of the trace, without its line end. `None` for a meta line or a blank one.
     ///
     /// # Errors
     /// [`TraceError`] with the line's number and the reason; see the module's list of what is refused.
@@ -72,25 +72,25 @@ impl Reader {
         self.accept(text).map_err(|fault| TraceError { line, fault })
     }
 
-    /// Number of lines handed in so far, refused ones included.
+    /// Returns the number of lines so far, refused ones included.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// What the trace says about itself: complete once the first turn was read.
+    /// Returns the trace's metadata, complete once the first turn was read.
     #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// The name of a class that a turn of this reader carried.
+    /// Returns the name of a class that a turn of this reader had.
     #[must_use]
     pub fn class_name(&self, class: ClassId) -> Option<&str> {
         self.classes.get(class.index()).map(AsRef::as_ref)
     }
 
-    /// Number of classes seen so far, the unnamed one included: class ids are below it.
+    /// Returns the number of classes seen so far, the default included: class ids are below it.
     #[must_use]
     pub fn class_count(&self) -> usize {
         self.classes.len()
@@ -126,7 +126,7 @@ impl Reader {
         if matches!(self.shape, Shape::Unknown) {
             self.become_format(if capture { Format::Capture } else { Format::Turn });
         }
-        // A published format's block size is a fact of the format.
+        // A published format's block size is fixed by the format.
         let block_size = self.meta.block_size.or(meta.block_size);
         self.meta = Meta { block_size, ..meta };
         Ok(None)
@@ -148,7 +148,7 @@ impl Reader {
         let Some(name) = name else {
             return Ok(ClassId::DEFAULT);
         };
-        // A handful of classes: a scan beats a map.
+        // Few classes: a scan is faster than a map.
         if let Some(at) = self.classes.iter().position(|known| **known == *name) {
             return Ok(ClassId(at as u16));
         }

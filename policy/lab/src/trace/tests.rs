@@ -78,7 +78,6 @@ fn unknown_and_missing_fields_are_named() {
 fn a_turn_that_names_meta_first_is_not_taken_for_a_meta_line() {
     let both = turn_text(5.0, 1, 0, 1, 0, 1, "").replacen('{', r#"{"meta":{"bs":4},"#, 1);
     assert!(refusal(&[&both]).starts_with("line 1: field `meta`: unknown field `ts`"));
-    // What a trace says of itself is open.
     let mut reader = Reader::new(Format::Auto);
     assert_eq!(reader.line(r#"{"meta":{"bs":4,"seed":1}}"#).unwrap(), None);
 }
@@ -195,7 +194,7 @@ fn mooncake_requests_become_conversations() {
         .iter()
         .map(|t| (t.conversation.0, t.turn, t.history_tokens.0))
         .collect();
-    // The third continues the latest of two equals; the fourth is too short to hold either's answer.
+    // The third continues the latest of two equals; the fourth is too short to contain either's response.
     assert_eq!(seen, [(0, 0, 0), (1, 0, 0), (1, 1, 1120), (2, 0, 0)]);
     assert_eq!(turns[2].ts_s, 2.0);
     assert_eq!(reader.meta().block_size, Some(512));

@@ -1,4 +1,4 @@
-//! Traces through the binary: generated Bailian files up to the size of the published ones, and what is refused.
+//! Traces through the binary: generated Bailian files up to the size of the published ones, and refused ones.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{reports, tailroute};
 
-/// Draws that are the same everywhere (Knuth's MMIX).
+/// A platform-independent generator (Knuth's MMIX).
 struct Draws(u64);
 
 impl Draws {
@@ -28,7 +28,7 @@ impl Draws {
 struct Chat {
     id: i64,
     turn: u64,
-    /// Tokens of its prompt and answer.
+    /// Tokens of its prompt and response.
     said: u64,
     /// Full blocks of its prompt.
     full: Vec<u64>,
@@ -36,7 +36,7 @@ struct Chat {
     continued: bool,
 }
 
-/// What a cache that never evicts has to compute.
+/// The tokens that a cache without eviction has to compute.
 #[derive(Default)]
 struct Expected {
     turns: u64,
@@ -44,8 +44,8 @@ struct Expected {
     shared: u64,
 }
 
-/// A trace of the published shape: chats that name their parents, some twice; four types with a system prompt each;
-/// 16-token blocks, the last of a prompt partly filled and never repeated; ids in no order.
+/// Writes a trace of the published shape: chats that name their parents, some twice; four types with a system prompt
+/// each; 16-token blocks, the last of a prompt partly filled and never repeated; ids in no order.
 fn bailian(path: &Path, chats: u64) -> Expected {
     let mut file = GzEncoder::new(std::fs::File::create(path).unwrap(), Compression::fast());
     let mut draws = Draws(7);
@@ -63,7 +63,7 @@ fn bailian(path: &Path, chats: u64) -> Expected {
         let (parent_id, turn, history, mut blocks, conversation) = match parent {
             Some(place) => {
                 let parent = &mut open[place];
-                // A second child is a branch: its conversation is its own, its blocks are not.
+                // A second child is a branch: its conversation is separate, its blocks are shared.
                 let conversation = if std::mem::replace(&mut parent.continued, true) {
                     conversations += 1;
                     conversations
@@ -110,7 +110,7 @@ fn bailian(path: &Path, chats: u64) -> Expected {
             conversation,
             continued: false,
         };
-        // Long chats end; so many are open at a time.
+        // Long chats end, which bounds the number of open ones.
         if chat.full.len() < 300 {
             open.push(chat);
         }
@@ -122,8 +122,8 @@ fn bailian(path: &Path, chats: u64) -> Expected {
     expected
 }
 
-/// Runs so many chats, private and shared, each in so many MiB of address space: allocator, stacks and binary included.
-/// The reader keeps what checking needs; a shared cache that never evicts keeps every block besides.
+/// Runs this many chats, private and shared, each in this many MiB of address space (allocator, stacks and binary
+/// included). The reader keeps the state of its checks; a shared cache without eviction also keeps every block.
 fn stream(chats: u64, mib: [u64; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bailian.jsonl.gz");
@@ -163,7 +163,7 @@ fn a_bailian_trace_of_full_size_streams_through_in_bounded_memory() {
     stream(30_000, [256, 768]);
 }
 
-/// What the binary says of a file with these bytes.
+/// Returns the binary's error for a file with these bytes.
 fn complaint(bytes: &[u8]) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
@@ -188,7 +188,7 @@ fn complaint(bytes: &[u8]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A good line of each format, and what it becomes when it is bad, as replacements of its text.
+/// A valid line of each format, with replacements that make it invalid.
 const GOOD: [(&str, &str); 4] = [
     (
         "turn",
@@ -265,7 +265,7 @@ fn each_format_refuses_what_only_it_can_get_wrong() {
     let [strict, capture] = [("", 1), ("{\"meta\":{\"bs\":4,\"capture\":true}}\n", 2)];
     let said = complaint(format!("{}{}", strict.0, turn(",\"wait\":3")).as_bytes());
     assert!(said.contains("line 1: field `wait`: unknown"), "{said}");
-    // A capture may say more; what it says of a turn is checked like any other.
+    // A capture may have more fields; its known fields are checked like any other.
     let said = complaint(format!("{}{}\n{}", capture.0, turn(",\"wait\":3"), turn(",\"wait\":4")).as_bytes());
     assert!(
         said.contains("line 3: conversation 1: turn 0 comes after turn 0"),
@@ -358,7 +358,7 @@ fn a_trace_without_turns_is_no_experiment() {
     assert_eq!((turns("0"), turns("1")), (Some(2), Some(0)));
 }
 
-/// A pipe can be read once: block size and turns come from one pass.
+/// A pipe can be read only once: block size and turns come from one pass.
 #[test]
 fn blocks_are_shared_from_a_pipe_too() {
     let command = format!(

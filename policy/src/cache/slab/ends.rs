@@ -1,4 +1,4 @@
-//! The ends of chains, sorted, for the orders that no list keeps by itself.
+//! The sorted ends of chains, for the orders other than LRU.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use super::{Band, History, Nodes, Order, Ranked};
 
 impl Nodes {
-    /// No nodes, to go in this order.
     pub(in crate::cache) fn ordered(order: Order) -> Self {
         Self {
             order,
@@ -36,7 +35,7 @@ impl Nodes {
         (self.order.rank(uses, stored, self.released(slot)), slot)
     }
 
-    /// A node and all below it, which are pinned, count as stored now, in the order in which they were.
+    /// Resets a node and its descendants, all pinned, as if stored now, in the same order as before.
     pub(in crate::cache) fn begin_anew(&mut self, top: u32) {
         let mut slots = self.subtree(top);
         slots.sort_unstable_by_key(|&slot| self.histories[slot as usize].stored);
@@ -47,7 +46,7 @@ impl Nodes {
         }
     }
 
-    /// A node that stands in the LRU list has nothing below it any more, or is about to leave the list.
+    /// Records whether a node of the LRU list is childless and stays in the list.
     pub(super) fn is_end(&mut self, slot: u32, is: bool) {
         if self.order != Order::Lru {
             let ranked = self.ranked(slot);
@@ -59,12 +58,12 @@ impl Nodes {
         }
     }
 
-    /// The LRU list in the order in which it would be evicted once the evict-first band is empty.
+    /// Returns the LRU list in the order of eviction once the evict-first band is empty.
     pub(in crate::cache) fn last_to_go(&self) -> Vec<u32> {
         if self.order == Order::Lru {
             return self.in_band(Band::Lru).collect();
         }
-        // What blocks a node is below it and in this list too.
+        // Blockers of a node are below it and in this list too.
         let mut below: FxHashMap<u32, u32> = self
             .in_band(Band::Lru)
             .map(|slot| (slot, self.get(slot).blockers))

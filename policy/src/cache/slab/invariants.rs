@@ -1,4 +1,4 @@
-//! What must hold between operations.
+//! The invariants between operations.
 
 use rustc_hash::FxHashMap;
 

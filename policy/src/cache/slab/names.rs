@@ -1,7 +1,7 @@
-//! Which slot holds which piece.
+//! The map from pieces to slots.
 //!
-//! A table of slots alone: their hashes stand in the nodes, where whoever finds a slot looks next. It is a third of a
-//! map of both, so a mirror's stays in the processor's cache beside the bodies that pass.
+//! A hash table of slots only: the hashes are in the nodes, which a lookup reads next anyway. It takes a third of a map
+//! of both, so that a mirror's table stays in the processor's cache beside the request bodies.
 
 use std::hash::BuildHasher as _;
 
@@ -14,7 +14,7 @@ use crate::ids::PrefixHash;
 #[derive(Debug, Default)]
 pub(super) struct Names(HashTable<u32>);
 
-/// Hashes of others' chains may be small numbers.
+/// Hashes from external chains may be small numbers.
 fn spread(hash: PrefixHash) -> u64 {
     FxBuildHasher.hash_one(hash)
 }
@@ -29,7 +29,6 @@ impl Names {
         self.0.find(spread(hash), is_it).copied()
     }
 
-    /// The piece in this slot has a name from now on. No other has the same.
     pub(super) fn insert(&mut self, nodes: &[Node], slot: u32) {
         let spread_of = |&slot: &u32| spread(nodes[slot as usize].hash);
         self.0.insert_unique(spread_of(&slot), slot, spread_of);

@@ -9,7 +9,7 @@ const TRUE: PrefillCost = PrefillCost {
     floor_ms: 0.0,
 };
 
-/// The `i`-th answer: sizes that vary, noise of ±2 ms, every 20th ten times too late if `outliers`.
+/// Adds `count` responses: sizes vary, noise is ±2 ms, and with `outliers` every 20th is ten times too late.
 fn feed(learned: &mut LearnedCost, cost: PrefillCost, from: u64, count: u64, outliers: bool) {
     for i in from..from + count {
         let (u, h) = (Tokens(i * 7919 % 6000 + 10), Tokens(i * 104_729 % 20_000));
@@ -32,7 +32,7 @@ fn it_learns_the_cost_from_a_wrong_prior() {
     assert!(learned.error().0 < 10.0);
 }
 
-/// Turns of a warm conversation on a GPU: of twenty, nineteen are on the floor.
+/// Adds turns of a warm conversation on a GPU: nineteen of twenty are on the floor.
 fn feed_warm(learned: &mut LearnedCost, cost: PrefillCost) {
     for i in 0..400u64 {
         let long = if i % 20 == 0 { 4000 } else { 0 };
@@ -165,7 +165,7 @@ fn coefficients_stay_physical_and_nonsense_changes_nothing() {
 
 #[test]
 fn a_coefficient_that_cannot_be_negative_is_not_missed_by_the_others() {
-    // Short prompts alone cannot tell β from α, and a prior that is far off in α leaves β below zero.
+    // Short prompts alone cannot separate β from α, and a prior far off in α leaves β below zero.
     let mut learned = LearnedCost::with_covariance(PrefillCost::linear(0.5, 5.0), WOUND);
     let truth = PrefillCost::linear(0.05, 5.0);
     for i in 0..100 {
@@ -203,7 +203,6 @@ fn a_prediction_knows_how_far_it_may_be_off() {
     assert!(last < 1.0, "{last}");
 }
 
-/// After any time without an answer: the doubt.
 fn long() -> Doubt {
     Doubt::after(Millis(600_000.0), Millis(60_000.0))
 }

@@ -1,24 +1,22 @@
-//! Which blocks each text key fills, bounded in keys and in blocks.
+//! The blocks that each text key fills, bounded in keys and in blocks.
 //!
-//! Keys alone would be no bound: where a key is 256 bytes of text it fills four blocks, where it is an image of four
-//! thousand tokens it fills 256. So the blocks lie one behind another in a vector per half, and a half is full when either
-//! its keys or its blocks are.
+//! A bound on keys alone would not suffice: a key of 256 bytes of text fills four blocks, an image of four thousand
+//! tokens fills 256. So each half stores its blocks in one vector, and is full when either its keys or its blocks are.
 //!
-//! All of it is written under a lock that lookups wait for. A half that is full takes the place of the older one, whose
-//! memory takes its own; nothing is freed, and nothing is allocated from the second time on.
+//! All of it is written under a lock that lookups wait for. A full half replaces the older one and takes over its
+//! memory: nothing is freed, and nothing is allocated from the second time on.
 
 use rustc_hash::FxHashMap;
 
 use crate::ids::PrefixHash;
 
-/// What a key's text fills.
+/// The blocks that a key's text fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span<'a> {
-    /// Blocks before and in it.
+    /// Number of blocks up to the key's end.
     pub(super) depth: u32,
-    /// The blocks that end in it, after those of the keys before.
     pub(super) blocks: &'a [u64],
-    /// The last of those blocks, though it be before this key; `None` if there is none yet.
+    /// The last of the blocks so far, which may belong to an earlier key; `None` without any.
     pub(super) last: Option<u64>,
 }
 
@@ -47,7 +45,7 @@ impl Half {
         })
     }
 
-    /// Writes over a key's blocks where they are as many.
+    /// Overwrites a key's blocks if their number is unchanged. Returns whether it did.
     fn renew(&mut self, key: PrefixHash, span: Span<'_>) -> bool {
         let Some(place) = self.places.get_mut(&key) else {
             return false;
@@ -66,7 +64,7 @@ impl Half {
     }
 }
 
-/// A map that forgets what was not put again for a while, like [`Recent`](crate::recent::Recent).
+/// A map that forgets keys not renewed for a while, like [`Recent`](crate::recent::Recent).
 #[derive(Debug)]
 pub(super) struct Spans {
     young: Half,
@@ -89,12 +87,11 @@ impl Spans {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// Whether a key may fill so many blocks.
     pub(super) fn takes(&self, blocks: usize) -> bool {
         blocks <= self.half_blocks
     }
 
-    /// A span that is longer than [`takes`](Self::takes) is not known afterwards.
+    /// Stores a span. One longer than [`takes`](Self::takes) allows is dropped.
     pub(super) fn put(&mut self, key: PrefixHash, span: Span<'_>) {
         if self.young.renew(key, span) {
             return;
@@ -112,7 +109,7 @@ impl Spans {
         let Half { places, blocks } = &mut self.young;
         let from = blocks.len();
         if blocks.capacity() < from + span.blocks.len() {
-            // Never more than a half may hold, which doubling would come to.
+            // Bounded growth, since doubling would exceed a half's capacity.
             let more = from.max(1024).min(self.half_blocks - from);
             blocks.reserve_exact(more.max(span.blocks.len()));
         }
@@ -126,12 +123,12 @@ impl Spans {
         places.insert(key, place);
     }
 
-    /// The younger half is full and becomes the older one.
+    /// Turns the full younger half into the older one.
     fn turn_over(&mut self) {
         std::mem::swap(&mut self.young, &mut self.old);
         self.young.places.clear();
         self.young.blocks.clear();
-        // Who has filled a half once will do so again: it does not grow step by step.
+        // Reserves at once, since the half will fill again.
         self.young.places.reserve(self.old.places.len());
         self.young.blocks.reserve_exact(self.old.blocks.len());
     }

@@ -26,7 +26,6 @@ fn keys(names: &[u64]) -> Vec<PrefixHash> {
     names.iter().map(|&name| PrefixHash(name)).collect()
 }
 
-/// Keys of 40 tokens each.
 fn turn(session: u64, names: &[u64], since: u64) -> TurnBlocks {
     let total = 40 * names.len() as u64;
     TurnBlocks {
@@ -122,7 +121,7 @@ fn a_fork_under_another_name_resolves_through_its_parents() {
     let mut evidence = WorkerEvidence::default();
     evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));
     evidence.turn_over(turn(9, &[1, 2], 0));
-    // 40 tokens shared, so blocks 11 and 12.
+    // 40 tokens are shared, so blocks 11 and 12.
     evidence.apply(&stored(7, Some(12), &[23, 24, 25]));
     evidence.turn_over(turn(7, &[1, 3], 1));
     assert_eq!(tokens(&evidence, &[1, 3]), Some(80));
@@ -158,7 +157,7 @@ mod without_names {
         })
     }
 
-    /// 80 tokens leave four blocks: the fifth's last token is not computed.
+    /// 80 tokens make four blocks: the KV of the fifth's last token is not computed.
     fn found(cached: u64, turn: TurnBlocks) -> TurnBlocks {
         TurnBlocks {
             cached: Some(cached),
@@ -174,7 +173,6 @@ mod without_names {
             if !events_first {
                 evidence.turn_over(over.clone());
             }
-            // Somebody else's, shorter.
             evidence.apply(&unnamed(None, &[91, 92]));
             if one_by_one {
                 evidence.apply(&unnamed(None, &[11]));
@@ -203,7 +201,7 @@ mod without_names {
         evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
         evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
         let since = evidence.stored();
-        // Two chains of the same length: only one of them continues the conversation.
+        // Two chains of the same length, of which only one continues the conversation.
         evidence.apply(&unnamed(None, &[81, 82, 83, 84, 85, 86, 87]));
         evidence.apply(&unnamed(Some(14), &[15, 16, 17]));
         evidence.turn_over(found(64, turn(9, &[1, 2, 3], since)));
@@ -238,7 +236,7 @@ mod without_names {
         let since = evidence.stored();
         evidence.turn_over(found(0, turn(9, &[1, 2], since)));
         assert_eq!(tokens(&evidence, &[1, 2]), None);
-        // What followed was new, but it was said that nothing was found.
+        // New blocks followed, but the report says that nothing was cached.
         evidence.turn_over(found(0, turn(9, &[1, 2, 3], since)));
         evidence.apply(&unnamed(Some(14), &[15, 16, 17]));
         assert_eq!(tokens(&evidence, &[1, 2, 3]), None);
@@ -247,7 +245,6 @@ mod without_names {
     #[test]
     fn a_binding_that_a_report_contradicts_is_dropped_and_made_again() {
         let mut evidence = WorkerEvidence::default();
-        // Not ours, but of our shape.
         evidence.apply(&unnamed(None, &[91, 92, 93, 94]));
         evidence.turn_over(found(0, turn(9, &[1, 2], 0)));
         evidence.apply(&unnamed(None, &[11, 12, 13, 14]));
@@ -309,7 +306,7 @@ fn a_block_counts_in_any_tier_until_it_has_left_the_last() {
     evidence.apply(&stored(9, None, &[11, 12, 13, 14, 15]));
     evidence.turn_over(turn(9, &[1, 2], 0));
     for medium in [Medium::Host, Medium::Disk, Medium::External] {
-        // Unknown blocks stay so, and the order says nothing.
+        // Unknown blocks stay unknown, and the order does not matter.
         let hashes = vec![15, 77, 12, 14];
         evidence.apply(&Event::Copied {
             hashes,
@@ -370,7 +367,7 @@ fn a_long_event_in_parts_comes_to_the_same_as_the_whole() {
         };
         for size in [1, 4, 7, 24, 40] {
             let mut evidence = WorkerEvidence::default();
-            // The other's blocks would be as many as a part of 4 brings.
+            // The other turn has as many blocks as a part of four brings.
             evidence.turn_over(turn(9, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0));
             evidence.turn_over(turn(8, &[21, 22], 0));
             let mut parts = |event: &Event| {

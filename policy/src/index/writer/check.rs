@@ -1,4 +1,4 @@
-//! What must hold between operations, as one function for tests and `debug_assert!`.
+//! The invariants between operations, as one function for tests and `debug_assert!`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::{MOST_PARTIALS, Writer};
 use crate::index::holders::Holders;
 
 impl Writer {
-    /// The first broken invariant, if any. Visits every key.
+    /// Returns the first broken invariant, if any. Visits every key.
     pub(in crate::index) fn broken(&self) -> Option<String> {
         let (mut runs, mut keys) = (0, 0);
         let mut held: HashMap<u32, (u64, u32)> = HashMap::new();

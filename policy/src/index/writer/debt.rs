@@ -1,32 +1,30 @@
-//! What a removal leaves to later writes.
+//! Work that removals defer to later writes.
 //!
-//! A worker that goes may take tens of thousands of keys along. Its bits leave the runs at once, and the runs that nobody
-//! holds any more leave the tree: from then on no lookup and no count knows of them, and the worker's slot may be used
-//! again. What is left is private to the writer: the keys' entries in the locator, a cache miss each, and merges of what
-//! stayed behind. Each later write does a bounded part of that.
+//! A departing worker may take tens of thousands of keys along. Its bits leave the runs at once, and runs without a
+//! holder leave the tree: from then on no lookup and no count includes them, and the slot may be reused. The deferred
+//! work is private to the writer: the keys' locator entries, a cache miss each, and merges of the remaining runs. Each
+//! later write does a bounded part of it.
 //!
-//! Until then such a key still stands in its block, just after the end of its run (which may be of no length), and the
-//! locator may lead to it; but the place it leads to is past the run's end, and so nobody is there ([`Writer::place_of`]).
-//! A run pays what it owes before it grows, splits or merges, and everything is paid before the index evicts: the budget
-//! never costs knowledge for the sake of garbage.
+//! Until then such a key stays in its block, just after the end of its run (whose length may be zero), and the locator
+//! may lead to it. That place is past the run's end, so it counts as absent ([`Writer::place_of`]). A run's debt is
+//! paid before it grows, splits or merges, and all debt is paid before the index evicts, so garbage never displaces
+//! live entries.
 
 use std::collections::VecDeque;
 
 use super::Writer;
 use crate::index::run::CHILDREN;
 
-/// Keys that a write takes out of the locator for removals before it: a microsecond.
+/// Locator entries that each write removes for earlier removals: a microsecond.
 const KEYS_A_WRITE: u64 = 32;
-/// Merges it makes up for.
+/// Deferred merges that each write performs.
 const MERGES_A_WRITE: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Debt {
-    /// Runs that owe, and some that have paid since.
+    /// Runs with debt, and some already paid.
     runs: VecDeque<u32>,
-    /// Keys they owe.
     pub(super) keys: u64,
-    /// Runs that may merge with their only child.
     pub(super) merges: Vec<u32>,
 }
 
@@ -41,7 +39,7 @@ impl Debt {
 }
 
 impl Writer {
-    /// Keys after the run's end that the locator still knows.
+    /// Returns the keys after the run's end that are still in the locator.
     pub(super) fn owed(&self, run: u32) -> u32 {
         self.pool.line(run).high(CHILDREN)
     }
@@ -55,7 +53,6 @@ impl Writer {
         self.debt.keys += u64::from(keys);
     }
 
-    /// A write's part of what is owed.
     pub(super) fn pay_some(&mut self) {
         if !self.debt.none() {
             self.pay(KEYS_A_WRITE);
@@ -72,14 +69,13 @@ impl Writer {
         self.debt.keys
     }
 
-    /// All that is owed in keys, where their memory is wanted; whether that was any.
+    /// Pays all owed keys, when their memory is needed. Returns whether there were any.
     pub(super) fn pay_everything(&mut self) -> bool {
         let owed = self.debt.keys;
         self.pay(owed);
         owed > 0
     }
 
-    /// Takes owed keys out of the locator, about this many.
     pub(super) fn pay(&mut self, keys: u64) {
         let mut left = keys;
         while left > 0
@@ -109,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// All that one run owes, before its block or its positions are used for something else.
+    /// Pays a run's whole debt, before its block or positions are reused.
     pub(super) fn pay_all_of(&mut self, run: u32) {
         let owed = self.owed(run);
         self.pay_of(run, owed);

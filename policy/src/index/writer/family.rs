@@ -1,7 +1,7 @@
 //! Links between runs: parent, children, siblings, and the order of use.
 //!
-//! Using a run uses all above it, from the bottom up, so that a parent is always more recent than its children and the
-//! least recent run of all is a leaf: eviction needs no search.
+//! Using a run uses all runs above it, from the bottom up, so a parent is always more recent than its children and the
+//! least recent run is a leaf: eviction needs no search.
 
 use super::Writer;
 use crate::index::run::{CHILDREN, FAMILY, RECENCY, SIBLINGS};
@@ -27,7 +27,7 @@ impl Writer {
         (self.children_of(run) == 1).then(|| self.first_child(run))
     }
 
-    /// Makes `run` a child of `parent`. Run 0 is nobody's parent.
+    /// Makes `run` a child of `parent`. Run 0 has no children.
     pub(super) fn adopt(&self, parent: u32, run: u32) {
         let line = self.pool.line(run);
         line.set_low(FAMILY, parent);
@@ -45,7 +45,6 @@ impl Writer {
         above.set_low(CHILDREN, above.low(CHILDREN) + 1);
     }
 
-    /// Takes `run` from its parent.
     pub(super) fn disown(&self, run: u32) {
         let line = self.pool.line(run);
         let (parent, next, previous) = (line.low(FAMILY), line.low(SIBLINGS), line.high(SIBLINGS));
@@ -66,7 +65,7 @@ impl Writer {
         line.set(SIBLINGS, 0);
     }
 
-    /// All children of `from` become children of `to`, which has none.
+    /// Moves all children of `from` to `to`, which has none.
     pub(super) fn inherit(&self, from: u32, to: u32) {
         let (old, new) = (self.pool.line(from), self.pool.line(to));
         let mut child = old.high(FAMILY);
@@ -99,14 +98,13 @@ impl Writer {
         }
     }
 
-    /// Takes a run out of the order of use.
     pub(super) fn unqueue(&mut self, run: u32) {
         let (newer, older) = (self.more_recent(run), self.less_recent(run));
         self.link(newer, older);
         self.pool.line(run).set(RECENCY, 0);
     }
 
-    /// Puts a run just after `newer`; 0: as the most recent.
+    /// Inserts a run just after `newer`, or as the most recent if that is 0.
     pub(super) fn queue_after(&mut self, newer: u32, run: u32) {
         let older = if newer == 0 {
             self.recent
@@ -117,7 +115,6 @@ impl Writer {
         self.link(run, older);
     }
 
-    /// Uses a run and all above it.
     pub(super) fn touch_from(&mut self, run: u32) {
         let mut at = run;
         while at != 0 {

@@ -1,4 +1,4 @@
-//! Runs come and grow: what a store appends.
+//! Creating and extending runs: what a store appends.
 
 use super::{Writer, key_at, lives};
 use crate::ids::PrefixHash;
@@ -7,11 +7,11 @@ use crate::index::pool::Kind;
 use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE};
 
 impl Writer {
-    /// Enters keys as `run`'s from `depth` on, up to the first that is known already. Returns how many.
+    /// Inserts keys into the locator as `run`'s from `depth` on, up to the first known one. Returns how many.
     fn enter(&mut self, run: u32, depth: u32, keys: &[PrefixHash]) -> u32 {
         self.locator.warm(keys.iter().map(|key| key.0));
         let shared = &self.shared;
-        // The run's own new keys are known before its length says so.
+        // The run's new keys are known before its length includes them.
         let known =
             |place: Place, key| (place.run == run || lives(shared, place)) && key_at(shared, place) == key;
         let fresh = (depth..).zip(keys).take_while(|(depth, key)| {
@@ -21,7 +21,6 @@ impl Writer {
         fresh.count() as u32
     }
 
-    /// A block with room for `len` keys and a quarter more, holding those of `old`.
     fn grown(&mut self, run: u32, old: u32, kept: u32, len: u32) -> Option<u32> {
         let room = (len + len / 4 + 7).min(self.max_run.max(len));
         let block = self.pool.alloc(run, Kind::Keys, room)?;
@@ -31,7 +30,7 @@ impl Writer {
         Some(block)
     }
 
-    /// A new run of `worker`'s, below `parent` (0: at the root). Returns it and how many keys it took.
+    /// Creates a run of `worker` below `parent` (0: at the root). Returns the run and the number of keys taken.
     ///
     /// The keys are entered only when they are in place, since entering reads the keys before them.
     pub(super) fn new_run(&mut self, worker: u32, parent: u32, keys: &[PrefixHash]) -> Option<(u32, u32)> {
@@ -94,7 +93,7 @@ impl Writer {
         } else {
             view.keys
         };
-        // Beyond the run's end: no reader looks there before the length says so.
+        // Writes beyond the run's end: readers do not look there until the length includes it.
         (block + view.len..)
             .zip(keys)
             .for_each(|(address, key)| self.shared.words.store(address, key.0));
@@ -121,7 +120,7 @@ impl Writer {
         taken
     }
 
-    /// The open run grew past `len` for `worker` alone: its other full holders hold only a part from now on.
+    /// Turns the other full holders of an open run into partial ones, after it grew past `len` for `worker` alone.
     fn leave_behind(&mut self, worker: u32, run: u32, len: u32) {
         let mut holders = self.take_holders(run);
         let behind: Vec<u32> = holders.full().filter(|holder| *holder != worker).collect();

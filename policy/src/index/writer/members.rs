@@ -1,4 +1,4 @@
-//! Who holds how much: every worker's count of entries, and the runs it holds any of.
+//! Per worker: the count of entries, and the runs that it holds any of.
 
 use super::Writer;
 use crate::index::holders::{self, Holders};
@@ -7,9 +7,9 @@ use crate::index::run::View;
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub(super) entries: u64,
-    /// Runs it holds any of.
+    /// Number of runs that the worker holds any of.
     pub(super) runs: u32,
-    /// Those runs, and some it held once: pruned when they are the majority.
+    /// Those runs, and some formerly held; pruned when the latter are the majority.
     pub(super) list: Vec<u32>,
 }
 
@@ -20,12 +20,11 @@ impl Worker {
 }
 
 impl Writer {
-    /// Bytes of what is known by worker.
     pub(super) fn members_bytes(&self) -> u64 {
         self.lists + (self.workers.capacity() * size_of::<Worker>()) as u64
     }
 
-    /// Changes a worker's list, and the sum of bytes with it.
+    /// Changes a worker's list and updates the sum of bytes.
     pub(super) fn change_list<T>(&mut self, worker: u32, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let state = self.workers.get_mut(worker as usize)?;
         self.lists -= state.list_bytes();
@@ -34,11 +33,11 @@ impl Writer {
         Some(result)
     }
 
-    /// The worker came to hold some of a run.
+    /// Records that the worker began to hold some of a run.
     pub(super) fn join(&mut self, worker: u32, run: u32) {
         let crowded = self.change_list(worker, |state| {
             if state.list.len() == state.list.capacity() {
-                // Twice the size at once could be a twentieth of the budget.
+                // Doubling at once could take a twentieth of the budget.
                 state.list.reserve_exact(state.list.len() / 8 + 16);
             }
             state.list.push(run);
@@ -50,7 +49,7 @@ impl Writer {
         }
     }
 
-    /// The worker no longer holds any of a run.
+    /// Records that the worker no longer holds any of a run.
     pub(super) fn leave(&mut self, worker: u32) {
         self.change_list(worker, |state| {
             state.runs -= 1;
@@ -60,7 +59,7 @@ impl Writer {
         });
     }
 
-    /// Drops from a worker's list the runs it no longer holds, and second mentions.
+    /// Removes from a worker's list the runs it no longer holds, and duplicates.
     pub(super) fn prune(&mut self, worker: u32) {
         let shared = std::sync::Arc::clone(&self.shared);
         let holds = |run: &u32| {

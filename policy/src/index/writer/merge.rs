@@ -1,4 +1,4 @@
-//! Runs become one again when a branch or a holder went: churn leaves no more runs than the chains held call for.
+//! Merges runs after a branch or a holder has gone, so that churn leaves no extra runs.
 
 use super::{FEW_PARTIALS, Writer};
 use crate::index::holders::Holders;
@@ -92,7 +92,7 @@ impl Writer {
         self.mergeable.push(kept);
     }
 
-    /// The holders of both runs as one, or `None` if too many would hold only a part.
+    /// Returns the holders of both runs as one, or `None` if too many would be partial.
     fn merged_holders(&mut self, a: &View, b: &View) -> Option<Holders> {
         let few = |holders: &Holders| holders.partials.len() <= FEW_PARTIALS;
         let upper = self.take_holders_of(a);
@@ -114,7 +114,7 @@ impl Writer {
         few(&merged).then_some(merged)
     }
 
-    /// Everyone held the upper run; the holders of both now hold one run less.
+    /// Updates the members after a merge: the holders of both runs now hold one run less.
     fn merge_members(&mut self, a: &View, b: &View, kept: u32, gone: u32) {
         let (mut upper, mut lower) = (Holders::default(), Holders::default());
         upper.load(&self.shared.words, a);
@@ -127,7 +127,7 @@ impl Writer {
             self.leave(*worker);
         }
         if self.parent_of(kept) == gone {
-            // The lower record stays: those who held only the upper come to it, under the count they had.
+            // The lower record stays: workers that held only the upper run join it, with their count unchanged.
             for worker in upper
                 .full()
                 .chain(upper.partials.iter().map(|(worker, _)| *worker))

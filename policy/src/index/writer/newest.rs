@@ -1,4 +1,4 @@
-//! The runs that were used last, decoded. Nothing is changed, and no more is looked at than was asked for.
+//! Decodes the most recently used runs without changing anything.
 
 use super::{Holders, Writer};
 use crate::ids::{PrefixHash, WorkerId};
@@ -27,7 +27,7 @@ impl Writer {
         (found, run == 0)
     }
 
-    /// Where a run ends; `None` if nobody, or not the worker that is asked for, holds anything of it.
+    /// Returns the end of a run, or `None` if no worker, or not the one asked for, holds any of it.
     fn end_of(
         &self,
         run: u32,

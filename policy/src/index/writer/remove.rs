@@ -1,4 +1,4 @@
-//! Removals: a worker's reach is lowered, and what nobody holds any more goes.
+//! Removals: lower a worker's reach and drop what has no holder left.
 
 use super::trim::Removal;
 use super::{MOST_PARTIALS, Writer};
@@ -7,10 +7,10 @@ use crate::index::holders::reach_of;
 use crate::index::locator::Place;
 use crate::index::run::{self, INLINE_PARTIALS, PARTIAL};
 
-/// Engines free a run from its end, block by block: the locator's buckets are fetched this many at a time, ahead of the
-/// removals that will need them, so that their cache misses overlap.
+/// Buckets prefetched ahead. Engines free a run from its end, block by block, so the cache misses of later removals
+/// overlap.
 const AHEAD: u32 = 8;
-/// Keys that a removal takes out of the locator itself; more are left to later writes.
+/// Keys that a removal takes out of the locator at once; more are deferred to later writes.
 const FEW_KEYS: u32 = 8;
 
 impl Writer {
@@ -60,9 +60,9 @@ impl Writer {
         }
     }
 
-    /// How many keys of `next`, which are to go after `hash`, stand right before it in its run, one before the other: what
-    /// is removed with the last of them is what all of them remove. The run's first key is none of them, so that none
-    /// of this is left to later writes, which could not keep up.
+    /// Returns how many of `next`, which are to be removed after `hash`, directly precede it in its run. Removing the
+    /// last of them removes all. The run's first key is excluded, so that none of this is deferred to later writes,
+    /// which could not keep up.
     fn rises(&mut self, worker: WorkerId, hash: PrefixHash, next: &[PrefixHash]) -> usize {
         let Some(place) = self.place_of(hash) else {
             return 0;
@@ -88,7 +88,7 @@ impl Writer {
         let Some((before, mut runs)) = taken else {
             return 0;
         };
-        // Deepest first: a run is childless by the time it goes.
+        // Deepest first, so that a run is childless when it goes.
         runs.sort_by_cached_key(|run| std::cmp::Reverse(self.shared.words.line(*run).low(run::SHAPE)));
         for run in runs {
             self.lower(worker.0, run, 0);
@@ -98,8 +98,8 @@ impl Writer {
         before
     }
 
-    /// The way of almost every removal an engine reports: the worker alone holds the run's end, and loses just that.
-    /// `false` if it is any other case, and nothing was done.
+    /// Fast path for almost every removal that an engine reports: the worker alone holds the run's end and loses only
+    /// that. Returns `false`, with nothing done, in any other case.
     fn lower_alone(&mut self, worker: u32, run: u32, off: u32) -> bool {
         let view = self.view(run);
         let alone = view.full == 1 << (worker % 64) && view.group == worker / 64 && view.overflow == 0;
@@ -120,8 +120,8 @@ impl Writer {
         true
     }
 
-    /// The next most common: a conversation that moved on, whose old copy goes while the new one holds more. `false` if
-    /// it is any other case, and nothing was done.
+    /// Fast path for the next most common case: a conversation moved, and its old copy goes while the new one holds
+    /// more. Returns `false`, with nothing done, in any other case.
     fn lower_partial(&mut self, worker: u32, run: u32, off: u32) -> bool {
         let line = self.pool.line(run);
         let slot = (PARTIAL..PARTIAL + INLINE_PARTIALS).find(|slot| {
@@ -137,7 +137,6 @@ impl Writer {
         true
     }
 
-    /// The worker loses everything below a run, deepest first.
     fn drop_below(&mut self, worker: u32, run: u32) {
         let mut found = Vec::new();
         self.held_children(worker, run, &mut found);
@@ -152,8 +151,8 @@ impl Writer {
         }
     }
 
-    /// The children of a run that the worker holds: looked for among the children or among the worker's runs, whichever
-    /// are fewer, so that a prompt shared by thousands of conversations costs a worker no more than its own.
+    /// Collects the children of a run that the worker holds. Searches the children or the worker's runs, whichever are
+    /// fewer, so the cost is bounded by the worker's own runs even for a prompt shared by thousands of conversations.
     fn held_children(&mut self, worker: u32, run: u32, found: &mut Vec<u32>) {
         let children = self.children_of(run);
         if children == 0 {
@@ -184,7 +183,6 @@ impl Writer {
         }
     }
 
-    /// The worker holds only the first `reach` keys of the run, fewer than before.
     fn lower(&mut self, worker: u32, run: u32, reach: u32) {
         let len = self.view(run).len;
         let mut holders = self.take_holders(run);
@@ -200,7 +198,7 @@ impl Writer {
         }
     }
 
-    /// After holders left: the run ends where its furthest holder does.
+    /// Shortens the run to its furthest holder, after holders left.
     fn settle(&mut self, run: u32) {
         let view = self.view(run);
         let holders = self.take_holders(run);

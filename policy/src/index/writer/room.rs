@@ -1,37 +1,38 @@
-//! The byte budget: what counts, and what goes when it is used up.
+//! The byte budget: accounting and eviction.
 
 use super::trim::Removal;
 use super::{PIECE, Writer};
 use crate::index::heads::Heads;
 
-/// The part of the budget that what can shrink may always take, locator and lists.
+/// Inverse of the budget share always left to the locator and the lists, which can shrink.
 const LEAST_SHARE: u64 = 32;
 
 impl Writer {
-    /// Every byte the index has from the allocator.
+    /// Returns all bytes that the index has allocated.
     pub(super) fn bytes(&self) -> u64 {
         let members = self.members_bytes() + (self.mergeable.capacity() * size_of::<u32>()) as u64;
         self.lasting_bytes() + self.locator.bytes() + members + self.debt.bytes()
     }
 
-    /// Bytes that readers may look at, and that therefore are never given back.
+    /// Returns the bytes that readers may access, which are never freed.
     fn lasting_bytes(&self) -> u64 {
         self.pool.bytes() + self.shared.roots.bytes() + self.shared.branches.bytes()
     }
 
-    /// Cleans, grows and evicts until an operation may start within the budget; never evicts `protected`, the run it is
-    /// about to continue. `false` if nothing is left to evict.
+    /// Cleans, grows and evicts until an operation may start within the budget. Never evicts `protected`, the run about
+    /// to be continued. Returns `false` if nothing is left to evict.
     pub(super) fn make_room(&mut self, protected: u32) -> bool {
         self.make_room_in_heads(protected);
         while !self.pool.ready() {
-            // What the locator and the heads will need for the keys and runs of one more chunk is kept free for them.
+            // Reserve for the locator and the heads of one more chunk's keys and runs.
             let more = self.pool.chunk_bytes() * 2 + self.locator.bytes() / 8 + self.heads_reserve();
             let may_grow = self.bytes() + more <= self.limits.max_bytes;
             if !self.pool.make_room(may_grow) && !self.pay_everything() && !self.evict(protected) {
                 return false;
             }
         }
-        // Evicting for the sake of what never shrinks would evict everything: some is always left for the rest.
+        // Evicting to compensate for memory that never shrinks would evict everything, so a share is always left for
+        // the rest.
         let max = self.limits.max_bytes;
         let limit = max.max(self.lasting_bytes() + max / LEAST_SHARE);
         while self.bytes() > limit {
@@ -42,8 +43,9 @@ impl Writer {
         true
     }
 
-    /// A table of heads that is half full doubles, and the memory of it is never given back. So it does so only within
-    /// the budget; where it cannot, the number of runs has reached its bound, and one goes for each that comes.
+    /// Grows or evicts for the tables of heads. A half-full table doubles, and its memory is never freed, so it grows
+    /// only within the budget. Where it cannot, the number of runs has reached its bound, and one run is evicted for
+    /// each new one.
     fn make_room_in_heads(&mut self, protected: u32) {
         while self.heads_need_room() {
             if !self.pay_everything() && !self.evict(protected) {
@@ -52,8 +54,8 @@ impl Writer {
         }
     }
 
-    /// Bytes of the tables of heads that one more chunk of records would have grow; of those that would fit, as nothing is
-    /// gained by holding back for one that does not.
+    /// Returns the bytes of the head tables that one more chunk of records would make grow. Tables that would not fit
+    /// in the budget are excluded.
     fn heads_reserve(&self) -> u64 {
         let runs = self.shared.words.chunk_lines();
         let free = self.limits.max_bytes.saturating_sub(self.bytes());
@@ -64,7 +66,7 @@ impl Writer {
         growing.filter(|bytes| *bytes <= free).sum()
     }
 
-    /// Lets crowded tables of heads grow if the budget allows; whether one is crowded still.
+    /// Grows crowded head tables if the budget allows. Returns whether one is still crowded.
     fn heads_need_room(&mut self) -> bool {
         let shared = std::sync::Arc::clone(&self.shared);
         let crowded = [&shared.roots, &shared.branches].map(|heads| {
@@ -76,7 +78,7 @@ impl Writer {
         crowded.contains(&true)
     }
 
-    /// Room for an operation that only takes away but may have to split.
+    /// Makes room for an operation that only removes but may have to split.
     pub(super) fn prepare(&mut self) {
         self.heads_need_room();
         while !self.pool.ready() {
@@ -87,7 +89,6 @@ impl Writer {
         }
     }
 
-    /// Drops the end of the least recently used leaf.
     fn evict(&mut self, protected: u32) -> bool {
         let run = self.stale;
         if run == 0 || run == protected {

@@ -1,4 +1,4 @@
-//! A run is cut in two: where a chain leaves it, or where too many copies end inside it.
+//! Splitting a run: where a chain branches off, or where too many copies end inside it.
 
 use super::{MOST_PARTIALS, Writer};
 use crate::index::locator::Place;
@@ -6,9 +6,9 @@ use crate::index::pool::Kind;
 use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE, View};
 
 impl Writer {
-    /// Cuts a run in two at `at`, `0 < at < len`. Returns the first part.
+    /// Splits a run at `at`, `0 < at < len`, and returns the first part.
     ///
-    /// The new record goes to whichever part is cheaper to rename in the locator; children stay with the second.
+    /// The new record goes to the part that is cheaper to rename in the locator. Children stay with the second part.
     pub(super) fn split(&mut self, run: u32, at: u32) -> Option<u32> {
         self.pay_all_of(run);
         let view = self.view(run);
@@ -61,7 +61,7 @@ impl Writer {
         Some(prefix)
     }
 
-    /// Fills the records of a split run's two parts, which are open: (run, its keys).
+    /// Writes the open records of a split run's two parts: (run, its keys).
     fn write_parts(&mut self, prefix: (u32, u32), suffix: (u32, u32), old: &View, at: u32, new: u32) {
         let shared = std::sync::Arc::clone(&self.shared);
         let words = &shared.words;
@@ -71,7 +71,7 @@ impl Writer {
         beyond.drop_front(at);
         let line = words.line(new);
         line.set(BLOCKS, 0);
-        // The old record's overflow stays its own, whichever part it now is; `store` reuses or frees it.
+        // The old record keeps its overflow, whichever part it now is; `store` reuses or frees it.
         for ((run, block), start, len, part) in [
             (prefix, old.start, at, &mut holders),
             (suffix, old.start + at, old.len - at, &mut beyond),
@@ -83,7 +83,7 @@ impl Writer {
             line.set(LAST, words.load(block + len - 1));
             part.store(&mut self.pool, run);
         }
-        // Everyone who held any of the run holds some of the prefix; of the suffix, those who reached past the cut.
+        // All holders of the run hold some of the prefix; those that reached past the cut also hold the suffix.
         if new == prefix.0 {
             self.join_all(&holders, new);
             let all = holders

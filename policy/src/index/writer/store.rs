@@ -7,7 +7,7 @@ use crate::index::holders::reach_of;
 use crate::index::{IndexLimits, StoreError};
 use crate::sync::Ordering;
 
-/// How far a store has come: the worker holds `run` up to `off`. Run 0: before a prompt's first key.
+/// Progress of a store: the worker holds `run` up to `off`. Run 0 is the position before a prompt's first key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
     pub(super) run: u32,
@@ -73,7 +73,6 @@ impl Writer {
         Err(StoreError::UnknownParent { worker, parent })
     }
 
-    /// Makes room for a worker's slot.
     fn admit(&mut self, worker: WorkerId) {
         if self.workers.len() <= worker.index() {
             self.workers.resize_with(worker.index() + 1, Worker::default);
@@ -83,8 +82,8 @@ impl Writer {
         }
     }
 
-    /// One step along the chain: over a known run, or one append. Returns the keys consumed, at least one; `None` where
-    /// the next key is known with another parent.
+    /// Advances by one known run or one append. Returns the keys consumed, at least one, or `None` if the next key is
+    /// known with another parent.
     fn step(&mut self, worker: u32, at: &mut Cursor, rest: &[PrefixHash]) -> Option<u32> {
         if at.run != 0 && at.off < self.view(at.run).len {
             let matched = self.view(at.run).matched(&self.shared.words, at.off, rest);
@@ -125,8 +124,8 @@ impl Writer {
         (appended > 0).then_some(appended)
     }
 
-    /// Whether a run may grow at its end: nothing continues it, it is not too long, and few others would be left behind
-    /// as partial holders.
+    /// Returns whether a run may grow at its end: it has no child, is not too long, and few other holders would become
+    /// partial.
     fn extendable(&mut self, worker: u32, run: u32) -> bool {
         if run == 0 || self.children_of(run) > 0 {
             return false;
@@ -144,7 +143,6 @@ impl Writer {
         left_behind <= FEW_PARTIALS
     }
 
-    /// The worker holds the first `reach` keys of the run.
     pub(super) fn raise(&mut self, worker: u32, run: u32, reach: u32) {
         let view = self.view(run);
         let old = reach_of(&self.shared.words, &view, worker);
@@ -167,7 +165,7 @@ impl Writer {
         self.mergeable.push(run);
     }
 
-    /// Uses count from here; holders left behind may call for a split, new ones allow a merge.
+    /// Ends a store: marks the use, splits if too many holders were left behind, and notes possible merges.
     fn finish_store(&mut self, run: u32) {
         if run != 0 {
             self.touch_from(run);
@@ -178,7 +176,6 @@ impl Writer {
         self.make_room(0);
     }
 
-    /// Marks what is known of `chain` as used.
     pub(in crate::index) fn touch(&mut self, chain: &[PrefixHash]) {
         let (mut rest, mut depth, mut last) = (chain, 0, 0);
         while let Some(run) = rest.first().and_then(|key| self.shared.heads(depth).known(key.0)) {

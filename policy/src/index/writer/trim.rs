@@ -1,23 +1,23 @@
-//! Runs end sooner, or go.
+//! Shortening and removing runs.
 
 use super::Writer;
 use crate::index::locator::Place;
 use crate::index::run::{self, LAST, SHAPE, View};
 
-/// Locator slots brought into the first-level cache at a time.
+/// Locator slots prefetched at a time.
 const WARM: u32 = 64;
 
-/// When the locator's entries of keys that leave are removed.
+/// When the locator entries of removed keys are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// At once: for a few keys, and where their memory is wanted.
+    /// At once: for a few keys, and where their memory is needed.
     Now,
     /// A bounded number with each later write (see `debt`).
     Later,
 }
 
 impl Writer {
-    /// Shortens a childless run to `len` keys; at 0 it is gone. Its holders' counts are the caller's to have lowered.
+    /// Shortens a childless run to `len` keys; at 0 it is removed. The caller has lowered its holders' counts.
     pub(super) fn trim(&mut self, run: u32, len: u32, removal: Removal) {
         let view = self.view(run);
         if len > 0 {
@@ -27,14 +27,14 @@ impl Writer {
         self.drop_run(run, &view, removal);
     }
 
-    /// Keys from `len` on are no longer the run's: takes them out of the locator, or notes that this is to be done.
+    /// Removes the keys from `len` on from the locator, or records them as owed.
     fn leave_locator(&mut self, run: u32, view: &View, len: u32, removal: Removal) {
         debug_assert!(
             len < view.len && self.children_of(run) == 0,
             "only a leaf's end is trimmed"
         );
         self.stats.keys -= u64::from(view.len - len);
-        // What is owed of a run are the keys next after its end, so once some are, all are.
+        // Owed keys directly follow the run's end, so once some are owed, all are.
         if removal == Removal::Later || self.owed(run) > 0 {
             self.owe(run, view.len - len);
         } else {
@@ -42,7 +42,7 @@ impl Writer {
         }
     }
 
-    /// Takes a run's keys at these offsets out of the locator.
+    /// Removes a run's keys at these offsets from the locator.
     pub(super) fn remove_keys(&mut self, run: u32, start: u32, keys: u32, offsets: std::ops::Range<u32>) {
         let words = &self.shared.words;
         let mut from = offsets.start;
@@ -59,7 +59,7 @@ impl Writer {
         }
     }
 
-    /// Cuts a run's end off; partial holders that reach the new end become full ones.
+    /// Shortens a run; partial holders that reach the new end become full ones.
     pub(super) fn shorten(&mut self, run: u32, view: &View, len: u32, removal: Removal) {
         let simple = view.overflow == 0 && view.partials.iter().all(|packed| ((packed >> 32) as u32) < len);
         let last = self.shared.words.load(view.keys + len - 1);
@@ -80,14 +80,14 @@ impl Writer {
         }
     }
 
-    /// Gives up the end of a shortened run's block if it is far too large.
+    /// Shrinks the block of a shortened run if it is far too large.
     pub(super) fn fit(&mut self, keys: u32, len: u32) {
         if self.pool.capacity(keys) > 2 * len + 32 {
             self.pool.shrink(keys, len + len / 4 + 7);
         }
     }
 
-    /// Nobody holds any of a childless run: it leaves the tree. Its record and its keys stay while they are owed.
+    /// Removes a childless run without holders from the tree. Its record and keys stay while they are owed.
     fn drop_run(&mut self, run: u32, view: &View, removal: Removal) {
         let shared = std::sync::Arc::clone(&self.shared);
         let parent = self.parent_of(run);
@@ -116,7 +116,7 @@ impl Writer {
         }
     }
 
-    /// Gives the record and the block of a run of no keys back.
+    /// Frees the record and the block of an empty run.
     pub(super) fn bury(&mut self, run: u32) {
         let shared = std::sync::Arc::clone(&self.shared);
         let (line, keys) = (shared.words.line(run), self.view(run).keys);
@@ -126,7 +126,6 @@ impl Writer {
         self.pool.free(keys);
     }
 
-    /// Blanks an open record and gives it back.
     pub(super) fn retire(&mut self, run: u32, overflow: u32) {
         self.pool.free(overflow);
         let shared = std::sync::Arc::clone(&self.shared);

@@ -1,8 +1,9 @@
-//! Told and learned capacities.
+//! Reported and learned capacities.
 
 use super::*;
 
-/// Turns of conversations that are drawn, of four keys each, on a worker that holds what `engine` does, and reports what it found.
+/// Plays turns of random conversations, of four keys each, on a worker with the cache `engine`, which reports what it
+/// found.
 fn go_round(residency: &mut Residency, engine: &mut Residency, conversations: usize, rounds: usize) {
     let chains: Vec<Chain> = (0..conversations)
         .map(|at| prompt(&format!("c{at}"), 4))
@@ -29,7 +30,6 @@ fn a_capacity_that_nobody_has_said_is_learned_from_what_is_missing() {
     go_round(&mut guessed, &mut engine, 60, 20);
     let learned = guessed.capacity_of(W0).0;
     assert!((18_000..24_000).contains(&learned), "{learned}");
-    // It says so itself.
     guessed.capacity_told(W0, Tokens(20_480));
     assert_eq!(
         (guessed.capacity_of(W0), guessed.learns_capacity(W0)),
@@ -46,7 +46,7 @@ fn a_cache_that_is_cleared_once_or_twice_is_not_taken_for_a_small_one() {
         for at in 0..10 {
             serve(&mut guessed, W0, &prompt(&format!("c{at}"), 4), 0);
         }
-        // Nothing of two conversations is found: one would be a suspicion.
+        // Two conversations are not found at all: one alone would be a suspicion.
         serve_and_report(&mut guessed, &prompt("c8", 4), 0);
         serve_and_report(&mut guessed, &prompt("c9", 4), 0);
     }

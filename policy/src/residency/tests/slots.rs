@@ -1,4 +1,4 @@
-//! Workers that come while others are served, and slots that change hands.
+//! Workers that join while others are served, and slots that are reused.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_worker_that_comes_later_takes_the_next_slot_or_any_after_it() {
         [late, W0, W1].map(|worker| depth(&residency, worker, &chain)),
         [2, 4, 0]
     );
-    // A slot before it that nobody has taken holds nothing.
+    // Unassigned slots before it hold nothing.
     let hold = residency.sent(WorkerId(3), &chain, |end| end).unwrap();
     assert_eq!(depth(&residency, WorkerId(3), &chain), 0);
     residency.retract(hold);

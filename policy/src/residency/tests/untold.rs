@@ -1,4 +1,4 @@
-//! What a worker would hold if it took no hints.
+//! The cache of a worker without hints.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -9,14 +9,14 @@ use crate::ids::PrefixHash;
 /// Tokens of a chunk, at one token per byte.
 const CHUNK: u64 = 256;
 
-/// As the next turn would find it, which does not come.
+/// Returns the comparison that the next turn would find, without sending it.
 fn compared(residency: &Residency, chain: &Chain) -> Option<Compared> {
     let mirror = &residency.mirrors[W0.index()];
     let hits = mirror.cache.resident(chain.hashes());
     mirror.compare(&pieces(chain, 0, |end| end), hits)
 }
 
-/// The last key first, as a conversation's keys are handed in.
+/// Returns the keys, last first, as a conversation's keys are passed in.
 fn keys(chain: &Chain) -> impl Iterator<Item = PrefixHash> {
     chain.hashes().iter().rev().copied()
 }
@@ -80,14 +80,13 @@ fn a_piece_that_the_worker_turns_out_not_to_hold_is_not_there_under_lru_either()
     assert!(at.untold < Tokens(30 * CHUNK), "{at:?}");
 }
 
-/// Where marks change nothing because each turn clears its own, both sides are the same LRU, and the sample has to agree
-/// with the whole.
+/// Where each turn clears its own marks, both sides are the same LRU, and the sample must agree with the whole.
 #[test]
 fn the_sample_agrees_with_the_whole() {
     let mut residency = residency(2_000 * CHUNK);
     serve(&mut residency, W0, &prompt("0", 1), 1);
     let (mut hinted, mut untold, mut asked) = (0, 0, 0);
-    // Conversations that return after a few others or after many, when they are gone.
+    // Conversations that return after a few others, or after many, when they have been evicted.
     let mut rng = Pcg64::seed_from_u64(1);
     for _ in 0..2_000 {
         let conversation = rng.random_range(0..80);

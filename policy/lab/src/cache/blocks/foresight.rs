@@ -1,38 +1,38 @@
-//! What hindsight knows of shared blocks: for every block of every turn, the next turn that uses it.
+//! Foresight for shared blocks: for every block of every turn, the next turn that uses it.
 //!
-//! A conversation's next turn says nothing of a system prompt that somebody else asks for sooner; a block's own next use
-//! does. The parent of a block is used whenever the block is, so its next use is never later, and evicting the furthest
-//! next use is leaf first by itself. Blocks weigh the same and what was just served competes with the rest, so this is
-//! Belady's rule for pages (1966), which is optimal: a property test says so against an exact dynamic programme.
+//! A conversation's next turn does not determine the next use of a system prompt, which another conversation may need
+//! sooner. The parent of a block is used whenever the block is, so its next use is never later, and evicting the
+//! furthest next use is leaf first by itself. Blocks weigh the same and the blocks just served compete with the rest,
+//! so this is Belady's rule for pages (1966), which is optimal: a property test compares it with an exact dynamic
+//! programme.
 //!
-//! Tail-Optimized Belady gives up first what lies past the budget `(input − ξ)⁺` of the turn that asks for it next: it
-//! spares that turn no excess, and is resident again once that turn was served. For conversations that share nothing
-//! this is the optimum of TEL as [`super::super::to_belady`] is. With sharing it is a good rule and no optimum: a block
-//! that is free for its next user stays as long as something useful hangs below it, two places for the use of one, and
-//! nothing here weighs that against two useful blocks elsewhere.
+//! Tail-Optimized Belady first evicts what lies past the budget `(input − ξ)⁺` of the turn that uses it next: such a
+//! block spares that turn no excess, and is resident again after it. For conversations that share nothing this is the
+//! optimum of TEL, as in [`super::super::to_belady`]. With sharing it is a heuristic: a block that is free for its next
+//! user stays as long as it has a useful child, so two blocks are kept for the use of one, which is not weighed against
+//! two useful blocks elsewhere.
 
 use rustc_hash::FxHashMap;
 
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// No turn.
 const NEVER: u32 = u32::MAX;
 
 /// The next use of every block of a whole trace. Four bytes per block and turn.
 #[derive(Clone, Debug, Default)]
 pub struct Foresight {
-    /// By turn: where its blocks begin in `next`, and the tokens of its prompt.
+    /// By turn: the start of its blocks in `next`, and the tokens of its prompt.
     turns: Vec<(usize, Tokens)>,
     /// By turn and block: the next turn that uses the block.
     next: Vec<u32>,
-    /// By block, while turns come in: its last use, in `next`.
+    /// By block, during construction: its last use, as an index into `next`.
     last: FxHashMap<PrefixHash, usize>,
 }
 
 impl Foresight {
-    /// Takes in the trace's next turn: its full blocks, and the tokens of its prompt. The cache must be served the same
-    /// chains in the same order.
+    /// Adds the trace's next turn: its full blocks, and the tokens of its prompt. The cache must serve the same chains
+    /// in the same order.
     pub fn push(&mut self, chain: &[PrefixHash], input: Tokens) {
         let turn = u32::try_from(self.turns.len()).unwrap_or(NEVER);
         self.turns.push((self.next.len(), input));
@@ -44,7 +44,7 @@ impl Foresight {
         }
     }
 
-    /// The next turn that uses a turn's block, and the tokens of that turn's prompt.
+    /// Returns the next turn that uses a turn's block, and the tokens of that turn's prompt.
     #[must_use]
     pub fn next(&self, turn: usize, block: usize) -> Option<(usize, Tokens)> {
         let (begin, _) = *self.turns.get(turn)?;

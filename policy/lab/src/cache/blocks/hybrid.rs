@@ -1,26 +1,26 @@
-//! FLOP-aware caching of shared blocks for hybrid models, with sparing admission of states (Marconi).
+//! FLOP-aware caching of shared blocks for hybrid models, with selective admission of states (Marconi).
 //!
-//! A hybrid model needs two things to resume a prefix: the KV blocks of its attention layers, all of them, and one
-//! state of its recurrent layers saved at exactly that point, a *checkpoint*. Between checkpoints nothing is resumed,
-//! however many blocks are resident. A checkpoint is large, so the question is which are worth saving.
+//! A hybrid model needs two things to resume a prefix: all KV blocks of its attention layers, and a state of its
+//! recurrent layers saved at exactly that point, a *checkpoint*. Resumption is possible only at checkpoints, however
+//! many blocks are resident. A checkpoint is large, so the policy decides which to save.
 //!
-//! *Admission*: the sequence is inserted into the tree before it is computed, which shows where it leaves what others
-//! cached. Prefill saves a state there (the common part, a system prompt, say, will be asked for again by a third), and
-//! one at the sequence's last block (the conversation's next turn resumes there). Nothing else: at most two per turn.
+//! *Admission*: the sequence is inserted into the tree before it is computed, which shows where it diverges from cached
+//! sequences. Prefill saves a state there (a third sequence will need the common part, such as a system prompt), and
+//! one at the sequence's last block (where the conversation's next turn resumes). So at most two are saved per turn.
 //!
 //! *Eviction*: the checkpoint of least `recency + w·FLOPs saved per byte` ([`super::super::flop_aware`], with `w` tuned
-//! the same way). Touched are the checkpoint that was resumed from and those admitted; one that was merely passed was of
-//! no use. A checkpoint with two branches or more below it stays, as no branch can be resumed earlier than it but at the
-//! price of both. One with a single branch below gives its state alone; one at a leaf gives its blocks too, leaf first,
-//! up to the next checkpoint, since what lies between could not be resumed.
+//! the same way). The checkpoint that was resumed from and the admitted ones are touched; one that was merely passed
+//! was not used. A checkpoint with two or more branches stays, since its loss would affect all of them. One with a
+//! single branch loses its state alone. One at a leaf loses its blocks too, leaf first, up to the next checkpoint,
+//! since the blocks between cannot be resumed.
 //!
-//! So every leaf and every branching holds a checkpoint, and every block lies before one.
+//! So every leaf and every branching has a checkpoint, and every block precedes one.
 //!
-//! # What the source leaves open, and the reading taken
-//! - The FLOPs saved and the bytes charged are those of the whole prefix, shared or not. What a checkpoint saves beyond
-//!   the one above would change with every neighbour that comes or goes.
-//! - States are saved at the ends of blocks; a partly filled last block belongs to nobody.
-//! - Prefill passes the branching on its way from the point of resumption, so that its state costs no second pass.
+//! # Gaps in the source, and the choices made
+//! - The FLOPs saved and the bytes charged are those of the whole prefix, shared or not. The savings beyond the
+//!   checkpoint above would change with every neighbour that comes or goes.
+//! - States are saved at the ends of blocks; a partly filled last block is not cached.
+//! - Prefill passes the branching on its way from the point of resumption, so its state needs no second pass.
 //!
 //! O(blocks of the chain + log n) per turn.
 
@@ -43,7 +43,6 @@ pub struct HybridBlocks {
     tuning: Tuning<Held>,
 }
 
-/// The blocks and states that are held.
 #[derive(Clone, Debug)]
 struct Held {
     config: CacheConfig,
@@ -51,7 +50,7 @@ struct Held {
     /// By slot: the checkpoint at the block's end, if there is one.
     checkpoints: Vec<Option<Checkpoint>>,
     saved: u64,
-    /// Checkpoints with at most one branch below them, the least first.
+    /// Checkpoints with at most one branch below them, least first.
     evictable: BTreeSet<(Standing, SlotId)>,
     utility: Utility,
     served: u64,
@@ -63,11 +62,11 @@ struct Checkpoint {
     served: u64,
 }
 
-/// Utility, then age; of one turn's, the deeper goes first.
+/// Utility, then age; within one turn the deeper goes first.
 type Standing = (Rank, u64, Reverse<u32>);
 
 impl HybridBlocks {
-    /// An empty cache. Blocks weigh `config.block_tokens`, checkpoints `options.state_tokens`.
+    /// Creates an empty cache. Blocks weigh `config.block_tokens`, checkpoints `options.state_tokens`.
     #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
         let held = Held {
@@ -83,19 +82,19 @@ impl HybridBlocks {
         Self { held, tuning }
     }
 
-    /// The weight in force.
+    /// Returns the current weight.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.held.utility.weight()
     }
 
-    /// Checkpoints saved.
+    /// Returns the number of saved checkpoints.
     #[must_use]
     pub fn checkpoints(&self) -> usize {
         self.held.saved as usize
     }
 
-    /// Where a chain could be resumed, in blocks from its beginning, ascending.
+    /// Returns where a chain can be resumed, in blocks from its beginning, ascending.
     #[must_use]
     pub fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
         self.held.resumable(chain).collect()
@@ -157,7 +156,7 @@ impl Held {
         }
     }
 
-    /// Takes the least checkpoint, and the blocks that nothing can resume without it.
+    /// Evicts the least checkpoint, and the blocks that can only be resumed with it.
     fn evict(&mut self) -> bool {
         let Some((_, mut slot)) = self.evictable.pop_first() else {
             return false;
@@ -177,7 +176,7 @@ impl Held {
         true
     }
 
-    /// Says whether anything was evicted.
+    /// Serves a turn and returns whether anything was evicted.
     fn serve(&mut self, chain: &[PrefixHash], turn: &Served) -> bool {
         self.utility.learn(turn);
         self.served += 1;
@@ -192,7 +191,7 @@ impl Held {
             self.delist(slot);
         }
         self.tree.grow(&mut path, chain);
-        // Once where two of them are the same block.
+        // Each block once, where two of them coincide.
         let mut touched = [resumed, leaves_at, path.last().copied()];
         for at in 1..touched.len() {
             if touched[..at].contains(&touched[at]) {

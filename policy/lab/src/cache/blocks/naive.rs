@@ -1,5 +1,4 @@
-//! The naive twins: blocks in a list, every question answered by looking at all of them. They share with the real
-//! caches what scores a block, and nothing that finds one.
+//! The naive twins: blocks in a list, with exhaustive search. They share with the real caches only what scores a block.
 
 mod hybrid;
 mod tiered;
@@ -23,7 +22,6 @@ pub(super) struct Block<T> {
     pub(super) note: T,
 }
 
-/// Blocks in the order in which they came.
 #[derive(Clone, Debug)]
 pub(super) struct List<T>(pub(super) Vec<Block<T>>);
 
@@ -36,7 +34,6 @@ impl<T> List<T> {
         self.0.iter().filter(|block| block.parent == Some(hash)).count()
     }
 
-    /// The resident prefix of a chain.
     fn prefix<'a>(&self, chain: &'a [PrefixHash]) -> &'a [PrefixHash] {
         let stands = |at: usize| {
             let parent = at.checked_sub(1).map(|above| chain[above]);
@@ -48,7 +45,7 @@ impl<T> List<T> {
         &chain[..missing.unwrap_or(chain.len())]
     }
 
-    /// Adds what is missing, as far as names allow, and returns what is resident then.
+    /// Adds the missing blocks, as far as names do not conflict, and returns the resident prefix.
     fn grow<'a>(&mut self, chain: &'a [PrefixHash], note: impl Fn() -> T) -> &'a [PrefixHash] {
         for at in self.prefix(chain).len()..chain.len() {
             if self.find(chain[at]).is_some() {
@@ -79,7 +76,6 @@ impl<T> List<T> {
 /// Group, value, turn, uses.
 type Scored = (usize, f64, u64, u32);
 
-/// The twin of [`super::scored::ScoredBlocks`].
 pub(super) struct NaiveScored<S> {
     config: CacheConfig,
     blocks: List<Scored>,
@@ -123,7 +119,6 @@ impl<S: Score> NaiveScored<S> {
         }
     }
 
-    /// The least of each group's least.
     fn victim(&self) -> PrefixHash {
         let leaves: Vec<_> = self
             .blocks
@@ -146,12 +141,11 @@ impl<S: Score> NaiveScored<S> {
     }
 }
 
-/// The twin of [`super::foresight`]: the rest of the trace is searched for the block.
+/// The twin of [`super::foresight`]: searches the rest of the trace for the block.
 #[derive(Clone, Debug)]
 pub(super) struct NaiveHindsight {
     pub(super) config: CacheConfig,
     pub(super) capped: bool,
-    /// Chains and the tokens of their prompts.
     pub(super) turns: Vec<(Vec<PrefixHash>, u64)>,
     pub(super) served: usize,
 }

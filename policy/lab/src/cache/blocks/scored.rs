@@ -1,15 +1,15 @@
-//! Shared blocks under any score: the least of the leaves goes.
+//! Shared blocks under any score: the lowest leaf is evicted.
 //!
-//! A score sorts blocks into groups. Within a group blocks never change places while nothing touches them, so a group
-//! is an ordered set of its leaves; between groups they may, so the least of each group are compared at each eviction:
-//! O(groups + log n) per block evicted, O(log n) for the leaf enlisted by a turn. Scores that change alike for all need
-//! one group.
+//! A score sorts blocks into groups. Within a group the order of untouched blocks is fixed, so a group is an
+//! ordered set of its leaves. Between groups it may change, so the least of each group are compared at each
+//! eviction: O(groups + log n) per evicted block, O(log n) for the leaf added by a turn. Scores that change
+//! equally for all blocks need one group.
 //!
-//! Of equals the one served longest ago goes, and of one turn's the deepest. Scored by recency this is the LRU of
-//! [`super::super::prefix`] block by block, which a property test says.
+//! Ties go to the least recently served, and within one turn to the deepest. Scored by recency this equals the LRU of
+//! [`super::super::prefix`] block by block, which a property test checks.
 //!
-//! A turn is served at once ([`BlockPolicy`]), or its blocks are held while it runs ([`leased`]). A cache is used in one
-//! of the two ways.
+//! A turn is served at once ([`BlockPolicy`]), or its blocks are held while it runs ([`leased`]). A cache uses one of
+//! the two modes.
 
 pub mod leased;
 
@@ -28,49 +28,50 @@ use policy::units::{Millis, Tokens};
 pub struct Used {
     /// Tokens before it.
     pub begin: Tokens,
-    /// Tokens up to its end.
+    /// Tokens up to and including it.
     pub end: Tokens,
     /// Turns that used it since it became resident, this one included.
     pub times: u32,
 }
 
-/// What blocks are worth.
+/// The value of blocks.
 pub trait Score {
-    /// A turn was served. Values asked for next are of its blocks.
+    /// Records a served turn. The following calls of `value` are for its blocks.
     fn turn(&mut self, turn: &Served);
 
-    /// The group that this turn's blocks belong to: a small dense number.
+    /// Returns the group of this turn's blocks: a small dense number.
     fn group(&self) -> usize {
         0
     }
 
-    /// What a block of this turn is worth, until it is used again: its place within its group.
+    /// Returns the value of a block of this turn until its next use: its position within its group.
     fn value(&self, block: Used) -> f64;
 
-    /// What a block of `value` in `group` is worth now, among those of all groups. Never falls as `value` rises.
+    /// Returns the current worth of a block of `value` in `group`, comparable between groups. Never falls as `value`
+    /// rises.
     fn worth(&self, group: usize, value: f64) -> f64 {
         let _ = group;
         value
     }
 
-    /// A block of this value is gone.
+    /// Records that a block of this value was evicted.
     fn evicted(&mut self, value: f64) {
         let _ = value;
     }
 
-    /// The time, where turns take some: never before the last one's.
+    /// Sets the time, where turns overlap: never earlier than before.
     fn now(&mut self, at: Millis) {
         let _ = at;
     }
 
-    /// What a block with `begin` tokens before it is worth at this moment, whatever it was worth when it was used. Only
-    /// of a score whose values change while nothing touches a block.
+    /// Returns the current value of a block with `begin` tokens before it, for scores whose values change while a block
+    /// is untouched.
     fn renewed(&self, hash: PrefixHash, begin: Tokens) -> Option<f64> {
         let _ = (hash, begin);
         None
     }
 
-    /// A turn of the trace can no longer use what is resident. Returns the values of the blocks that have to be
+    /// Records that a turn of the trace can no longer use resident blocks. Returns the values of the blocks to be
     /// [renewed](Score::renewed).
     fn passed(&mut self, turn: u32) -> Vec<f64> {
         let _ = turn;
@@ -78,18 +79,17 @@ pub trait Score {
     }
 }
 
-/// A block's place among all: where it stands, and what it is worth there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     group: usize,
     value: f64,
     served: u64,
     times: u32,
-    /// Running sequences that hold it.
+    /// Number of running sequences that hold it.
     pins: u32,
 }
 
-/// Rank, age, depth; the least goes first.
+/// Rank, age, depth; the least is evicted first.
 type Key = (Rank, u64, Reverse<u32>, SlotId);
 
 /// A cache of shared blocks under a score.
@@ -99,15 +99,14 @@ pub struct ScoredBlocks<S> {
     tree: Tree,
     score: S,
     places: Vec<Place>,
-    /// The leaves of each group.
     leaves: Vec<BTreeSet<Key>>,
     served: u64,
-    /// Counts clears, so that a lease from before one holds nothing.
+    /// Number of clears, which invalidates leases from before the last one.
     epoch: u64,
 }
 
 impl<S: Score> ScoredBlocks<S> {
-    /// An empty cache. Blocks weigh `config.block_tokens`.
+    /// Creates an empty cache. Blocks weigh `config.block_tokens`.
     #[must_use]
     pub fn new(config: CacheConfig, score: S) -> Self {
         Self {
@@ -148,7 +147,7 @@ impl<S: Score> ScoredBlocks<S> {
         self.leaves[group].remove(&key);
     }
 
-    /// Scores the blocks that this turn used, of which the first `hits` were resident.
+    /// Scores the blocks of this turn, of which the first `hits` were resident.
     fn touch(&mut self, path: &[SlotId], hits: usize) {
         let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
         if self.places.len() < last {
@@ -201,7 +200,7 @@ impl<S: Score> BlockPolicy for ScoredBlocks<S> {
         self.served += 1;
         let mut path: Vec<SlotId> = self.tree.walk(chain).collect();
         let hits = path.len();
-        // Of the blocks that stand above others none is listed.
+        // Only leaves are listed.
         if let Some(&leaf) = path.last().filter(|slot| self.tree.is_leaf(**slot)) {
             self.delist(leaf);
         }

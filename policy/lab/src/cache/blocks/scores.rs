@@ -1,4 +1,4 @@
-//! The scores: what each policy of private conversations says of a block.
+//! The scores of blocks, from the policies of private conversations.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::foresight::Foresight;
 use super::scored::{Score, Used};
 use policy::units::{Millis, Tokens};
 
-/// Greedy-Dual-Frequency-Size: each block an object of its own ([`super::super::gdfs`]).
+/// Greedy-Dual-Frequency-Size: each block is an object of its own ([`super::super::gdfs`]).
 #[derive(Clone, Debug)]
 pub(super) struct Frequency(GreedyDual);
 
 impl Frequency {
-    /// `attention` is the ratio of attention to linear cost.
+    /// Creates the score; `attention` is the ratio of attention to linear cost.
     pub(super) fn new(attention: f64) -> Self {
         Self(GreedyDual::new(gdfs_cost(attention)))
     }
@@ -35,7 +35,7 @@ impl Score for Frequency {
     }
 }
 
-/// Least likely to be reused within the lifetime of its class; of equals the furthest from the beginning
+/// Lowest probability of reuse within the lifetime of its class, then furthest from the beginning
 /// ([`super::super::workload_aware`]). A group is a class, and a value the time of the last use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassReuse {
@@ -67,8 +67,8 @@ impl Score for ClassReuse {
     }
 }
 
-/// Least expected excess spared ([`super::super::et_lru`]): of a block, by its last token, for the conversation that
-/// used it last.
+/// Least expected excess spared ([`super::super::et_lru`]): by a block's last token, for the conversation that used it
+/// last.
 #[derive(Clone, Debug)]
 pub(super) struct Excess {
     excess: ExpectedExcess,
@@ -93,25 +93,24 @@ impl Score for Excess {
     }
 
     fn value(&self, block: Used) -> f64 {
-        // Blocks past the length are a trace's contradiction, and are worth what its last token is.
+        // Blocks past the length contradict the trace, and get the value of its last token.
         let resident = block.end.0.min(self.length);
         self.excess.value(self.weight, self.length, resident).0
     }
 }
 
-/// Furthest next use first ([`super::super::belady`]), and before all others what the next use will not miss
+/// Furthest next use first ([`super::super::belady`]), after what the next use will not miss
 /// ([`super::super::to_belady`]): see [`super::foresight`].
 #[derive(Clone, Debug)]
 pub(super) struct Hindsight {
     foresight: Arc<Foresight>,
     config: CacheConfig,
     capped: bool,
-    /// Turns served.
     turns: usize,
 }
 
 impl Hindsight {
-    /// `capped` as Tail-Optimized Belady caps, by the configuration's threshold.
+    /// Creates the score. `capped` selects Tail-Optimized Belady, with the configuration's threshold.
     pub(super) fn new(foresight: Arc<Foresight>, config: CacheConfig, capped: bool) -> Self {
         Self {
             foresight,
@@ -133,7 +132,7 @@ impl Score for Hindsight {
             .turns
             .checked_sub(1)
             .and_then(|now| self.foresight.next(now, index));
-        // Past the budget of the turn that asks for it next it spares no excess, and comes back with that turn anyway.
+        // Past the budget of its next turn a block spares no excess, and is resident again after that turn.
         let missed = |input: Tokens| !self.capped || block.begin.0 < self.config.budget(input, Tokens::ZERO);
         match next {
             Some((turn, input)) if missed(input) => -(turn as f64),

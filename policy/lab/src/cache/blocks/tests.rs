@@ -1,4 +1,4 @@
-//! What the tests of shared caches have in common: chains of a small tree, and the turns that ask for them.
+//! Shared by the tests of block caches: chains of a small tree, and turns that use them.
 
 mod hindsight;
 mod hybrid;
@@ -17,7 +17,7 @@ fn hashes(names: &[u64]) -> Vec<PrefixHash> {
     names.iter().map(|name| PrefixHash(*name)).collect()
 }
 
-/// A turn at a time in ms, as long as its blocks of 10.
+/// Returns a turn at a time in ms, of this many blocks of 10.
 fn turn(conversation: u64, at: u64, blocks: usize) -> Served {
     Served {
         conversation: ConversationId(conversation),
@@ -37,7 +37,8 @@ fn config(capacity: u64) -> CacheConfig {
     }
 }
 
-/// Chains of a small tree in which a block's name tells its whole prefix, and sometimes one that lies.
+/// Returns chains of a small tree in which a block's name determines its prefix, and sometimes a chain that violates
+/// this.
 fn chains() -> impl Strategy<Value = Vec<(Vec<u64>, u64)>> {
     let steps = proptest::collection::vec(0u64..3, 0..6);
     let chain = (steps, 0u8..30).prop_map(|(steps, lie)| {

@@ -1,16 +1,16 @@
 //! T-LRU over a stack of tiers that hold shared blocks.
 //!
-//! The rules are those of private conversations ([`super::super::tiers`]): a turn's blocks come to the top; a tier that
-//! overflows gives up free blocks first, the longest unused first, then any; what it gives up sinks to the next tier,
-//! and the last drops it. What sharing adds:
+//! The rules are those of private conversations ([`super::super::tiers`]): a turn's blocks move to the top. A tier that
+//! overflows demotes free blocks first, the longest unused first, then any, to the next tier; the last tier drops them.
+//! Sharing adds:
 //!
-//! - *No block lies above its parent*: a tier gives up blocks that have no child in the same tier, and a chain's blocks
-//!   load from wherever they lie.
-//! - *A block takes whole units.* Another chain may branch off behind any block, so each must be stored and loaded by
-//!   itself: of a tier whose unit is larger than a block it takes a unit, and a block of several units takes these.
+//! - *No block is above its parent*: a tier demotes blocks without a child in the same tier, and a chain's blocks load
+//!   from their tiers.
+//! - *A block takes whole units.* Another chain may branch off after any block, so each is stored and loaded
+//!   separately: in a tier whose unit is larger than a block it takes a unit, and a block of several units takes these.
 //! - *The last turn decides* whether a block is free, as in [`super::super::prefix`].
 //!
-//! O(blocks of the chain · log n) per turn, and O(log n) per block and tier that it sinks.
+//! O(blocks of the chain · log n) per turn, and O(log n) per block and tier that it is demoted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -28,9 +28,7 @@ pub struct TieredBlocks {
     config: CacheConfig,
     levels: Vec<Level>,
     tree: Tree,
-    /// By slot.
     standings: Vec<Standing>,
-    /// By slot and level: children there.
     children: Vec<u32>,
     served: u64,
 }
@@ -38,12 +36,10 @@ pub struct TieredBlocks {
 #[derive(Clone, Debug)]
 struct Level {
     tier: Tier,
-    /// Tokens that a block takes here.
     size: u64,
     used: u64,
     /// Blocks here without a child here.
     edges: BTreeSet<Key>,
-    /// Those of them that are free.
     free: BTreeSet<Key>,
 }
 
@@ -58,7 +54,8 @@ struct Standing {
 type Key = (u64, Reverse<u32>, SlotId);
 
 impl TieredBlocks {
-    /// An empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower` follow.
+    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
+    /// follow.
     #[must_use]
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let block = u64::from(config.block_tokens.max(1));
@@ -84,7 +81,7 @@ impl TieredBlocks {
         }
     }
 
-    /// Blocks of a chain's resident prefix by tier, top first.
+    /// Returns the number of blocks of a chain's resident prefix by tier, top first.
     #[must_use]
     pub fn per_tier(&self, chain: &[PrefixHash]) -> Vec<usize> {
         let mut blocks = vec![0; self.levels.len()];
@@ -108,7 +105,6 @@ impl TieredBlocks {
         )
     }
 
-    /// Children of a block in a tier.
     fn below(&mut self, slot: SlotId, level: usize) -> &mut u32 {
         &mut self.children[slot as usize * self.levels.len() + level]
     }
@@ -134,7 +130,7 @@ impl TieredBlocks {
         self.levels[level].free.remove(&key);
     }
 
-    /// Brings a turn's blocks to the top, of which the first `hits` were resident.
+    /// Moves a turn's blocks, of which the first `hits` were resident, to the top.
     fn lift(&mut self, path: &[SlotId], hits: usize, turn: &Served) {
         let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
         if self.standings.len() < last {

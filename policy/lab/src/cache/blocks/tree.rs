@@ -1,4 +1,4 @@
-//! The prefix-closed tree of resident blocks: what hangs below what, and nothing about worth.
+//! The prefix-closed tree of resident blocks, without their values.
 
 use rustc_hash::FxHashMap;
 
@@ -17,7 +17,6 @@ struct Node {
     depth: u32,
 }
 
-/// Resident blocks by their hashes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
     by_hash: FxHashMap<PrefixHash, SlotId>,
@@ -30,7 +29,6 @@ impl Tree {
         self.by_hash.len()
     }
 
-    /// The resident prefix of a chain.
     pub(super) fn walk(&self, chain: &[PrefixHash]) -> impl Iterator<Item = SlotId> {
         let mut parent = NONE;
         chain.iter().map_while(move |hash| {
@@ -41,8 +39,8 @@ impl Tree {
         })
     }
 
-    /// Makes the rest of a chain resident below `path`, its resident prefix. Ends early where a block already stands
-    /// elsewhere, since a name stands for one prefix.
+    /// Makes the rest of a chain resident below `path`, its resident prefix. Ends early at a block that is resident
+    /// elsewhere, since a name has one prefix.
     pub(super) fn grow(&mut self, path: &mut Vec<SlotId>, chain: &[PrefixHash]) {
         for &hash in &chain[path.len()..] {
             if self.by_hash.contains_key(&hash) {
@@ -52,7 +50,6 @@ impl Tree {
         }
     }
 
-    /// Makes a block resident below `path`. No block of this name may be.
     pub(super) fn push(&mut self, path: &[SlotId], hash: PrefixHash) -> SlotId {
         let parent = path.last().copied();
         if let Some(parent) = parent {
@@ -78,17 +75,14 @@ impl Tree {
         slot
     }
 
-    /// The resident block of this name.
     pub(super) fn find(&self, hash: PrefixHash) -> Option<SlotId> {
         self.by_hash.get(&hash).copied()
     }
 
-    /// A block's name.
     pub(super) fn hash(&self, slot: SlotId) -> PrefixHash {
         self.nodes[slot as usize].hash
     }
 
-    /// Takes a leaf away and returns its parent.
     pub(super) fn prune(&mut self, leaf: SlotId) -> Option<SlotId> {
         debug_assert!(self.is_leaf(leaf), "a block goes after what hangs below it");
         let Node { hash, parent, .. } = self.nodes[leaf as usize];
@@ -114,17 +108,14 @@ impl Tree {
         self.children(slot) == 0
     }
 
-    /// Blocks before this one.
     pub(super) fn depth(&self, slot: SlotId) -> u32 {
         self.nodes[slot as usize].depth
     }
 
-    /// Resident blocks, in no particular order.
     pub(super) fn slots(&self) -> impl Iterator<Item = (PrefixHash, SlotId)> {
         self.by_hash.iter().map(|(hash, slot)| (*hash, *slot))
     }
 
-    /// What must hold between calls.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.len() + self.vacant.len() != self.nodes.len() {
             return Err(format!(

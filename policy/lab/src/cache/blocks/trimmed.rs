@@ -1,11 +1,11 @@
-//! The readings of T-LRU that are kept for comparison, on shared blocks.
+//! The alternative readings of T-LRU, on shared blocks.
 //!
-//! [`super::super::t_lru_printed`] takes one unit from every conversation that has one to give, in one pass; here a unit
-//! is a block, and a conversation is the leaf of the last turn that used it. A block that a pass lays bare belongs to the
-//! same turn, which has given, or to a later one, which gives in its own place. [`super::super::t_lru_trim_all`] drops
-//! every block past its budget, and what that lays bare. After either the least recently used leaf goes.
+//! [`super::super::t_lru_printed`] takes one unit from every conversation that has one to give, in one pass. Here a
+//! unit is a block, and a conversation is the leaf of the last turn that used it. A block exposed by a pass belongs to
+//! the same turn, which has given already, or to a later one, which gives in its turn. [`super::super::t_lru_trim_all`]
+//! drops every block past its budget, and the blocks this exposes. After either, LRU applies.
 //!
-//! O(blocks of the chain + log n) per turn and block given up.
+//! O(blocks of the chain + log n) per turn and evicted block.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use super::tree::{SlotId, Tree};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// What a cache that overflows does before it turns to LRU.
+/// What an overflowing cache does before LRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Takes one block from each turn's leaf at or past its budget (`≥`, as printed), oldest first, until it fits.
@@ -31,10 +31,8 @@ pub struct TrimmedBlocks {
     config: CacheConfig,
     pass: Pass,
     tree: Tree,
-    /// By slot: the turn that used it last, and whether the pass may take it.
     standings: Vec<(u64, bool)>,
     leaves: BTreeSet<Key>,
-    /// Those of them that the pass may take.
     candidates: BTreeSet<Key>,
     served: u64,
 }
@@ -43,7 +41,7 @@ pub struct TrimmedBlocks {
 type Key = (u64, Reverse<u32>, SlotId);
 
 impl TrimmedBlocks {
-    /// An empty cache. Blocks weigh `config.block_tokens`.
+    /// Creates an empty cache. Blocks weigh `config.block_tokens`.
     #[must_use]
     pub fn new(config: CacheConfig, pass: Pass) -> Self {
         Self {
@@ -90,7 +88,6 @@ impl TrimmedBlocks {
         }
     }
 
-    /// The blocks of this turn, by the budget after it.
     fn touch(&mut self, path: &[SlotId], turn: &Served) {
         let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
         if self.standings.len() < last {

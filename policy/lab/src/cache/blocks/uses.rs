@@ -1,13 +1,13 @@
-//! Hindsight of a whole trace where turns overlap and end out of order: the turns that use each block, by its name.
+//! Foresight for a whole trace where turns overlap and end out of order: the turns that use each block, by its name.
 //!
-//! [`super::foresight`] numbers turns as they are served, which supposes that one is served after the other. Here a turn
-//! has its place in the trace, and has *passed* once it can no longer use what a cache holds: its prefill has begun, or it
-//! went to another worker. A block's next use is the first turn that uses it and has not passed; the furthest goes first
-//! (Belady), and before all others, where budgets are given, what lies past the budget of that turn, again the furthest
-//! first (Tail-Optimized Belady).
+//! [`super::foresight`] numbers turns as they are served, which supposes that they are served one after the other. Here
+//! a turn is numbered by its position in the trace, and has *passed* once it can no longer use what a cache holds: its
+//! prefill has begun, or it went to another worker. A block's next use is the first turn that uses it and has not
+//! passed; the furthest is evicted first (Belady). If budgets are given, blocks past the budget of that turn are
+//! evicted before all others, again the furthest first (Tail-Optimized Belady).
 //!
-//! A value changes when its turn passes, while nothing touches the block. Values are therefore renewed when a block
-//! becomes a free leaf, and when the turn passes that they name.
+//! A value changes when its turn passes, while the block is untouched. So values are renewed when a block becomes a
+//! free leaf, and when the turn that they name passes.
 
 use std::sync::Arc;
 
@@ -21,13 +21,12 @@ use policy::units::Tokens;
 /// The turns that use each block. Four bytes per block and turn.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
-    /// By block: its span in `turns`.
     spans: FxHashMap<PrefixHash, (usize, usize)>,
     turns: Vec<u32>,
 }
 
 impl Uses {
-    /// Of a trace's turns in order, each by its full blocks.
+    /// Collects the uses from a trace's turns in order, each given by its full blocks.
     #[must_use]
     pub fn new<'a>(chains: impl Iterator<Item = &'a [PrefixHash]> + Clone) -> Self {
         let mut spans: FxHashMap<PrefixHash, (usize, usize)> = FxHashMap::default();
@@ -52,7 +51,7 @@ impl Uses {
         Self { spans, turns }
     }
 
-    /// The turns that use a block, ascending.
+    /// Returns the turns that use a block, ascending.
     #[must_use]
     pub fn of(&self, hash: PrefixHash) -> &[u32] {
         self.spans
@@ -76,7 +75,7 @@ pub struct Upcoming {
 }
 
 impl Upcoming {
-    /// Of `turns` turns none of which has passed.
+    /// Creates the score of `turns` turns, none of which has passed.
     #[must_use]
     pub fn new(uses: Arc<Uses>, turns: usize, budgets: Option<Vec<Tokens>>) -> Self {
         Self {
@@ -87,7 +86,6 @@ impl Upcoming {
         }
     }
 
-    /// The first turn to come that uses a block.
     fn next(&self, hash: PrefixHash) -> Option<u32> {
         let turns = self.uses.of(hash);
         let from = turns.partition_point(|turn| *turn < self.low);

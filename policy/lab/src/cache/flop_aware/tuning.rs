@@ -1,54 +1,48 @@
-//! How the weight of FLOPs against recency is tuned: by replaying what came since a snapshot of the cache.
+//! Tuning of the weight of FLOPs against recency, by replaying turns since a snapshot of the cache.
 //!
-//! 1. Until the first eviction nothing is weighed, and the weight is 0: recency.
-//! 2. At the first eviction a snapshot of the cache is taken, and from then on turns are recorded. (A replay that starts
-//!    empty is another question: which states are worth having in a cache that fills up. It answered with weights that
-//!    saved 1 % of the prompt tokens less than recency where recency was best.)
-//! 3. When the window is full, the recorded turns are replayed under each weight of a grid, every one from the snapshot.
-//!    The weight that saves most tokens is taken, but a greater one must save 2 % more than a lesser: a window's gain of
-//!    less was gone in the next window as often as not. What is held is ranked by the new weight.
-//! 4. A new window begins, with a snapshot of its own, twice as long: what was best changes, and so must be asked again.
+//! 1. Until the first eviction the weight is 0: recency.
+//! 2. At the first eviction a snapshot of the cache is taken, and from then on turns are recorded. (A replay from an
+//!    empty cache measures which states are worth having while it fills. That gave weights that saved 1 % of the prompt
+//!    tokens less than recency where recency was best.)
+//! 3. When the window is full, the recorded turns are replayed under each weight of a grid, each from the snapshot. The
+//!    weight that saves most tokens is taken, but a greater one must save 2 % more than a lesser: smaller gains often
+//!    did not persist in the next window. The contents are ranked by the new weight.
+//! 4. A new window begins, with a new snapshot and twice as long, since the best weight changes.
 //!
-//! A replay learns nothing that the cache had not learned when the window began, and then what it learned since.
+//! A replay starts with the estimates of the window's start, and then learns as the cache did.
 //!
-//! # What is Marconi's and what is ours
-//! Marconi's (Pan et al., arXiv 2411.19379, §4): the weight 0 to begin with, the snapshot at the first eviction, the
-//! bootstrap window of a multiple of the requests seen before it, the grid, hits as the aim, the replay off the request's
-//! path. Ours: the multiple (8), the grid's values and the margin, repeated windows, tokens saved instead of the rate of
-//! hits, the re-ranking of what is held, and a replay in line, whose cost (one replay per weight) its own turns pay.
+//! # Differences from Marconi
+//! Marconi's (Pan et al., arXiv 2411.19379, §4): the initial weight 0, the snapshot at the first eviction, the
+//! bootstrap window of a multiple of the requests seen before it, the grid, hits as the aim, the replay off the request
+//! path. Ours: the multiple (8), the grid's values and the margin, repeated windows, tokens saved instead of the hit
+//! rate, the re-ranking of the contents, and a replay in line, whose cost (one replay per weight) its own turns pay.
 
-/// Weights tried.
 pub(in crate::cache) const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
 
-/// Turns of the first window for each turn before the first eviction.
+/// Turns of the first window per turn before the first eviction.
 pub(in crate::cache) const BOOTSTRAP: usize = 8;
 
-/// A greater weight must save more by one part in so many.
+/// A greater weight must save at least one part in `MARGIN` more.
 pub(in crate::cache) const MARGIN: u64 = 50;
 
-/// How much longer the next window is.
 pub(in crate::cache) const GROWTH: usize = 2;
 
-/// Most that a window's records may weigh, in blocks or turns.
+/// Upper bound on a window's records, in blocks or turns.
 const MOST_WEIGHT: usize = 1 << 20;
 
 /// A cache whose weight can be tuned.
 pub(in crate::cache) trait Tunable: Clone {
-    /// What a turn is recorded as.
     type Record;
 
-    /// Ranks what is held, and what comes, by this weight.
+    /// Ranks the contents, and later states, by this weight.
     fn reweigh(&mut self, weight: f64);
 
-    /// Serves a recorded turn; returns the tokens that the cache saved it.
     fn replay(&mut self, record: &Self::Record) -> u64;
 }
 
-/// Tunes a cache's weight, turn by turn.
 #[derive(Clone, Debug)]
 pub(in crate::cache) struct Tuning<C: Tunable> {
     phase: Phase<C, C::Record>,
-    /// Fewest and most turns of a window.
     turns: (usize, usize),
 }
 
@@ -56,19 +50,19 @@ pub(in crate::cache) struct Tuning<C: Tunable> {
 enum Phase<C, R> {
     /// The weight is given.
     Off,
-    /// Nothing was evicted yet, in so many turns.
+    /// Nothing was evicted yet, in this many turns.
     Filling(usize),
     Window {
         snapshot: Box<C>,
         records: Vec<R>,
-        /// What they weigh, for a bound on their memory.
+        /// Weight of the records, to bound their memory.
         weight: usize,
         turns: usize,
     },
 }
 
 impl<C: Tunable> Tuning<C> {
-    /// Windows of so many turns at least and at most; `None` where the weight is given.
+    /// Creates a tuning with windows of `turns` turns at least and at most; `None` where the weight is given.
     pub(in crate::cache) fn new(turns: Option<(usize, usize)>) -> Self {
         Self {
             phase: turns.map_or(Phase::Off, |_| Phase::Filling(0)),
@@ -76,7 +70,7 @@ impl<C: Tunable> Tuning<C> {
         }
     }
 
-    /// The cache just served a turn, and evicted or not. `record` makes the turn's record and says what it weighs.
+    /// Records that the cache served a turn, with or without eviction. `record` makes the turn's record and its weight.
     pub(in crate::cache) fn served(
         &mut self,
         cache: &mut C,
@@ -123,7 +117,7 @@ impl<C: Tunable> Phase<C, C::Record> {
     }
 }
 
-/// The weight to take: whichever saves most, but a greater one only for a gain that is worth it.
+/// Returns the weight that saves most, where a greater one must exceed the margin.
 fn best<C: Tunable>(snapshot: &C, records: &[C::Record]) -> f64 {
     let saved = |weight: f64| -> u64 {
         let mut cache = snapshot.clone();

@@ -6,7 +6,7 @@ use crate::cache::{CacheConfig, Served};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// The twin of workload-aware eviction: all conversations, a block at a time. What was learned of the classes it shares.
+/// The twin of workload-aware eviction: all conversations, a block at a time. Shares the class estimates.
 pub(in crate::cache) struct NaiveWorkload {
     config: CacheConfig,
     habits: Habits,
@@ -40,7 +40,7 @@ impl NaiveWorkload {
                 .iter()
                 .filter(|c| !self.config.forced || c.0 != turn.conversation)
                 .collect();
-            // Within a class the oldest; of those the least likely, the longest, the one of the lowest class.
+            // The oldest of each class; of those the least likely, the longest, the one of the lowest class.
             let mut heads: Vec<_> = others
                 .iter()
                 .filter(|c| {
@@ -56,7 +56,7 @@ impl NaiveWorkload {
                 .into_iter()
                 .min_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.3.cmp(&a.3)));
             let victim = least.map_or(turn.conversation, |c| c.0);
-            // Chosen once for all that is missing.
+            // Chosen once for the whole excess.
             while self.excess() > 0 && self.all.iter().any(|c| c.0 == victim) {
                 self.all.iter_mut().find(|c| c.0 == victim).unwrap().3 -= unit;
                 self.all.retain(|c| c.3 > 0);
@@ -70,8 +70,8 @@ impl NaiveWorkload {
     }
 }
 
-/// The twin of FLOP-aware eviction and of its tuning: a list of states, whole ones evicted, ranked at every eviction; and
-/// turns written down since a copy of the list was made.
+/// The twin of FLOP-aware eviction and its tuning: a list of states, evicted whole, ranked at every eviction, with
+/// turns recorded since a copy of the list.
 #[derive(Clone)]
 pub(in crate::cache) struct NaiveFlops {
     config: CacheConfig,
@@ -178,11 +178,10 @@ impl NaiveFlops {
     }
 }
 
-/// The twin of ET-LRU that learns: a list, searched for every block. What was learned it shares.
+/// The twin of learning ET-LRU: a list, searched for every block. Shares the estimates.
 pub(in crate::cache) struct NaiveExpected {
     config: CacheConfig,
     excess: ExpectedExcess,
-    /// Oldest first.
     all: Vec<Expected>,
 }
 
@@ -191,7 +190,6 @@ struct Expected {
     length: u64,
     resident: u64,
     weight: f64,
-    /// As it was when the conversation was served or cut last.
     value: f64,
 }
 
@@ -212,7 +210,7 @@ impl NaiveExpected {
         self.all.iter().map(|c| c.resident).sum::<u64>() > self.config.capacity.0
     }
 
-    /// What the last token of a conversation is worth by what is known now.
+    /// Returns the value of a conversation's last token, by the current estimates.
     fn value(&self, at: usize) -> f64 {
         let c = &self.all[at];
         self.excess.value(c.weight, c.length, c.resident).0
@@ -238,7 +236,7 @@ impl NaiveExpected {
             let others = (0..self.all.len()).filter(|at| !self.config.forced || self.all[*at].id != id);
             let least = others.min_by(|a, b| self.all[*a].value.total_cmp(&self.all[*b].value));
             let victim = least.unwrap_or(self.all.len() - 1);
-            // Chosen once for all its tokens that are alike.
+            // Chosen once for all its tokens of equal value.
             let alike = self.value(victim);
             while self.over() && self.all[victim].resident > 0 && self.value(victim) == alike {
                 self.all[victim].resident -= unit;

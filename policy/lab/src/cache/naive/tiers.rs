@@ -3,11 +3,10 @@ use crate::cache::{CacheConfig, Served};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// The twin of the tier stack: for each token of a conversation, the tier that holds it.
+/// The twin of the tier stack: the tier of each token of a conversation.
 pub(in crate::cache) struct NaiveTiers {
     config: CacheConfig,
     tiers: Vec<(u64, u64)>,
-    /// Oldest first.
     all: Vec<(ConversationId, f64, Vec<usize>)>,
 }
 
@@ -24,7 +23,6 @@ impl NaiveTiers {
         }
     }
 
-    /// Tokens per tier.
     pub(in crate::cache) fn per_tier(&self, id: ConversationId) -> Vec<Tokens> {
         let tokens = self.all.iter().find(|c| c.0 == id).map(|c| &c.2);
         let at = |tier| tokens.map_or(0, |tokens| tokens.iter().filter(|at| **at == tier).count());
@@ -42,7 +40,7 @@ impl NaiveTiers {
             .push((id, next - self.config.xi_tokens, vec![0; whole as usize]));
         for tier in 0..self.tiers.len() {
             let (_, unit) = self.tiers[tier];
-            // Free tokens of others first, the oldest conversation's; then anybody's.
+            // Free tokens first, those of the oldest conversation; then any.
             while self.excess(tier) > 0 {
                 let spared = |c: ConversationId| self.config.forced && tier == 0 && c == id;
                 let free = self
@@ -67,7 +65,6 @@ impl NaiveTiers {
         used.saturating_sub(self.tiers[tier].0)
     }
 
-    /// Tokens in this tier past the budget, which is in whole blocks.
     fn free(&self, (_, budget, tokens): &(ConversationId, f64, Vec<usize>), tier: usize) -> u64 {
         let block = f64::from(self.config.block_tokens);
         let budget = (budget.ceil().max(0.0) / block).ceil() * block;
@@ -78,7 +75,7 @@ impl NaiveTiers {
         past.count() as u64
     }
 
-    /// Moves what is missing down, at most `most`, as one piece; then everything stands in whole units again.
+    /// Moves the excess down, at most `most`, as one piece; afterwards every tier holds whole units again.
     fn demote(&mut self, at: usize, tier: usize, most: u64) {
         let mut missing = self.excess(tier).div_ceil(self.tiers[tier].1) * self.tiers[tier].1;
         missing = missing.min(most);
@@ -93,7 +90,7 @@ impl NaiveTiers {
         }
         for lower in tier + 1..=self.tiers.len() {
             let here = tokens.iter().filter(|held| **held == lower).count() as u64;
-            // Below the last there is nothing.
+            // There is nothing below the last tier.
             let broken = self.tiers.get(lower).map_or(here, |(_, unit)| here % unit);
             if broken > 0 {
                 let end = tokens.iter().rposition(|held| *held == lower).unwrap() + 1;

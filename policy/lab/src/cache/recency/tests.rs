@@ -44,7 +44,7 @@ fn a_sweep_keeps_the_cursor_at_the_oldest_free_token() {
     assert_eq!((resident, queue.check()), ([8, 9, 10], Ok(())));
 }
 
-/// The twin: residents in a list, oldest first, searched from its beginning for every token.
+/// The twin: resident conversations in a list, oldest first, searched from its beginning for every token.
 #[derive(Default)]
 struct Naive {
     capacity: u64,
@@ -90,11 +90,10 @@ impl Naive {
     }
 }
 
-/// A turn: conversation, length, budget; whether the youngest is spared, and whether all that is free goes.
 type Turn = (u64, u64, Option<u64>, bool, bool);
 
 fn turns() -> impl Strategy<Value = Vec<Turn>> {
-    // Some return again and again, so that rings are swept; many are there at once, so that they grow.
+    // Some return often, so that rings are swept; many are alive at once, so that they grow.
     let id = prop_oneof![0u64..4, 0u64..80];
     let budget = proptest::option::of(0u64..12);
     proptest::collection::vec((id, 0u64..12, budget, any::<bool>(), any::<bool>()), 1..400)
@@ -111,7 +110,7 @@ proptest! {
                 real.forget(ConversationId(id / 2));
                 naive.forget(id / 2);
             }
-            // Whom it spares is the one just served, if it has anything.
+            // The spared one is the one just served, if it has any tokens.
             let spared = spared && length > 0 && !(forgets && length == 7 && id / 2 == id);
             if trims_all && !real.fits() {
                 real.trim_all_free(spared);

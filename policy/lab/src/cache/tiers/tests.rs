@@ -32,7 +32,7 @@ fn free_tokens_sink_before_useful_ones_and_are_dropped_last() {
     let mut stack = TierStack::new(config, &[tier(60, 0.01, 1), tier(40, 0.1, 16)]);
     serve(&mut stack, 1, 100);
     serve(&mut stack, 2, 100);
-    // 50 too many: 40 free of the first sink, then 10 free of the second.
+    // 50 too many: 40 free of the first are demoted, then 10 free of the second.
     assert_eq!(stack.per_tier(ConversationId(1)), [60, 40, 0].map(Tokens));
     assert_eq!(stack.per_tier(ConversationId(2)), [90, 10, 0].map(Tokens));
     assert_eq!(
@@ -40,7 +40,7 @@ fn free_tokens_sink_before_useful_ones_and_are_dropped_last() {
         Millis(40.0 * 0.01)
     );
     serve(&mut stack, 3, 100);
-    // The host fills up, and what sinks to disk sinks in units of 16.
+    // The host fills up, and demotes to disk in units of 16.
     assert_eq!(stack.used_per_tier()[0], Tokens(150));
     assert!(
         stack

@@ -1,4 +1,4 @@
-//! The router's part: snapshots from its estimators, its choice, what it says about caches.
+//! The router's part: snapshots from its estimators, its choice, and its hints to caches.
 
 use rustc_hash::FxHashMap;
 
@@ -26,11 +26,10 @@ pub(super) struct Load {
     pub(super) in_flight: u32,
     pub(super) ready: bool,
     learned: LearnedCost,
-    /// When the worker's last first token passed: the earliest that the next prefill can have begun.
+    /// Time of the worker's last first token: the earliest start of the next prefill.
     last_first_token: Millis,
 }
 
-/// A turn on its way, as the router holds it.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) worker: usize,
@@ -41,7 +40,6 @@ pub(super) struct Sent {
     sent_at: Millis,
     pub(super) prefill: Millis,
     pub(super) predicted_ttft: Millis,
-    /// What an ordered queue is sorted by.
     pub(super) key: f64,
 }
 
@@ -50,11 +48,10 @@ pub(super) struct Brain<'a> {
     pub(super) config: &'a FleetConfig,
     pub(super) loads: Vec<Load>,
     pub(super) beliefs: Beliefs,
-    /// What other routers told of their turns, by turn.
     pub(super) foreign: FxHashMap<u32, Foreign>,
     last_turn: FxHashMap<ConversationId, Home>,
     homes: Homes,
-    /// Where [`CacheRule::Tail`] is in force: silent conversations, by their last turn.
+    /// Under [`CacheRule::Tail`]: silent conversations, by their last turn.
     tail: Option<Tail<u32>>,
     pub(super) sequence: u64,
     reach: Reach,
@@ -72,7 +69,6 @@ fn tail_of(capacities: &[Tokens]) -> Tail<u32> {
 }
 
 impl Load {
-    /// A turn went there, of whichever router.
     pub(super) fn sent(&mut self, now: Millis, turn: u32, prefill: Millis, key: f64) -> Ticket {
         self.in_flight += 1;
         self.utilisation.add(now, prefill);
@@ -80,7 +76,6 @@ impl Load {
         self.pending.sent(now, prefill)
     }
 
-    /// Its first token passed.
     pub(super) fn first_token(&mut self, now: Millis, turn: u32, ticket: Option<Ticket>) {
         if let Some(ticket) = ticket {
             self.pending.first_token(now, ticket);
@@ -89,7 +84,7 @@ impl Load {
         self.last_first_token = now;
     }
 
-    /// It is there no longer. What never began stops counting.
+    /// Records the end of a turn. One that never began stops counting.
     pub(super) fn ended(&mut self, now: Millis, turn: u32, ticket: Option<Ticket>) {
         self.in_flight -= 1;
         if let Some(ticket) = ticket {
@@ -148,7 +143,6 @@ impl<'a> Brain<'a> {
         Some((self.sent(now, &decision, arrival, item), decision))
     }
 
-    /// Everything that the choice may know of a turn now: afterwards in `views` and `resident`.
     pub(super) fn look_at(&mut self, now: Millis, servers: &[Server], arrived: Millis, item: &Item) {
         self.beliefs.look_up(
             servers,
@@ -160,12 +154,10 @@ impl<'a> Brain<'a> {
         self.look_at_workers(now, arrived, item);
     }
 
-    /// What the turn is to meet.
     pub(super) fn objective(&self, item: &Item) -> Millis {
         item.objective.unwrap_or(self.config.target.ttft)
     }
 
-    /// The turn as the choice sees it, once it was looked at.
     pub(super) fn turn<'b>(&'b self, item: &'b Item) -> route::Turn<'b> {
         route::Turn {
             prompt: item.prompt,
@@ -173,7 +165,7 @@ impl<'a> Brain<'a> {
             objective: self.objective(item),
             last_worker: self.last_turn.get(&item.conversation).map(|home| home.worker),
             conversation: Some(item.conversation),
-            // The first block of some traces is a system prompt that everybody shares; the second tells users apart.
+            // The first block of some traces is a system prompt shared by all; the second tells users apart.
             head: item
                 .chain
                 .hashes()
@@ -185,7 +177,6 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The workers as the choice sees them now.
     fn look_at_workers(&mut self, now: Millis, arrived: Millis, item: &Item) {
         self.views.clear();
         let objective = self.objective(item);
@@ -219,7 +210,6 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The turn goes where it was decided.
     pub(super) fn sent(
         &mut self,
         now: Millis,
@@ -252,7 +242,6 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The conversation is at this worker from now on. Returns where it was.
     pub(super) fn placed(
         &mut self,
         now: Millis,
@@ -268,7 +257,6 @@ impl<'a> Brain<'a> {
         last.map(|last| last.worker)
     }
 
-    /// Tokens at the end of the conversation that the worker may drop first.
     fn evict_first(&self, worker: usize, item: &Item) -> Tokens {
         let view = &self.views[worker];
         let (target, objective) = (&self.config.target, self.objective(item));
@@ -290,10 +278,10 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The turn's first token passed.
+    /// Records a turn's first token.
     ///
-    /// The engine says how much it found cached, so what its prefill took is known too: a worker computes one prompt at
-    /// a time, from when it had it or was done with the last.
+    /// The engine reports the cached tokens, so the prefill time is known too: a worker computes one prompt at a time,
+    /// from its arrival or from the end of the previous one.
     pub(super) fn first_token(
         &mut self,
         now: Millis,
@@ -329,7 +317,7 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The answer is complete. Returns how many of the conversation's last tokens the worker may drop first.
+    /// Records a complete response. Returns how many of the conversation's last tokens the worker may evict first.
     pub(super) fn answered(
         &mut self,
         now: Millis,
@@ -366,7 +354,6 @@ impl<'a> Brain<'a> {
         evict_first
     }
 
-    /// Makes room on a worker, ahead of what needs it.
     pub(super) fn make_room(&mut self, now: Millis, at: usize, server: &mut Server, items: &[Item]) {
         let worker = WorkerId(at as u32);
         let Some(tail) = &mut self.tail else { return };
@@ -399,13 +386,11 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// The worker died under the turn.
     pub(super) fn failed(&mut self, now: Millis, sent: Sent, item: &Item) {
         self.loads[sent.worker].ended(now, sent.turn, sent.ticket);
         self.beliefs.retracted(sent.worker, &item.chain, sent.hold);
     }
 
-    /// A worker went, or came back.
     pub(super) fn set_ready(&mut self, worker: usize, ready: bool) {
         self.loads[worker].ready = ready;
         if !ready {

@@ -1,8 +1,8 @@
-//! What workers of a fleet drop first.
+//! Eviction policies of a fleet's workers.
 //!
-//! A [`PrefixCache`](policy::cache::PrefixCache) is LRU with an evict-first band, so every policy that says of a
-//! finished conversation how much of it is worth keeping runs on it: the trimming half of [`crate::cache`]. Those that
-//! rank blocks by something other than recency ([`RankedRule`]) run in [`crate::cache::blocks::scored::leased`].
+//! A [`PrefixCache`](policy::cache::PrefixCache) is LRU with an evict-first band. It implements every policy that sets
+//! how much of a finished conversation is worth keeping: the trimming half of [`crate::cache`]. Policies that rank
+//! blocks by something other than recency ([`RankedRule`]) run in [`crate::cache::blocks::scored::leased`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use thiserror::Error;
 use super::ranked_rule::RankedRule;
 use policy::units::Tokens;
 
-/// What a worker drops first, besides the least recently used.
+/// What a worker evicts before the least recently used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheRule {
-    /// Nothing.
+    /// Nothing: plain LRU.
     #[default]
     Lru,
     /// What lies past the TEL-safe budget of the objective, at any load.
@@ -26,15 +26,15 @@ pub enum CacheRule {
     Tail,
     /// Conversations shorter than this.
     Threshold(Tokens),
-    /// Conversations that have had their last turn: hindsight.
+    /// Conversations after their last turn (hindsight).
     EndLru,
-    /// That, and the budget with the true next prompt: hindsight.
+    /// The same, and what lies past the budget with the true next prompt (hindsight).
     LengthAware,
-    /// Whatever ranks least.
+    /// The blocks of least rank.
     Ranked(RankedRule),
 }
 
-/// A name that no rule has.
+/// The error for an unknown rule name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
     "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
@@ -65,7 +65,7 @@ impl FromStr for CacheRule {
             "t-lru" => Ok(Self::TLru),
             "tail" => Ok(Self::Tail),
             "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
-            // The name of a policy of private caches that keeps budgets besides.
+            // Alias: the private-cache policy of this name, which also keeps budgets.
             "end-lru" | "end-aware" => Ok(Self::EndLru),
             "length-aware" => Ok(Self::LengthAware),
             _ => (text.parse().ok().map(Self::Ranked))
@@ -75,7 +75,6 @@ impl FromStr for CacheRule {
     }
 }
 
-/// A rule that takes a number of tokens.
 fn with_tokens(text: &str) -> Option<CacheRule> {
     let (name, tokens) = text.split_once(':')?;
     let tokens = Tokens(tokens.parse().ok()?);

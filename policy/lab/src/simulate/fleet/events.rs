@@ -1,28 +1,27 @@
-//! What happens when: a heap in the order of time, ties in the order in which they were made.
+//! The event queue: a heap in order of time, ties in order of creation.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use policy::units::Millis;
 
-/// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A turn arrives.
     Arrive(u32),
-    /// A worker finished a piece of its running prefill. Stale if the worker died since: its life tells.
+    /// A worker finished a piece of its running prefill. Stale if the worker died since, as `life` shows.
     Computed { worker: u32, life: u32 },
-    /// A turn's answer is complete.
+    /// A turn's response is complete.
     Answered { turn: u32, life: u32 },
-    /// A fault strikes.
+    /// A fault occurs.
     Fault(u32),
-    /// By passing of time there may be room for a turn that is held.
+    /// A held turn may have room by now.
     Look,
     /// A batch of cache events reaches the router.
     Delivered { worker: u32 },
-    /// What one router said reaches the others.
+    /// A message of one router reaches the others.
     Heard,
-    /// Every router says what it has under way.
+    /// Every router announces its turns in flight.
     RollCall,
 }
 
@@ -48,13 +47,12 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// Reversed: the heap's greatest is the earliest.
+    /// Reversed, so that the heap's greatest element is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at.0.total_cmp(&self.at.0)).then(other.order.cmp(&self.order))
     }
 }
 
-/// The agenda.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Entry>,

@@ -1,4 +1,4 @@
-//! Turns that wait in the router: [`policy::route::hold`] on the simulated fleet.
+//! Turns held in the router: [`policy::route::hold`] on the simulated fleet.
 
 use super::brain::{Brain, Sent};
 use super::server::Server;
@@ -7,10 +7,9 @@ use policy::route::Decision;
 use policy::route::hold::{self, Hold, Plan};
 use policy::units::Millis;
 
-/// Past the moment in which there will be room, so that rounding cannot make a look come a hair too early for ever.
+/// Added to the time at which there will be room, so that rounding cannot make every pass slightly too early.
 const A_HAIR: Millis = Millis(1e-3);
 
-/// A turn that waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     turn: u32,
@@ -19,7 +18,6 @@ pub(super) struct Held {
 }
 
 impl Brain<'_> {
-    /// A turn comes to wait.
     pub(super) fn hold(
         &mut self,
         now: Millis,
@@ -33,7 +31,6 @@ impl Brain<'_> {
         Held { turn, arrived, due }
     }
 
-    /// Takes out those who go now, in the order in which they do.
     pub(super) fn release(
         &mut self,
         now: Millis,
@@ -75,14 +72,14 @@ impl Brain<'_> {
         gone
     }
 
-    /// How long until a worker that is busy now should have room again.
+    /// Returns how long until a busy worker should have room again.
     pub(super) fn next_room(&self, now: Millis, hold: Hold) -> Option<Millis> {
         let over = |wait: Millis| wait.saturating_sub(hold.within);
         let busy = self.loads.iter().filter(|load| load.ready);
         let over = busy
             .map(|load| over(load.pending.wait(now)))
             .filter(|over| *over > Millis::ZERO);
-        // With no room at all the next first token is what tells.
+        // With a limit of zero, the next first token triggers the next pass.
         over.reduce(Millis::min)
             .filter(|_| hold.within > Millis::ZERO)
             .map(|over| over + A_HAIR)

@@ -1,24 +1,24 @@
 //! Predicted wait where the worker's queue is not first come first served.
 //!
-//! [`PendingWork`](policy::estimate::PendingWork) takes a first token for proof that everything sent before it is done.
-//! A queue ordered by length or by deadline breaks that: a turn waits for the running prefill and for those whose key is
-//! less than its own, whenever they came. The router that sets the key knows it, so it can keep the same list.
+//! [`PendingWork`](policy::estimate::PendingWork) infers from a first token that everything sent before it is done.
+//! That does not hold for a queue ordered by length or due time: a turn waits for the running prefill and for all turns
+//! with a lower key, whatever their arrival. The router sets the key, so it can keep the same list.
 
 use super::Order;
 use policy::route;
 use policy::units::Millis;
 
-/// What the router knows of one worker's ordered queue.
+/// The router's model of one worker's ordered queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OrderedWork {
-    /// Turn, predicted prefill, and when it began.
+    /// Turn, predicted prefill, and start time.
     running: Option<(u32, Millis, Millis)>,
     /// Turn, key and predicted prefill, in the order of sending.
     waiting: Vec<(u32, f64, Millis)>,
 }
 
 impl Order {
-    /// What the queue is sorted by; the least is taken first, ties in the order of arrival.
+    /// Returns the sort key; the least is taken first, ties in order of arrival.
     pub(super) fn key(self, arrived: Millis, predicted: Millis, objective: Millis) -> f64 {
         match self {
             Self::Fifo => 0.0,
@@ -37,7 +37,6 @@ impl OrderedWork {
         }
     }
 
-    /// The turn's prefill is done, or will never be: the least key is next.
     pub(super) fn done(&mut self, now: Millis, turn: u32) {
         self.waiting.retain(|waiting| waiting.0 != turn);
         if self.running.is_some_and(|running| running.0 != turn) {
@@ -50,8 +49,8 @@ impl OrderedWork {
         });
     }
 
-    /// Until a turn of this key, sent now, would start if nothing came after it. A running prefill that is late by x is
-    /// expected to need another x, as in [`PendingWork`](policy::estimate::PendingWork).
+    /// Returns the time until a turn of this key, sent now, would start if nothing came after it. A running prefill
+    /// that is late by x is expected to need another x, as in [`PendingWork`](policy::estimate::PendingWork).
     pub(super) fn wait(&self, now: Millis, key: f64) -> Millis {
         let running = self.running.map_or(0.0, |(_, predicted, began)| {
             (predicted - now.saturating_sub(began)).0.abs()

@@ -1,23 +1,23 @@
-//! The rules under which a worker ranks its blocks, besides those of the LRU family.
+//! The rules by which a worker ranks its blocks, other than those of the LRU family.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How a worker ranks its blocks: the least goes first.
+/// A rule to rank a worker's blocks; the least is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankedRule {
-    /// By the next turn of the trace that uses the block: hindsight.
+    /// By the next turn of the trace that uses the block (hindsight).
     Belady,
-    /// That, and before all others what the next use does not miss under the objective: hindsight.
+    /// The same, after what the next use does not miss under the objective (hindsight).
     ToBelady,
-    /// By the reuse habits of the turn's class, as this worker sees them.
+    /// By the reuse habits of the turn's class, as observed by this worker.
     WorkloadAware,
-    /// Greedy-Dual-Frequency-Size, by what the worker's prefill costs.
+    /// Greedy-Dual-Frequency-Size, by the worker's prefill cost.
     Gdfs,
 }
 
 impl RankedRule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Self; 4] = [Self::Belady, Self::ToBelady, Self::WorkloadAware, Self::Gdfs];
 
     fn name(self) -> &'static str {
@@ -29,7 +29,6 @@ impl RankedRule {
         }
     }
 
-    /// Whether the whole trace has to be known.
     pub(super) fn is_hindsight(self) -> bool {
         matches!(self, Self::Belady | Self::ToBelady)
     }

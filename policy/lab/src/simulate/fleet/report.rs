@@ -1,4 +1,4 @@
-//! What came of it.
+//! The results of a run.
 
 use serde::Serialize;
 
@@ -6,20 +6,20 @@ use super::FleetConfig;
 use crate::simulate::stats::Sorted;
 use policy::units::{Millis, Tokens};
 
-/// The figures of one run.
+/// The results of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FleetReport {
     /// The routing policy.
     pub policy: String,
-    /// What workers drop first.
+    /// The workers' eviction policy.
     pub cache: String,
-    /// How many routers there were, and how they told each other: `3:alone`, `3:5:0.01` (ms of delay, share lost).
+    /// The number of routers and their sharing: `3:alone`, `3:5:0.01` (ms of delay, share lost).
     pub routers: String,
-    /// Turns counted: served, and not part of the warm-up.
+    /// Turns served after the warm-up.
     pub turns: u64,
-    /// Turns that were never served, because no worker was there.
+    /// Turns never served, because no worker was available.
     pub unserved: u64,
-    /// Median TTFT; percentiles are linear-interpolated.
+    /// Median TTFT; percentiles are linearly interpolated.
     pub p50_ms: f64,
     /// 95th percentile.
     pub p95_ms: f64,
@@ -31,39 +31,38 @@ pub struct FleetReport {
     pub tel_ms: f64,
     /// Share of prompt tokens that were resident.
     pub hit_ratio: f64,
-    /// Share of the workers' time that went into prefill, warm-up included.
+    /// Share of the workers' time spent on prefill, warm-up included.
     pub utilisation: f64,
     /// Share of turns that met the objective.
     pub slo_share: f64,
     /// Median of |predicted − actual| TTFT.
     pub prediction_error_ms: f64,
-    /// Every turn's record, where asked for, in the order of first tokens, warm-up included.
+    /// Every turn's record, if requested, in order of first tokens, warm-up included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_turn: Option<Vec<TurnRecord>>,
 }
 
-/// What one turn got.
+/// The result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TurnRecord {
-    /// Its place in the trace.
+    /// Its position in the trace.
     pub turn: u32,
     /// The worker that served it.
     pub worker: u32,
-    /// When it arrived, in ms since the start.
+    /// Arrival, in ms since the start.
     pub arrived_ms: f64,
-    /// What it got.
+    /// Time to first token.
     pub ttft_ms: f64,
-    /// What was predicted when it was sent.
+    /// Time to first token predicted when it was sent.
     pub predicted_ms: f64,
     /// Prompt tokens that were resident when its prefill started.
     pub cached: Tokens,
     /// Prompt tokens that were computed.
     pub uncached: Tokens,
-    /// Tokens at the conversation's end that the worker may drop first from now on.
+    /// Tokens at the conversation's end that the worker may evict first from now on.
     pub evict_first: Tokens,
 }
 
-/// Collects.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     ttft_ms: Vec<f64>,

@@ -1,4 +1,4 @@
-//! Several routers before the same workers: each turn comes to one of them, which may tell the others what it sends where.
+//! Several routers in front of the same workers: each turn goes to one of them, which may share its decisions.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,22 +17,22 @@ use policy::residency::Hold;
 use policy::route::Decision;
 use policy::units::{Millis, Tokens};
 
-/// How many routers there are, and whether they tell each other what they do. Whatever they tell, workers' cache events
-/// reach all of them, and each learns costs from its own answers.
+/// The number of routers, and whether they share their decisions. In any case workers' cache events reach all of them,
+/// and each learns costs from its own responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routers {
-    /// At least one. A turn comes to any of them, as behind a balancer that knows nothing of conversations.
+    /// At least one. A turn goes to a random one, as behind a balancer without affinity.
     pub count: usize,
-    /// How they tell each other of turns sent, begun and answered; `None`: not at all.
+    /// How turns sent, begun and answered are shared; `None` for no sharing.
     pub sharing: Option<Sharing>,
 }
 
-/// How routers tell each other.
+/// Properties of the sharing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sharing {
-    /// Between what one does and the others' hearing of it.
+    /// Delay of a message.
     pub delay: Millis,
-    /// Share of what is told that one of them does not hear. Every second each says what it still has under way.
+    /// Share of messages that a router does not receive. Every second each router announces its turns in flight.
     pub loss: f64,
 }
 
@@ -58,13 +58,13 @@ impl fmt::Display for Routers {
     }
 }
 
-/// How often each router says what it still has under way.
+/// Interval at which each router announces its turns in flight.
 pub(super) const ROLL_CALL: Millis = Millis(1000.0);
 
-/// What a router says of one of its turns.
+/// A router's message about one of its turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Word {
-    /// It went to a worker.
+    /// The turn was sent to a worker.
     Sent {
         worker: usize,
         prefill: Millis,
@@ -72,9 +72,9 @@ pub(super) enum Word {
     },
     /// Its first token passed.
     Begun,
-    /// Its answer is complete.
+    /// Its response is complete.
     Answered { evict_first: Tokens },
-    /// Its worker died under it.
+    /// Its worker died.
     Failed,
 }
 
@@ -85,7 +85,6 @@ struct Said {
     word: Word,
 }
 
-/// A turn of another router's.
 #[derive(Debug)]
 pub(super) struct Foreign {
     worker: usize,
@@ -93,11 +92,10 @@ pub(super) struct Foreign {
     hold: Option<Hold>,
 }
 
-/// All of them, and what is on its way between them.
+/// All routers, and the messages between them.
 #[derive(Debug)]
 pub(super) struct Brains<'a> {
     all: Vec<Brain<'a>>,
-    /// Which of them each turn comes to.
     of: Vec<usize>,
     sharing: Option<Sharing>,
     said: VecDeque<Said>,
@@ -121,12 +119,11 @@ impl<'a> Brains<'a> {
         }
     }
 
-    /// The router that has the turn.
     pub(super) fn of(&mut self, turn: u32) -> &mut Brain<'a> {
         &mut self.all[self.of[turn as usize]]
     }
 
-    /// The only one, or the first: where turns are held.
+    /// Returns the first router, which is the only one where turns are held.
     pub(super) fn first(&mut self) -> &mut Brain<'a> {
         &mut self.all[0]
     }
@@ -135,17 +132,14 @@ impl<'a> Brains<'a> {
         self.all.iter_mut()
     }
 
-    /// A worker went, or came back: each finds out by itself.
     pub(super) fn set_ready(&mut self, worker: usize, ready: bool) {
         self.each().for_each(|brain| brain.set_ready(worker, ready));
     }
 
-    /// Whether anybody is told anything.
     pub(super) fn share(&self) -> bool {
         self.sharing.is_some()
     }
 
-    /// Chooses a worker for the turn.
     pub(super) fn send(
         &mut self,
         now: Millis,
@@ -156,7 +150,7 @@ impl<'a> Brains<'a> {
         self.of(arrival.0).send(now, servers, arrival, item)
     }
 
-    /// The turn's router says this to the others. Returns when they hear of it, if they do.
+    /// Sends a message about a turn to the other routers. Returns when it arrives, if sharing is on.
     pub(super) fn say(&mut self, turn: u32, word: Word) -> Option<Millis> {
         let sharing = self.sharing?;
         let from = self.of[turn as usize];
@@ -164,7 +158,7 @@ impl<'a> Brains<'a> {
         Some(sharing.delay)
     }
 
-    /// What was said first of all that is on its way reaches the others, or is lost on the way to some.
+    /// Delivers the oldest message in transit to the others, except where it is lost.
     pub(super) fn hear(&mut self, now: Millis, items: &[Item]) {
         let (Some(said), Some(sharing)) = (self.said.pop_front(), self.sharing) else {
             return;
@@ -178,15 +172,14 @@ impl<'a> Brains<'a> {
         }
     }
 
-    /// Whether no turn counts anywhere, or it may be that nobody heard of its end.
+    /// Returns whether no router counts a turn in flight.
     pub(super) fn are_at_rest(&self) -> bool {
         let idle = |brain: &Brain<'_>| brain.loads.iter().all(|load| load.in_flight == 0);
         self.sharing.is_some_and(|sharing| sharing.loss > 0.0) || self.all.iter().all(idle)
     }
 
-    /// Each says what it has under way: what others hold of it beyond that is over.
+    /// Lets each router announce its turns in flight; the others drop everything else that they count for it.
     pub(super) fn roll_call(&mut self, now: Millis, items: &[Item], under_way: impl Fn(u32) -> bool) {
-        // Of these the end is on its way.
         let said: FxHashSet<u32> = self.said.iter().map(|said| said.turn).collect();
         for brain in &mut self.all {
             let mut over: Vec<u32> = (brain.foreign.keys().copied())
@@ -201,7 +194,6 @@ impl<'a> Brains<'a> {
 }
 
 impl Brain<'_> {
-    /// Another router says something of a turn of its own.
     fn hear(&mut self, now: Millis, turn: u32, word: Word, item: &Item) {
         match word {
             Word::Sent { worker, prefill, key } => {
@@ -236,7 +228,6 @@ impl Brain<'_> {
         }
     }
 
-    /// Another router's turn is not on its worker any more.
     fn over(&mut self, now: Millis, turn: u32, item: &Item) {
         if let Some(foreign) = self.foreign.remove(&turn) {
             self.loads[foreign.worker].ended(now, turn, foreign.ticket);

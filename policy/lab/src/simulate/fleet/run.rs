@@ -1,4 +1,4 @@
-//! The clock: takes events in order until there are none.
+//! The event loop: processes events in order until none are left.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -24,11 +24,11 @@ use policy::units::{Millis, Tokens};
 /// A choice at the moment when it is made, with every worker's terms.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// The turn's place in the trace. It comes again if its worker dies under it.
+    /// The turn's position in the trace. A turn is chosen for again if its worker dies.
     pub turn: u32,
-    /// When it is sent.
+    /// Time of sending.
     pub at: Millis,
-    /// What was decided.
+    /// The decision.
     pub decision: &'a Decision,
 }
 
@@ -38,8 +38,8 @@ pub fn run(workload: &Workload, config: &FleetConfig) -> FleetReport {
     run_observed(workload, config, &mut |_| {})
 }
 
-/// Plays the workload through the fleet, and shows every choice to `observe` as it is made. Keeping all of them would
-/// take a record per turn and worker; an observer keeps what it needs.
+/// Plays the workload through the fleet, and passes every choice to `observe` as it is made. Storing all of them would
+/// take a record per turn and worker.
 #[must_use]
 pub fn run_observed(
     workload: &Workload,
@@ -51,8 +51,8 @@ pub fn run_observed(
     run.report()
 }
 
-/// Plays the workload through the fleet as long as `observe`, which sees every choice, says [`ControlFlow::Continue`];
-/// `None` if it did not to the end.
+/// Plays the workload through the fleet while `observe`, called with every choice, returns [`ControlFlow::Continue`].
+/// Returns `None` if it stopped early.
 #[must_use]
 pub fn run_while(
     workload: &Workload,
@@ -70,11 +70,9 @@ pub fn run_while(
     Some(run.report())
 }
 
-/// A turn under way.
 #[derive(Debug)]
 struct Flight {
     sent: Sent,
-    /// Once its prefill is complete.
     lease: Option<WorkerLease>,
 }
 
@@ -86,12 +84,10 @@ struct Run<'a> {
     ended: Millis,
     servers: Vec<Server>,
     brains: Brains<'a>,
-    /// When each turn arrived; the plan until then.
+    /// The arrival of each turn; before it, the planned one.
     arrival: Vec<Millis>,
     flights: Vec<Option<Flight>>,
-    /// Turns that found no worker.
     stranded: Vec<u32>,
-    /// Turns that wait in the router.
     held: Vec<Held>,
     tally: Tally,
     warm_up: u32,
@@ -133,7 +129,6 @@ impl<'a> Run<'a> {
         run
     }
 
-    /// Takes the next event; `false` if there is none.
     fn step(&mut self) -> bool {
         let Some((now, event)) = self.agenda.next() else {
             return false;
@@ -178,7 +173,6 @@ impl<'a> Run<'a> {
         self.go(turn, sent, &decision);
     }
 
-    /// Sends the turns that are held and whose workers have room.
     fn look(&mut self) {
         let Some(hold) = self.config.hold.filter(|_| !self.held.is_empty()) else {
             return;
@@ -218,7 +212,6 @@ impl<'a> Run<'a> {
         self.start_next(worker);
     }
 
-    /// The turn's router makes room on a worker.
     fn make_room(&mut self, turn: u32, worker: usize) {
         let server = &mut self.servers[worker];
         self.brains
@@ -242,7 +235,6 @@ impl<'a> Run<'a> {
         self.agenda.at(self.now + takes, Event::Computed { worker, life });
     }
 
-    /// The turn's router tells the others.
     fn say(&mut self, turn: u32, word: Word) {
         if let Some(delay) = self.brains.say(turn, word) {
             self.agenda.at(self.now + delay, Event::Heard);
@@ -270,7 +262,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A piece of the running prefill is done: the next piece, or the first token.
+    /// Handles a finished piece of the running prefill: starts the next piece, or records the first token.
     fn computed(&mut self, worker: usize, life: u32) {
         let server = &mut self.servers[worker];
         if server.life != life {
@@ -323,7 +315,7 @@ impl<'a> Run<'a> {
         self.look();
     }
 
-    /// The answer is complete: the cache has it, and the next turn may come.
+    /// Handles a complete response: the cache stores it, and the next turn may come.
     fn answered(&mut self, turn: u32, life: u32) {
         let worker = match &self.flights[turn as usize] {
             Some(flight) if self.servers[flight.sent.worker].life == life => flight.sent.worker,
@@ -381,7 +373,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Turns without a first token go elsewhere; the others are answered as far as anybody will ever know.
+    /// Handles a dead worker: turns without a first token are sent elsewhere; the others count as answered.
     fn die(&mut self, worker: usize) {
         let mut again = self.servers[worker].die();
         self.servers[worker].changes.clear();
@@ -414,7 +406,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// When turns are planned to arrive, in the run's milliseconds.
 fn arrivals(workload: &Workload, config: &FleetConfig) -> Vec<Millis> {
     let mean = |of: fn(&super::WorkerSpec) -> f64| {
         config.workers.iter().map(of).sum::<f64>() / config.workers.len().max(1) as f64

@@ -10,11 +10,10 @@ use policy::cache::{Change, Keep};
 use policy::fingerprint::Chain;
 use policy::units::{Millis, Tokens};
 
-/// A prefill that waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) turn: u32,
-    /// The least is taken first; ties in the order of arrival.
+    /// The least is taken first; ties in order of arrival.
     key: f64,
     order: u64,
 }
@@ -39,7 +38,6 @@ impl Ord for Queued {
     }
 }
 
-/// The prefill that runs.
 #[derive(Debug)]
 struct Running {
     turn: u32,
@@ -50,7 +48,6 @@ struct Running {
     started: bool,
 }
 
-/// A finished prefill.
 #[derive(Debug)]
 pub(super) struct Computed {
     pub(super) turn: u32,
@@ -68,12 +65,11 @@ pub(super) struct Server {
     running: Option<Running>,
     decoding: u32,
     pub(super) alive: bool,
-    /// Counts deaths, so that what was scheduled before one is known for stale.
+    /// Number of deaths, to detect events scheduled before one.
     pub(super) life: u32,
     pub(super) slowness: f64,
     pub(super) busy_ms: f64,
     arrivals: u64,
-    /// What the cache did since somebody last took it.
     pub(super) changes: Vec<Change>,
 }
 
@@ -95,14 +91,12 @@ impl Server {
         }
     }
 
-    /// A turn joins the queue under a key of [`super::Order`].
     pub(super) fn enqueue(&mut self, turn: u32, key: f64) {
         let order = self.arrivals;
         self.arrivals += 1;
         self.queue.push(Queued { turn, key, order });
     }
 
-    /// The turn whose prefill should start now, if none runs.
     pub(super) fn next(&mut self) -> Option<u32> {
         if self.running.is_some() {
             return None;
@@ -126,7 +120,7 @@ impl Server {
         self.advance().unwrap_or_default()
     }
 
-    /// The time that the next piece of the running prefill takes; `None` if it is complete.
+    /// Returns the time that the next piece of the running prefill takes, or `None` if it is complete.
     pub(super) fn advance(&mut self) -> Option<Millis> {
         let running = self.running.as_mut()?;
         let left = running.uncached.saturating_sub(running.done);
@@ -149,7 +143,6 @@ impl Server {
         Some(Millis(ms))
     }
 
-    /// Takes the complete prefill away; its answer runs now.
     pub(super) fn computed(&mut self) -> Option<Computed> {
         let running = self.running.take()?;
         self.decoding += 1;
@@ -161,13 +154,12 @@ impl Server {
         })
     }
 
-    /// An answer is complete: its blocks join the cache.
     pub(super) fn answered(&mut self, lease: WorkerLease, reply: &Chain, keep: Keep, turn: &Served) {
         self.decoding = self.decoding.saturating_sub(1);
         self.cache.release(lease, reply, (keep, turn), &mut self.changes);
     }
 
-    /// It is gone. Returns the turns that have not started.
+    /// Stops the worker. Returns the turns that have not started.
     pub(super) fn die(&mut self) -> Vec<u32> {
         self.alive = false;
         self.life += 1;

@@ -27,7 +27,7 @@ fn turn(ts_s: f64, conversation: u64, number: u32, history: u64, prompt: u64, re
     }
 }
 
-/// No jitter, no warm-up, the trace's own speed, every turn kept.
+/// No jitter, no warm-up, the trace's own speed, every turn recorded.
 fn plain(workers: usize, capacity: u64) -> FleetConfig {
     FleetConfig {
         pace: Pace::Speed(1.0),
@@ -113,7 +113,7 @@ fn a_turn_with_an_objective_of_its_own_gives_its_own_tail_away() {
         records.iter().map(|record| record.evict_first.0).collect()
     };
     let fleets = tails(&workload);
-    // 500 ms are 4800 tokens of 0.1 ms behind 20 ms, of which 200 are the next prompt's; 120 ms are 1000.
+    // 500 ms allow 4800 tokens at 0.1 ms after 20 ms, of which 200 are the next prompt's; 120 ms allow 1000.
     assert_eq!(fleets, [4600; 3]);
     let own = workload.with_objectives(|at| (at == 1).then_some(Millis(120.0)));
     assert_eq!(tails(&own), [4600, 800, 4600]);
@@ -159,7 +159,7 @@ fn a_chunked_prefill_pays_for_the_answers_beside_it() {
         },
         ..plain(1, 0)
     };
-    // Four chunks, one answer running: 20 ms more.
+    // Four chunks, one running response: 20 ms more.
     assert_eq!(ttfts(&play(&turns, &config)), [120.0, 140.0]);
 }
 
@@ -314,8 +314,8 @@ fn any_fault() -> impl Strategy<Value = Fault> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Under any faults, policies and views, each turn has one first token, or none because nobody was there, or never
-    /// came because its predecessor did not.
+    /// Under any faults, policies and views, each turn has exactly one first token, or none because no worker was
+    /// available or its predecessor never came.
     #[test]
     fn every_turn_is_served_once_or_accounted_for(
         faults in prop::collection::vec(any_fault(), 0..8),
@@ -387,7 +387,7 @@ fn waits_in_an_ordered_queue_are_predicted_by_its_order() {
         };
         play(&generated(800), &config).prediction_error_ms
     };
-    // What comes later may still overtake, so it is not exact; half of the turns are.
+    // Later turns may still overtake, so it is not exact; half of the turns are.
     assert!(error(Order::Sjf) < 10.0 && error(Order::Edf) < 10.0);
 }
 

@@ -1,4 +1,4 @@
-//! What the router believes of the workers' caches.
+//! The router's beliefs about the workers' caches.
 
 use std::collections::VecDeque;
 
@@ -15,28 +15,27 @@ use policy::index::{Index, IndexLimits, Reach};
 use policy::residency::{Hold, Reply, Residency};
 use policy::units::{Millis, Tokens};
 
-/// Where beliefs come from. Whatever the view, what is in flight to a worker counts as resident there.
+/// The source of the beliefs. In any view, what is in flight to a worker counts as resident there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum View {
-    /// The truth, at no delay: the bound of what any evidence can give.
+    /// The true contents, without delay: the upper bound of any evidence.
     Exact,
-    /// The router's index, fed by a mirror of each worker's cache: what it has where workers publish nothing.
+    /// The router's index, fed by a mirror of each worker's cache, as where workers publish no events.
     #[default]
     Mirror,
     /// A mirror of this many tokens per worker, whatever its real capacity: the approximate tree of routers that do not
-    /// know what a worker evicts. SGLang's holds 2^26 characters, some 2^24 tokens.
+    /// follow evictions. SGLang's holds 2^26 characters, some 2^24 tokens.
     Tree(Tokens),
-    /// The router's index, fed by what workers publish, late and with losses. A gap is noticed with the next batch: the
-    /// worker is forgotten and relearned from what is stored from then on.
+    /// The router's index, fed by the workers' events, with delay and losses. A gap is noticed with the next batch; the
+    /// worker is then forgotten and relearned from later stores.
     Events {
-        /// Between a change and the router's hearing of it.
+        /// Delay of an event.
         delay: Millis,
-        /// Share of batches that never arrive.
+        /// Share of batches lost.
         loss: f64,
     },
 }
 
-/// Beliefs, kept up to date.
 #[derive(Debug)]
 pub(super) enum Beliefs {
     Exact(InFlight),
@@ -44,11 +43,10 @@ pub(super) enum Beliefs {
     Events(Box<Listener>),
 }
 
-/// Blocks in flight per worker, counted.
+/// Counts of blocks in flight per worker.
 #[derive(Debug)]
 pub(super) struct InFlight(Vec<FxHashMap<PrefixHash, u32>>);
 
-/// One worker's batch on its way.
 #[derive(Debug)]
 struct Batch {
     number: u64,
@@ -60,7 +58,7 @@ pub(super) struct Listener {
     index: Index,
     in_flight: InFlight,
     under_way: Vec<VecDeque<Batch>>,
-    /// Per worker: batches made, and the number that is expected next.
+    /// Per worker: batches made, and the number expected next.
     made: Vec<u64>,
     expected: Vec<u64>,
     block_tokens: u64,
@@ -90,7 +88,7 @@ impl InFlight {
         }
     }
 
-    /// Leading keys of the chain of which each is in flight, or resident by `or`.
+    /// Returns the leading keys of the chain that are all in flight, or resident by `or`.
     fn reach(&self, worker: usize, chain: &Chain, or: impl Fn(PrefixHash) -> bool) -> usize {
         let held = |hash: &&PrefixHash| or(**hash) || self.0[worker].contains_key(*hash);
         chain.hashes().iter().take_while(held).count()
@@ -118,7 +116,7 @@ impl Beliefs {
         }
     }
 
-    /// Leading tokens of the chain on each worker, and the tokens that each holds in all.
+    /// Looks up the leading tokens of the chain on each worker, and the tokens that each holds in all.
     pub(super) fn look_up(
         &self,
         servers: &[Server],
@@ -160,7 +158,6 @@ impl Beliefs {
         }
     }
 
-    /// A prompt went to a worker.
     pub(super) fn sent(&mut self, worker: usize, chain: &Chain) -> Option<Hold> {
         match self {
             Self::Exact(in_flight) => in_flight.add(worker, chain),
@@ -170,7 +167,7 @@ impl Beliefs {
         None
     }
 
-    /// Its answer is complete, and the last `evict_first` of `total` tokens may go first.
+    /// Records a complete response; the last `evict_first` of `total` tokens may be evicted first.
     pub(super) fn settled(
         &mut self,
         worker: usize,
@@ -195,7 +192,6 @@ impl Beliefs {
         }
     }
 
-    /// It never got there.
     pub(super) fn retracted(&mut self, worker: usize, chain: &Chain, hold: Option<Hold>) {
         match (self, hold) {
             (Self::Mirror(residency), Some(hold)) => residency.retract(hold),
@@ -205,7 +201,6 @@ impl Beliefs {
         }
     }
 
-    /// Tokens that a worker can store before it evicts anything unmarked.
     pub(super) fn room_on(&self, worker: usize, server: &Server) -> Tokens {
         match self {
             Self::Mirror(residency) => residency.room_on(WorkerId(worker as u32)),
@@ -213,7 +208,6 @@ impl Beliefs {
         }
     }
 
-    /// Marks the end of a conversation on a worker evict-first, past its first `keep` tokens.
     pub(super) fn trimmed(
         &mut self,
         worker: usize,
@@ -225,7 +219,6 @@ impl Beliefs {
         }
     }
 
-    /// The worker died: nothing is there any more.
     pub(super) fn forget(&mut self, worker: usize) {
         match self {
             Self::Exact(_) => {}
@@ -238,7 +231,7 @@ impl Beliefs {
         }
     }
 
-    /// A worker's cache changed. Returns whether a batch is now on its way.
+    /// Records changes of a worker's cache. Returns whether a batch is now in transit.
     pub(super) fn publish(&mut self, worker: usize, changes: &[Change]) -> bool {
         if let Self::Events(listener) = self
             && !changes.is_empty()
@@ -252,7 +245,6 @@ impl Beliefs {
         false
     }
 
-    /// The worker's next batch arrives, or is lost.
     pub(super) fn deliver(&mut self, worker: usize) {
         if let Self::Events(listener) = self {
             listener.deliver(worker);
@@ -276,7 +268,7 @@ impl Listener {
         self.expected[slot] = batch.number + 1;
         for change in batch.changes {
             match change {
-                // Below a parent that was forgotten nothing can be placed: it is relearned with its next root.
+                // Blocks below a forgotten parent cannot be placed; they are relearned with their next root.
                 Change::Stored { hash, parent } => {
                     let _ = self.index.store_after(worker, parent, &[hash]);
                 }

@@ -1,4 +1,4 @@
-//! What a worker caches in: the block cache of the engines, or one that ranks its blocks.
+//! A worker's cache: the block cache of the engines, or one that ranks its blocks.
 
 use std::sync::Arc;
 
@@ -15,7 +15,6 @@ use policy::ids::PrefixHash;
 use policy::slo;
 use policy::units::{Millis, Tokens};
 
-/// One worker's cache.
 #[derive(Debug)]
 pub(super) enum WorkerCache {
     Prefix {
@@ -26,7 +25,6 @@ pub(super) enum WorkerCache {
     Ranked(Box<dyn LeasedBlocks>),
 }
 
-/// What a running sequence holds of it.
 #[derive(Debug)]
 pub(super) enum WorkerLease {
     Prefix(Lease),
@@ -42,7 +40,6 @@ impl WorkerLease {
     }
 }
 
-/// The caches of a fleet's workers, empty.
 pub(super) fn build(workload: &Workload, config: &FleetConfig) -> Vec<WorkerCache> {
     let hindsight = matches!(config.cache, CacheRule::Ranked(rule) if rule.is_hindsight());
     let uses = hindsight.then(|| {
@@ -87,7 +84,7 @@ fn ranked(
     }
 }
 
-/// By turn: the tokens of its prompt that this worker must hold for it to start within its objective.
+/// Returns, by turn, the prompt tokens that this worker must hold for the turn to start within its objective.
 fn budgets(spec: &WorkerSpec, workload: &Workload, objective: Millis) -> Vec<Tokens> {
     let items = workload.items.iter();
     let budget = items.map(|item| {
@@ -100,7 +97,7 @@ fn budgets(spec: &WorkerSpec, workload: &Workload, objective: Millis) -> Vec<Tok
 }
 
 impl WorkerCache {
-    /// A sequence begins: its resident prefix is held, and the rest stored as far as there is room.
+    /// Begins a sequence: holds its resident prefix, and stores the rest as far as there is room.
     pub(super) fn acquire(&mut self, now: Millis, chain: &Chain, changes: &mut Vec<Change>) -> WorkerLease {
         match self {
             Self::Prefix {
@@ -115,8 +112,8 @@ impl WorkerCache {
         }
     }
 
-    /// Its answer is complete: what it added joins the cache, and nothing of it is held any longer. `keep` is for the
-    /// LRU family, and `turn` for the caches that rank.
+    /// Ends a sequence: its response joins the cache, and its blocks are released. `keep` is for the LRU family, and
+    /// `turn` for ranked caches.
     pub(super) fn release(
         &mut self,
         lease: WorkerLease,
@@ -147,14 +144,14 @@ impl WorkerCache {
         }
     }
 
-    /// A turn began here, or went to another worker.
     pub(super) fn passed(&mut self, turn: u32) {
         if let Self::Ranked(cache) = self {
             cache.passed(turn);
         }
     }
 
-    /// Tokens that can be stored before anything unmarked is evicted. Unlimited for ranked caches, which take no marks.
+    /// Returns the tokens that can be stored before anything unmarked is evicted. Unlimited for ranked caches, which
+    /// take no marks.
     pub(super) fn room(&self) -> Tokens {
         match self {
             Self::Prefix { cache, .. } => cache.room(),
@@ -162,7 +159,6 @@ impl WorkerCache {
         }
     }
 
-    /// Marks the conversation that ends with this key evict-first, past its first `keep` tokens.
     pub(super) fn trim(&mut self, end: PrefixHash, keep: Tokens) {
         if let Self::Prefix { cache, .. } = self {
             let _ = cache.trim(end, keep);

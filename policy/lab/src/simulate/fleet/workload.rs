@@ -1,4 +1,4 @@
-//! A trace made ready to be played: every turn's blocks, those that its answer fills, and its predecessor.
+//! A trace prepared for playing: every turn's blocks, those that its response fills, and its predecessor.
 
 use std::sync::Arc;
 
@@ -11,49 +11,39 @@ use policy::fingerprint::Chain;
 use policy::ids::{ConversationId, PrefixHash};
 use policy::units::{Millis, Tokens};
 
-/// A trace that cannot be played.
+/// Why a trace cannot be played.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WorkloadError {
-    /// No turn at all.
+    /// The trace has no turns.
     #[error("the trace has no turns")]
     Empty,
-    /// More turns than fit an index.
+    /// The trace has more turns than an index can address.
     #[error("more than {} turns", u32::MAX)]
     TooLong,
-    /// Blocks of no tokens.
+    /// The block size is zero.
     #[error("a block must hold at least one token")]
     BlockSize,
 }
 
-/// One turn.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) ts_s: f64,
     pub(super) conversation: ConversationId,
-    /// The turn's number in its conversation, from 1.
     pub(super) number: u32,
-    /// The traffic class that the trace says.
+    /// The traffic class in the trace.
     traffic: ClassId,
-    /// Tokens of the whole prompt.
     pub(super) prompt: Tokens,
-    /// Tokens of it that are new.
     pub(super) new_tokens: Tokens,
     pub(super) response: Tokens,
-    /// Time to first token to be met, where it is not the fleet's.
     pub(super) objective: Option<Millis>,
-    /// The class of that objective; empty if it is of none.
     pub(super) class: Arc<str>,
-    /// The prompt's full blocks.
     pub(super) chain: Chain,
-    /// The full blocks that the answer completes.
     pub(super) reply: Chain,
-    /// The conversation's next turn.
     pub(super) next: Option<u32>,
     pub(super) is_first: bool,
 }
 
 impl Item {
-    /// The turn as a cache that ranks learns of it, once it was served.
     pub(super) fn served(&self, at: Millis) -> Served {
         Served {
             conversation: self.conversation,
@@ -67,7 +57,7 @@ impl Item {
     }
 }
 
-/// A trace, ready to be played any number of times.
+/// A trace, prepared for any number of runs.
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub(super) items: Vec<Item>,
@@ -75,7 +65,7 @@ pub struct Workload {
     pub(super) span_s: f64,
 }
 
-/// SplitMix64's finaliser: names for blocks that the trace does not name, and spread for those it does.
+/// SplitMix64's finaliser, used to name blocks without a name in the trace, and to spread the names of others.
 fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -83,14 +73,13 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A block that nobody else has.
 fn private(conversation: ConversationId, position: u64) -> PrefixHash {
     PrefixHash(mix(mix(conversation.0 ^ 0x5bd1_e995_0000_0000) ^ position))
 }
 
 impl Workload {
-    /// Turns in the order of their times, with blocks of `block_tokens` tokens: the trace's own where it names them,
-    /// private ones where it does not.
+    /// Prepares turns in order of time, with blocks of `block_tokens` tokens: the trace's own if it has them, otherwise
+    /// private ones.
     ///
     /// # Errors
     /// See [`WorkloadError`].
@@ -144,7 +133,7 @@ impl Workload {
         })
     }
 
-    /// With turns that have an objective of their own: the router chooses by it, and what may be dropped goes by it.
+    /// Sets the objectives of some turns, used for the choice and for hints.
     #[must_use]
     pub fn with_objectives(mut self, of: impl Fn(usize) -> Option<Millis>) -> Self {
         for (at, item) in self.items.iter_mut().enumerate() {
@@ -153,7 +142,7 @@ impl Workload {
         self
     }
 
-    /// With turns that are of a class, as [`Settings::classes`](policy::route::Settings::classes) has them.
+    /// Sets the classes of some turns, as in [`Settings::classes`](policy::route::Settings::classes).
     #[must_use]
     pub fn with_classes(mut self, of: impl Fn(usize) -> Option<Arc<str>>) -> Self {
         for (at, item) in self.items.iter_mut().enumerate() {
@@ -162,19 +151,20 @@ impl Workload {
         self
     }
 
-    /// Number of turns.
+    /// Returns the number of turns.
     #[must_use]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Never: a workload has turns.
+    /// Returns `false`: a workload has turns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Milliseconds of prefill in the trace if nothing were cached, at `alpha` ms per token and `beta` ms per turn.
+    /// Returns the milliseconds of prefill in the trace without caching, at `alpha` ms per token and `beta` ms per
+    /// turn.
     pub(super) fn work_ms(&self, alpha: f64, beta: f64) -> f64 {
         let tokens: f64 = self.items.iter().map(|item| item.prompt.as_f64()).sum();
         alpha * tokens + beta * self.items.len() as f64
@@ -191,15 +181,15 @@ fn prompt_chain(turn: &Turn, block_tokens: u32) -> Chain {
     Chain::of_blocks((0..full).map(|at| named(turn, at)).collect(), 0, block_tokens)
 }
 
-/// The blocks that prompt and answer fill together, past the prompt's own: as the next turn names them, as far as it
-/// repeats them; else names of nobody else's.
+/// Returns the blocks that prompt and response fill together, past the prompt's own: named as in the next turn, as far
+/// as it repeats them, otherwise private.
 fn reply_chain(turn: &Turn, successor: Option<&Turn>, block_tokens: u32) -> Chain {
     let prompt = turn.input_tokens().full_blocks(block_tokens);
     let total = turn.total_tokens().full_blocks(block_tokens);
     let repeated = successor.map_or(0, |next| next.history_tokens.full_blocks(block_tokens));
     let name = |at: u64| match successor {
         Some(next) if at < repeated => named(next, at),
-        // Private to this turn, not to the conversation: the next one went another way.
+        // Private to this turn, not to the conversation: the next turn diverged.
         _ if turn.blocks.is_some() => PrefixHash(mix(
             private(turn.conversation, at).0 ^ mix(u64::from(turn.turn) + 1)
         )),

@@ -1,4 +1,4 @@
-//! Workloads by name: presets, their parameters, and how both are spelled on a command line.
+//! Workloads by name: presets, their parameters, and their syntax on the command line.
 
 use std::str::FromStr;
 
@@ -25,21 +25,21 @@ pub struct Parameters {
     pub response_mean: f64,
     /// Standard deviation of the response's logarithm.
     pub response_sigma: f64,
-    /// Longest prompt.
+    /// Upper bound on a prompt, in tokens.
     pub max_prompt: f64,
-    /// Longest response.
+    /// Upper bound on a response, in tokens.
     pub max_response: f64,
-    /// Longest conversation.
+    /// Upper bound on a conversation, in tokens.
     pub max_context: f64,
 }
 
-/// Least and most of rates, gaps and shapes: beyond, distributions lose their meaning before they lose their digits.
+/// Range of rates, gaps and shapes, beyond which the distributions are meaningless.
 const ANY: (f64, f64) = (1e-9, 1e12);
 
-/// Least and most of a length in tokens: that of a trace's fields, which keeps every sum inside 64 bits.
+/// Range of a length in tokens: that of a trace's fields, which keeps every sum inside 64 bits.
 const LENGTH: (f64, f64) = (1.0, MAX_TOKENS_PER_FIELD as f64);
 
-/// Every parameter with the least and the most that it may be.
+/// Every parameter with its minimum and maximum.
 const RANGES: &[(&str, f64, f64)] = &[
     ("births_per_s", ANY.0, ANY.1),
     ("gap_s", ANY.0, ANY.1),
@@ -59,7 +59,8 @@ fn keys() -> String {
 }
 
 impl Parameters {
-    /// A public chat service: most ask once or twice, minutes apart, with prompts of very unequal length.
+    /// A public chat service: most conversations have one or two turns, minutes apart, with prompts of very unequal
+    /// length.
     pub const WILDCHAT: Self = Self {
         births_per_s: 1.0 / 35.0,
         gap_s: 800.0,
@@ -74,7 +75,7 @@ impl Parameters {
         max_context: 5400.0,
     };
 
-    /// Shared transcripts, long and without times of their own: λ_conv = 1, λ_turn = 3 and 3.5 turns as the paper sets them.
+    /// Shared transcripts, long and without times: λ_conv = 1, λ_turn = 3 and 3.5 turns, as set by the paper.
     pub const SHAREGPT: Self = Self {
         births_per_s: 1.0,
         gap_s: 1.0 / 3.0,
@@ -89,10 +90,10 @@ impl Parameters {
         max_context: 47_000.0,
     };
 
-    /// Whether every parameter is within its [range](RANGES).
+    /// Checks that every parameter is within its [range](RANGES).
     ///
     /// # Errors
-    /// [`BadWorkload::Value`] naming the first that is not.
+    /// [`BadWorkload::Value`] for the first one that is not.
     pub fn check(mut self) -> Result<(), BadWorkload> {
         for &(key, least, most) in RANGES {
             // A NaN is in no range.
@@ -124,14 +125,14 @@ impl Parameters {
     }
 }
 
-/// A workload by name and seed, as written on a command line.
+/// A workload by name and seed, as written on the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// `wildchat` or `sharegpt`.
     pub name: &'static str,
     /// Seed of every draw.
     pub seed: u64,
-    /// The preset's parameters, some of them perhaps overridden.
+    /// The preset's parameters, with any overrides.
     pub parameters: Parameters,
 }
 
@@ -144,15 +145,15 @@ pub enum BadWorkload {
     /// A workload without parameters, and not of the form `gen:NAME:SEED`.
     #[error("`{text}` is not gen:{name}:SEED, which takes no parameters")]
     Seed {
-        /// What was asked for.
+        /// The text given.
         text: String,
         /// The workload's name.
         name: &'static str,
     },
-    /// No such workload.
+    /// An unknown workload.
     #[error("no generated workload `{0}`; there are wildchat, sharegpt, agentic and hot")]
     Name(String),
-    /// No such parameter.
+    /// An unknown parameter.
     #[error("no parameter `{0}`; there are {keys}", keys = keys())]
     Key(String),
     /// A value out of range.
@@ -160,9 +161,9 @@ pub enum BadWorkload {
     Value {
         /// The parameter.
         key: &'static str,
-        /// The least that it may be.
+        /// The minimum.
         least: f64,
-        /// The most that it may be.
+        /// The maximum.
         most: f64,
     },
 }
@@ -184,7 +185,7 @@ impl FromStr for Workload {
             let field = parameters
                 .field(key)
                 .ok_or_else(|| BadWorkload::Key(key.to_owned()))?;
-            // What is no number is refused as one outside the range.
+            // A value that is no number is refused as out of range.
             *field = value.parse().unwrap_or(f64::NAN);
         }
         parameters.check()?;

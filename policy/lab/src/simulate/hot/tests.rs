@@ -6,7 +6,6 @@ fn turns(count: usize) -> Vec<Turn> {
     Hot::new(1).take(count).collect()
 }
 
-/// The first block names the assistant.
 fn assistant(turn: &Turn) -> usize {
     let block = turn.blocks.as_ref().and_then(|blocks| blocks.first());
     (block.unwrap() / POSITIONS) as usize

@@ -1,4 +1,4 @@
-//! The LRU family on shared blocks: the engines' own cache, told of each finished turn what it is worth.
+//! The LRU family on shared blocks: the engines' own cache, with marks by the worth of each finished turn.
 
 use crate::cache::CacheConfig;
 use crate::cache::marked::Worth;
@@ -11,9 +11,9 @@ pub(super) struct MarkedBlocks {
     cache: PrefixCache,
     block: u32,
     forced: bool,
-    /// Worth nothing, but forced to stay until somebody else is served.
+    /// Blocks of no worth, forced to stay until another turn is served.
     leaving: Vec<PrefixHash>,
-    /// Kept for its room: nobody reads it.
+    /// A buffer whose contents are not used.
     changes: Vec<Change>,
 }
 
@@ -36,7 +36,7 @@ impl MarkedBlocks {
         self.drop_unused(&leaving);
         let room = self.cache.capacity();
         if !self.forced {
-            // Room for the turn beside everything else, so that it competes once it is known what it is worth.
+            // Room for the turn beside everything else, so that it competes only when its worth is known.
             let whole = chain.len() as u64 * u64::from(self.block);
             let wider = Tokens(room.0.saturating_add(whole));
             self.cache.set_capacity(wider, &mut self.changes);
@@ -58,7 +58,7 @@ impl MarkedBlocks {
         cached
     }
 
-    /// Drops a chain from its end, up to where others hang below it; from there it is evict-first.
+    /// Drops a chain from its end, up to blocks that others use; from there it is evict-first.
     fn drop_unused(&mut self, chain: &[PrefixHash]) {
         let resident = self.cache.resident(chain);
         for &hash in chain[..resident].iter().rev() {

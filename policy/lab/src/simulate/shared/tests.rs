@@ -60,7 +60,7 @@ fn t_lru_gives_up_free_tails_first_and_is_lru_without_a_threshold() {
         turn(1, &[1, 2, 3]),
         turn(2, &[4, 5, 6]),
     ];
-    // LRU: block 7 costs block 3, whose return costs block 6, and so on.
+    // LRU: block 7 evicts block 3, whose return evicts block 6, and so on.
     let lru = uncached(PolicySpec::Lru, 0.0, &turns);
     assert_eq!(uncached(PolicySpec::TLru, 0.0, &turns), lru);
     // With 10 tokens free the last block of each conversation goes first: all stay within the threshold.
@@ -77,7 +77,7 @@ fn t_lru_gives_up_free_tails_first_and_is_lru_without_a_threshold() {
 
 #[test]
 fn hindsight_keeps_what_is_asked_for_soonest_whoever_asks() {
-    // Room for six blocks: [1, 2, 3] and [4, 5] are asked for again, [6, 7] is not; LRU would give up [1, 2, 3].
+    // Room for six blocks: [1, 2, 3] and [4, 5] are used again, [6, 7] is not; LRU would evict [1, 2, 3].
     let turns = [
         turn(1, &[1, 2, 3]),
         turn(2, &[4, 5]),
@@ -87,12 +87,11 @@ fn hindsight_keeps_what_is_asked_for_soonest_whoever_asks() {
     ];
     assert_eq!(uncached(PolicySpec::Belady, 0.0, &turns), [30, 20, 20, 0, 0]);
     assert_eq!(uncached(PolicySpec::Lru, 0.0, &turns), [30, 20, 20, 10, 10]);
-    // A threshold of 20 makes two blocks of each free: they go for nobody's harm.
+    // A threshold of 20 makes two blocks of each free, so their eviction does no harm.
     let tail = uncached(PolicySpec::ToBelady, 20.0, &turns);
     assert!(tail[3..].iter().all(|uncached| *uncached <= 20), "{tail:?}");
 }
 
-/// Private and shared caches of 10-token blocks side by side: conversations that never share, lengths as they grow.
 fn both(spec: &PolicySpec, config: CacheConfig, raw: &[(u64, u64)]) -> (Vec<u64>, Vec<u64>) {
     let mut lengths = std::collections::HashMap::<u64, (u64, u32)>::new();
     let grow = |&(conversation, prompt): &(u64, u64)| {
@@ -158,7 +157,7 @@ proptest! {
     fn one_tier_with_a_threshold_is_t_lru_on_shared_blocks(
         raw in proptest::collection::vec((0u64..4, 1usize..6), 1..40), capacity in 0u64..200, xi in 0u32..60,
     ) {
-        // Chains that branch off a common beginning, each of its own name.
+        // Chains that branch off a common beginning, each with names of its own.
         let chain = |&(branch, blocks): &(u64, usize)| {
             let name = |at: u64| if at < 2 { at } else { (1 + branch) * 100 + at };
             turn(branch, &(0..blocks as u64).map(name).collect::<Vec<_>>())

@@ -1,19 +1,13 @@
-//! What the rule is held to: of the default, then of the default on engines that take priorities.
+//! The aims for the routing rule: for the default, then for engines that support priorities.
 
 use super::Changes;
 use super::grid::Contender;
 
-/// One aim.
 pub(super) struct Held {
-    /// In words.
     pub(super) aim: &'static str,
-    /// Who is held to it.
     pub(super) ours: Contender,
-    /// Against whom.
     pub(super) against: Contender,
-    /// In the hardest cell alone.
     pub(super) hardest_only: bool,
-    /// Whether a cell meets it.
     pub(super) met: fn(&Changes) -> bool,
 }
 
@@ -40,7 +34,6 @@ const INDEX: Contender = Contender::CacheAwareIndex;
 const LEAST: Contender = Contender::LeastTtft;
 const LRU: Contender = Contender::TailLru;
 
-/// Every aim.
 #[rustfmt::skip]
 pub(super) const AIMS: [Held; 15] = [
     held("p95 at least 18 % below least_ttft at 4 / 8,000 / 1.1", TAIL, LEAST, true, |c| c.p95.means <= -18.0),

@@ -1,4 +1,4 @@
-//! What is played: cells, contenders, weights, and the threads that play them.
+//! The runs: cells, contenders, weights, and the threads that play them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,10 +14,8 @@ use crate::sim::fleet::default_view;
 
 /// α = 0.05 ms per token, β = 0: a 7B model on one large GPU.
 const COST: PrefillCost = PrefillCost::linear(0.05, 0.0);
-/// What a turn has to start within.
 pub(super) const OBJECTIVE: Millis = Millis(1000.0);
 
-/// A fleet under a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Cell {
     pub(super) workers: usize,
@@ -33,7 +31,6 @@ const fn cell(workers: usize, blocks: u64, load: f64) -> Cell {
     }
 }
 
-/// Every cell.
 pub(super) const CELLS: [Cell; 12] = [
     cell(4, 1000, 0.5),
     cell(4, 1000, 0.8),
@@ -49,14 +46,14 @@ pub(super) const CELLS: [Cell; 12] = [
     cell(8, 8000, 1.1),
 ];
 
-/// The cells that weights are varied in: each number of workers, size and load at least once.
+/// The cells in which weights are varied: each number of workers, size and load at least once.
 pub(super) const WEIGHT_CELLS: [usize; 4] = [1, 5, 6, 10];
 
-/// A policy, on workers that drop this first, seeing their caches so.
+/// A policy with an eviction policy of the workers and a view of their caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Contender {
     Tail,
-    /// The same on engines that take a priority.
+    /// The same on engines that support priorities.
     TailPriority,
     TailLru,
     LeastTtft,
@@ -76,7 +73,7 @@ impl Contender {
         Self::RoundRobin,
     ];
 
-    /// Those of the plot. The default hides the same rule on LRU, which the table has.
+    /// The contenders of the plot. The default replaces the same rule on LRU, which only the table has.
     pub(super) const DRAWN: [Self; 6] = [
         Self::TailPriority,
         Self::Tail,
@@ -86,7 +83,6 @@ impl Contender {
         Self::RoundRobin,
     ];
 
-    /// In JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tail => "tail",
@@ -99,7 +95,7 @@ impl Contender {
         }
     }
 
-    /// For people.
+    /// Returns the label for display.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Tail => "tail (default)",
@@ -125,7 +121,6 @@ impl Contender {
     }
 }
 
-/// Another value of one weight.
 pub(super) struct Variant {
     pub(super) weight: &'static str,
     pub(super) value: f64,
@@ -136,7 +131,6 @@ const fn variant(weight: &'static str, value: f64, set: fn(&mut FleetConfig, f64
     Variant { weight, value, set }
 }
 
-/// Every weight of the rule, below and above its default.
 pub(super) const VARIANTS: [Variant; 18] = [
     variant("locality", 0.0, |c, v| c.settings.weights.locality = v),
     variant("locality", 0.3, |c, v| c.settings.weights.locality = v),
@@ -162,7 +156,6 @@ pub(super) const VARIANTS: [Variant; 18] = [
     }),
 ];
 
-/// One run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Job {
     cell: usize,
@@ -172,7 +165,6 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// A contender in a cell.
     pub(super) fn contest(cell: usize, contender: Contender, seed: u64) -> Self {
         Self {
             cell,
@@ -182,7 +174,6 @@ impl Job {
         }
     }
 
-    /// The default with another value of a weight.
     pub(super) fn varied(cell: usize, variant: usize, seed: u64) -> Self {
         Self {
             variant: Some(variant),
@@ -214,7 +205,6 @@ impl Job {
     }
 }
 
-/// What a run came to.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) p50_ms: f64,
@@ -242,7 +232,6 @@ impl From<FleetReport> for Figures {
     }
 }
 
-/// Plays the jobs on every core; results in the jobs' order.
 pub(super) fn play_all(workload: &Workload, block_tokens: u32, jobs: &[Job]) -> Vec<Figures> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new((Progress::new(jobs.len() as u64, "runs"), vec![None; jobs.len()]));

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::grid::{Cell, Contender, VARIANTS, WEIGHT_CELLS};
 use super::{CELLS, Changes, Report, Spread};
 
-/// Four tables: against others and itself on LRU, on engines that take priorities, in milliseconds, and the weights.
+/// Formats four tables: changes relative to others and to itself on LRU, on engines with priorities, in milliseconds,
+/// and the weights.
 pub(in super::super) fn markdown(report: &Report) -> String {
     let mut text = preamble(report);
     text += "\n## Change of `tail` (with hints, the default) in per cent; negative is better\n\n\
@@ -61,7 +62,6 @@ fn preamble(report: &Report) -> String {
     )
 }
 
-/// The default on engines that take priorities.
 fn priorities(report: &Report) -> String {
     let mut text = "\n## The same on engines that take priorities, against the others first come first served\n\n\
                     | W / blocks / load | p95 (tree) | p99 (tree) | p95 against `least_ttft` | p99 against `least_ttft` \
@@ -100,7 +100,6 @@ fn aims(report: &Report) -> String {
     text
 }
 
-/// p95 of everybody, as the plot shows it.
 fn absolute(report: &Report) -> String {
     let mut text = "\n## p95 TTFT in ms\n\n| W / blocks / load |".to_owned();
     for contender in Contender::ALL {
@@ -143,7 +142,7 @@ fn weights(report: &Report) -> String {
     text
 }
 
-/// `4 / 8,000 / 1.1`.
+/// Formats a cell as `4 / 8,000 / 1.1`.
 fn name(cell: &Cell) -> String {
     let (thousands, rest) = (cell.blocks / 1000, cell.blocks % 1000);
     format!("{} / {thousands},{rest:03} / {}", cell.workers, cell.load)

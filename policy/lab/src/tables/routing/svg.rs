@@ -1,8 +1,8 @@
-//! p95 by policy and cell: a dot plot on a logarithmic axis. Below it, what the weights do.
+//! p95 by policy and cell: a dot plot on a logarithmic axis, with the effects of the weights below.
 //!
-//! Every policy has a lane of its own in each row, so that no dot hides another, and the line through it reaches from the
-//! least to the largest seed. Written by hand rather than with a plotting library, so that the colours can follow the
-//! reader's light or dark theme; the grey of the text is readable on both where themes are not followed.
+//! Every policy has a lane of its own in each row, so that dots do not overlap, and a line from the minimum to the
+//! maximum over seeds. Written without a plotting library, so that the colours can follow the reader's light or dark
+//! theme; the grey of the text is readable on both where themes are not supported.
 
 mod weights;
 
@@ -17,7 +17,6 @@ const RIGHT: f64 = 28.0;
 const TOP: f64 = 104.0;
 const LANE: f64 = 8.5;
 const ROW_GAP: f64 = 12.0;
-/// Extra room above the first row of a fleet, for its name.
 const GROUP_GAP: f64 = 22.0;
 
 const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#767676}\
@@ -29,7 +28,6 @@ const STYLE: &str = "text{font-family:system-ui,sans-serif;font-size:13px;fill:#
 .round_robin{fill:#8a8a8a;stroke:#8a8a8a}\
 @media(prefers-color-scheme:light){text{fill:#333}}@media(prefers-color-scheme:dark){text{fill:#ccc}}";
 
-/// The drawing.
 pub(in super::super) fn svg(report: &Report) -> String {
     let axis = Axis::of(report);
     let mut rows = String::new();
@@ -72,7 +70,7 @@ fn head(text: &mut String, report: &Report) {
     );
     let (mut x, mut y) = (16.0, 52.0);
     for contender in Contender::DRAWN {
-        // Letters of the widest usual face are half as wide as they are high, or a little more.
+        // Letters of the widest common font are a little more than half as wide as they are high.
         let wide = 16.0 + 7.4 * contender.label().len() as f64;
         if x + wide > WIDTH - RIGHT {
             (x, y) = (16.0, y + 22.0);
@@ -145,7 +143,6 @@ fn dot(text: &mut String, contender: Contender, x: f64, y: f64) {
     };
 }
 
-/// Milliseconds to places, logarithmically.
 struct Axis {
     low: f64,
     high: f64,
@@ -172,7 +169,6 @@ impl Axis {
         LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
-    /// 1, 2 and 5 of each power of ten; powers alone where that would be crowded.
     fn ticks(&self) -> Vec<f64> {
         let decades = (self.high / self.low).log10();
         let steps: &[f64] = if decades > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };

@@ -7,8 +7,8 @@ use crate::cache::{CacheConfig, Served};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// The twin of [`super::super::hybrid::HybridBlocks`] and of its tuning: every state is ranked at every eviction, and
-/// turns are written down since a copy of the list was made.
+/// The twin of [`super::super::hybrid::HybridBlocks`] and its tuning: ranks every state at every eviction, and records
+/// turns since a copy of the list.
 #[derive(Clone)]
 pub(in crate::cache::blocks) struct NaiveHybrid {
     config: CacheConfig,
@@ -139,7 +139,7 @@ impl NaiveHybrid {
             let least = scored.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
             let Some((.., hash)) = least else { break };
             self.blocks.find(hash).unwrap().note = None;
-            // Blocks that no state stands behind.
+            // Blocks without a state after them.
             while let Some(dead) = self.dead() {
                 self.blocks.drop(dead);
             }

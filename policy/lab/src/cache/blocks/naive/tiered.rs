@@ -5,11 +5,10 @@ use crate::cache::tiers::Tier;
 use crate::cache::{CacheConfig, Served};
 use policy::ids::PrefixHash;
 
-/// The twin of [`super::super::tiered::TieredBlocks`]: of each block the tier that holds it, the turn that used it last,
+/// The twin of [`super::super::tiered::TieredBlocks`]: per block the tier that holds it, the turn that used it last,
 /// and whether it is free.
 pub(in crate::cache::blocks) struct NaiveTiered {
     config: CacheConfig,
-    /// Capacity and unit.
     tiers: Vec<(u64, u64)>,
     blocks: List<(usize, u64, bool)>,
     served: u64,

@@ -6,8 +6,8 @@ use crate::cache::{CacheConfig, Served};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// The twin of [`super::super::trimmed::TrimmedBlocks`]. Of each block: the turn that used it last, and that turn's
-/// budget, which may be negative.
+/// The twin of [`super::super::trimmed::TrimmedBlocks`]. Per block: the turn that used it last, and that turn's budget,
+/// which may be negative.
 pub(in crate::cache::blocks) struct NaiveTrimmed {
     config: CacheConfig,
     pass: Pass,
@@ -37,7 +37,7 @@ impl NaiveTrimmed {
         self.blocks.0.len() as u64 * u64::from(self.config.block_tokens) > self.config.capacity.0
     }
 
-    /// Leaves: the turn, the depth, whether it may go, the block. The oldest first, and of a turn's the deepest.
+    /// Returns the leaves: turn, depth, whether it may be evicted, block. Oldest first, and within a turn the deepest.
     fn leaves(&self) -> Vec<(u64, Reverse<u32>, bool, PrefixHash)> {
         let block = f64::from(self.config.block_tokens);
         let leaves = self.blocks.0.iter().filter(|b| self.blocks.children(b.hash) == 0);
@@ -68,7 +68,7 @@ impl NaiveTrimmed {
                 }
             }
             Pass::OneEach => {
-                // Every turn in its order, and what it has at its end when the pass comes to it.
+                // Every turn in order, with its leaf at the time the pass reaches it.
                 for served in 1..=self.served {
                     let leaf = self.leaves().into_iter().find(|leaf| leaf.0 == served && leaf.2);
                     if let Some(leaf) = leaf.filter(|_| self.over()) {

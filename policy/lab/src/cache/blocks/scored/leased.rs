@@ -1,14 +1,15 @@
-//! Scored blocks that running sequences hold: what a worker of a fleet caches under a policy that ranks.
+//! Scored blocks held by running sequences: the cache of a fleet's worker under a ranking policy.
 //!
-//! A sequence holds its prompt's blocks, adds its answer's blocks and releases all of them, as it does in
+//! A sequence holds its prompt's blocks, adds its response's blocks and releases all of them, as in
 //! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and the free
-//! leaf of the lowest score is evicted when a new block needs room. Caching is forced, since an engine computes into its cache.
+//! leaf of the lowest score is evicted when a new block needs room. Caching is forced, since an engine computes into
+//! its cache.
 //!
-//! - *Sequences overlap.* The last release decides what a block is worth, and [`Used::times`] counts the holds.
-//! - *Room that is not there cuts a sequence short*: it keeps the prefix that it holds.
+//! - *Sequences overlap.* The last release decides a block's value, and [`Used::times`] counts the holds.
+//! - *Without room a sequence is cut short*: it keeps the prefix that it holds.
 //!
-//! Scored by recency this does what [`PrefixCache`](policy::cache::PrefixCache) does, change by change,
-//! however sequences overlap: a property test.
+//! Scored by recency this equals [`PrefixCache`](policy::cache::PrefixCache), change by change, however sequences
+//! overlap. A property test checks it.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -37,7 +38,7 @@ pub struct BlockLease {
 }
 
 impl BlockLease {
-    /// Leading tokens that were resident when the sequence began.
+    /// Returns the leading tokens that were resident when the sequence began.
     #[must_use]
     pub fn hit_tokens(&self) -> Tokens {
         Tokens(self.hit_tokens)
@@ -46,13 +47,13 @@ impl BlockLease {
 
 /// A cache of blocks that sequences hold while they run.
 pub trait LeasedBlocks: fmt::Debug {
-    /// A sequence begins: its resident prefix is held, and the rest is stored as far as there is room.
+    /// Begins a sequence: holds its resident prefix, and stores the rest as far as there is room.
     fn acquire(&mut self, now: Millis, chain: &[PrefixHash], changes: &mut Vec<Change>) -> BlockLease;
 
-    /// It grew by these blocks.
+    /// Adds the blocks by which a sequence grew.
     fn extend(&mut self, lease: &mut BlockLease, grown: &[PrefixHash], changes: &mut Vec<Change>);
 
-    /// It is complete: what it held is worth what the score says of this turn.
+    /// Ends a sequence: its blocks get the value of this turn.
     fn release(&mut self, lease: BlockLease, turn: &Served);
 
     /// The turn at this position of the trace can no longer use resident blocks. Only hindsight policies use this.
@@ -61,26 +62,26 @@ pub trait LeasedBlocks: fmt::Debug {
     /// Removes every block, including held ones. Learned state is kept.
     fn clear(&mut self, changes: &mut Vec<Change>);
 
-    /// Whether this block is resident, and with it every block before it.
+    /// Returns whether this block, and with it every block before it, is resident.
     fn contains(&self, hash: PrefixHash) -> bool;
 
-    /// Tokens resident.
+    /// Returns the resident tokens.
     fn tokens(&self) -> Tokens;
 }
 
-/// Greedy-Dual-Frequency-Size; `attention` is the ratio of attention to linear cost.
+/// Creates a cache under Greedy-Dual-Frequency-Size; `attention` is the ratio of attention to linear cost.
 #[must_use]
 pub fn gdfs(config: CacheConfig, attention: f64) -> Box<dyn LeasedBlocks> {
     Box::new(ScoredBlocks::new(config, Frequency::new(attention)))
 }
 
-/// Workload-aware eviction.
+/// Creates a cache under workload-aware eviction.
 #[must_use]
 pub fn workload_aware(config: CacheConfig) -> Box<dyn LeasedBlocks> {
     Box::new(ScoredBlocks::new(config, ClassReuse::default()))
 }
 
-/// Belady's rule, or Tail-Optimized Belady's, by what the score says of each turn.
+/// Creates a cache under Belady's rule, or Tail-Optimized Belady's, depending on the score.
 #[must_use]
 pub fn hindsight(config: CacheConfig, score: Upcoming) -> Box<dyn LeasedBlocks> {
     Box::new(ScoredBlocks::new(config, score))
@@ -91,7 +92,7 @@ impl<S: Score> ScoredBlocks<S> {
         self.places[slot as usize].pins == 0 && self.tree.is_leaf(slot)
     }
 
-    /// Puts a free leaf in its order, by its worth at this moment where that changes.
+    /// Lists a free leaf by its current worth.
     fn list(&mut self, slot: SlotId) {
         let begin = Tokens(u64::from(self.tree.depth(slot)) * self.block());
         if let Some(value) = self.score.renewed(self.tree.hash(slot), begin) {
@@ -100,7 +101,7 @@ impl<S: Score> ScoredBlocks<S> {
         self.enlist(slot);
     }
 
-    /// Makes room for one more block. `false` where everything left is held.
+    /// Makes room for one more block. Returns `false` if everything left is held.
     fn make_room(&mut self, changes: &mut Vec<Change>) -> bool {
         while self.used().0 + self.block() > self.config.capacity.0 {
             let Some(victim) = self.victim() else {
@@ -119,7 +120,7 @@ impl<S: Score> ScoredBlocks<S> {
         true
     }
 
-    /// Stores a block below those held. The sequence holds it.
+    /// Stores a block below those held, and holds it for the sequence.
     fn store(&mut self, held: &[SlotId], hash: PrefixHash, changes: &mut Vec<Change>) -> SlotId {
         let slot = self.tree.push(held, hash);
         if self.places.len() <= slot as usize {
@@ -144,7 +145,6 @@ impl<S: Score> ScoredBlocks<S> {
         place.times = place.times.saturating_add(1);
     }
 
-    /// The free leaves of this value.
     fn leaves_of(&self, value: f64) -> Vec<SlotId> {
         let rank = Rank::of(value);
         let first: Key = (rank, 0, Reverse(u32::MAX), 0);
@@ -179,7 +179,6 @@ impl<S: Score + fmt::Debug> LeasedBlocks for ScoredBlocks<S> {
         }
         for &hash in grown {
             match self.tree.find(hash) {
-                // Another sequence grew the same way.
                 Some(slot) if self.tree.parent(slot) == lease.held.last().copied() => {
                     self.hold(slot);
                     lease.held.push(slot);
@@ -188,7 +187,7 @@ impl<S: Score + fmt::Debug> LeasedBlocks for ScoredBlocks<S> {
                     let slot = self.store(&lease.held, hash, changes);
                     lease.held.push(slot);
                 }
-                // No room, or a name that stands for another prefix.
+                // No room, or a name of another prefix.
                 _ => {
                     lease.cut = true;
                     return;
@@ -218,7 +217,7 @@ impl<S: Score + fmt::Debug> LeasedBlocks for ScoredBlocks<S> {
                 pins: pins - 1,
             };
         }
-        // Of the blocks that stand above others none is listed.
+        // Only leaves are listed.
         if let Some(&leaf) = lease.held.last().filter(|slot| self.is_free_leaf(**slot)) {
             self.list(leaf);
         }

@@ -27,7 +27,8 @@ proptest! {
     }
 }
 
-/// Blocks that some policy with hindsight has to compute at least: a dynamic programme over all prefix-closed caches.
+/// Returns the fewest blocks that a policy with hindsight has to compute: a dynamic programme over all prefix-closed
+/// caches.
 fn fewest(chains: &[Vec<PrefixHash>], capacity: usize) -> usize {
     let mut states: HashMap<BTreeSet<PrefixHash>, usize> = HashMap::from([(BTreeSet::new(), 0)]);
     let parents: HashMap<PrefixHash, PrefixHash> = chains
@@ -40,7 +41,7 @@ fn fewest(chains: &[Vec<PrefixHash>], capacity: usize) -> usize {
             let computed = chain.iter().filter(|hash| !state.contains(hash)).count();
             let mut closed = vec![BTreeSet::new()];
             let all: BTreeSet<_> = state.iter().chain(chain).copied().collect();
-            // Names grow with depth: a parent is decided before its children.
+            // Names grow with depth, so a parent is decided before its children.
             for hash in all {
                 let stands = |kept: &BTreeSet<PrefixHash>| {
                     kept.len() < capacity && parents.get(&hash).is_none_or(|parent| kept.contains(parent))

@@ -23,7 +23,6 @@ impl Hybrid {
         Self { cache, now: 0 }
     }
 
-    /// Serves a chain and says how many of its blocks were resumed.
     fn serve(&mut self, chain: &[u64]) -> u64 {
         let resumed = self.cache.cached(&hashes(chain)).0 / 10;
         self.now += 1;
@@ -41,17 +40,18 @@ impl Hybrid {
 #[test]
 fn a_branching_is_admitted_when_it_is_seen_and_resumed_by_the_third() {
     let mut f = Hybrid::new(1000, HYBRID);
-    // Nothing is known of what is shared: one state, at the end.
+    // Nothing is known to be shared: one state, at the end.
     assert_eq!(f.serve(&[1, 2, 3, 4]), 0);
     assert_eq!(f.resumable(&[1, 2, 3, 4]), [4]);
-    // Blocks 1 and 2 are resident but no state was saved after them: all is computed, and the state saved in passing.
+    // Blocks 1 and 2 are resident but no state was saved after them: all is computed, and that state is saved in
+    // passing.
     assert_eq!(f.serve(&[1, 2, 5]), 0);
     assert_eq!(f.resumable(&[1, 2, 5]), [2, 3]);
     assert_eq!(f.serve(&[1, 2, 6, 7]), 2);
     // The next turn of the first conversation resumes exactly at its end, and adds one state only.
     assert_eq!(f.serve(&[1, 2, 3, 4, 8, 9]), 4);
     assert_eq!(f.resumable(&[1, 2, 3, 4, 8, 9]), [2, 4, 6]);
-    // One that leaves it a block before the end falls back to the branching.
+    // A branch one block before the end falls back to the state at the branching.
     assert_eq!(f.serve(&[1, 2, 3, 10]), 2);
     assert_eq!(f.resumable(&[1, 2, 3, 10]), [2, 3, 4]);
     assert_eq!((f.cache.dump().len(), f.cache.checkpoints()), (10, 7));
@@ -77,18 +77,18 @@ fn an_inner_state_goes_alone_and_a_leafs_takes_its_blocks_along() {
         (f.resumable(&[1, 2, 3]), f.cache.used()),
         (vec![1, 3], Tokens(70))
     );
-    // The state after 1 was resumed in the same turn as the one after 3 was saved; of equals the deeper goes first,
-    // and both its blocks with it.
+    // The state after 1 was resumed in the turn that saved the one after 3. Within a turn the deeper goes first, with
+    // both its blocks.
     assert_eq!(f.serve(&[4]), 0);
     assert_eq!((f.resumable(&[1, 2, 3]), f.resumable(&[4])), (vec![1], vec![1]));
     assert_eq!(f.cache.used(), Tokens(60));
-    // Now 1 is the oldest, and goes for 5.
+    // Now 1 is the oldest, and is evicted for 5.
     f.serve(&[5]);
     assert_eq!((f.resumable(&[1]), f.resumable(&[4])), (vec![], vec![1]));
-    // The next turn of 4 resumes; then 4's state is touched with the new one, and 5 is the oldest.
+    // The next turn of 4 resumes; its state is touched with the new one, and 5 is the oldest.
     assert_eq!(f.serve(&[4, 6, 7]), 1);
     assert_eq!((f.resumable(&[4, 6, 7]), f.resumable(&[5])), (vec![1, 3], vec![]));
-    // Passed, not resumed from: the state in the middle is the oldest, and goes without its block.
+    // Passed, not resumed from: the state in the middle is the oldest, and is evicted without its block.
     assert_eq!(f.serve(&[4, 6, 7]), 3);
     f.serve(&[4, 6, 7, 8]);
     assert_eq!(f.resumable(&[4, 6, 7, 8]), [3], "{:?}", f.cache);
@@ -105,13 +105,13 @@ fn a_state_below_which_two_branch_stays_until_one_is_gone() {
         (vec![1, 2], vec![1, 2])
     );
     f.serve(&[1, 3]);
-    // The oldest goes: the branch that was not used again.
+    // The oldest is evicted: the branch that was not used again.
     f.serve(&[4]);
     assert_eq!(
         (f.resumable(&[1, 2]), f.resumable(&[1, 3])),
         (vec![1], vec![1, 2])
     );
-    // The branching was saved before the remaining branch was used: its state is the next, its block stays.
+    // The branching was saved before the remaining branch was used: its state is next, its block stays.
     f.serve(&[5]);
     assert_eq!((f.resumable(&[1, 3]), f.resumable(&[5])), (vec![2], vec![1]));
 }
@@ -127,7 +127,7 @@ fn weight_turns_recency_into_flops_per_byte() {
         f.serve(&[1, 2, 3, 4]);
         f.serve(&[5]);
         f.serve(&[6]);
-        // One of four blocks against short ones that are younger: four blocks save more per byte than one.
+        // One of four blocks against younger short ones: four blocks save more per byte than one.
         let short = f.resumable(&[5]).len() as u64;
         assert_eq!([f.serve(&[1, 2, 3, 4]), short], survivor);
     }

@@ -56,7 +56,7 @@ fn a_lease_from_before_a_clear_holds_nothing() {
     assert_eq!((cache.check(), cache.used()), (Ok(()), Tokens(30)));
 }
 
-/// A cache of two blocks that are not held, in hindsight of five prompts.
+/// Returns a cache of two free blocks, in hindsight of five prompts.
 fn hindsight(budgets: Option<Vec<Tokens>>) -> ScoredBlocks<Upcoming> {
     let chains = [[1], [2], [3], [1], [2]].map(|names| hashes(&names));
     let uses = Arc::new(Uses::new(chains.iter().map(Vec::as_slice)));
@@ -94,7 +94,6 @@ fn what_the_next_use_does_not_miss_goes_before_what_it_does() {
     assert_eq!((play(&mut cache, 3, 1), play(&mut cache, 4, 2)), (0, 1));
 }
 
-/// The same sequence in both caches.
 struct Sequence {
     names: Vec<PrefixHash>,
     ours: BlockLease,
@@ -105,7 +104,6 @@ fn pieces(chain: &[PrefixHash]) -> Vec<Piece> {
     chain.iter().map(|&hash| Piece { hash, tokens: 10 }).collect()
 }
 
-/// What a step did to both caches.
 type Outcome = (Vec<Change>, Vec<Change>);
 
 /// Begins a sequence with the first `prompt` of these blocks.
@@ -124,7 +122,6 @@ fn begin_both(
     (sequence, (here, there))
 }
 
-/// Adds the rest of its blocks, and ends it.
 fn end_both(
     (ours, theirs): (&mut ScoredBlocks<Recency>, &mut PrefixCache),
     sequence: Sequence,

@@ -6,7 +6,6 @@ use crate::cache::blocks::scored::{Score, Used};
 use crate::cache::et_lru::{EtLruOptions, Hazards};
 use policy::cache::{Keep, Piece, PrefixCache};
 
-/// Least recently used.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recency(u64);
 
@@ -37,14 +36,14 @@ fn a_shared_prefix_outlives_its_branches_and_frequent_blocks_rare_ones() {
     assert_eq!(serve(&mut cache, &[4, 5]), 0);
     assert_eq!(serve(&mut cache, &[1, 3]), 2);
     assert_eq!(serve(&mut cache, &[1, 2]), 1);
-    // Of the blocks used once the deeper of [4, 5] was the oldest; now 4, and 2 after it.
+    // Of the blocks used once the deeper of [4, 5] was the oldest; now 4, then 2.
     assert_eq!(serve(&mut cache, &[6]), 0);
     assert_eq!((serve(&mut cache, &[4]), serve(&mut cache, &[1, 3])), (0, 2));
 }
 
 #[test]
 fn et_lru_gives_up_what_cannot_matter_before_what_can() {
-    // The last block of each three is within the threshold, and so is worth only its share of the mean.
+    // The last block of each three is within the threshold, and so only has its share of the mean.
     let config = CacheConfig {
         xi_tokens: 10.0,
         ..config(60)

@@ -1,4 +1,4 @@
-//! Several routers before the same workers.
+//! Several routers in front of the same workers.
 
 use super::*;
 

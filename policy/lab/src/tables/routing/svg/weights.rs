@@ -1,4 +1,4 @@
-//! The lower panel: what another value of each weight does to p95 and p99.
+//! The lower panel: the effect of each weight on p95 and p99.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,6 @@ const LANE: f64 = 9.0;
 const ROW: f64 = 2.0 * LANE + 7.0;
 const HEAD: f64 = 76.0;
 
-/// Draws the panel from `top` on, and returns where it ends.
 pub(super) fn draw(text: &mut String, report: &Report, top: f64) -> f64 {
     let axis = Axis::of(report);
     let first = top + HEAD;
@@ -73,7 +72,6 @@ fn bar(text: &mut String, axis: &Axis, class: &str, spread: &Spread, y: f64) {
     );
 }
 
-/// Per cent to places.
 struct Axis {
     low: f64,
     high: f64,
@@ -102,7 +100,6 @@ impl Axis {
         LEFT + share.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Every fifth per cent, or as many of them as there is room for.
     fn ticks(&self) -> Vec<f64> {
         let room = (self.high - self.low) / 10.0;
         let step = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
