@@ -115,7 +115,7 @@ fn a_stream_says_what_has_to_be_closed() {
     standing("data: x\n\ndata", Standing::InLine(b"data"));
 }
 
-/// The standard's line endings, on the whole text.
+/// Splits the whole text at the standard's line endings.
 fn naive_lines(text: &str) -> Vec<String> {
     let normal = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut lines: Vec<String> = normal.split('\n').map(str::to_owned).collect();
@@ -123,7 +123,7 @@ fn naive_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The standard's events, on the whole text.
+/// Parses the whole text into the standard's events.
 fn naive_events(text: &str) -> Vec<String> {
     let (mut events, mut open): (_, Vec<String>) = (Vec::new(), Vec::new());
     for line in naive_lines(text) {

@@ -106,7 +106,7 @@ async fn a_connection_that_the_worker_has_closed_is_not_used_again() {
         }
     });
     assert_eq!(whole(origin.send(request("{}"))).await.0, 200);
-    // The system says so before anything is written.
+    // Wait until the kernel reports the close, before anything is written.
     let kept = origin.idle.lock().pop_back().unwrap();
     kept.stream.readable().await.unwrap();
     origin.idle.lock().push_back(kept);
@@ -124,7 +124,7 @@ async fn a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() {
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\naHTTP/1.1 200 OK\r\n")
             .await
             .unwrap();
-        // Closed by the other side.
+        // The client has closed the connection.
         assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
     });
     assert_eq!(
@@ -248,7 +248,7 @@ fn what_is_encrypted_is_left_to_the_other_client() {
     assert_eq!(named.authority, "[::1]:7");
 }
 
-/// What comes of asking for an answer's pieces: each piece, of which `seen` is told, then what was given instead of the next.
+/// Polls an answer for pieces and notifies `seen` of each. Returns the pieces and the frame that ended them.
 async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Given) {
     let mut pieces = Vec::new();
     loop {
@@ -268,7 +268,7 @@ async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Gi
     }
 }
 
-/// What comes at a time.
+/// The reads of one connection, in order.
 type Wire = &'static [&'static [u8]];
 
 #[tokio::test]
