@@ -1,4 +1,4 @@
-//! Replays against an endpoint on loopback whose every answer the test decides.
+//! Replays against a loopback endpoint with scripted responses.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use super::client::{Client, Failure};
 use super::plan::Plan;
 use super::run::{Samples, Settings, replay};
 
-/// How the endpoint answers.
+/// A scripted response.
 #[derive(Clone)]
 enum Reply {
     Says(&'static str),
@@ -35,7 +35,7 @@ enum Reply {
     Hangs,
 }
 
-/// A request as it was seen: body and session.
+/// The requests received: body and session.
 type Seen = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct Endpoint {
@@ -65,7 +65,7 @@ fn events(text: &str, done: bool) -> Events {
         .collect()
 }
 
-/// Lets the server write what it has before the next event comes.
+/// Yields, so that the server writes this event before the next one.
 async fn one_by_one<T>(event: T) -> T {
     tokio::task::yield_now().await;
     event
@@ -99,7 +99,7 @@ async fn respond(reply: Reply) -> Response<UnsyncBoxBody<Bytes, std::io::Error>>
         .unwrap()
 }
 
-/// Starts an endpoint that answers each request as `decide` says of its body.
+/// Starts an endpoint that answers each request with `decide` of its body.
 async fn endpoint(decide: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -129,7 +129,7 @@ async fn endpoint(decide: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> E
     Endpoint { address, seen }
 }
 
-/// `(conversation, history, new)` in order, a millisecond apart.
+/// Plans `(conversation, history, new)` turns in order, a millisecond apart.
 fn plan(turns: &[(u64, u64, u64)]) -> Plan {
     let turn = |(at, &(conversation, history, new)): (usize, &(u64, u64, u64))| Turn {
         ts_s: at as f64 * 1e-3,
@@ -194,7 +194,7 @@ async fn a_conversation_goes_on_with_the_answer_that_really_came() {
 async fn a_turn_waits_for_its_predecessors_answer_and_its_time_begins_then() {
     let gate = Arc::new(Notify::new());
     let held = Arc::clone(&gate);
-    // Conversation 2 opens the gate: it is sent although conversation 1 has no answer yet.
+    // Conversation 2 opens the gate: it is sent although conversation 1 has no response yet.
     let endpoint = endpoint(move |body| {
         match (
             body["messages"][0]["content"]

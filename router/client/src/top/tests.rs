@@ -1,4 +1,4 @@
-//! Screens, as they are drawn.
+//! Golden tests of the drawn screen.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn prefixes() -> [Value; 2] {
     ]
 }
 
-/// A router with two workers, of which one is late.
+/// A router with two workers, one of them late.
 fn screen() -> Screen {
     let mut screen = Screen::new("127.0.0.1:9090");
     screen.workers = vec![
@@ -54,7 +54,8 @@ fn screen() -> Screen {
     screen
 }
 
-/// A screen of this size is drawn as `router/client/tests/fixtures/top` has it; `TAILROUTE_BLESS=1` writes it there.
+/// Asserts that a screen of this size equals `router/client/tests/fixtures/top/NAME.txt`. `TAILROUTE_BLESS=1` writes
+/// the file.
 fn shows(name: &str, screen: &Screen, size: (u16, u16)) {
     let path = format!("{}/tests/fixtures/top/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let drawn = text(screen, size).unwrap() + "\n";
