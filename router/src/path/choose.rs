@@ -38,7 +38,7 @@ use crate::telemetry::Stage;
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
 /// A turn, read and fingerprinted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Turn {
     /// Where it came in.
     pub endpoint: Endpoint,

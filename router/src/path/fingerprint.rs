@@ -22,7 +22,7 @@ const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 const KEPT: usize = 16 << 10;
 
 /// A fingerprinted prompt.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fingerprint {
     /// Its keys. Shared: the attempt, what it teaches and what is captured of it look at them after the turn itself.
     pub chain: Arc<Chain>,

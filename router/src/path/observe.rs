@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::learn::{Flight, Outcome};
+use super::flight::{End, Flight, Outcome};
 use super::routes::Family;
 use super::watch::Watch;
 use crate::fleet::Worker;
@@ -179,7 +179,13 @@ impl Observer {
         let seen = flight.believed(self.watch.seen());
         self.leg.end(outcome.as_str(), Some(seen));
         let _learning = self.leg.trail().begin(Stage::Learn);
-        self.within(|| flight.end(outcome, Some(seen), complete));
+        self.within(|| {
+            flight.end(End {
+                outcome,
+                seen: Some(seen),
+                keeps_reply: complete,
+            });
+        });
     }
 
     /// What is logged meanwhile is the request's.

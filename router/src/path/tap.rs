@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tracing::warn;
 
+use super::flight::{Flight, Outcome};
 use super::headers;
-use super::learn::{Flight, Outcome};
 use super::mend;
 use super::observe::Observer;
 use super::watch::Watch;

@@ -31,11 +31,11 @@ use tracing::{debug, warn};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use self::frames::Frames;
-use super::forward::{Deadline, Wanted, mark, pass};
+use super::context::RequestContext;
+use super::forward::{Wanted, mark, pass};
 use super::headers;
-use crate::app::{App, Place};
+use crate::app::App;
 use crate::error::ApiError;
-use crate::telemetry::Trail;
 use tailroute_http::body::{self, Body};
 use tailroute_http::upstream;
 
@@ -90,12 +90,18 @@ pub fn note<B>(request: &mut Request<B>) {
 ///
 /// # Errors
 /// If no worker is ready, or the one chosen does not answer.
-pub async fn open(
-    app: &Arc<App>,
+pub(super) async fn open(
+    context: &RequestContext<'_>,
     mut request: Request<Incoming>,
-    (place, deadline, trail): (Place, Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
-    let started = app.clock.now();
+    let RequestContext {
+        app,
+        started,
+        endpoint,
+        deadline,
+        ..
+    } = *context;
+    let place = context.place()?;
     let is_h2 = is_extended_connect(&request);
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
@@ -104,7 +110,6 @@ pub async fn open(
         super::models::check(app, model)?;
     }
     let wanted = Wanted {
-        endpoint: "realtime",
         model,
         ..Wanted::default()
     };
@@ -124,8 +129,7 @@ pub async fn open(
         Err(_) => return Err(ApiError::WorkerTimeout(app.live().limits.first_byte_timeout)),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let how = (started, wanted.endpoint, trail.clone());
-        return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
+        return Ok(pass::answered(context, response, (in_flight, place)));
     }
     if in_flight.answered() {
         app.breaker_closed(&worker);
@@ -149,7 +153,7 @@ pub async fn open(
         }
         let outcome = if ended.is_ok() { "ok" } else { "broken" };
         app.metrics
-            .request(wanted.endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+            .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
         drop((in_flight, place));
     });
     Ok(Response::from_parts(parts, body::full(Bytes::new())))
