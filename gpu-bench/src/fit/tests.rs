@@ -1,4 +1,4 @@
-//! The fit against samples whose truth is known.
+//! Fits of samples with known coefficients.
 
 use policy::units::{Millis, Tokens};
 use rand::{RngExt as _, SeedableRng as _};
@@ -17,7 +17,7 @@ const COST: PrefillCost = PrefillCost {
 const CACHED: [u64; 4] = [0, 1024, 4096, 16_384];
 const UNCACHED: [u64; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// A grid, `passes` times; the time of a prompt is `time(cached, uncached)`.
+/// Measures a grid `passes` times; the time of a prompt is `time(cached, uncached)`.
 fn measured(passes: usize, mut time: impl FnMut(Tokens, Tokens) -> f64) -> Vec<Sample> {
     let mut samples = Vec::new();
     for _ in 0..passes {
@@ -37,7 +37,7 @@ fn measured(passes: usize, mut time: impl FnMut(Tokens, Tokens) -> f64) -> Vec<S
     samples
 }
 
-/// Noise in proportion, and now and then a stall of 2 to 10 times the time.
+/// Proportional noise, with occasional stalls of 2 to 10 times the time.
 struct Noisy {
     rng: Pcg64,
     share: f64,
@@ -210,7 +210,7 @@ fn time_that_has_nothing_to_do_with_tokens_is_refused() {
 
 #[test]
 fn a_model_that_does_not_hold_is_refused_with_the_cell_that_shows_it() {
-    // Grows with the square root of the prompt: R² is high, and most cells are wrong.
+    // Time grows with the square root of the prompt: R² is high, but most cells are off.
     let samples = measured(4, |_, u| 10.0 * u.as_f64().sqrt());
     let fit = fit(&samples, 1).unwrap();
     let refused = accept(&fit, &samples, 0.5).unwrap_err();

@@ -1,4 +1,4 @@
-//! Shell scripts take the place of what measures.
+//! Tests with shell scripts as children.
 
 use super::*;
 
@@ -18,7 +18,7 @@ const CELL: Cell = Cell {
 
 #[tokio::test]
 async fn it_greets_answers_and_ends_with_its_input() {
-    // Answers that the question is what it was asked.
+    // Checks the request and answers it.
     let answer = r#"while read -r line; do
         [ "$line" = '{"cached_tokens":64,"uncached_tokens":32,"repeat":1}' ] || exit 9
         echo '{"cached_tokens":64,"uncached_tokens":31,"prefill_ms":12.5,"flops":1e9,"bytes":1e6}'; done; exit 3"#;
