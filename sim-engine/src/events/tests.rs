@@ -12,7 +12,7 @@ use crate::tokens::BlockHasher;
 
 const BLOCK: u32 = 4;
 
-/// Prompts that branch: of conversation `c`, the tokens up to `shared` are everybody's.
+/// A prompt of one conversation; the tokens up to `shared` are the same in all conversations.
 fn submission(conversation: u32, shared: u32, length: u32, output_tokens: u32) -> Submission {
     let tokens: Vec<u32> = (0..length)
         .map(|at| {
@@ -42,7 +42,7 @@ fn submission(conversation: u32, shared: u32, length: u32, output_tokens: u32) -
     }
 }
 
-/// What a subscriber knows: every block and its parent.
+/// The blocks that a subscriber has learned, with their parents.
 #[derive(Default)]
 struct Subscriber(BTreeMap<u64, Option<u64>>);
 

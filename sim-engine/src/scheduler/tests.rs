@@ -52,7 +52,7 @@ fn of_session(mut request: Submission, session: &str) -> Submission {
     request
 }
 
-/// What was said to a prompt, as tokens.
+/// Returns the tokens of the reply to a request.
 fn reply(request: &Submission) -> Vec<u32> {
     (0..request.output_tokens)
         .map(|at| piece_token(text::word(request.seed, at, false)))
@@ -90,7 +90,7 @@ impl Fixture {
         });
     }
 
-    /// Runs until nothing is left to do; returns when that was.
+    /// Runs all events; returns the time of the last one.
     fn finish(&mut self) -> f64 {
         while let Some(next) = self.scheduler.next_event() {
             self.advance(next.0);
@@ -98,7 +98,7 @@ impl Fixture {
         self.scheduler.now.0
     }
 
-    /// One turn by itself.
+    /// Runs one turn alone.
     fn turn(&mut self, request: Submission) -> Progress {
         let id = self.submit(self.scheduler.now.0, request);
         self.finish();
@@ -166,7 +166,7 @@ fn the_next_turn_hits_the_cache_through_the_reply() {
     let request = submission(&prompt, 70);
     let history = [prompt, reply(&request), tokens(9, 0..20)].concat();
     f.turn(request);
-    // The last of 130 tokens was said but never computed.
+    // The last of 130 tokens was generated but its keys and values were never computed.
     assert_eq!(f.turn(submission(&history, 1)).cached_tokens, 128);
 }
 
@@ -202,7 +202,7 @@ fn a_batch_of_two_takes_longer_steps() {
     });
     f.submit(0.0, submission(&tokens(1, 0..20), 20));
     f.submit(0.0, submission(&tokens(2, 0..20), 20));
-    // Alone from 1 to 10; together for 18 steps of 10; the second says its last token alone.
+    // Alone from 1 to 10; together for 18 steps of 10; the second one's last token alone.
     close(f.finish(), 10.0 + 18.0 * 10.0 + 9.0);
 }
 
@@ -355,7 +355,7 @@ fn a_release_marks_what_the_header_or_else_the_objective_says() {
     let mut request = submission(&tokens(1, 0..64), 16);
     request.terms.evict_first_tail = Some(40);
     f.turn(request);
-    // L = 80, so 40 are kept: three of the four blocks (the fifth lacks the token said last).
+    // L = 80, so 40 are kept: three of the four blocks (the fifth lacks the last generated token).
     assert_eq!(f.evict_first(), 16);
     let objective = Objective {
         xi_tokens: 60.0,
@@ -412,7 +412,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     })
 }
 
-/// Plays arrivals and aborts, looking at the engine every `tick` ms as well.
+/// Runs arrivals and aborts, and also advances the engine every `tick` ms.
 fn play(arrivals: &[Arrival], tick: f64) -> (BTreeMap<RequestId, Progress>, f64) {
     let mut f = Fixture::new(&EngineConfig {
         capacity_blocks: 20,
@@ -464,7 +464,7 @@ fn play(arrivals: &[Arrival], tick: f64) -> (BTreeMap<RequestId, Progress>, f64)
 }
 
 proptest! {
-    /// The naive twin of "each event at its own time" is looking all the time.
+    /// The naive twin of "each event at its own time" advances in small ticks.
     #[test]
     fn how_often_anybody_looks_changes_nothing(arrivals in arrivals(), tick in 0.3..50.0) {
         prop_assert_eq!(play(&arrivals, tick), play(&arrivals, f64::INFINITY));
