@@ -44,7 +44,7 @@ pub(crate) async fn start(
     let mut attempts = 0;
     loop {
         match start_all(config, logs).await {
-            // Any free port was asked for, and one of those after it is taken.
+            // With port 0, one of the ports after the one that was chosen may be taken.
             Err(_) if attempts < ATTEMPTS && config.endpoint.ends_with(":0") => attempts += 1,
             done => return done,
         }
@@ -78,7 +78,7 @@ async fn start_all(
     Ok(publishers)
 }
 
-/// The port so many after an endpoint's.
+/// Returns the endpoint with its port increased by `rank`.
 fn later_port(endpoint: &str, rank: u32) -> String {
     let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "0"));
     format!("{host}:{}", port.parse::<u32>().unwrap_or(0) + rank)
@@ -145,7 +145,7 @@ async fn answer_replays(mut socket: RouterSocket, topic: Bytes, log: Arc<EventLo
         };
         let mut cursor = log.from(u64::from_be_bytes(from));
         let mut batches = Vec::new();
-        // Taken before sending, so that a busy engine cannot keep one replay going for ever.
+        // The batches are collected before sending, so that a busy engine cannot prolong a replay for ever.
         while let Some((sequence, payload, next)) = log.next(cursor) {
             cursor = next;
             batches.push((sequence, payload));

@@ -21,21 +21,21 @@ use crate::serve::passage::Carrier;
 use crate::serve::progress::Progress;
 use tailroute_http::body::{self, Body, BodyError};
 
-/// A piece of an answer, or what ends it early.
+/// A piece of a response, or the error that ends it early.
 type Piece = Result<Frame<Bytes>, BodyError>;
 
 fn data(piece: impl Into<Bytes>) -> Piece {
     Ok(Frame::data(piece.into()))
 }
 
-/// A connection whose every request is answered with the next of these answers, and how often hyper was polled for it.
+/// A connection that answers each request with the next of these bodies, and the number of times hyper polled it.
 async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&polls);
-    // Little, so that what is written does not always fit.
+    // A small buffer, so that writes are sometimes accepted only partly.
     socket2::SockRef::from(&stream)
         .set_send_buffer_size(8 * 1024)
         .unwrap();
@@ -78,7 +78,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
     (client, polls)
 }
 
-/// An answer to give, and what gives its pieces.
+/// A response body and the sender of its pieces.
 fn answer() -> (mpsc::Sender<Piece>, Body) {
     let (sender, mut pieces) = mpsc::channel(4);
     let pieces = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
@@ -92,7 +92,7 @@ async fn ask(client: &mut TcpStream, line: &str) {
         .unwrap();
 }
 
-/// Reads a chunked answer to its end. Returns its body and true, or all that came and false if the connection ends before it.
+/// Reads a chunked response. Returns the body and true, or the received bytes and false if the connection ends early.
 async fn read_chunked(client: &mut TcpStream, rest_after: Duration) -> (Vec<u8>, bool) {
     let mut wire = Vec::new();
     loop {
@@ -110,7 +110,7 @@ async fn read_chunked(client: &mut TcpStream, rest_after: Duration) -> (Vec<u8>,
     }
 }
 
-/// The body of a chunked answer that is all there (RFC 9112, section 7.1).
+/// Decodes a complete chunked response (RFC 9112, section 7.1).
 fn whole(wire: &[u8]) -> Option<Vec<u8>> {
     let head = memchr::memmem::find(wire, b"\r\n\r\n")? + 4;
     assert!(String::from_utf8_lossy(&wire[..head]).contains("transfer-encoding: chunked"));
@@ -141,7 +141,7 @@ fn run<F: Future>(future: F) -> F::Output {
         })
 }
 
-/// Sizes of pieces, and whether some time passes before each.
+/// Sizes of pieces, and whether a pause precedes each.
 fn pieces() -> impl Strategy<Value = Vec<(usize, bool)>> {
     let size = prop_oneof![
         2 => Just(0_usize),
@@ -278,7 +278,7 @@ async fn a_client_that_knows_no_chunks_gets_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
-    /// Waits, when it is dropped, until the client says that it has read everything.
+    /// Blocks in `drop` until the client has read everything.
     struct Behind(std::sync::mpsc::Receiver<()>, mpsc::Sender<bool>);
     impl Drop for Behind {
         fn drop(&mut self) {
@@ -312,7 +312,7 @@ async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
 async fn hyper_goes_on_at_once_when_it_can_and_lets_others_have_their_turn_when_it_always_can() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    // How often it can go on, and how often it is polled in the connection's first turn.
+    // How often hyper can go on, and how often it is polled in the connection's first turn.
     for (goes_on, expected) in [(0, 1), (3, 4), (1000, MOST_POLLS)] {
         let answers = Arc::new(Answers::new(Duration::from_secs(60)));
         let socket = Arc::new(Socket::plain(
