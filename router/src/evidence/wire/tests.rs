@@ -217,7 +217,7 @@ fn what_cannot_be_read_is_named() {
         told(json!([1.0, [["BlockRemoved", ["x"]]], 0])),
         "block_hashes: found String at byte 26"
     );
-    // A length that nothing follows sets nothing aside.
+    // A declared length without content allocates nothing.
     let huge = [0x92, 0xc0, 0x91, 0x92, 0xa1, b'x', 0xdd, 0xff, 0xff, 0xff, 0xff];
     assert_eq!(events(&huge), Err(WireError::Short(11)));
 }

@@ -5,7 +5,7 @@ use super::*;
 
 const BOUND: usize = 1 << 20;
 
-/// A connection in the role, and its peer's end after the handshake.
+/// A connection with this role, and its peer's end, after the handshake.
 async fn opened(role: Role) -> (Connection<DuplexStream>, DuplexStream) {
     let (near, mut far) = duplex(1 << 16);
     let peer = if role == Role::Sub { "PUB" } else { "ROUTER" };
@@ -78,7 +78,7 @@ async fn a_message_may_come_slowly_for_a_while_and_then_the_connection_ends() {
     let (mut connection, mut far) = opened(Role::Sub).await;
     let sent = message(&[b"topic", &[7; 200]]);
     let drip = tokio::spawn(async move {
-        // A message within the time, and one beyond it.
+        // A message within the timeout, and one beyond it.
         for byte in [&sent[..20], &sent[..]].concat() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             if far.write_all(&[byte]).await.is_err() {
@@ -86,7 +86,7 @@ async fn a_message_may_come_slowly_for_a_while_and_then_the_connection_ends() {
             }
         }
     });
-    // What is read is asked for again and again, as beside a heartbeat.
+    // The read is cancelled and repeated, as beside a heartbeat.
     let began = Instant::now();
     let error = loop {
         if let Ok(read) = timeout(Duration::from_millis(700), connection.recv()).await {

@@ -4,12 +4,12 @@ use super::*;
 
 const BOUND: usize = 1 << 16;
 
-/// A frame as it is on the wire.
+/// A frame as encoded on the wire.
 #[derive(Clone, Debug)]
 struct Frame {
     is_command: bool,
     has_more: bool,
-    /// Written as a long frame even where a short one would do.
+    /// Encoded as a long frame even if a short one would suffice.
     is_long: bool,
     body: Vec<u8>,
 }
@@ -42,7 +42,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// The same by indexing into all bytes at once.
+/// A naive decoder that indexes into all bytes at once.
 fn naive(mut bytes: &[u8], bound: usize) -> (Vec<Incoming>, Option<CodecError>) {
     let (mut found, mut frames) = (Vec::new(), Vec::<Bytes>::new());
     while let Some(&flags) = bytes.first() {
@@ -81,7 +81,7 @@ fn naive(mut bytes: &[u8], bound: usize) -> (Vec<Incoming>, Option<CodecError>) 
     (found, None)
 }
 
-/// What the decoder makes of bytes that arrive in pieces of these lengths, over and over.
+/// Decodes bytes in pieces of these lengths, repeated.
 fn in_pieces(bytes: &[u8], pieces: &[usize], bound: usize) -> (Vec<Incoming>, Option<CodecError>) {
     let mut decoder = Decoder::new(bound);
     let (mut found, mut arrived, mut rest) = (Vec::new(), 0, bytes);
