@@ -1,4 +1,4 @@
-//! A router in front of workers, all in this process, over real sockets on free ports.
+//! A router with workers in this process, connected through real sockets on free ports.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use crate::metrics::Page;
 use crate::talk::Conversation;
 use crate::wait::{PATIENCE, until, within};
 
-/// Virtual hours: nothing that costs this much ends within a test.
+/// Virtual hours: nothing with this cost ends within a test.
 pub const NEVER_MS: f64 = 3.6e7;
-/// What the router takes a prompt to cost, unless a test says otherwise.
+/// The router's default assumption of a prompt's cost in tests.
 pub const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 
-/// An engine a thousand times as fast as the wall that remembers what it was sent.
+/// An engine with time scaled by 1,000 that captures its requests.
 #[must_use]
 pub fn quick() -> EngineConfig {
     EngineConfig {
@@ -34,7 +34,7 @@ pub fn quick() -> EngineConfig {
     }
 }
 
-/// An engine that never ends a prefill.
+/// An engine that never completes a prefill.
 #[must_use]
 pub fn stuck_in_prefill() -> EngineConfig {
     EngineConfig {
@@ -43,7 +43,7 @@ pub fn stuck_in_prefill() -> EngineConfig {
     }
 }
 
-/// An engine that says one token at once, and never a second one.
+/// An engine that generates one token at once, and never a second one.
 #[must_use]
 pub fn stuck_in_decode() -> EngineConfig {
     EngineConfig {
@@ -52,14 +52,14 @@ pub fn stuck_in_decode() -> EngineConfig {
     }
 }
 
-/// Probes every few milliseconds, which are patient, so that a busy machine makes no worker look dead.
+/// Sets probes at short intervals with long timeouts, so that a busy machine makes no worker look dead.
 pub fn probe_often(config: &mut Config) {
     config.health.interval = Duration::from_millis(10);
     config.health.timeout = PATIENCE;
     config.health.queue_interval = Some(Duration::from_millis(10));
 }
 
-/// A router and the engines behind it.
+/// A router and its engines.
 pub struct Fleet {
     /// The engines, in the order of the router's workers.
     pub engines: Vec<Engine>,
@@ -67,23 +67,23 @@ pub struct Fleet {
     pub router: Server,
 }
 
-/// What a turn came to.
+/// The outcome of a turn.
 #[derive(Clone, Debug)]
 pub struct Turned {
-    /// The engine that answered.
+    /// Index of the engine that answered.
     pub engine: usize,
-    /// The worker's name: the engine, or one of its ranks.
+    /// Name of the worker: the engine, or one of its ranks.
     pub worker: String,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt: u64,
-    /// Of these, found in the engine's cache.
+    /// Prompt tokens found in the engine's cache.
     pub cached: u64,
 }
 
-/// A configuration with these workers, free ports, and the rest by default.
+/// Returns a configuration with these workers, free ports, and defaults otherwise.
 ///
 /// # Panics
-/// If a worker's address makes no url.
+/// If a worker's address is not valid in a URL.
 #[must_use]
 pub fn configured(workers: &[SocketAddr]) -> Config {
     let overrides = Overrides {
@@ -191,16 +191,16 @@ impl Fleet {
             .expect("an answer")
     }
 
-    /// Sends a chat request and reads the whole answer.
+    /// Sends a chat request and reads the complete response.
     pub async fn chat(&self, headers: Fields<'_>, body: &Value) -> Whole {
         self.open(headers, body).await.whole().await
     }
 
-    /// The conversation's next turn: the user says something, and the engine's reply becomes part of it. Every other
-    /// turn is streamed, so that both ways are gone.
+    /// Sends the conversation's next turn with this user message, and adds the engine's reply to the conversation.
+    /// Every other turn is streamed.
     ///
     /// # Panics
-    /// If it is not answered.
+    /// If there is no successful response.
     pub async fn turn(&self, talk: &mut Conversation, headers: Fields<'_>, text: &str) -> Turned {
         talk.user(text);
         let streamed = talk.turns().is_multiple_of(2);
@@ -229,7 +229,7 @@ impl Fleet {
         }
     }
 
-    /// The metrics page.
+    /// Fetches the metrics page.
     pub async fn metrics(&self) -> Page {
         metrics(&self.router).await
     }
@@ -239,7 +239,7 @@ impl Fleet {
         at_rest(&self.router).await;
     }
 
-    /// Kills an engine, and waits until its port refuses.
+    /// Kills an engine, and waits until its port refuses connections.
     pub async fn kill(&self, engine: usize) {
         let engine = &self.engines[engine];
         engine.set_fault(Fault {
@@ -254,7 +254,7 @@ impl Fleet {
         .await;
     }
 
-    /// Completions that arrived at each engine.
+    /// Returns the number of completion requests received by each engine.
     #[must_use]
     pub fn received(&self) -> Vec<u64> {
         self.engines

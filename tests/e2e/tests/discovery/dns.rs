@@ -1,4 +1,4 @@
-//! SRV records, from a small name server of our own.
+//! SRV records, from a small name server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use super::{Finding, engine};
 
 const NAME: &str = "_http._tcp.vllm.inference.svc";
 
-/// What the server answers.
+/// The answers of the server.
 #[derive(Clone)]
 enum Says {
     /// These records: priority, host, port. Hosts are at 127.0.0.1.
     Records(Vec<(u16, &'static str, u16)>),
-    /// That it failed.
+    /// A server failure.
     Failure,
-    /// Nothing at all.
+    /// No answer.
     Nothing,
 }
 
 struct Server {
     address: SocketAddr,
     says: Arc<Mutex<Says>>,
-    /// Whether an answer over UDP is said not to fit, and how often it was asked over TCP.
+    /// Whether UDP answers are truncated, and the number of queries over TCP.
     truncates: Arc<Mutex<(bool, usize)>>,
     serving: [JoinHandle<()>; 2],
 }
@@ -44,7 +44,7 @@ impl Drop for Server {
 
 impl Server {
     async fn start(says: Says) -> Self {
-        // The same port has to be free for both.
+        // UDP and TCP need the same port.
         let (udp, tcp) = loop {
             let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {

@@ -1,4 +1,4 @@
-//! An API server that says anything: what it can make the router hold, do and forget.
+//! Hostile API servers: their influence on the router's memory, work and knowledge.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio::net::{TcpListener, TcpStream};
 use super::kubernetes::{SERVICES, ready, slice};
 use super::{Finding, engine};
 
-/// What is said to a request: some bytes, and then others again and again for as long as they are read.
+/// An answer: some bytes, then others repeatedly for as long as they are read.
 #[derive(Clone, Default)]
 struct Said {
     first: Vec<u8>,
     again: Vec<u8>,
 }
 
-/// A server that says what a test has it say to a list or a watch of this number.
+/// A server with scripted answers to the n-th list or watch.
 struct Scripted {
     address: SocketAddr,
     lists: Arc<AtomicUsize>,
@@ -109,7 +109,8 @@ impl Scripted {
     }
 }
 
-/// A router that has found the worker `a`, whose server then says this to every watch and to every further list.
+/// A router that has found the worker `a`, and whose server gives these answers to every watch and every further
+/// list.
 async fn after_a(to_watch: Said, to_list: Said) -> (Scripted, sim_engine::Engine, Finding) {
     let engine = engine(quick()).await;
     let first = list(json!([slice("a", engine.addr(), ready())]));
@@ -128,7 +129,7 @@ fn gone() -> Said {
     whole("410 Gone", "{}")
 }
 
-/// Whatever is said, what was known last stays and serves.
+/// Checks that the last known worker is kept and serves.
 async fn still_serves(finding: &Finding) {
     assert_eq!(finding.names(), ["a"]);
     assert_eq!(finding.chat().await.status, 200);
@@ -253,13 +254,13 @@ async fn a_server_that_forgets_every_version_is_asked_with_growing_pauses() {
     let server = Scripted::start(move |watches, _| if watches { gone() } else { all.clone() }).await;
     let finding = Finding::start(&server.config()).await;
     finding.until_ready(&["a"]).await;
-    // Pauses of 0.2, 0.4, 0.8, 1.6 s, of each at least the half; without them there are four lists a second.
+    // Pauses of 0.2, 0.4, 0.8, 1.6 s, each of at least half that; without them there would be four lists a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(server.lists() <= 6, "{} lists", server.lists());
     still_serves(&finding).await;
 }
 
-/// A server that says something at full speed for as long as anybody reads.
+/// The server sends at full speed for as long as it is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_that_come_and_go_at_full_speed_leave_nothing_behind() {
     let engine = engine(quick()).await;

@@ -1,5 +1,5 @@
-//! Who an API server is, by its certificate, and who the router is there, by its token. Both are files that a kubelet
-//! renews while the router runs.
+//! Authentication of the API server by its certificate, and of the router by its token. A kubelet renews both files
+//! while the router runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::api::Api;
 use super::kubernetes::{SERVICES, ready, slice};
 use super::{Finding, engine};
 
-/// A cluster's own authority.
+/// A cluster's certificate authority.
 struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -32,7 +32,7 @@ impl Authority {
         Self { pem, issuer }
     }
 
-    /// What a server of this name or address speaks TLS with.
+    /// Returns a server's TLS configuration for this name or address.
     fn certify(&self, name: &str) -> ServerConfig {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -48,7 +48,7 @@ impl Authority {
     }
 }
 
-/// A cluster: an API server, an engine that it names, and what a pod of it is given.
+/// A cluster: an API server, an engine in its endpoints, and the files of a pod.
 struct Cluster {
     authority: Authority,
     api: Api,
@@ -77,14 +77,14 @@ impl Cluster {
         self.folder.path().join(file)
     }
 
-    /// A file of the pod, whole at once, as a kubelet writes it.
+    /// Replaces a file of the pod atomically, as a kubelet does.
     fn give(&self, file: &str, text: &str) {
         let new = self.path("new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(new, self.path(file)).unwrap();
     }
 
-    /// The router in that pod.
+    /// Starts the router in that pod.
     async fn router(&self) -> Finding {
         let config = self.api.config(SERVICES).replace("http://", "https://");
         let path = |file: &str| self.path(file).display().to_string();
@@ -97,12 +97,12 @@ impl Cluster {
     }
 }
 
-/// Waits until the source fails for a reason that has this in it.
+/// Waits until the source fails for a reason that contains this text.
 async fn until_failing_for(finding: &Finding, why: &str) {
     within(async { while !finding.until_failing().await.contains(why) {} }).await;
 }
 
-/// What was known is still there, and answers.
+/// Checks that the last known worker is kept and serves.
 async fn knows_a(finding: &Finding) {
     assert_eq!(finding.names(), ["a"]);
     assert_eq!(finding.chat().await.status, 200);
@@ -129,7 +129,7 @@ async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_awa
     until_failing_for(&finding, "invalid peer certificate").await;
     assert_eq!(cluster.api.asked(), [], "it was shown no token");
     knows_a(&finding).await;
-    // The cluster has a new authority, and the pod is given its root.
+    // The cluster gets a new authority, and the pod its root.
     let late = engine(quick()).await;
     cluster.api.put(slice("a", cluster.engine.addr(), ready()));
     cluster.api.put(slice("late", late.addr(), ready()));

@@ -1,4 +1,4 @@
-//! What an API server says, and what becomes of it.
+//! Discovery by a Kubernetes API server.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use tailroute_e2e::wait::{until, within};
 use super::api::Api;
 use super::{Finding, engine, slow};
 
-/// Within this, an endpoint that is not ready gets nothing new.
+/// Time within which an endpoint that is not ready gets no new turns.
 const LIMIT: Duration = Duration::from_millis(200);
 pub(crate) const SERVICES: &str = "services = [\"vllm\"]";
 
-/// A slice with one endpoint: the engine that listens there, as a pod of this name.
+/// A slice with one endpoint: the engine at this address, as a pod with this name.
 pub(crate) fn slice(pod: &str, at: SocketAddr, conditions: Value) -> Value {
     json!({
         "metadata": { "name": format!("slice-{pod}"), "labels": { "kubernetes.io/service-name": "vllm" } },
@@ -34,7 +34,7 @@ fn not_ready() -> Value {
     json!({ "ready": false, "serving": false, "terminating": false })
 }
 
-/// Two engines, known to a server as the endpoints `a` and `b`, and a router that has found both.
+/// Two engines, the endpoints `a` and `b` of a server, and a router that has found both.
 async fn two(engine_a: sim_engine::EngineConfig) -> (Api, [Engine; 2], Finding) {
     let engines = [engine(engine_a).await, engine(quick()).await];
     let api = Api::start().await;
@@ -111,7 +111,7 @@ async fn an_endpoint_that_turns_not_ready_gets_no_new_request_200_ms_after_the_e
     );
     let whole = under_way.whole().await;
     assert!(whole.text().ends_with("data: [DONE]\n\n"), "what it had goes on");
-    // Ready again, it is the same worker that it was.
+    // Once ready again, it is the same worker.
     let before = finding.find("a").unwrap();
     api.put(slice("a", engines[0].addr(), ready()));
     finding.until_ready(&["a"]).await;
@@ -140,7 +140,7 @@ async fn an_endpoint_that_is_deleted_mid_stream_finishes_its_streams_and_is_forg
         "the stream ends whole"
     );
     finding.until_gone("a").await;
-    // One of that name may come again.
+    // The name can be used again.
     api.put(slice("a", engines[0].addr(), ready()));
     finding.until_ready(&["a"]).await;
 }
@@ -177,7 +177,7 @@ async fn a_watch_that_breaks_off_goes_on_where_the_last_bookmark_was() {
     let last = asked.last().unwrap();
     assert_eq!((last.verb, &last.version), ("watch", &bookmark));
     assert_eq!(api.count("list"), 1, "nothing is listed again");
-    // What happens while nobody watches is told by the next watch.
+    // The next watch reports changes made without a watch.
     api.cut();
     api.put(slice("a", engines[0].addr(), not_ready()));
     until("it to be told", || {
@@ -259,7 +259,7 @@ async fn a_server_that_is_gone_takes_no_worker_away_and_is_found_again() {
     );
     assert_eq!(finding.names(), ["a", "b"]);
     assert_eq!(finding.chat().await.status, 200);
-    // Another one, which knows nothing of what the first has said.
+    // Another server without the first one's history.
     let api = Api::at(address).await;
     api.put(slice("b", engines[1].addr(), ready()));
     api.forget();

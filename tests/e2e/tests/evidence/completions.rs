@@ -1,4 +1,5 @@
-//! A conversation over `/v1/completions` is one text that grows: each turn goes on within the last chunk of the one before.
+//! A conversation over `/v1/completions` is one growing text: each turn continues within the last chunk of the
+//! previous one.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +37,7 @@ async fn fleet(capacity_blocks: u64, events: Option<EventStyle>) -> Fleet {
     fleet
 }
 
-/// Asks for the text to be gone on with; the engine that did.
+/// Requests a continuation of the text. Returns the engine that answered.
 async fn complete(fleet: &Fleet, text: &mut String, tokens: u64) -> String {
     let body = json!({ "model": MODEL, "prompt": text, "max_tokens": tokens }).to_string();
     let answer = call(fleet.address(), "POST", "/v1/completions", &[], body).await;

@@ -1,5 +1,5 @@
-//! Publishers that break the protocol to exhaust the router's memory or time: the worker is served from its mirror, and
-//! the router goes on.
+//! Publishers that violate the protocol to exhaust the router's memory or time. The worker is predicted by its
+//! mirror, and the router keeps serving.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const MORE: u8 = 1;
 const COMMAND: u8 = 4;
 
-/// Times that something happened to a stream.
+/// Returns how often this happened to a stream.
 fn happened(fleet: &Fleet, what: &str) -> f64 {
     happened_in(&fleet.router, what)
 }
@@ -33,7 +33,7 @@ fn happened_in(router: &Server, what: &str) -> f64 {
     Page::read(&page).sum("tailroute_kv_stream_total", &[("what", what)])
 }
 
-/// A worker whose publisher is this one.
+/// Starts a fleet whose worker has this publisher.
 async fn beside(hostile: &Hostile) -> Fleet {
     let endpoint = hostile.endpoint.clone();
     Fleet::start(vec![quick()], |config| {
@@ -45,7 +45,7 @@ async fn beside(hostile: &Hostile) -> Fleet {
     .await
 }
 
-/// Three turns are answered, and predicted by the mirror.
+/// Checks that three turns are answered, and predicted by the mirror.
 async fn served_from_the_mirror(fleet: &Fleet, case: &str) {
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..3 {
@@ -205,12 +205,12 @@ async fn a_publisher_that_always_hangs_up_is_connected_to_ever_less_often() {
     until("a first connection", || hostile.connections() >= 1).await;
     let began = Instant::now();
     until("five more", || hostile.connections() >= 6).await;
-    // 0.1, 0.2, 0.4, 0.8 and 1.6 s, less what passed until the first one was seen.
+    // 0.1, 0.2, 0.4, 0.8 and 1.6 s, minus the time until the first one was observed.
     assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());
     served_from_the_mirror(&fleet, "it hangs up").await;
 }
 
-/// A worker that says this of its publisher; nothing else is known of it.
+/// Starts a worker that reports this publisher and nothing else.
 async fn naming(path: &'static str, answer: String) -> (Upstream, Server) {
     let worker = Upstream::saying(&[(path, answer.leak())]).await;
     let router = route(&[worker.address], |_| {}).await;

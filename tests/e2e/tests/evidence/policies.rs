@@ -1,4 +1,5 @@
-//! Workers that drop by a policy of their own, mirrored by it: predictions against reports, without events and hints.
+//! Mirrors of workers with other eviction policies: predicted against reported cached tokens, without events and
+//! hints.
 
 use config::{CachePolicy as Written, KvEvents};
 use policy::cache::Order;
@@ -9,8 +10,8 @@ use tailroute_e2e::fleet::{Fleet, quick};
 use crate::agreement;
 use crate::agreement::{CAPACITY_BLOCKS, talk_and};
 
-/// An engine of this policy, which `GET /server_info` names, and a router that was told `written`. There is one, so that
-/// each run is the same whatever the machine is doing.
+/// Starts an engine with this policy, reported by `GET /server_info`, and a router with the policy `written` in its
+/// configuration. A single engine makes runs independent of the machine's speed.
 async fn fleet(policy: CachePolicy, written: Written) -> Fleet {
     let engine = EngineConfig {
         cache_policy: policy,
@@ -32,7 +33,7 @@ async fn fleet(policy: CachePolicy, written: Written) -> Fleet {
     .await
 }
 
-/// Answers that were predicted exactly, as a share, and how many tokens a prediction is off on average.
+/// Returns the share of exact predictions, and the mean error of predictions in tokens.
 async fn agreement_of(policy: CachePolicy, written: Written) -> (f64, f64) {
     let fleet = fleet(policy, written).await;
     let page = talk_and(&fleet, 1, false).await;
