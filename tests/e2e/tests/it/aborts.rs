@@ -1,5 +1,5 @@
-//! A client that leaves takes its request with it, wherever that is. Routers that let it go on keep a GPU busy for
-//! nobody: <https://github.com/sgl-project/sglang/issues/6280>.
+//! A client that disconnects aborts its request in every phase. Routers that let it continue keep a GPU busy for
+//! nothing: <https://github.com/sgl-project/sglang/issues/6280>.
 
 use policy::cost::PrefillCost;
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn when(engine: &Engine, enough: impl Fn(&Stats) -> bool) -> Stats {
     within(engine.stats_when(enough)).await
 }
 
-/// Sends a request whose answer nobody will wait for.
+/// Sends a request whose response is not awaited.
 fn send(fleet: &Fleet, seed: u64, stream: bool) -> tokio::task::JoinHandle<Result<client::Answer, String>> {
     let body = ask(&words(seed, 40), json!({ "stream": stream })).to_string();
     tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body))

@@ -1,4 +1,4 @@
-//! Who is let in, how much each may use, and who waits for whom.
+//! Authentication, limits per key, and queueing.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn key(name: &str) -> Key {
     }
 }
 
-/// What the client of that key sends.
+/// Returns the secret of that key.
 pub(crate) fn secret(name: &str) -> String {
     format!("tr-secret-of-{name}")
 }
@@ -36,7 +36,7 @@ pub(crate) fn bearer(name: &str) -> String {
     format!("Bearer {}", secret(name))
 }
 
-/// Headers and bodies of the turns that reached the first engine, in order.
+/// Returns headers and bodies of the turns that reached the first engine, in order.
 pub(crate) fn turns_seen(fleet: &Fleet) -> Vec<(HeaderMap, Value)> {
     let captured = fleet.engines[0].captured().into_iter();
     let turns = captured.filter(|seen| seen.uri.path() == CHAT);
@@ -193,7 +193,7 @@ async fn tokens_are_charged_by_estimate_and_corrected_by_what_the_engine_counted
     let used = used.as_i64().unwrap();
     fleet.at_rest().await;
     let second = say(&fleet, "a", &ask("x", json!({ "max_tokens": 1 }))).await;
-    // The second one's own charge is small.
+    // The second request's own charge is small.
     let left = remaining(&second);
     assert!(
         (1_000 - used - 100..=1_000 - used).contains(&left),
@@ -347,7 +347,7 @@ async fn who_leaves_the_queue_leaves_no_trace_and_who_waits_too_long_is_told() {
     until("nobody is inside", || app.admission.gate.counts() == (0, 0)).await;
 }
 
-/// Shedding of what cannot meet its objective:
+/// Shedding of requests that cannot meet their objective:
 /// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/1922>.
 #[tokio::test]
 async fn a_turn_that_would_be_late_is_shed_only_where_that_is_asked_for() {
@@ -359,8 +359,8 @@ async fn a_turn_that_would_be_late_is_shed_only_where_that_is_asked_for() {
         })
         .await;
         let stream = json!({ "stream": true });
-        // 20 ms and 0.1 ms per token: 4000 tokens take more than the objective, 100 do not. This one stays, so that the
-        // worker is not idle.
+        // 20 ms and 0.1 ms per token: 4000 tokens take longer than the objective, 100 do not. This request stays, so
+        // that the worker is not idle.
         let mut held = fleet.open(&[], &ask(&words(1, 100), stream.clone())).await;
         assert_eq!(held.status, 200);
         assert!(held.chunk().await.is_some());
@@ -389,11 +389,11 @@ async fn costs_that_were_learned_too_high_do_not_turn_everybody_away_for_ever() 
     .await;
     let app = fleet.router.app();
     let slow = policy::cost::PrefillCost::linear(0.1, 5_000.0);
-    // Somebody was let in just now, so that the next one is turned away by what was learned.
+    // A request was just admitted, so the next one is rejected by the learned cost.
     assert_eq!(fleet.chat(&[], &ask(&words(0, 10), json!({}))).await.status, 200);
     let mut shed = 0;
     within(async {
-        // Nothing but an answer can show that it is not as slow as that.
+        // Only a response can correct the cost.
         app.fleet.workers()[0].set_cost(slow);
         while fleet.chat(&[], &ask(&words(1, 10), json!({}))).await.status != 200 {
             shed += 1;
@@ -425,7 +425,7 @@ async fn turns_wait_while_the_least_busy_worker_would_make_them() {
                 .await
         })
     };
-    // 20 ms of prefill and more, so the next one waits here until the first token, or until that much has passed.
+    // At least 20 ms of prefill, so the next request waits until the first token, or for that long.
     let first = send(words(1, 20_000));
     let mut exchange = upstream.next().await;
     let second = send(words(2, 10));

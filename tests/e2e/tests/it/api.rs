@@ -1,4 +1,4 @@
-//! Which requests go to which worker, endpoint by endpoint.
+//! The worker of each request, by endpoint.
 
 use serde_json::{Value, json};
 use tailroute::fleet::hold::Hold;
@@ -34,7 +34,7 @@ impl Stage {
         Self { a, b, router }
     }
 
-    /// Sends a request that the worker with model `a` has to get, and answers it.
+    /// Sends a request that must reach the worker with model `a`, and answers it.
     async fn ask_a(&mut self, method: &str, path: &str, body: String, answer: &str) -> client::Whole {
         let address = self.router.address;
         let (method, sent) = (method.to_owned(), path.to_owned());
@@ -201,7 +201,7 @@ async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
         made.push((id, is_a));
     }
     for round in 0..4 {
-        // A worker that gets nothing else still answers what only it can.
+        // A cordoned worker still serves requests that only it can serve.
         let hold = if round == 3 { Hold::Cordoned } else { Hold::None };
         for worker in stage.router.app().fleet.workers().iter() {
             worker.set_hold(hold);
@@ -250,7 +250,7 @@ async fn a_broken_anthropic_stream_ends_with_an_error_that_its_clients_know() {
         .chunk(format!("event: content_block_delta\ndata: {delta}\n\n").as_bytes())
         .await;
     let mut answer = within(call).await.unwrap().unwrap();
-    // A reset takes along what was not read before.
+    // A reset discards what was not read before.
     answer.chunk().await.unwrap().unwrap();
     exchange.reset();
     let answer = answer.whole().await;
@@ -337,7 +337,7 @@ async fn methods_of_the_server_and_of_browsers_are_answered() {
     let address = stage.router.address;
     let mut wire = Wire::connect(address).await;
     wire.write(&request("OPTIONS *", &[], "")).await;
-    // An answer without a body and without a length.
+    // A response without body and length.
     wire.read_past(b"HTTP/1.1 204 No Content\r\n").await;
     for method in ["TRACE", "CONNECT"] {
         let mut wire = Wire::connect(address).await;
@@ -370,10 +370,8 @@ async fn methods_of_the_server_and_of_browsers_are_answered() {
     );
 }
 
-/// BerriAI/litellm#26102: the proxy gathers a stream and hands it on in one piece. Here each event has to be read before
-/// the next one is sent.
-///
-/// A proxy that gathered the stream: <https://github.com/BerriAI/litellm/issues/26102>.
+/// No stream is buffered: each event has to be read before the next one is sent. Another proxy buffered the stream
+/// and sent it in one piece: <https://github.com/BerriAI/litellm/issues/26102>.
 #[tokio::test]
 async fn no_stream_of_any_api_is_gathered() {
     let mut stage = Stage::set(|_| {}).await;
@@ -405,10 +403,8 @@ async fn no_stream_of_any_api_is_gathered() {
     at_rest(&stage.router).await;
 }
 
-/// vllm-project/production-stack#1016: tokenising in the router blocks its event loop, and probes time out. Here nothing is
-/// tokenised: while large prompts come in, the router's own probes are answered.
-///
-/// Probes that starved behind the reading of prompts: <https://github.com/vllm-project/production-stack/issues/1016>.
+/// Nothing is tokenised in the router: while large prompts come in, its probes are answered. Elsewhere, tokenising
+/// blocked the event loop and probes timed out: <https://github.com/vllm-project/production-stack/issues/1016>.
 #[tokio::test]
 async fn large_prompts_do_not_starve_probes() {
     let mut stage = Stage::set(|_| {}).await;

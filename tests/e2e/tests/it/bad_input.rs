@@ -1,4 +1,4 @@
-//! What strangers send: each answered in full, in OpenAI's shape, with the right status.
+//! Invalid input: each request gets a complete error in OpenAI's format, with the right status.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MAX_BODY: usize = 256 * 1024;
 const MAX_HEAD: usize = 16 * 1024;
 const SOON: Duration = Duration::from_millis(50);
 
-/// One engine behind tight limits.
+/// One engine and a router with tight limits.
 async fn fleet() -> Fleet {
     Fleet::start(vec![quick()], |config| {
         config.limits.max_body_bytes = MAX_BODY.try_into().unwrap();
@@ -23,7 +23,7 @@ async fn fleet() -> Fleet {
     .await
 }
 
-/// One engine behind a router that does not wait for slow clients.
+/// One engine and a router with short timeouts for slow clients.
 async fn impatient() -> Fleet {
     Fleet::start(vec![quick()], |config| {
         config.limits.header_timeout = SOON;
@@ -42,12 +42,12 @@ fn good_body() -> String {
     ask("hello", json!({})).to_string()
 }
 
-/// More than any buffer between client and router takes.
+/// More bytes than the buffers between client and router hold.
 fn endless_headers() -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nx-pad: {}", "p".repeat(16 << 20)).into_bytes()
 }
 
-/// What is wrong with an answer that should be this error, if anything.
+/// Returns how a response differs from this error, if it does.
 fn wrong(answer: Option<&RawAnswer>, status: u16, code: &str) -> Option<String> {
     let Some(answer) = answer else {
         return Some("no answer".to_owned());
@@ -188,7 +188,7 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
     ];
     let mut all_wrong = Vec::new();
     for (what, bytes, status, code) in table {
-        // Whether a client that writes all of it before it reads gets to see the answer.
+        // A client that writes everything before it reads must receive the response.
         let answer = attempt(fleet.address(), &bytes).await;
         let wrong = match &answer {
             Ok(answer) => wrong(answer.as_ref(), status, code),

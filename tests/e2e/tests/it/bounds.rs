@@ -1,5 +1,5 @@
-//! Bounds that hold whatever a client does: what a key pays for answers that nobody counted, what a worker is given at a
-//! time under whatever name, and places that are not held by those who send or read slowly.
+//! Bounds that hold for any client: the charge of a key for responses without usage, a worker's concurrent requests
+//! under any name, and slots that slow senders and readers cannot hold.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::admission::{bearer, key};
 
 const TOKEN: &str = r#"{"choices":[{"index":0,"delta":{"content":" token"}}]}"#;
 
-/// A key with a thousand tokens, and no more for as long as any test takes.
+/// Sets a limit of a thousand tokens for the key, without a refill during the test.
 fn a_thousand(config: &mut Config) {
     let tokens = Some(Rate {
         per_s: 1e-6,
@@ -117,7 +117,7 @@ async fn who_hangs_up_before_the_last_chunk_pays_for_those_before_it() {
         let mut answer = answer.await.unwrap().unwrap();
         for _ in 0..count {
             tokens(&mut exchange, 1).await;
-            // With the head of its event, each is longer than its text.
+            // With its event's framing, each piece is longer than its text.
             answer.bytes(TOKEN.len()).await;
         }
         drop(answer);
@@ -266,7 +266,7 @@ async fn a_worker_is_given_no_more_at_a_time_under_another_name_or_none() {
     waits(&router, 0, 0).await;
 }
 
-/// A body of which the router has begun to read, but not all.
+/// Sends part of a body, and waits until the router has begun to read it.
 async fn slow_body(address: SocketAddr, length: usize, first: &[u8]) -> Wire {
     let mut wire = Wire::connect(address).await;
     let length = format!("content-length: {length}");
@@ -302,7 +302,7 @@ async fn a_place_is_free_once_its_answer_is_there() {
     })
     .await;
     for turn in 0..100 {
-        // Each on a connection of its own, so that nothing but the answer puts them in order.
+        // Each on its own connection, so that only the responses order them.
         let body = ask("hi", json!({ "stream": turn % 2 == 0, "max_tokens": 3 }));
         assert_eq!(fleet.chat(&[], &body).await.status, 200, "turn {turn}");
     }
@@ -335,7 +335,7 @@ async fn bodies_that_are_being_read_are_bounded_together() {
     assert_eq!(fleet.chat(&[], &body).await.status, 200);
 }
 
-/// Sends events, as fast as they are taken, until the router hangs up.
+/// Sends events as fast as they are accepted, until the router disconnects.
 async fn flood(mut exchange: Exchange) {
     exchange.begin_events().await;
     let mut worker = exchange.into_stream();

@@ -1,4 +1,5 @@
-//! Connections of clients that leave, are silent, or never finish what they begin: what they hold, and for how long.
+//! Connections of clients that disconnect, are silent, or leave requests unfinished: the resources they hold, and for
+//! how long.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use tailroute_e2e::wait::{until, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// HTTP/2's preface, and settings that change nothing.
+/// HTTP/2's preface, and default settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
 const GOAWAY: u8 = 7;
@@ -34,7 +35,7 @@ async fn http2(address: SocketAddr, frames: &[u8]) -> TcpStream {
     stream
 }
 
-/// The kinds of the frames that come until the router closes.
+/// Returns the types of the frames received until the router closes.
 async fn frames_until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = within(stream.read_to_end(&mut all)).await;
@@ -47,7 +48,7 @@ async fn frames_until_closed(mut stream: TcpStream) -> Vec<u8> {
     kinds
 }
 
-/// Reads until a frame of headers has come.
+/// Reads until a HEADERS frame has come.
 async fn answered(stream: &mut TcpStream) {
     let mut all = Vec::new();
     within(async {
@@ -101,7 +102,7 @@ async fn a_body_that_looks_like_an_answer_of_http_passes_as_it_is() {
     assert!(answer.whole().await.clean);
 }
 
-/// A client whose request is followed by these bytes leaves while the worker computes.
+/// A client whose request is followed by these bytes disconnects while the worker computes.
 async fn leaves_after(rest: &[u8], by_reset: bool) {
     let fleet = Fleet::start(vec![stuck_in_prefill()], |_| {}).await;
     let mut stream = TcpStream::connect(fleet.address()).await.unwrap();
@@ -115,7 +116,7 @@ async fn leaves_after(rest: &[u8], by_reset: bool) {
     fleet.at_rest().await;
 }
 
-/// hyper does not read while it holds bytes that are not read yet, and would not see the end behind them.
+/// hyper does not read while it holds unparsed bytes, and would not see the end of the connection after them.
 #[tokio::test]
 async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
     let pipelined = question();
@@ -199,7 +200,7 @@ async fn a_header_block_that_does_not_end_ends_its_connection_in_the_time_for_a_
     frames_until_closed(stream).await;
 }
 
-/// Connections that ask nothing are no reason to turn away one that does.
+/// Connections without requests must not keep out clients with requests.
 #[tokio::test]
 async fn at_the_connection_limit_idle_connections_make_room_for_a_new_client() {
     let fleet = Fleet::start(vec![quick()], |config: &mut Config| {

@@ -1,4 +1,4 @@
-//! How long a request may take, as its client says it: the router keeps to it, and so does the worker.
+//! Client deadlines: the router enforces them, and passes them to the worker.
 
 use serde_json::json;
 use sim_engine::Fault;

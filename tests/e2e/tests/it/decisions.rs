@@ -1,4 +1,4 @@
-//! Why a turn went where it went, what came of it, and why it was late.
+//! Decision records: the reason of each choice, its outcome, and the cause of lateness.
 
 use config::Config;
 use policy::cost::PrefillCost;
@@ -13,7 +13,7 @@ use tailroute_e2e::wait::{until, within};
 
 use super::admission::{bearer, key};
 
-/// For how long a scripted worker keeps its first token back: much longer than anything else takes.
+/// Delay of a scripted worker's first token: much longer than anything else takes.
 const LATE: Millis = Millis(600.0);
 
 async fn decisions(router: &Server, path: &str) -> (u16, Value) {
@@ -22,7 +22,7 @@ async fn decisions(router: &Server, path: &str) -> (u16, Value) {
     (answer.status.as_u16(), answer.json())
 }
 
-/// The decision that a request led to, when its answer has ended.
+/// Returns the decision for a request whose response has ended.
 async fn decision(router: &Server, request: &str) -> Value {
     within(async {
         loop {
@@ -38,7 +38,8 @@ async fn decision(router: &Server, request: &str) -> Value {
     .await
 }
 
-/// Choices that could neither be joined with their requests nor read: <https://github.com/ai-dynamo/dynamo/pull/11562>.
+/// Elsewhere, choices could be neither matched with their requests nor read:
+/// <https://github.com/ai-dynamo/dynamo/pull/11562>.
 #[tokio::test]
 async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it() {
     let fleet = Fleet::of(3).await;
@@ -84,7 +85,7 @@ async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it(
         "{outcome}"
     );
 
-    // The newest first; by worker; a page at a time.
+    // Newest first; by worker; in pages.
     let (_, all) = decisions(&fleet.router, "").await;
     let names = |page: &Value| -> Vec<String> {
         let page = page["decisions"].as_array().unwrap();
@@ -153,7 +154,7 @@ async fn the_terms_come_with_the_answer_where_that_is_allowed() {
     }
 }
 
-/// A router in front of a scripted worker that is known to have this cost.
+/// Starts a router and a scripted worker with this known cost.
 async fn scripted(cost: PrefillCost) -> (Upstream, Server) {
     let upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config: &mut Config| {
@@ -165,7 +166,7 @@ async fn scripted(cost: PrefillCost) -> (Upstream, Server) {
     (upstream, router)
 }
 
-/// Asks for a turn that is to be answered in 50 ms, and answers it much later, with this usage and these metrics.
+/// Sends a turn with an objective of 50 ms, and answers it much later with this usage and these metrics.
 async fn late(
     (upstream, router): (&mut Upstream, &Server),
     request: &str,

@@ -1,4 +1,4 @@
-//! What each worker is sent beside what the client sent: nothing that it was not seen to take.
+//! Fields added for each worker: only those it is known to accept.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::until;
 
-/// What the plugin in vLLM says of itself.
+/// The report of the vLLM plugin.
 const VLLM: (&str, &str) = (
     "/v1/tailroute",
     r#"{"dialect":"tailroute","version":1,"engine":"vllm","engine_version":"0.32.0","objective":true,
@@ -20,15 +20,15 @@ const VLLM: (&str, &str) = (
         "evict_first_xarg":"tailroute_evict_first_tokens","block_size":32,"capacity_tokens":3168}"#,
 );
 const OBJECTIVE: (&str, &str) = ("/v1/tailroute/objective", r#"{"applied":true}"#);
-/// What an SGLang with T-LRU says of itself.
+/// The report of an SGLang with T-LRU.
 const SGLANG: (&str, &str) = (
     "/server_info",
     r#"{"version":"0.5.23","radix_eviction_policy":"tlru",
         "radix_eviction_policy_config":"{\"threshold\":4000,\"next_prompt_estimate\":500}"}"#,
 );
 
-/// What arrives at a scripted worker when this is sent to the router in front of it, as a conversation's last turn:
-/// all of it may go first.
+/// Returns the request that a scripted worker receives for this body, sent as a conversation's last turn, all of
+/// which may be evicted first.
 async fn arrives(says: &[(&'static str, &'static str)], spoken: Spoken, body: &str) -> Exchange {
     let mut worker = Upstream::saying(says).await;
     let router = route(&[worker.address], |config| config.workers[0].dialect = spoken).await;
@@ -105,7 +105,7 @@ async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
         config.health.timeout = Duration::from_millis(200);
     });
     let asked = async {
-        // Held open until the router gives up, then refused for the moment.
+        // Delayed until the router gives up, then rejected temporarily.
         let mut first = worker.next().await;
         assert!(first.head.contains("/v1/tailroute"), "{}", first.head);
         first.hung_up().await;

@@ -1,4 +1,4 @@
-//! An orderly end: what has begun is finished, nothing new begins, and at the limit the rest is cut.
+//! Graceful shutdown: requests in flight finish, new ones are not accepted, and at the limit the rest is cut.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last
     assert_eq!(within(draining).await.unwrap(), 0);
 }
 
-/// Its head went out before there was anything to tell, and its client may ask on in the moment when it ends.
+/// The response's head was sent before the drain, and its client may send the next request just when it ends.
 #[tokio::test]
 async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_request_which_is_the_last() {
     let mut upstream = Upstream::start().await;
@@ -141,7 +141,7 @@ async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_requ
     wire.read_past(b"\r\n\r\n").await;
     let draining = tokio::spawn(router.drain());
     refuses(address).await;
-    // Longer than a connection that is not used is left open.
+    // Longer than an unused connection is left open.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     stream.chunk(b"data: [DONE]\n\n").await;
     stream.end().await;
@@ -188,7 +188,7 @@ const STREAM: &str = concat!(
     "data: [DONE]\n\n",
 );
 
-/// What a client reads of a cut stream: JSON, all of it, and last that the router is leaving.
+/// Checks what a client reads of a cut stream: complete JSON events, the last of which reports the drain.
 fn says_draining(body: &[u8], cut: usize) {
     let events = events(body);
     let last = events.last().unwrap();
@@ -220,7 +220,7 @@ async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
         };
         let (answer, exchange) = tokio::join!(request, respond);
         let mut answer = answer.unwrap();
-        // What came before the cut has left, whatever it is a piece of.
+        // Everything before the cut was sent, whatever part of an event it is.
         let seen = answer.bytes(cut).await;
         assert_eq!(seen, &STREAM.as_bytes()[..cut]);
         open.push((answer, exchange, seen));

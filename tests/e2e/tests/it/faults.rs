@@ -1,4 +1,4 @@
-//! What goes wrong behind the router, and how much of it a client gets to see.
+//! Faults behind the router, and their visibility to clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn worker(fleet: &Fleet, engine: usize) -> Arc<Worker> {
 async fn a_dead_workers_turns_go_elsewhere_without_an_error_until_it_is_back_with_nothing_in_its_cache() {
     let fleet = Fleet::start(vec![quick(); 3], |config| {
         probe_often(config);
-        // Where turns go shall follow from where their cache is, not from how fast this machine is.
+        // Routing must depend on the caches, not on this machine's speed.
         config.learning.costs = false;
         config.health.queue_interval = None;
     })
@@ -86,7 +86,7 @@ async fn a_dead_workers_turns_go_elsewhere_without_an_error_until_it_is_back_wit
     );
 }
 
-/// What a router believed after a cache was cleared: <https://github.com/sgl-project/sglang/issues/7773>,
+/// Elsewhere, a cleared cache was not detected: <https://github.com/sgl-project/sglang/issues/7773>,
 /// <https://github.com/vllm-project/router/issues/294>.
 #[tokio::test]
 async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
@@ -100,7 +100,8 @@ async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
         clear_cache: true,
         ..Fault::default()
     });
-    // One answer that found nothing may be an exception; a second one is not, and what was used before both is gone too.
+    // One response without hits may be an exception. A second one is not, and everything used before both counts as
+    // evicted too.
     let predicted = || async {
         let page = fleet.metrics().await;
         page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")])
@@ -137,7 +138,7 @@ async fn a_worker_that_falls_behind_gets_next_to_nothing_more() {
             running.push(request);
         }
     }
-    // One that is late may be done any moment; with a second one behind it, the other worker is the better choice.
+    // A late request may finish at any moment; with a second one queued, the other worker is the better choice.
     assert!(running.len() <= 2, "{:?}", fleet.received());
     for request in running {
         request.abort();
@@ -352,7 +353,7 @@ async fn without_a_worker_a_client_is_told_when_to_come_back() {
     at_rest(&router).await;
 }
 
-/// Workers that were not ready and went on getting traffic: <https://github.com/vllm-project/router/issues/279>,
+/// Elsewhere, workers that were not ready kept getting traffic: <https://github.com/vllm-project/router/issues/279>,
 /// <https://github.com/sgl-project/sglang/issues/32322>, <https://github.com/smg-project/smg/issues/1531>.
 #[tokio::test]
 async fn a_worker_that_fails_its_probes_gets_nothing_new_and_ends_what_it_has() {

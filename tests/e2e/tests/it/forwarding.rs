@@ -1,4 +1,4 @@
-//! What travels between client and worker, and what does not.
+//! The parts of requests and responses that are forwarded, and those that are not.
 
 use serde_json::{Value, json};
 use sim_engine::{Captured, Dialect, EngineConfig};
@@ -9,7 +9,7 @@ use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::Upstream;
 
 fn last(fleet: &Fleet) -> Captured {
-    // The router says things of its own in between.
+    // The router sends requests of its own in between.
     let own = |request: &Captured| request.uri.path().starts_with("/v1/tailroute");
     let mut clients = fleet.engines[0].captured();
     clients.retain(|request| !own(request));
@@ -119,7 +119,7 @@ async fn what_the_worker_should_judge_reaches_it_and_its_judgement_comes_back() 
 
 #[tokio::test]
 async fn headers_arrive_but_for_those_that_concern_one_connection_or_the_router() {
-    // An engine that the router itself would not tell what to evict.
+    // The router sends no eviction hints to this engine.
     let engine = EngineConfig {
         dialect: Dialect::None,
         ..quick()
@@ -263,7 +263,7 @@ async fn models_are_merged_and_other_paths_passed_on() {
     let head = client::call(fleet.address(), "HEAD", "/v1/models", &[], "").await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
 
-    // A turn goes where its model is.
+    // A turn goes to a worker with its model.
     for (model, workers) in [("a", &[1][..]), ("b", &[0, 2])] {
         for seed in 0..4 {
             let body = json!({ "model": model, "messages": [{ "role": "user", "content": words(seed, 5) }] });

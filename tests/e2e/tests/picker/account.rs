@@ -1,4 +1,5 @@
-//! The account of a request that a gateway carries: open as long as the gateway carries it, and closed however that ends.
+//! The accounting of a request that a gateway carries: open as long as the gateway carries it, and closed however it
+//! ends.
 
 use serde_json::json;
 use tailroute::picker::wire::BodyMode;
@@ -10,7 +11,7 @@ use tailroute_e2e::wait::until;
 use crate::gateway::served;
 use crate::start;
 
-/// Requests in flight: in the router, and on its workers.
+/// Returns the requests in flight: in the router, and on its workers.
 fn in_flight(fleet: &Fleet) -> (usize, u32) {
     let app = fleet.router.app();
     let workers = app.fleet.workers();
@@ -18,7 +19,7 @@ fn in_flight(fleet: &Fleet) -> (usize, u32) {
     (app.in_flight(), workers.iter().map(on).sum())
 }
 
-/// The record of the last decision.
+/// Returns the record of the latest decision.
 async fn last(fleet: &Fleet) -> serde_json::Value {
     let page = client::admin(
         fleet.router.admin_address,
@@ -69,12 +70,12 @@ async fn a_turn_counts_from_when_it_is_named_an_endpoint_until_its_answer_has_pa
 async fn a_stream_that_is_dropped_gives_everything_back_wherever_it_was() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let body = ask(&words(1, 300), json!({})).to_string();
-    // Before the body is whole.
+    // Before the body is complete.
     let stream = gateway.open(("POST", CHAT), &[], false, None).await;
     stream.body(&body.as_bytes()[..20], false);
     drop(stream);
     fleet.at_rest().await;
-    // Before there is an answer, in the middle of it, and of something that is no turn.
+    // Before there is a response, in the middle of it, and for a request that is not a turn.
     for how_far in 0..3 {
         let (mut stream, _) = gateway.name(&ask(&words(how_far, 300), json!({})), None).await;
         stream.pieces().await;
@@ -134,7 +135,7 @@ async fn what_another_endpoint_has_served_is_put_down_to_that_one() {
     let carried = stream.carry(named, other, Some(by)).await;
     assert_eq!(carried.marks["x-tailroute-worker"], other.to_string());
     fleet.at_rest().await;
-    // What was cached is known to be there.
+    // The cached prefix is known.
     let (_stream, named) = gateway.name(&talk, None).await;
     assert_eq!(named.endpoints[0], other, "not {picked}");
     let page = fleet.metrics().await;

@@ -1,4 +1,4 @@
-//! What a request looks like to the worker when a gateway carries it: as if the router had.
+//! A request carried by a gateway reaches the worker as if the router had forwarded it.
 
 use std::io::Write as _;
 
@@ -52,7 +52,7 @@ async fn the_workers_copy_of_a_tenants_request_is_the_one_that_goes_on() {
         );
         assert!(!named.set.contains_key("x-other"), "what stays is not said again");
         assert!(!named.set.contains_key("via") && !named.set.contains_key("x-forwarded-for"));
-        // Envoy removes the length of a body that it streams itself.
+        // Envoy removes the length of a body that it streams.
         let length = named
             .set
             .get("content-length")

@@ -1,4 +1,4 @@
-//! Gateways that send anything: what they can make the router hold.
+//! Hostile gateways: their influence on the router's memory.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ use crate::start;
 type Pieces = mpsc::UnboundedSender<Bytes>;
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// A connection that sends any bytes as the body of a stream.
+/// A connection that sends arbitrary bytes as the body of a stream.
 struct Raw {
     client: Client<HttpConnector, Body>,
     picker: SocketAddr,
@@ -49,12 +49,12 @@ impl Raw {
     }
 }
 
-/// What a message of so many bytes begins with.
+/// Returns the prefix of a message of this length.
 fn prefix(length: u32) -> Bytes {
     [&[0][..], &length.to_be_bytes()].concat().into()
 }
 
-/// How a stream ended.
+/// Returns the status of a stream.
 async fn status(answer: http::Response<Incoming>) -> i32 {
     let head = answer.headers().get("grpc-status").cloned();
     let body = within(answer.into_body().collect()).await.unwrap();
@@ -63,7 +63,7 @@ async fn status(answer: http::Response<Incoming>) -> i32 {
     status.to_str().unwrap().parse().unwrap()
 }
 
-/// Memory of this process, in MiB.
+/// Returns the resident memory of this process, in MiB.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
@@ -107,7 +107,7 @@ async fn messages_that_never_become_whole_share_the_bound_on_what_clients_have_s
         pieces.send(vec![0x22; 800 << 10].into()).unwrap();
         streams.push((pieces, answer));
     }
-    // Two have room; which of the four is a matter of chance.
+    // Two of the four have room, whichever they are.
     let mut refused = 0;
     for (_, answer) in &mut streams {
         let frame =

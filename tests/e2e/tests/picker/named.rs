@@ -1,4 +1,4 @@
-//! Which endpoints are named.
+//! The choice of endpoints.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ async fn a_conversation_stays_where_its_prefix_is_whoever_carries_its_turns() {
         let usage = &events[events.len() - 2]["usage"];
         let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         assert!(cached >= 400, "{usage}");
-        // The same knowledge serves the turns that the router carries itself.
+        // Turns that the router carries itself use the same knowledge.
         talk.assistant("so");
         let third = fleet.turn(&mut talk, &[], "and now?").await;
         assert_eq!(fleet.engines[third.engine].addr(), home);
@@ -189,7 +189,7 @@ async fn a_form_goes_where_its_model_is_and_what_is_not_known_passes_unread() {
     let mut stream = gateway.open(path, &kind, false, None).await;
     stream.body(form("other").as_bytes(), true);
     assert_eq!(stream.immediate().await.0, 404);
-    // Whatever it is, it is not waited for.
+    // The body is not waited for.
     let plain = gateway.sending(BodyMode::Streamed, BodyMode::None);
     for (gateway, comes_back) in [(&gateway, true), (&plain, false)] {
         let mut stream = gateway.open(("POST", "/v1/unknown"), &[], false, None).await;

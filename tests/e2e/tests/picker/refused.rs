@@ -1,4 +1,4 @@
-//! What clients are told in place of an answer, and how a gateway is told that it is not set up for it.
+//! Error responses to clients, and errors for a gateway that is not configured for the picker.
 
 use policy::units::Millis;
 use serde_json::json;
@@ -57,7 +57,7 @@ async fn a_request_that_is_wrong_is_refused_with_what_is_wrong() {
         let mut stream = gateway.open((method, path), &[], true, None).await;
         assert_eq!(stream.immediate().await.0, status, "{path}");
     }
-    // As Anthropic's clients read it.
+    // In Anthropic's error format.
     let mut stream = gateway.open(("POST", "/v1/messages"), &[], false, None).await;
     stream.body(b"{", true);
     assert_eq!(stream.immediate().await.2["type"], "error");
@@ -201,7 +201,7 @@ async fn what_is_no_conversation_about_a_request_is_ended() {
     stream.body(b"x", true);
     let status = stream.told().await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    // A head is not told of twice.
+    // A head must not be sent twice.
     let (mut stream, _) = gateway.name(&ask("hi", json!({})), None).await;
     stream.pieces().await;
     stream.say(ProcessingRequest {

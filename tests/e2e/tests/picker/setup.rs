@@ -1,4 +1,4 @@
-//! The port itself: encryption, bounds, and an orderly end.
+//! The picker's port: TLS, bounds, and a graceful shutdown.
 
 use serde_json::json;
 use tailroute_e2e::fleet::quick;

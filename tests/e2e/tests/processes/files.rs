@@ -1,4 +1,4 @@
-//! A router whose files are no files, or may not grow.
+//! A router whose files are not regular files, or cannot grow.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

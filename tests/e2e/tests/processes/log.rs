@@ -14,7 +14,7 @@ use tailroute_e2e::talk::{ask, words};
 /// On a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A router at this level of the log before a worker.
+/// A router with this log level and a worker.
 struct Serving {
     router: Child,
     admin: SocketAddr,
@@ -41,7 +41,7 @@ impl Serving {
         }
     }
 
-    /// The status of a turn.
+    /// Returns the status of a turn.
     async fn turn(&self) -> u16 {
         let body = ask(&words(1, 20), json!({ "max_tokens": 1 })).to_string();
         call(self.router.address, "POST", CHAT, &[], body)
@@ -84,7 +84,7 @@ async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_p
         let mut engine = Child::engine(address, true, 0.0).await;
         let mut serving = Serving::start(address, "debug", stderr).await;
         assert_eq!(serving.turn().await, 200);
-        // What the probes' task logs of it cannot be written.
+        // The log lines of the probes cannot be written.
         engine.kill();
         serving.becomes(false).await;
         let _engine = Child::engine(address, true, 0.0).await;

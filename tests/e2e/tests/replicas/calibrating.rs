@@ -1,4 +1,4 @@
-//! What is measured of a worker and told to one router counts on all.
+//! A calibration pushed to one router takes effect on all.
 
 use serde_json::{Value, json};
 use tailroute_e2e::client::{self, Whole};

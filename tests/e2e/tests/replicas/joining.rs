@@ -1,4 +1,4 @@
-//! A router that starts takes what another one knows.
+//! A new router takes the state of another one.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tailroute_e2e::wait::until;
 
 use super::{Replicas, join};
 
-/// For a router that has joined to know what the others know.
+/// Time for a new router to have the others' state.
 const WARM_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test]

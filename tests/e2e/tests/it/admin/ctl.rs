@@ -8,7 +8,7 @@ use tailroute_e2e::fleet::Fleet;
 
 use super::get;
 
-/// Runs `tailroute ctl` with these arguments on a thread of its own, as a shell would. Whether it went well.
+/// Runs `tailroute ctl` with these arguments on a thread of its own. Returns whether it succeeded.
 async fn ctl(fleet: &Fleet, arguments: &[&str]) -> bool {
     let admin = format!("http://{}", fleet.router.admin_address);
     let line: Vec<OsString> = ["tailroute", "ctl", "--admin", &admin]
@@ -22,7 +22,7 @@ async fn ctl(fleet: &Fleet, arguments: &[&str]) -> bool {
     code == ExitCode::SUCCESS
 }
 
-/// Runs it, and it goes well.
+/// Runs it and checks that it succeeds.
 pub(crate) async fn well(fleet: &Fleet, arguments: &[&str]) {
     assert!(ctl(fleet, arguments).await, "{arguments:?}");
 }

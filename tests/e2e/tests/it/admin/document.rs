@@ -1,4 +1,4 @@
-//! The OpenAPI document agrees with what is served. `make test-admin` holds it against the server at length.
+//! The OpenAPI document agrees with the server. `make test-admin` checks that thoroughly.
 
 use serde_json::Value;
 use tailroute_e2e::fleet::Fleet;

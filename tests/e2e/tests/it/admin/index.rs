@@ -1,4 +1,4 @@
-//! Which prefixes live where.
+//! The listing of prefixes and their workers.
 
 use serde_json::{Value, json};
 use tailroute_e2e::fleet::Fleet;
@@ -8,7 +8,7 @@ use super::{ask, get, problem};
 
 const INDEX: &str = "/admin/v1/index";
 
-/// The copies of the first prefix of an answer: worker and tokens.
+/// Returns the copies of the first prefix in a response: worker and tokens.
 fn first(answer: &Value) -> Vec<(String, u64)> {
     let copies = answer["prefixes"][0]["copies"].as_array().unwrap();
     copies

@@ -1,4 +1,4 @@
-//! Workers that join and leave the fleet while it serves.
+//! Workers added to and removed from the fleet while it serves.
 
 use config::PolicyName;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ async fn names(fleet: &Fleet) -> Vec<String> {
         .collect()
 }
 
-/// A fleet of one whose turns go round.
+/// A fleet of one worker with round-robin routing.
 async fn one() -> Fleet {
     Fleet::start(vec![quick()], |config| {
         probe_often(config);
@@ -76,7 +76,7 @@ async fn a_worker_that_joins_is_given_work_and_what_it_holds_is_known() {
     ready(&fleet, "late").await;
     let app = fleet.router.app().clone();
     let worker = app.fleet.find("late").unwrap();
-    // Turns go round: of two one is its.
+    // Of two turns, one goes to it.
     for seed in 0..2 {
         let answer = fleet.chat(&[], &ask_for(&words(seed, 300))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -115,7 +115,7 @@ async fn a_worker_that_leaves_ends_what_it_has_and_is_forgotten() {
         fleet.chat(&[], &ask_it).await;
     }
     assert!(app.knowledge.held(worker.id).0 > 0, "it holds what it served");
-    // One that takes its time is under way on it.
+    // A slow stream is in progress on it.
     let slow = talk::ask("hi", json!({ "stream": true, "max_tokens": 1000 }));
     let mut answer = fleet.open(&[], &slow).await;
     while answer.worker() != "leaves" {
@@ -169,7 +169,7 @@ async fn leaving_is_for_good_but_the_name_may_come_back() {
         assert!(worker.set_hold(tailroute::fleet::hold::Hold::None).is_none());
         until_gone(&fleet, "late").await;
     }
-    // Nobody is left but the first, which the fleet began with; without it nobody is ready.
+    // Only the configured worker remains; without it, none is ready.
     let first = names(&fleet).await.remove(0);
     assert_eq!(remove(&fleet, &first).await.status, 200);
     until_gone(&fleet, &first).await;

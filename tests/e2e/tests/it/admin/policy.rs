@@ -1,4 +1,4 @@
-//! The policy: changed while requests are under way, refused whole, and taken back.
+//! The policy: changed during traffic, validated as a whole, and reverted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +37,7 @@ async fn a_change_names_the_revision_that_it_changes() {
         (&changed["by"], &changed["reason"]),
         (&json!("loopback"), &json!("try it"))
     );
-    // Whoever has read the one before is told, and changes nothing.
+    // A change based on the previous revision is rejected.
     let second = ask(&fleet, ("PUT", POLICY), &[("if-match", &tag)], Some(&body)).await;
     assert_eq!(
         (second.status.as_u16(), problem(&second).as_str()),
@@ -87,7 +87,7 @@ async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
             vec!["settings.weights.spread_ms"],
         ),
         (two, vec!["settings.kappa_max", "settings.weights.load"]),
-        // The document is whole, so that nothing changes that nobody named.
+        // The document must be complete, so that no setting changes implicitly.
         (partial, vec!["settings.weights.home"]),
     ] {
         let body = json!({ "settings": settings, "reason": "a slip" });
@@ -155,14 +155,13 @@ async fn a_reload_that_leaves_routing_alone_leaves_a_live_change_alone() {
     assert_eq!(get(&fleet, POLICY).await["source"], "reload");
 }
 
-/// Clients that ask for one conversation, time after time, and check that what they are answered fits the policy that was
-/// in force when they asked.
+/// Clients that repeat one conversation and check that the chosen worker fits the policy in force.
 struct Load {
     stop: AtomicBool,
-    /// Even: any worker may answer. Odd: the conversation's own.
+    /// Even: any worker may answer. Odd: only the conversation's own.
     epoch: AtomicU64,
     asked: AtomicU64,
-    /// Answers that the clients checked against a policy that held from before they asked until after.
+    /// Responses checked against a policy that was in force for the whole request.
     checked: AtomicU64,
 }
 
@@ -224,7 +223,7 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
     let exact = fleet.router.app().policy.load().settings.clone();
     for _ in 0..10 {
         progress("checked", 2 * CLIENTS as u64).await;
-        // From here on anything goes; once it is back, nothing but the conversation's own worker.
+        // From here on any worker may answer; after the revert, only the conversation's own.
         load.epoch.fetch_add(1, Ordering::SeqCst);
         let set = [
             "policy",

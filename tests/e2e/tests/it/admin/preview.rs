@@ -1,4 +1,4 @@
-//! Another policy, tried before it touches traffic.
+//! A policy tried on captured turns before it is put in force.
 
 use serde_json::json;
 use tailroute_e2e::fleet::Fleet;
@@ -63,7 +63,7 @@ async fn captured_turns_are_played_under_both_policies_and_nothing_changes() {
         "conversations that go anywhere find less of what they said"
     );
     assert_eq!(get(&fleet, super::POLICY).await["revision"], 1);
-    // The trace that was played, for `tailroute replay`.
+    // The captured turns, as a trace for `tailroute replay`.
     let stopped = ask(&fleet, ("POST", "/admin/v1/capture/stop"), &[], Some(&why))
         .await
         .json();

@@ -1,4 +1,4 @@
-//! Workers taken out and back, and an α that somebody sets.
+//! Workers drained and restored, and overrides of α.
 
 use serde_json::{Value, json};
 use tailroute_e2e::client::Whole;
@@ -189,7 +189,7 @@ async fn what_was_measured_of_a_worker_is_where_learning_begins_anew() {
         (&json!("workers.calibrate"), &json!("a new driver"))
     );
     assert_eq!(entry["after"]["beta_ms"], 7.5);
-    // The other worker is as it was, and nonsense changes nothing.
+    // The other worker is unchanged, and invalid values change nothing.
     let other = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 1))).await;
     assert_eq!(other["calibrated"], Value::Null);
     let negative = put(json!({ "gamma_ms_per_token2": -1.0 })).await;
