@@ -99,7 +99,7 @@ pub fn configured(workers: &[SocketAddr]) -> Config {
     config
 }
 
-/// A router in front of these workers, all of them ready.
+/// Starts a router with these workers, and waits until all of them are ready.
 ///
 /// # Panics
 /// If they do not become ready.
@@ -113,20 +113,20 @@ pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> S
     router
 }
 
-/// A router's metrics page.
+/// Fetches a router's metrics page.
 ///
 /// # Panics
-/// If there is none.
+/// If it cannot be fetched.
 pub async fn metrics(router: &Server) -> Page {
     let page = client::admin(router.admin_address, "GET", "/metrics", &[], None).await;
     assert_eq!(page.status, 200);
     Page::read(page.text())
 }
 
-/// Waits until nothing is in flight in a router, and checks that nothing was lost on the way there.
+/// Waits until a router has nothing in flight, and checks that no counts are left over.
 ///
 /// # Panics
-/// If something stays.
+/// If something remains in flight.
 pub async fn at_rest(router: &Server) {
     let app = router.app();
     until("nothing in flight", || app.in_flight() == 0).await;
@@ -141,7 +141,7 @@ pub async fn at_rest(router: &Server) {
 }
 
 impl Fleet {
-    /// Starts engines, and a router in front of them when all of them are known to be ready.
+    /// Starts engines and a router, and waits until all of them are ready.
     ///
     /// # Panics
     /// If they do not start.
@@ -158,21 +158,21 @@ impl Fleet {
         }
     }
 
-    /// `count` quick engines and a router as it comes.
+    /// Starts `count` quick engines and a router with defaults.
     pub async fn of(count: usize) -> Self {
         Self::start(vec![quick(); count], |_| {}).await
     }
 
-    /// Where clients connect.
+    /// Returns the address of the data port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.router.address
     }
 
-    /// Which engine a worker's name means.
+    /// Returns the index of a worker's engine.
     ///
     /// # Panics
-    /// If it means none.
+    /// If the worker is unknown.
     #[must_use]
     pub fn engine_of(&self, worker: &str) -> usize {
         self.engines
@@ -181,10 +181,10 @@ impl Fleet {
             .unwrap_or_else(|| panic!("no engine is called {worker}"))
     }
 
-    /// Sends a chat request and waits for the head of its answer.
+    /// Sends a chat request and waits for the head of its response.
     ///
     /// # Panics
-    /// If no answer comes.
+    /// If there is no response.
     pub async fn open(&self, headers: Fields<'_>, body: &Value) -> Answer {
         client::open(self.address(), "POST", CHAT, headers, body.to_string())
             .await

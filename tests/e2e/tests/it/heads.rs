@@ -1,4 +1,4 @@
-//! What a proxy does to the heads of requests and answers, whatever they are about.
+//! The heads of requests and responses, handled as a proxy should on any endpoint.
 
 use config::{Forwarded, Network};
 use serde_json::json;
@@ -82,7 +82,7 @@ async fn a_trace_is_continued_or_begun() {
         assert_eq!(header(&arrived, "tracestate"), None);
         let parent = header(&arrived, "traceparent").unwrap().to_owned();
         assert_eq!(parent.len(), 55);
-        // The request's name is the trace's.
+        // The request id is the trace id.
         let id = header(&arrived, "x-request-id").unwrap();
         assert_eq!(parent.split('-').nth(1), Some(id));
         assert_eq!(answer.header("x-request-id"), Some(id));

@@ -1,4 +1,4 @@
-//! A second worker, beside one that is late or instead of one that would not: when it is asked, and what that costs.
+//! Hedges and failovers: when a second worker is used, and what it costs.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn a_hedge_whose_first_worker_fails_is_answered_by_the_second() {
     at_rest(&router).await;
 }
 
-/// Retries that are paid for and not used yet.
+/// Returns the retry budget that is left.
 fn left(router: &Server) -> f64 {
     router.app().retries.lock().left()
 }

@@ -1,4 +1,4 @@
-//! What workers are told beside and within their requests, and what they make of it.
+//! Hints to workers, beside and within requests, and their effect.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Workers that answer with what is not true: what of it reaches clients, and what is believed.
+//! Workers with false or invalid responses: the parts that reach clients, and the parts that are believed.
 
 use bytes::Bytes;
 use config::Rate;
@@ -14,7 +14,7 @@ use crate::admission::{bearer, key};
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
-/// A client's connection on which a chat was asked, and what the worker has answered it with.
+/// Sends a chat on a client's connection, and answers it with this. Returns the response and the connection.
 async fn answered(router: &Server, worker: &mut Upstream, answer: &str) -> (RawAnswer, Wire) {
     let mut wire = Wire::connect(router.address).await;
     let body = ask("hello", json!({ "max_tokens": 4 })).to_string();
@@ -24,7 +24,7 @@ async fn answered(router: &Server, worker: &mut Upstream, answer: &str) -> (RawA
         .await;
     let mut exchange = worker.next().await;
     exchange.send(answer.as_bytes()).await;
-    // Where only the end of the connection ends the body.
+    // The worker closes, in case the close ends the body.
     drop(exchange);
     (wire.answer().await.expect("an answer"), wire)
 }
@@ -94,7 +94,7 @@ async fn an_answer_that_has_no_body_takes_none_from_the_next_one() {
             !answer.headers.contains_key("content-length"),
             "{fields}: {answer:?}"
         );
-        // The client's connection goes on with the next answer and nothing else.
+        // The client's connection continues with the next response only.
         wire.write(&request("GET /v1/models", &[], "")).await;
         let next = wire.answer().await.expect("the next answer");
         assert_eq!(next.status, 200);
@@ -128,7 +128,7 @@ async fn what_is_passed_on_unread_is_framed_by_the_same_rules() {
     }
 }
 
-/// What only the router says, as a worker would say it.
+/// Header fields that only the router may set, sent by a worker.
 const ROUTERS_OWN: &str = "x-tailroute-error: evil\r\nx-tailroute-worker: evil\r\nx-tailroute-decision: evil\r\n\
     x-tailroute-explain: evil\r\nx-tailroute-new: evil\r\nx-ratelimit-limit-tokens: evil\r\nx-ratelimit-new: evil\r\n";
 
@@ -185,12 +185,12 @@ async fn no_client_speaks_for_the_router_to_a_worker() {
     }
 }
 
-/// A count that no answer has.
+/// A token count that no response has.
 const ABSURD: u64 = u32::MAX as u64;
-/// What a chat template may add to a prompt.
+/// Tokens that a chat template may add to a prompt.
 const TEMPLATE: u64 = 1024;
 
-/// A router with the key `a`, whose tokens are bounded.
+/// A router with the key `a`, which has a token limit.
 async fn bounded(worker: &Upstream, tokens_per_min: f64) -> Server {
     route(&[worker.address], |config| {
         let mut key = key("a");
@@ -205,7 +205,7 @@ async fn bounded(worker: &Upstream, tokens_per_min: f64) -> Server {
     .await
 }
 
-/// Asks with the key `a`, and is answered with this.
+/// Sends a request with the key `a`, and answers it with this.
 async fn turn(router: &Server, worker: &mut Upstream, (path, body): (&str, &Value), answer: &str) -> Whole {
     let secret = bearer("a");
     let fields = [("authorization", &*secret)];
@@ -220,13 +220,13 @@ async fn turn(router: &Server, worker: &mut Upstream, (path, body): (&str, &Valu
     whole
 }
 
-/// What an admin operation answers.
+/// Calls the admin port.
 async fn admin(router: &Server, method: &str, path: &str, body: &Value) -> Whole {
     let body = Some(body).filter(|body| !body.is_null());
     client::admin(router.admin_address, method, path, &[], body).await
 }
 
-/// Tokens that the key `a` has left.
+/// Returns the tokens that the key `a` has left.
 async fn left(router: &Server) -> f64 {
     let keys = admin(router, "GET", "/admin/v1/keys", &json!(null)).await.json();
     assert_eq!(keys["keys"][0]["name"], "a");
@@ -316,7 +316,7 @@ async fn a_count_that_a_prompt_with_media_may_have_is_bounded_by_the_models_cont
         let answer = json!({ "choices": [], "usage": usage }).to_string();
         turn(&router, &mut worker, (CHAT, &body), &answer).await;
         let took = before - left(&router).await;
-        // Some are gained meanwhile.
+        // Some are refilled in the meantime.
         assert!((paid - 10_000.0..=paid).contains(&took), "{took} of {paid}");
     }
 }

@@ -1,4 +1,4 @@
-//! Names that strangers choose: none is kept, or shown to others, at any length.
+//! Names chosen by unauthenticated clients: none is kept, or shown to others, at any length.
 
 use serde_json::json;
 use tailroute::serve::Server;
@@ -9,7 +9,7 @@ use tailroute_e2e::wait::until;
 
 const LONGEST: usize = 256;
 
-/// A worker that answers any model, since it lists none, as old versions of engines do.
+/// A worker that accepts any model, because it lists none, as old versions of engines do.
 async fn names_none() -> Upstream {
     Upstream::saying(&[("/v1/models", "{}")]).await
 }

@@ -1,4 +1,4 @@
-//! What turns are held to, and what workers are told of it.
+//! The objectives of turns, and their communication to workers.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::until;
 
-/// Requests that want something else of the router than others do: <https://github.com/ai-dynamo/dynamo/issues/2697>. They say
-/// by when they want their first token, not with what weights that is brought about.
+/// Requests with their own objective: <https://github.com/ai-dynamo/dynamo/issues/2697>. They state the time of their
+/// first token, not the weights to achieve it.
 #[tokio::test]
 async fn a_turn_is_held_to_its_own_objective_or_to_its_classs() {
     let fleet = Fleet::start(vec![quick()], |config| {

@@ -1,4 +1,4 @@
-//! Turns that are placed by other weights than the rest: those of a class, and those whose client asks.
+//! Turns routed with other weights than the rest: by class, or by request.
 
 use config::{Config, WeightName};
 use policy::units::Millis;
@@ -11,7 +11,7 @@ use crate::admin::{self, POLICY, change_policy, get, problem};
 
 const ASK: &str = "x-tailroute-policy";
 
-/// There is a class `batch`.
+/// Configures a class `batch`.
 fn with_batch(config: &mut Config) {
     config.objective.classes = vec![config::Class {
         name: "batch".to_owned(),
@@ -28,7 +28,7 @@ async fn two(tweak: impl FnOnce(&mut Config)) -> Fleet {
     .await
 }
 
-/// The record of the turn that these headers make.
+/// Returns the decision record of a turn with these headers.
 async fn recorded(fleet: &Fleet, headers: Fields<'_>) -> Value {
     let answer = fleet.chat(headers, &ask(&words(1, 20), json!({}))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -37,7 +37,7 @@ async fn recorded(fleet: &Fleet, headers: Fields<'_>) -> Value {
     page["decisions"][0].clone()
 }
 
-/// Under which policy the turn of these headers was placed, and by whose doing.
+/// Returns the policy of a turn with these headers, and the source of the override.
 async fn placed(fleet: &Fleet, headers: Fields<'_>) -> (String, Value) {
     let found = recorded(fleet, headers).await;
     (
@@ -46,7 +46,7 @@ async fn placed(fleet: &Fleet, headers: Fields<'_>) -> (String, Value) {
     )
 }
 
-/// Whether any request that reached an engine carries the header.
+/// Returns whether any request that reached an engine contains the header.
 fn leaked(fleet: &Fleet) -> bool {
     let captured = fleet.engines.iter().flat_map(|engine| engine.captured());
     captured
@@ -69,7 +69,7 @@ async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says
             json!({ "class": "batch", "request": null })
         )
     );
-    // 20 ms is what β alone takes: whatever is predicted beyond the objective of 1 ms is charged four times.
+    // β alone takes 20 ms: the time predicted beyond the objective of 1 ms is charged four times.
     let own = recorded(&fleet, &[("x-slo-ttft-ms", "1")]).await;
     assert_eq!(own["overridden"]["class"], "header");
     let terms = &own["terms"][0];
@@ -79,7 +79,7 @@ async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says
         (terms["slo_ms"].as_f64().unwrap() - 4.0 * over).abs() < 0.01,
         "{terms}"
     );
-    // Back, it is as it was.
+    // The rollback restores the earlier behaviour.
     let back = json!({ "reason": "enough" });
     let path = ("POST", "/admin/v1/policy/rollback");
     assert_eq!(admin::ask(&fleet, path, &[], Some(&back)).await.status, 200);
@@ -112,7 +112,7 @@ async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it
             json!({ "class": null, "request": "turns" })
         )
     );
-    // Of both, the request's is laid over its class's.
+    // The request's override takes precedence over its class's.
     assert_eq!(
         placed(&fleet, &[(ASK, "turns"), ("x-slo-class", "batch")]).await,
         (
@@ -141,7 +141,8 @@ async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it
     assert!(!leaked(&fleet), "the header ends at the router");
 }
 
-/// Named and listed things only, and to the letter: a client that measures a policy is not to measure another one.
+/// Only named and listed overrides are accepted, exactly: a client that measures a policy must not measure another
+/// one.
 #[tokio::test]
 async fn what_may_not_be_asked_for_is_refused_by_header_and_field() {
     let fleet = two(|config| {
@@ -190,7 +191,7 @@ async fn unless_the_operator_allows_it_the_header_is_as_good_as_not_there() {
             "{value}"
         );
     }
-    // Nor does it leave by a way on which nothing is chosen.
+    // Nor is the header forwarded on routes without a choice.
     let path = "/v1/embeddings";
     let body = json!({ "input": "hi" }).to_string();
     client::call(fleet.address(), "POST", path, &[(ASK, "turns")], body).await;

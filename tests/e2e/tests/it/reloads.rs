@@ -1,4 +1,4 @@
-//! A configuration that changes while the router serves.
+//! Configuration reloads while the router serves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct Running {
 }
 
 impl Running {
-    /// A router whose configuration is this file.
+    /// Starts a router with this configuration file.
     async fn start(file: &Path, extra: &str) -> Self {
         let engine = Engine::start(quick()).await.unwrap();
         let worker = format!("[[workers]]\nurl = \"http://{}\"\n", engine.addr());
@@ -114,7 +114,7 @@ async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
     );
 }
 
-/// A reload that keeps the last valid configuration, and says so:
+/// A reload keeps the last valid configuration, and reports the error:
 /// <https://github.com/llm-d/llm-d-router/issues/2849>.
 #[tokio::test]
 async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
@@ -137,7 +137,7 @@ async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
             ),
             "/nowhere/c",
         ),
-        // All that there is of a file that is being written.
+        // An empty file, as when it is being written.
         (String::new(), "would let everybody in"),
     ] {
         let happened = running.reload(&wrong);

@@ -1,4 +1,4 @@
-//! Requests whose ends two parties could see at different places: refused, and nothing behind them is read.
+//! Requests with ambiguous ends: they are rejected, and nothing after them is read.
 
 use serde_json::json;
 use tailroute_e2e::client::CHAT;
@@ -23,7 +23,7 @@ fn chunked(body: &str) -> String {
     format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len())
 }
 
-/// What is refused by its head: the bytes, without what would be smuggled.
+/// Rejected heads: the bytes, without the smuggled request.
 fn heads() -> Vec<(&'static str, Vec<u8>)> {
     let body = body("outer");
     let length = format!("content-length: {}", body.len());
@@ -139,7 +139,7 @@ fn heads() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What is refused within its body.
+/// Rejected bodies.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let (body, te) = (body("outer"), "transfer-encoding: chunked");
     let size = format!("{:x}", body.len());
@@ -218,7 +218,7 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Bodies that the engine was sent.
+/// Returns the bodies that the engine received.
 fn arrived(fleet: &Fleet) -> Vec<String> {
     let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
     fleet.engines[0]
@@ -272,7 +272,7 @@ async fn it_does_not_matter_where_the_bytes_are_cut() {
         let mut wire = Wire::connect(fleet.address()).await;
         for piece in taken.chunks(step) {
             wire.write(piece).await;
-            // What is read at once is not cut.
+            // Yield, so that the pieces are read separately.
             tokio::task::yield_now().await;
         }
         for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Requests that would steer an engine from within: its key-value transfer, its ranks. None reaches a worker unless it is
-//! allowed, wherever and however it says so.
+//! Requests with fields that steer an engine: key-value cache transfers, ranks. None of them reaches a worker unless
+//! allowed, in any place and spelling.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Answers on their way: each chunk leaves as it arrives, whatever it is a piece of.
+//! Streamed responses: each chunk is forwarded as it arrives, whatever part of an event it is.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::within;
 
-/// How a stream says that it is complete.
+/// The end marker of a complete stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// A stream as vLLM sends it, with characters of one to four bytes, raw and escaped.
@@ -38,7 +38,7 @@ impl Stage {
         Self { upstream, router }
     }
 
-    /// A stream that has begun, seen from both ends.
+    /// Begins a stream. Returns both of its ends.
     async fn begin(&mut self, path: &str) -> (Answer, Exchange) {
         let body = ask("hello", json!({ "stream": true })).to_string();
         let request = client::open(self.router.address, "POST", path, &[], body);
@@ -56,14 +56,14 @@ impl Stage {
 async fn each_chunk_leaves_as_it_arrives() {
     let mut stage = Stage::set().await;
     for path in [CHAT, "/v1/completions", "/v1/responses"] {
-        // That there is an answer shows that its head has left before any chunk is there.
+        // The response was returned before any chunk was sent, so its head was forwarded.
         let (mut answer, mut exchange) = stage.begin(path).await;
         assert_eq!(answer.status, 200);
         for k in 0..20 {
             let chunk =
                 format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{k}\"}}}}]}}\n\n");
             exchange.chunk(chunk.as_bytes()).await;
-            // The next one is not released before this one has arrived.
+            // The next chunk is not sent before this one has arrived.
             assert_eq!(answer.bytes(chunk.len()).await, chunk.as_bytes());
         }
         exchange.chunk(DONE).await;
@@ -198,7 +198,7 @@ async fn a_stream_that_ends_without_saying_so_never_looks_done() {
     assert!(!answer.clean && answer.body.starts_with(&STREAM.as_bytes()[..cut]));
     assert_eq!(code_of(&events(&answer.body[cut..])[0]), "worker_failed");
 
-    // Some engines give a reason for the end and leave out the word.
+    // Some engines send a finish reason but no end marker.
     let (answer, mut exchange) = stage.begin(CHAT).await;
     let finished = b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     exchange.chunk(finished).await;
@@ -240,7 +240,7 @@ async fn a_client_that_does_not_read_holds_the_worker_back_instead_of_filling_me
     let (mut answer, mut exchange) = stage.begin(CHAT).await;
     let data = vec![b'x'; MIB];
     let mut sent = 0;
-    // Sockets' buffers take some; a router that buffered would take all 64.
+    // Socket buffers take some chunks; a router that buffered would take all 64.
     while sent < 64
         && tokio::time::timeout(Duration::from_millis(200), exchange.chunk(&data))
             .await

@@ -1,4 +1,4 @@
-//! A prefix of one tenant never speeds, or reveals, another's.
+//! A prefix of one tenant neither speeds up nor reveals another's.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ fn two_tenants(config: &mut config::Config) {
     config.keys = vec![key("a"), shared, key("b")];
 }
 
-/// Tokens that the router has foreseen in caches.
+/// Returns the predicted cached tokens.
 async fn predicted(fleet: &Fleet) -> f64 {
     let page = fleet.metrics().await;
     page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")])
@@ -75,7 +75,7 @@ async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
     ] {
         bodies.push(talk.body(json!({ "cache_salt": own })).to_string());
     }
-    // Twice, and once in disguise.
+    // The field twice, and once with an escaped name.
     let plain = talk.body(json!({})).to_string();
     let rest = plain.strip_prefix('{').unwrap();
     bodies.push(format!(r#"{{"cache_salt":"x","cache_salt":"{others}",{rest}"#));
@@ -93,7 +93,7 @@ async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
         assert_ne!(headers["x-session-id"], "shared-name");
         assert_ne!(headers["x-session-id"], name);
         if answer.status == 400 {
-            // An engine that takes no field twice. Others take the last one, which is the router's.
+            // This engine rejects duplicate fields. Others take the last one, which is the router's.
             assert!(
                 body.contains("u005f") || body.matches("cache_salt").count() > 1,
                 "{body}"
@@ -154,7 +154,7 @@ async fn salts_stay_out_of_bodies_where_engines_refuse_them_and_the_router_still
     );
 }
 
-/// What engines take for a salt: vLLM no more than 128 characters, and not all of them.
+/// Returns whether engines accept this as a salt: vLLM allows at most 128 characters, and not all of them.
 fn is_salt(value: &Value) -> bool {
     let hex = |salt: &str| salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit());
     value.as_str().is_some_and(hex)
@@ -182,7 +182,7 @@ async fn salts_are_ones_that_engines_take_however_tenants_and_clients_name_thing
     assert_eq!(salts.len(), 2 * own.len());
 }
 
-/// A scripted worker behind a router with keys.
+/// A router with keys and a scripted worker.
 struct Stage {
     upstream: Upstream,
     router: Server,
@@ -199,7 +199,7 @@ impl Stage {
         Self { upstream, router }
     }
 
-    /// Sends a request that no worker may get.
+    /// Sends a request that must not reach a worker.
     async fn refused(&mut self, who: &str, method: &str, path: &str, body: &str) -> Whole {
         let secret = bearer(who);
         let headers = [("authorization", &*secret), ("content-type", "application/json")];
@@ -213,7 +213,7 @@ impl Stage {
         answer
     }
 
-    /// Sends a request that the worker answers so; what it got: `x-session-id` and the body.
+    /// Sends a request that the worker answers with this. Returns the `x-session-id` and the body that it received.
     async fn pass(
         &mut self,
         who: &str,
@@ -446,7 +446,7 @@ async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requ
             assert_eq!(answer.status, 200);
             assert_eq!(seen.get("rid"), None, "{path}: {seen}");
             assert_eq!(seen["messages"], body["messages"]);
-            // When the turn is due, in milliseconds since 1970.
+            // The turn's deadline, in milliseconds since 1970.
             let due = seen
                 .get("priority")
                 .map(|due| due.as_i64().unwrap() > 1_000_000_000_000);
@@ -457,7 +457,7 @@ async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requ
 
 #[tokio::test]
 async fn what_others_left_in_an_engine_cannot_be_named() {
-    // What nobody may say is no tenant's either where it is allowed.
+    // Fields that are always forbidden do not separate tenants even where transfer fields are allowed.
     let mut stage = Stage::set(|config| config.http.transfer_fields = true).await;
     let prompt = json!([{ "role": "user", "content": "hi" }]);
     for (member, value) in [

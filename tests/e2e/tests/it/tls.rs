@@ -1,4 +1,4 @@
-//! TLS on both sides: who is let in by its certificate, what is renewed, and what stays readable.
+//! TLS on both sides: client certificates, renewals, and error responses.
 
 mod hostile;
 
@@ -33,7 +33,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tower_service::Service as _;
 
-/// Somebody who signs certificates.
+/// A certificate authority.
 pub(crate) struct Authority {
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -123,7 +123,7 @@ async fn connect(
     within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
-/// A question, asked over HTTP/1.1 or HTTP/2.
+/// Sends a request over HTTP/1.1 or HTTP/2.
 async fn question(stream: TlsStream<TcpStream>) -> hyper::Result<Response<Incoming>> {
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let body = Full::new(Bytes::from(ask("hi", json!({})).to_string()));
@@ -181,7 +181,7 @@ async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
     );
     let page = fleet.metrics().await;
     assert!(page.sum("tailroute_tls_failures_total", &[]) >= 1.0);
-    // What hyper cannot parse is answered with JSON within TLS as well.
+    // Input that hyper cannot parse gets a JSON error over TLS too.
     let mut stream = connect(fleet.address(), &authority, None, "http/1.1")
         .await
         .unwrap();
@@ -225,7 +225,7 @@ async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_bef
         config.limits.header_timeout = Duration::from_secs(3);
     })
     .await;
-    // The head of a handshake record of 16 KiB, and no more.
+    // The header of a handshake record of 16 KiB, and no more.
     let mut halves = Vec::new();
     for _ in 0..2 {
         let mut half = TcpStream::connect(fleet.address()).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_stream_within_tls_is_the_engines_to_the_byte_when_its_client_reads_la
     fleet.at_rest().await;
 }
 
-/// A router with a certificate of `authority` that admits only clients of `clients`, and the folder of its files.
+/// A router with a certificate of `authority` that accepts only clients of `clients`, and the folder of its files.
 async fn for_clients_of(clients: &Authority, authority: &Authority) -> (tempfile::TempDir, Fleet) {
     let folder = tempfile::tempdir().unwrap();
     let ca = folder.path().join("clients.pem");
@@ -313,7 +313,7 @@ async fn with_a_client_authority_only_its_clients_are_let_in() {
         );
     }
     assert_eq!(fleet.received(), [2]);
-    // Nor does a file that is half written change that.
+    // A partly written file does not change that.
     let app = fleet.router.app();
     let mut half = app.config.clone();
     half.tls.server.as_mut().unwrap().client_ca = None;
@@ -356,7 +356,7 @@ async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
         "who was connected stays so"
     );
     assert_eq!(question(after).await.unwrap().status(), 200);
-    // A key that does not fit, as in the middle of a renewal, changes nothing.
+    // A key that does not match, as in the middle of a renewal, changes nothing.
     let other = authority.sign();
     std::fs::write(folder.path().join("router.crt"), &other.cert).unwrap();
     let error = app.reconfigure(&app.config).unwrap_err();
@@ -367,7 +367,7 @@ async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
     assert_eq!(shown(&still), new);
 }
 
-/// TLS in front of a server, which asks for certificates of this authority, if any.
+/// Puts TLS in front of a server, with client certificates of this authority, if any.
 pub(crate) async fn in_front_of(
     engine: SocketAddr,
     paper: &Paper,

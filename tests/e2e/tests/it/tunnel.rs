@@ -1,4 +1,4 @@
-//! WebSockets through the router, with a real one at both ends.
+//! WebSockets through the router, with real ones at both ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn connect(address: SocketAddr) -> Result<Socket, Error> {
     opened.map(|(socket, _)| socket)
 }
 
-/// The worker's end of a tunnel that is asked for.
+/// Accepts a tunnel on the worker's side.
 async fn accept(mut exchange: Exchange) -> Socket {
     assert!(
         exchange.head.starts_with(&format!("GET {PATH} HTTP/1.1\r\n")),
@@ -55,7 +55,7 @@ impl Stage {
         Self { upstream, router }
     }
 
-    /// An open tunnel, from both ends.
+    /// Opens a tunnel. Returns both of its ends.
     async fn open(&mut self) -> (Socket, Socket) {
         let address = self.router.address;
         let client = tokio::spawn(async move { connect(address).await.unwrap() });
@@ -149,7 +149,7 @@ async fn a_tunnel_that_is_silent_is_closed() {
     at_rest(&stage.router).await;
 }
 
-/// The other side says goodbye as RFC 6455 has it, and nothing after.
+/// Checks that the peer closes as RFC 6455 requires, and sends nothing after.
 async fn goes_away(socket: &mut Socket) {
     let said = within(socket.next()).await;
     assert!(
@@ -251,7 +251,7 @@ async fn a_tunnel_over_http2_reaches_a_worker_that_speaks_http1() {
     asked
         .extensions_mut()
         .insert(hyper::ext::Protocol::from_static("websocket"));
-    // Once anything has been answered, the client has the server's settings, and knows that it may ask.
+    // After a first response, the client has the server's settings and knows that it may open a tunnel.
     let models = http::Request::get("http://router.test/v1/models")
         .body(Empty::new())
         .unwrap();

@@ -1,4 +1,4 @@
-//! Bodies in parts: they stream to a worker that serves their model, and their ends are the client's alone.
+//! Multipart bodies: they are streamed to a worker with their model, and only the client determines their end.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ async fn a_body_in_parts_that_breaks_off_or_its_bounds_is_the_clients_fault_alon
         let mut exchange = stage.a.next().await;
         wire.write(more.as_bytes()).await;
         if ends {
-            // A client that closes its side has left.
+            // A client that closes its write side has disconnected.
             wire.finish_writing().await;
             assert!(wire.closes().await, "{what}");
         } else {

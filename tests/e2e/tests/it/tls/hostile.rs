@@ -1,4 +1,4 @@
-//! Certificates that have expired or are swapped under load, and peers that do not keep to TLS.
+//! Certificates that have expired or are replaced under load, and peers that violate TLS.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use rcgen::date_time_ymd;
 
 use super::*;
 
-/// A certificate that was good until 2001.
+/// A certificate that expired in 2001.
 fn expired(authority: &Authority) -> Paper {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -71,7 +71,7 @@ async fn certificates_that_are_swapped_all_the_time_cost_no_client_its_connectio
     fleet.at_rest().await;
 }
 
-/// A record of a handshake message that is said to have 16 MiB.
+/// Returns a record of a handshake message with a declared length of 16 MiB.
 fn endless_hello(first: bool) -> Vec<u8> {
     let mut record = vec![22, 3, 1, 0x3f, 0xff];
     if first {
@@ -85,7 +85,7 @@ fn endless_hello(first: bool) -> Vec<u8> {
 async fn a_hello_without_end_and_fragments_of_nothing_are_refused_at_once() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
-    // Empty fragments are no progress, and a record of another kind is no handshake.
+    // Empty fragments make no progress, and records of other types are no handshake.
     let empty = [22, 3, 1, 0, 0];
     for (first, then) in [
         (endless_hello(true), endless_hello(false)),
