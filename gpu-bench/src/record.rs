@@ -1,9 +1,8 @@
 //! The file of a measurement's samples, written as they are made.
 //!
 //! The file has one JSON line for the measurement ([`Head`]), then one per sample, each written before the next one
-//! begins. After any interruption, the samples can be fitted, or continued with `--resume`. During the measurement
-//! the file is called `….part`; it is renamed when complete, so that a new attempt does not destroy an older complete
-//! file.
+//! begins. After any interruption, the samples can be fitted, or continued with `--resume`. During the measurement the
+//! file is called `….part`; it is renamed when complete, so that a new attempt does not destroy an older complete file.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -129,12 +128,11 @@ pub enum Unfinished {
 }
 
 impl Record {
-    /// Creates a file of samples beside `out`, or continues an unfinished one. Locks the file against other
-    /// processes.
+    /// Creates a file of samples beside `out`, or continues an unfinished one. Locks the file against other processes.
     ///
     /// # Errors
-    /// If the file cannot be read or written, another process uses it, or an unfinished measurement is a different
-    /// one or must be kept.
+    /// If the file cannot be read or written, another process uses it, or an unfinished measurement is a different one
+    /// or must be kept.
     pub fn open(out: &Path, head: Head, unfinished: Unfinished) -> Result<Self, RecordError> {
         let (whole, part) = paths(out);
         let file = locked(&part)?;

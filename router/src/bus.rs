@@ -209,7 +209,6 @@ fn worker_key(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-/// Returns a random process id.
 fn random_id() -> u64 {
     let mut bytes = [0; 8];
     // Without a random source, the time and the process id have to do.

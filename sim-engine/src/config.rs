@@ -104,8 +104,7 @@ impl CachePolicy {
 /// Settings of the published cache events.
 #[derive(Clone, Debug)]
 pub struct KvEventsConfig {
-    /// Endpoint of the first rank's PUB socket, such as `tcp://127.0.0.1:0`; the other ranks take the following
-    /// ports.
+    /// Endpoint of the first rank's PUB socket, such as `tcp://127.0.0.1:0`; the other ranks take the following ports.
     pub endpoint: String,
     /// Endpoint of the replay ROUTER socket.
     pub replay_endpoint: String,

@@ -13,8 +13,7 @@ const WORDS: [&str; 48] = [
 /// Two-, three- and four-byte characters, still one piece each.
 const MULTIBYTE: [&str; 8] = [" café", " naïf", " né", " 日", " 本", " 🙂", " Ω", " où"];
 
-/// Returns the word at `index` of the reply drawn by `seed`. The first one has no leading space, as in models'
-/// replies.
+/// Returns the word at `index` of the reply drawn by `seed`. The first one has no leading space, as in models' replies.
 #[must_use]
 pub fn word(seed: u64, index: u32, multibyte: bool) -> &'static str {
     let draw = xxh3_64_with_seed(&index.to_le_bytes(), seed);

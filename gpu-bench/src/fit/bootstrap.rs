@@ -16,7 +16,6 @@ use super::{Interval, Row, percentile};
 const RESAMPLES: usize = 500;
 const ROUNDS: usize = 5;
 
-/// Returns the 95 % intervals of α, β, γ.
 pub(super) fn intervals(rows: &[Row], robust: &Robust, seed: u64) -> [Interval; 3] {
     let mut rng = Pcg64::seed_from_u64(seed);
     let mut drawn = rows.to_vec();

@@ -34,7 +34,6 @@ impl Noise {
             .max(1e-12)
     }
 
-    /// Estimates the noise of rows around a fit.
     pub(super) fn around(rows: &[Row], beta: &[f64; 3]) -> Self {
         let pairs: Vec<(f64, f64)> = rows
             .iter()

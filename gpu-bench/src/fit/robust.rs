@@ -25,7 +25,6 @@ const JUDGED_ROUNDS: usize = 6;
 /// A robust fit.
 #[derive(Clone, Debug)]
 pub(super) struct Robust {
-    /// β, α, γ.
     pub(super) beta: [f64; 3],
     pub(super) noise: Noise,
     /// Weight of each row: 1 within the noise, 0 far outside.

@@ -23,8 +23,7 @@ pub enum Body {
     Pieces(Box<dyn Pieces + Send + Unpin>),
 }
 
-/// A body that can write its data into a caller's buffer, so that a token's few bytes need no allocation of their
-/// own.
+/// A body that can write its data into a caller's buffer, so that a token's few bytes need no allocation of their own.
 pub trait Pieces: HttpBody<Data = Bytes, Error = BodyError> {
     /// Appends the next data to `out`, or returns a frame that is not followed by more pieces.
     fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>;

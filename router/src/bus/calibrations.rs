@@ -1,9 +1,8 @@
 //! Calibrations from `gpu-bench --push`, shared by all replicas in one key of the bucket.
 //!
-//! A push takes effect at once on the replica that receives it. That replica writes it into the bucket as soon as
-//! NATS is connected; the others take entries newer than the ones they have. The order is the bucket's, not a
-//! clock's: a calibration's number is one more than all before it. So a new replica begins with the latest
-//! measurements.
+//! A push takes effect at once on the replica that receives it. That replica writes it into the bucket as soon as NATS
+//! is connected; the others take entries newer than the ones they have. The order is the bucket's, not a clock's: a
+//! calibration's number is one more than all before it. So a new replica begins with the latest measurements.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

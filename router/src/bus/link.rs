@@ -207,7 +207,6 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
     Ok((options.connect(settings.servers.as_slice()).await?, events))
 }
 
-/// Reads the certificates.
 async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, LinkError> {
     let read = tokio::task::spawn_blocking(move || tls::towards_nats(&settings)).await;
     Ok(read.map_err(io::Error::other)??)

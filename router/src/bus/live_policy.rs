@@ -1,7 +1,7 @@
 //! The live policy of all replicas: one key in the bucket, with compare-and-set and history.
 //!
-//! A change names the revision that it is based on; of two concurrent changes, on whatever replicas, one is rejected.
-//! A change is in force here once the bucket has it, and elsewhere within milliseconds: each replica is notified of
+//! A change names the revision that it is based on; of two concurrent changes, on whatever replicas, one is rejected. A
+//! change is in force here once the bucket has it, and elsewhere within milliseconds: each replica is notified of
 //! writes, and also reads the key every two seconds and after a reconnection. While NATS is unreachable the policy
 //! stays as it was, and changes are rejected, because they would apply to one replica only.
 //!
@@ -9,8 +9,8 @@
 //! Later replicas take the existing one. A server without JetStream has no bucket: then each replica has its own
 //! policy.
 //!
-//! A write without an answer may have succeeded. Its caller is told so. If the change is found in the bucket, it
-//! takes effect and is audited like another replica's.
+//! A write without an answer may have succeeded. The caller gets an error that says so. If the change is found in the
+//! bucket, it takes effect and is audited like another replica's.
 
 mod document;
 
@@ -104,7 +104,6 @@ impl Bus {
         *self.live_policy.looked.lock() == Looked::Failed(BucketError::NoJetStream)
     }
 
-    /// Returns the state of the policy.
     #[must_use]
     pub(super) fn live_policy_state(&self) -> LivePolicyState {
         let looked = self.live_policy.looked.lock().clone();

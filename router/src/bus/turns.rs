@@ -26,7 +26,6 @@ pub(super) struct Turn {
     pub(super) begun: AtomicBool,
 }
 
-/// A report.
 #[derive(Debug)]
 pub(super) enum Said {
     Sent(Arc<Turn>, Keys),

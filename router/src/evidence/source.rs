@@ -88,7 +88,6 @@ impl Finder {
     }
 }
 
-/// Asks a worker for its publishers.
 async fn ask(app: &App, worker: &Worker) -> Option<Source> {
     for (path, read) in [
         ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<Source>),

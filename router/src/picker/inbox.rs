@@ -95,7 +95,6 @@ impl Inbox {
     }
 }
 
-/// The body of a request.
 pub(super) struct RequestBody<'a> {
     inbox: &'a mut Inbox,
     /// The first message contains the whole body, even if it does not say that it is the end: trailers may follow.

@@ -35,7 +35,6 @@ pub(super) struct Pick {
     pub(super) served: Served,
 }
 
-/// Returns whether the body is needed to pick a worker.
 pub(super) fn needs_body(route: &Route) -> bool {
     matches!(route, Route::Turn(_) | Route::Upload(_))
 }

@@ -1,8 +1,7 @@
 //! The endpoint picker's port: HTTP/2 connections of gateways, with a stream of messages per request.
 //!
-//! Connections, streams per connection, message sizes and pending output per stream are bounded. A stream is handled
-//! by a task of hyper's, and ends with it. At the connection limit, a connection without streams is closed for a new
-//! one.
+//! Connections, streams per connection, message sizes and pending output per stream are bounded. A stream is handled by
+//! a task of hyper's, and ends with it. At the connection limit, a connection without streams is closed for a new one.
 
 use std::convert::Infallible;
 use std::io;

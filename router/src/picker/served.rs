@@ -31,7 +31,6 @@ use crate::telemetry::trail::Leg;
 
 /// A request with a picked worker.
 pub(super) enum Served {
-    /// A turn.
     Turn(Box<Carried>),
     /// Any other request.
     Other(Box<Relayed>),

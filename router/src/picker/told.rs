@@ -145,7 +145,6 @@ pub(super) fn refused(error: &ApiError, family: Family, marks: &HeaderMap) -> Pr
     }
 }
 
-/// Returns the changes that turn `before` into `after`.
 pub(super) fn changes(before: &HeaderMap, after: &HeaderMap) -> HeaderMutation {
     let is_ours = |name: &&HeaderName| !GATEWAYS_OWN.contains(name);
     let mut changes = HeaderMutation::default();

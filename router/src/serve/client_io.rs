@@ -157,7 +157,7 @@ impl AsyncWrite for ClientIo {
         ready!(io.poll_rest(cx))?;
         let flushed = io.stream.poll_flush(cx);
         if !io.stream.is_encrypted() {
-            // There is nothing to flush, which says nothing about pending output.
+            // Nothing to flush does not mean that no output is pending.
             return flushed;
         }
         io.wrote(flushed.is_ready());

@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::socket::Socket;
 use super::stalled::Answers;
 
-/// How long a connection that was told to end must have no open request before it is closed.
+/// How long a connection that has announced its end must be idle before it is closed.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 
 /// The parts of a connection that events are derived from.

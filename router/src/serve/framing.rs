@@ -67,7 +67,6 @@ enum Place {
     Body(u64),
     /// This number of bytes of a chunk remains, then its end follows.
     Chunk(u64),
-    /// HTTP/2 frames.
     Http2,
     /// Another protocol: its bytes are not checked.
     Opaque,

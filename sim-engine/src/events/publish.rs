@@ -145,7 +145,7 @@ async fn answer_replays(mut socket: RouterSocket, topic: Bytes, log: Arc<EventLo
         };
         let mut cursor = log.from(u64::from_be_bytes(from));
         let mut batches = Vec::new();
-        // The batches are collected before sending, so that a busy engine cannot prolong a replay for ever.
+        // The batches are collected before sending, so that a busy engine cannot prolong a replay forever.
         while let Some((sequence, payload, next)) = log.next(cursor) {
             cursor = next;
             batches.push((sequence, payload));

@@ -24,7 +24,6 @@ fn config() -> EngineConfig {
     }
 }
 
-/// Tokens that only this conversation has.
 fn tokens(conversation: u32, range: std::ops::Range<u32>) -> Vec<u32> {
     range.map(|at| conversation * 100_000 + at).collect()
 }
@@ -52,7 +51,6 @@ fn of_session(mut request: Submission, session: &str) -> Submission {
     request
 }
 
-/// Returns the tokens of the reply to a request.
 fn reply(request: &Submission) -> Vec<u32> {
     (0..request.output_tokens)
         .map(|at| piece_token(text::word(request.seed, at, false)))
@@ -98,7 +96,6 @@ impl Fixture {
         self.scheduler.now.0
     }
 
-    /// Runs one turn alone.
     fn turn(&mut self, request: Submission) -> Progress {
         let id = self.submit(self.scheduler.now.0, request);
         self.finish();

@@ -17,7 +17,6 @@ const WORDS: [&str; 16] = [
     "queue", "in", "stream",
 ];
 
-/// The request of one connection.
 pub(crate) struct Request {
     bytes: Vec<u8>,
     conversation_at: usize,
@@ -80,7 +79,6 @@ impl Request {
         }
     }
 
-    /// Returns the bytes for this turn of this conversation.
     pub(crate) fn turn(&mut self, conversation: u64, turn: u64) -> &[u8] {
         for (at, number) in [(self.conversation_at, conversation), (self.turn_at, turn)] {
             let digits = format!("{:0DIGITS$}", number % 10_u64.pow(DIGITS as u32));

@@ -52,7 +52,6 @@ impl Contender {
         Self::Tailroute,
     ];
 
-    /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -77,7 +76,6 @@ impl Contender {
         }
     }
 
-    /// Returns its version.
     pub(crate) fn version(self, places: &Places) -> anyhow::Result<String> {
         let program = self.program(places);
         let mut asked = Command::new(&program);

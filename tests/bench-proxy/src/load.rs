@@ -65,7 +65,6 @@ pub(crate) struct Shape {
 }
 
 impl Load {
-    /// Starts clients of `target`.
     pub(crate) fn start(target: SocketAddr, shape: Shape) -> Self {
         let counts = Arc::new(Counts::default());
         let open = watch::Sender::new(true);

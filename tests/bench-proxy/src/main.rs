@@ -93,7 +93,6 @@ fn figures() -> impl Iterator<Item = &'static str> {
     measured.chain([RSS_IDLE, RSS_AFTER])
 }
 
-/// A running contender.
 struct Running {
     contender: Contender,
     address: SocketAddr,
@@ -393,7 +392,6 @@ async fn ready(address: SocketAddr, process: Option<(&mut Process, &Path)>) -> a
     }
 }
 
-/// Sets the pace of the engines' streams.
 async fn pace(engines: &[SocketAddr], gap: Duration) -> anyhow::Result<()> {
     use std::io::{Read as _, Write as _};
     for engine in engines {

@@ -29,7 +29,6 @@ const TURNS_REMEMBERED: u64 = 2;
 /// Timeout for a contender to reach its steady state.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cell {
     /// Latency of a tiny request without other load.
@@ -75,7 +74,6 @@ impl Cell {
         Self::Stream,
     ];
 
-    /// Returns the names of its figures.
     pub(crate) fn figures(self) -> &'static [&'static str] {
         match self {
             Self::Latency => &["latency_p50"],
@@ -220,7 +218,6 @@ pub(crate) async fn resident_after_conversations(
     Ok(megabytes(process))
 }
 
-/// Returns the resident megabytes.
 pub(crate) fn megabytes(process: &Process) -> f64 {
     process.resident() as f64 / f64::from(1 << 20)
 }

@@ -63,7 +63,6 @@ impl Process {
         child.map(Self).with_context(|| format!("cannot start {name}"))
     }
 
-    /// Returns whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }

@@ -41,7 +41,6 @@ impl Promise {
 }
 
 impl Report {
-    /// Adds a measurement.
     pub(crate) fn add(&mut self, contender: Contender, figure: &'static str, value: f64) {
         self.values.entry((contender, figure)).or_default().push(value);
     }

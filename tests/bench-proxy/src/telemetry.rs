@@ -70,7 +70,6 @@ const ROUNDS_OF_A_START: u32 = 4;
 /// Highest cost ratio of all telemetry to none.
 const BOUND: f64 = 1.08;
 
-/// The telemetry of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Variant {
     name: &'static str,
@@ -289,8 +288,7 @@ async fn measure(
     let figure = cell.figures()[0];
     let mut costs = BTreeMap::new();
     if !cell.is_sliced() && bench.args.against.is_some() {
-        // Endless streams cannot be sliced: all routers run them at the same time and share the machine's
-        // disturbances.
+        // Endless streams cannot be sliced: all routers run them at the same time and share the machine's disturbances.
         let measuring = routers
             .iter()
             .map(|router| cell.measure(router.address, Some(&router.process), AT_ONCE, bench.seed));

@@ -18,7 +18,6 @@ pub(crate) struct Connection {
     filled: std::ops::Range<usize>,
 }
 
-/// The framing of a body.
 enum Framing {
     Length(usize),
     Chunked,
@@ -61,7 +60,6 @@ impl Events {
 }
 
 impl Connection {
-    /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -72,7 +70,6 @@ impl Connection {
         })
     }
 
-    /// Sends a request.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {

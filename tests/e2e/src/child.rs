@@ -238,7 +238,6 @@ pub fn tailroute(arguments: &[String], shell: &str) -> Command {
     }
 }
 
-/// Returns a command that runs a part of this program.
 fn part(part: &str, arguments: &[String], shell: &str) -> Command {
     let mut command = under(shell, std::env::current_exe().unwrap().as_os_str());
     command

@@ -1,7 +1,6 @@
 //! A scripted worker that sends bytes only on the test's command.
 //!
-//! It answers probes by itself. Any other request is passed to the test as an [`Exchange`], which owns the
-//! connection.
+//! It answers probes by itself. Any other request is passed to the test as an [`Exchange`], which owns the connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

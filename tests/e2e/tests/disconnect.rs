@@ -46,7 +46,6 @@ enum Phase {
     Queued,
     /// Before its first token.
     Prefill,
-    /// Mid-stream.
     Stream,
     /// Mid-stream over HTTP/2: the stream is reset and the connection stays.
     H2Stream,

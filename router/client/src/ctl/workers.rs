@@ -141,7 +141,6 @@ async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {
     Ok(workers.any(|worker| worker["name"] == name))
 }
 
-/// Returns a worker's path, with the name escaped.
 fn path(name: &str) -> String {
     format!("/admin/v1/workers/{}", escaped(name))
 }

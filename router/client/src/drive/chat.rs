@@ -121,7 +121,6 @@ impl Chat {
     }
 }
 
-/// Appends `text` as a JSON string.
 fn push_json(out: &mut String, text: &str) {
     // Generated words need no escaping, and checking for that is faster than escaping.
     if text

@@ -14,7 +14,6 @@ const PANELS: u16 = 9;
 /// Minimum lines of the other parts.
 const REST: u16 = 20;
 
-/// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let panels = if frame.area().height >= REST + PANELS {
         PANELS

@@ -128,7 +128,6 @@ impl Screen {
 /// A prefix on the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hot {
-    /// Its hash.
     pub(super) prefix: String,
     /// Tokens of its longest copy, if known.
     pub(super) tokens: Option<u64>,

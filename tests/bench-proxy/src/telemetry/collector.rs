@@ -57,7 +57,6 @@ impl Collector {
         })
     }
 
-    /// Returns its address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }

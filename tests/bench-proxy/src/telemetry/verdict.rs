@@ -27,7 +27,6 @@ pub(super) struct Verdict {
 }
 
 impl Samples {
-    /// Adds the routers' costs of a round.
     pub(super) fn add(&mut self, figure: &'static str, costs: &BTreeMap<&'static str, f64>) {
         self.0.entry(figure).or_default().push(costs.clone());
     }

@@ -80,7 +80,6 @@ impl Api {
         Self::with(address, None).await
     }
 
-    /// Starts a server with TLS.
     pub(crate) async fn encrypted(address: SocketAddr, tls: ServerConfig) -> Self {
         Self::with(address, Some(TlsAcceptor::from(Arc::new(tls)))).await
     }
@@ -181,7 +180,6 @@ impl Api {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Forbids a verb.
     pub(crate) fn forbid(&self, verb: &'static str) {
         self.shared.state.lock().forbidden.insert(verb);
     }

@@ -22,7 +22,6 @@ const NAME: &str = "_http._tcp.vllm.inference.svc";
 enum Says {
     /// These records: priority, host, port. Hosts are at 127.0.0.1.
     Records(Vec<(u16, &'static str, u16)>),
-    /// A server failure.
     Failure,
     /// No answer.
     Nothing,

@@ -109,8 +109,7 @@ impl Scripted {
     }
 }
 
-/// A router that has found the worker `a`, and whose server gives these answers to every watch and every further
-/// list.
+/// A router that has found the worker `a`, and whose server gives these answers to every watch and every further list.
 async fn after_a(to_watch: Said, to_list: Said) -> (Scripted, sim_engine::Engine, Finding) {
     let engine = engine(quick()).await;
     let first = list(json!([slice("a", engine.addr(), ready())]));

@@ -26,7 +26,6 @@ enum Event {
     Clear,
 }
 
-/// The source of replays.
 #[derive(Clone, Copy, PartialEq)]
 enum Replay {
     /// The engine, all of them.
@@ -125,7 +124,6 @@ const fn case(
     }
 }
 
-/// Runs one turn of each conversation.
 async fn turns(fleet: &Fleet, talks: &mut [Conversation], round: u64) {
     for (at, talk) in (0..).zip(talks) {
         fleet
@@ -275,8 +273,7 @@ async fn whatever_is_lost_is_noticed_and_made_good() {
             "case {name}: {:?}",
             agreement(&page)
         );
-        // Blocks stored before the known ones have no known parents, so such conversations are predicted by the
-        // mirror.
+        // Blocks stored before the known ones have no known parents, so such conversations are predicted by the mirror.
         if case.replay == Replay::All {
             assert_eq!(told(&page) - told(&before), 3.0, "case {name}");
         }

@@ -1,5 +1,4 @@
-//! Mirrors of workers with other eviction policies: predicted against reported cached tokens, without events and
-//! hints.
+//! Mirrors of workers with other eviction policies: predicted against reported cached tokens, without events and hints.
 
 use config::{CachePolicy as Written, KvEvents};
 use policy::cache::Order;

@@ -36,10 +36,8 @@ const MEMORY: usize = 48;
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// An engine's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// No fault.
     None,
     /// Responses have this status.
     Status(u16),
@@ -52,11 +50,8 @@ pub(crate) enum Fault {
 /// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Came {
-    /// Its method and target.
     pub(crate) line: String,
-    /// Its header fields.
     pub(crate) headers: HeaderMap,
-    /// Its body.
     pub(crate) body: Bytes,
 }
 
@@ -84,7 +79,6 @@ impl Queue {
 /// A scripted worker. Dropping it closes its port.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    /// The address that it listens on.
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
     released: watch::Sender<u64>,
@@ -145,7 +139,6 @@ impl Engine {
         waits
     }
 
-    /// Sets the fault.
     pub(crate) fn set_fault(&self, fault: Fault) {
         self.state.lock().fault = fault;
     }
@@ -256,7 +249,6 @@ impl State {
     }
 }
 
-/// The counts of a response.
 struct Counted {
     number: u64,
     prompt: usize,

@@ -40,12 +40,10 @@ const LOOKS: usize = 2;
 /// Differences shown.
 const MOST_SHOWN: usize = 10;
 
-/// Disables periodic probes, which would change metrics between a request and its record. One probe runs at the
-/// start.
+/// Disables periodic probes, which would change metrics between a request and its record. One probe runs at the start.
 const QUIET: &str =
     "[health]\ninterval_ms = 3600000\ntimeout_ms = 3600000\nqueue_interval_ms = 0\nhealthy_after = 1\n";
 
-/// A running fleet.
 struct Fleet {
     router: Server,
     engines: Vec<Engine>,

@@ -57,7 +57,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     shown + rest
 }
 
-/// Returns header fields in order.
 pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
     let mut fields: Vec<String> = headers
         .iter()
@@ -129,7 +128,6 @@ fn without(value: &mut Value, names: &[&str]) {
     }
 }
 
-/// Parses the series of a metrics page.
 pub(crate) fn series(page: &str) -> BTreeMap<String, f64> {
     page.lines()
         .filter(|line| !line.starts_with('#') && !OWN.iter().any(|own| line.starts_with(own)))

@@ -11,20 +11,14 @@ use tailroute_e2e::talk::{chat, with, words};
 use self::requests::{endpoints, malformed, paths};
 use crate::engine::{Fault, SAID};
 
-/// One request of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    /// Its method.
     pub(crate) method: &'static str,
-    /// Its path.
     pub(crate) path: String,
-    /// Its header fields.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// Its body.
     pub(crate) body: Vec<u8>,
 }
 
-/// A step of a story.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A client sends a request and reads the response.
@@ -44,17 +38,14 @@ pub(crate) enum Step {
 /// A fleet and its steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
-    /// Its name.
     pub(crate) name: String,
     /// The configuration, without ports and workers.
     pub(crate) config: String,
     /// Configuration keys of each worker.
     pub(crate) worker: String,
-    /// Number of engines.
     pub(crate) engines: usize,
     /// Whether the engines support hints between requests.
     pub(crate) takes_hints: bool,
-    /// The steps.
     pub(crate) steps: Vec<Step>,
 }
 
@@ -82,7 +73,6 @@ const POLICIES: [&str; 10] = [
 ];
 const CHAT: &str = "/v1/chat/completions";
 
-/// Returns all stories.
 pub(crate) fn stories() -> Vec<Story> {
     let mut all: Vec<Story> = POLICIES.iter().map(|policy| of_policy(policy)).collect();
     all.push(endpoints());

@@ -101,7 +101,6 @@ impl Connection {
     }
 }
 
-/// Runs one stream to its end.
 async fn stream(shared: &Shared, connection: &mut Connection) -> Result<(), String> {
     let number = shared.number.fetch_add(1, Ordering::Relaxed);
     let shape = SHAPES[number as usize % SHAPES.len()];

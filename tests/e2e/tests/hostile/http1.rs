@@ -45,7 +45,6 @@ const CHUNKS: [&str; 6] = [
     "00000000000000000000000000000000000001;a=b\r\n{",
 ];
 
-/// All kinds of hostile HTTP/1.1 clients.
 pub(crate) const KINDS: [Kind; 14] = [
     Kind {
         name: "HTTP/1.1: silence",

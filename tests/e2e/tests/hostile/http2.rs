@@ -21,7 +21,6 @@ const FLOOD: usize = 50;
 /// Time that a client stays without reading.
 const UNREAD: Duration = Duration::from_secs(10);
 
-/// All kinds of hostile HTTP/2 clients.
 pub(crate) const KINDS: [Kind; 13] = [
     Kind {
         name: "HTTP/2: half a preface",

@@ -18,7 +18,6 @@ pub(crate) struct Livez {
     thread: JoinHandle<Probed>,
 }
 
-/// The outcome of the probes.
 #[derive(Debug, Default)]
 pub(crate) struct Probed {
     pub(crate) answered: usize,

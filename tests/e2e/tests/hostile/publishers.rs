@@ -21,7 +21,6 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// The behaviour of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Habit {
     /// A frame that declares 2^62 bytes.
@@ -34,7 +33,6 @@ pub(crate) enum Habit {
     EndlessFrame,
     /// One message of endless frames.
     EndlessParts,
-    /// An endless, slow greeting.
     EndlessGreeting,
     /// Random bytes.
     Garbage,

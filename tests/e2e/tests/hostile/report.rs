@@ -10,7 +10,6 @@ use crate::{honest, is_strict};
 /// Longest response time of `/livez`.
 const LIVEZ_WITHIN: Duration = Duration::from_millis(50);
 
-/// One figure.
 #[derive(Debug)]
 struct Figure {
     name: String,

@@ -57,7 +57,6 @@ pub(crate) fn bearer(name: &str) -> String {
     format!("Bearer tr-secret-of-{name}")
 }
 
-/// A worker of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     pub(crate) address: SocketAddr,

@@ -27,7 +27,6 @@ pub(crate) fn key(name: &str) -> Key {
     }
 }
 
-/// Returns the secret of that key.
 pub(crate) fn secret(name: &str) -> String {
     format!("tr-secret-of-{name}")
 }

@@ -1,5 +1,4 @@
-//! Workers without traffic for a long time: their learned costs stay but become uncertain, so that new work is
-//! shared.
+//! Workers without traffic for a long time: their learned costs stay but become uncertain, so that new work is shared.
 
 use std::time::Duration;
 

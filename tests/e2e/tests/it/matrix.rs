@@ -52,12 +52,9 @@ enum By {
     Router,
 }
 
-/// The end of the response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// It is complete.
     Whole,
-    /// The connection is cut.
     Cut,
     /// An error event, then the connection is cut.
     CutSaying(&'static str),

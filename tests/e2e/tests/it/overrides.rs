@@ -141,8 +141,7 @@ async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it
     assert!(!leaked(&fleet), "the header ends at the router");
 }
 
-/// Only named and listed overrides are accepted, exactly: a client that measures a policy must not measure another
-/// one.
+/// Only named and listed overrides are accepted, exactly: a client that measures a policy must not measure another one.
 #[tokio::test]
 async fn what_may_not_be_asked_for_is_refused_by_header_and_field() {
     let fleet = two(|config| {

@@ -139,7 +139,6 @@ fn heads() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Rejected bodies.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let (body, te) = (body("outer"), "transfer-encoding: chunked");
     let size = format!("{:x}", body.len());

@@ -457,7 +457,7 @@ async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requ
 
 #[tokio::test]
 async fn what_others_left_in_an_engine_cannot_be_named() {
-    // Fields that are always forbidden do not separate tenants even where transfer fields are allowed.
+    // References to other requests' state are rejected even where transfer fields are allowed.
     let mut stage = Stage::set(|config| config.http.transfer_fields = true).await;
     let prompt = json!([{ "role": "user", "content": "hi" }]);
     for (member, value) in [

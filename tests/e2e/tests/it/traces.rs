@@ -113,7 +113,6 @@ impl TraceService for Received {
     }
 }
 
-/// Starts a gRPC collector.
 async fn grpc() -> (Received, SocketAddr) {
     let received = Received::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

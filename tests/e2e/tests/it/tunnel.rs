@@ -26,7 +26,6 @@ async fn connect(address: SocketAddr) -> Result<Socket, Error> {
     opened.map(|(socket, _)| socket)
 }
 
-/// Accepts a tunnel on the worker's side.
 async fn accept(mut exchange: Exchange) -> Socket {
     assert!(
         exchange.head.starts_with(&format!("GET {PATH} HTTP/1.1\r\n")),

@@ -43,9 +43,7 @@ pub(crate) struct Named {
     pub(crate) endpoints: Vec<SocketAddr>,
     /// The headers set, without the endpoints.
     pub(crate) set: HashMap<String, String>,
-    /// The headers removed.
     pub(crate) removed: Vec<String>,
-    /// The new body.
     pub(crate) body: Bytes,
 }
 
@@ -83,7 +81,6 @@ pub(crate) fn text(text: &str) -> wire::Value {
     }
 }
 
-/// Returns metadata with one entry.
 pub(crate) fn metadata(namespace: &str, name: &str, value: wire::Value) -> Metadata {
     let fields = HashMap::from([(name.to_owned(), value)]);
     Metadata {
@@ -106,7 +103,6 @@ pub(crate) fn subset(endpoints: &[SocketAddr]) -> Metadata {
     )
 }
 
-/// Returns metadata with the endpoint that served.
 pub(crate) fn served(endpoint: &str) -> Metadata {
     metadata(
         "envoy.lb",

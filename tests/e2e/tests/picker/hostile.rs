@@ -49,12 +49,10 @@ impl Raw {
     }
 }
 
-/// Returns the prefix of a message of this length.
 fn prefix(length: u32) -> Bytes {
     [&[0][..], &length.to_be_bytes()].concat().into()
 }
 
-/// Returns the status of a stream.
 async fn status(answer: http::Response<Incoming>) -> i32 {
     let head = answer.headers().get("grpc-status").cloned();
     let body = within(answer.into_body().collect()).await.unwrap();

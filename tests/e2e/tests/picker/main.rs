@@ -34,7 +34,6 @@ fn with_picker(config: &mut Config) {
     });
 }
 
-/// Starts engines, a router, and a gateway that uses it.
 async fn start(engines: Vec<EngineConfig>, tweak: impl FnOnce(&mut Config)) -> (Fleet, Gateway) {
     let fleet = Fleet::start(engines, |config| {
         with_picker(config);

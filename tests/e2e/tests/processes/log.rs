@@ -41,7 +41,6 @@ impl Serving {
         }
     }
 
-    /// Returns the status of a turn.
     async fn turn(&self) -> u16 {
         let body = ask(&words(1, 20), json!({ "max_tokens": 1 })).to_string();
         call(self.router.address, "POST", CHAT, &[], body)

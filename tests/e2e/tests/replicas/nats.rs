@@ -88,7 +88,6 @@ impl Nats {
         assert!(listens.is_ok(), "nats-server does not listen");
     }
 
-    /// Kills it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -96,7 +95,6 @@ impl Nats {
         }
     }
 
-    /// Returns its URL.
     pub(crate) fn url(&self) -> String {
         format!("nats://{}", self.address)
     }

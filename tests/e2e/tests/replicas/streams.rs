@@ -27,7 +27,6 @@ pub(crate) const QUESTIONS: [u64; 3] = [5, 100, 500];
 /// Streams per HTTP/2 connection.
 const SHARED_BY: usize = 10;
 
-/// The outcome of the streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Complete, and equal to the engine's, byte for byte.
@@ -54,7 +53,6 @@ pub(crate) struct Load {
     stop: AtomicBool,
 }
 
-/// A connection.
 #[derive(Debug)]
 enum Line {
     One(http1::SendRequest<Full<Bytes>>),
@@ -115,7 +113,6 @@ enum After {
     Told,
     /// It has ended, and this request was not sent.
     Unsent,
-    /// Unknown.
     Failed,
 }
 

@@ -109,7 +109,6 @@ pub(super) fn endpoints() -> Story {
     story("endpoints", "", steps)
 }
 
-/// Malformed bodies and headers.
 pub(super) fn malformed() -> Story {
     let long = words(1, 40_000);
     let bodies: Vec<String> = vec![
@@ -165,7 +164,6 @@ pub(super) fn malformed() -> Story {
     story("malformed", "", steps)
 }
 
-/// Methods and paths.
 pub(super) fn paths() -> Story {
     let paths = [
         "/",
