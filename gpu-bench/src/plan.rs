@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_the_worker_would_refuse_are_left_out() {
+    fn cells_longer_than_the_workers_limit_are_left_out() {
         let cells = grid(&[0, 100], &[1, 50], 7).pass(0, Some(101));
         assert_eq!(cells.len(), 3);
         assert!(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_seeds() {
+    fn the_order_depends_on_the_seed() {
         let order = |seed| grid(&[0, 1, 2], &[1, 2, 3], seed).pass(2, None);
         assert_eq!(order(1), order(1));
         assert_ne!(order(1), order(2));

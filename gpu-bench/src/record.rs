@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_an_interruption_is_continued() {
+    fn an_interrupted_measurement_is_continued() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("gpu-0.json");
         let mut record = Record::open(&out, head(), Unfinished::Keep).unwrap();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_measurement_is_not_lost_to_a_command_that_is_typed_again() {
+    fn repeating_a_command_does_not_discard_an_unfinished_measurement() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("gpu-0.json");
         // A file without samples may be replaced.
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_sample_is_named() {
+    fn an_invalid_line_is_reported_with_its_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.jsonl");
         let first = serde_json::to_string(&head()).unwrap();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+    fn a_file_is_replaced_atomically_without_leftovers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.json");
         fs::write(&path, "an older one").unwrap();

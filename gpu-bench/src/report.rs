@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configurations_lines_are_numbers_of_toml() {
+    fn the_configuration_lines_have_valid_toml_numbers() {
         assert_eq!(toml_number(0.123_456_789), "0.12346");
         assert_eq!(toml_number(20.0), "20.0");
         assert_eq!(toml_number(2.5e-9), "2.5e-9");

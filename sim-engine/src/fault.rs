@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_hits_that_share() {
+    fn a_share_affects_exactly_that_share() {
         for share in [0.0, 0.1, 0.5, 1.0] {
             let fault = Fault {
                 share,

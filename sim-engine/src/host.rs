@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_to_come_is_the_first_to_go_and_only_a_beginning_counts() {
+    fn blocks_leave_in_fifo_order_and_only_leading_blocks_count() {
         let mut host = Host::new(2);
         [1, 2, 2, 3]
             .map(PrefixHash)

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_generated_is_what_the_template_renders() {
+    fn generated_tokens_equal_the_templates_rendering() {
         for (limit, names) in [
             (4, &["f"][..]),
             (60, &["read_file"]),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_make_the_message_however_they_are_cut() {
+    fn deltas_add_up_to_the_message_however_they_are_cut() {
         let script = Script::new(7, 80, true, &["read_file", "edit"]);
         for step in [1, 3, 7, 1000] {
             let (mut content, mut calls) = (String::new(), vec![String::new(); 2]);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_is_bounded_and_forgets_who_was_silent_longest() {
+    fn the_map_is_bounded_and_evicts_the_least_recently_used() {
         let mut sessions = Sessions::new(2);
         let names: Vec<Arc<str>> = ["a", "b", "a", "c"].into_iter().map(Arc::from).collect();
         for name in &names {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_handed_on() {
+    fn model_options_are_passed_to_the_package() {
         let cli = Cli::parse_from(["x", "--shape", "qwen2-7b", "--layers", "2", "--device", "cuda:1"]);
         let said = cli.args.arguments("measure").join(OsStr::new(" "));
         assert_eq!(
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_where_the_script_makes_it() {
+    fn the_default_environment_is_the_one_the_script_creates() {
         let path = |path: &str| Some(OsString::from(path));
         let of_home = made(None, path("/home/a")).unwrap();
         assert_eq!(

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_two_dashes_is_handed_on_as_it_is() {
+    fn arguments_after_two_dashes_are_passed_on() {
         let cli = Cli::parse_from(["x", "--port", "0", "--json", "--", "--max-running", "4"]);
         let said = arguments(&cli.args).join(OsStr::new(" "));
         assert!(

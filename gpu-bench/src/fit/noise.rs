@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_in_proportion_is_told_from_constant_noise() {
+    fn proportional_and_constant_noise_are_distinguished() {
         let share = found(|predicted| 0.1 * predicted);
         assert!(
             (share.share - 0.1).abs() < 0.02 && share.constant_ms < 3.0,

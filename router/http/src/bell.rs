@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_polled_when_it_asks_for_it_and_at_no_other_time() {
+    async fn a_rare_future_is_polled_only_after_its_own_wake_up() {
         let (tell, mut told) = oneshot::channel::<u32>();
         let polls = Cell::new(0);
         let mut rare = pin!(rarely(poll_fn(|cx| {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_polls_it_last_is_woken() {
+    async fn the_task_that_polled_last_is_woken() {
         let (tell, told) = oneshot::channel::<u32>();
         let mut rare = Box::pin(rarely(told));
         assert!(
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_wakes_the_same_task_however_often_it_rings() {
+    async fn every_wake_up_wakes_the_same_task() {
         let (mut bell, woken) = (Bell::default(), Arc::new(Woken::default()));
         let task = Waker::from(Arc::clone(&woken));
         assert!(
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_rings_it() {
+    async fn a_timer_wakes_a_rare_future() {
         let (pause, begun) = (Duration::from_secs(9), tokio::time::Instant::now());
         rarely(tokio::time::sleep(pause)).await;
         assert!(

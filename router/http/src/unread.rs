@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_held_counts_against_one_bound_and_is_given_back() {
+    fn all_reservations_share_one_bound_and_are_released_on_drop() {
         let total = Arc::new(AtomicUsize::new(0));
         let [mut one, mut other] = [(); 2].map(|()| Unread::new(Arc::clone(&total), 100));
         assert!(one.grow(60) && other.resize(40));

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_last_has_the_highest_number_and_outlives_what_there_is_no_room_for() {
+    fn the_latest_calibration_has_the_highest_number_and_is_kept_longest() {
         let mut all = All::new();
         number(
             &mut all,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_there_is_read_within_bounds() {
+    fn bucket_values_are_read_within_bounds() {
         let told = |number: u64| {
             let what = Told {
                 number,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_no_cost_are_not_taken() {
+    fn invalid_costs_are_ignored() {
         assert!(measured(0.1).measured().is_some());
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e7] {
             assert!(measured(wrong).measured().is_none(), "{wrong}");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_taken_when_it_was_not_written_for_four_seconds_and_not_before() {
+    async fn a_lease_is_free_after_four_seconds_without_a_write() {
         let lease = Lease::default();
         assert!(!lease.look(1, &standing(7, 2)));
         assert_eq!(lease.leader().as_deref(), Some("router-2"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_leads_no_longer_than_others_leave_it_the_lease() {
+    async fn leadership_ends_before_the_lease_is_free() {
         let lease = Lease::default();
         assert!(lease.look(1, &Standing::default()), "nobody has it");
         assert!(lease.wrote(1, Instant::now(), "router-1") && lease.leads());

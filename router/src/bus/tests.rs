@@ -132,7 +132,7 @@ fn prompt() -> (Chain, ChainBuilder) {
 }
 
 #[tokio::test]
-async fn a_turn_of_another_replica_counts_until_it_is_over_and_leaves_what_it_computed() {
+async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_cached() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, reply) = prompt();
     let told = one.sends(&keys);
@@ -179,7 +179,7 @@ async fn a_turn_that_never_began_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_lost_on_the_way_is_mended_by_the_roll_call() {
+async fn lost_messages_are_repaired_by_the_roll_call() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
     other.hears(&one.calls_the_roll().await);
@@ -199,7 +199,7 @@ async fn what_is_lost_on_the_way_is_mended_by_the_roll_call() {
 }
 
 #[tokio::test]
-async fn what_found_the_queue_full_is_mended_by_the_roll_call() {
+async fn reports_dropped_by_a_full_queue_are_repaired_by_the_roll_call() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let told: Vec<_> = (0..QUEUE).map(|_| one.sends(&Chain::new())).collect();
     // The queue is full, so this report is lost.
@@ -214,7 +214,7 @@ async fn what_found_the_queue_full_is_mended_by_the_roll_call() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_silent_counts_no_longer() {
+async fn a_silent_replica_is_removed() {
     tokio::time::pause();
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
@@ -233,7 +233,7 @@ async fn a_replica_that_is_silent_counts_no_longer() {
 }
 
 #[tokio::test]
-async fn nobody_hears_itself_rubbish_or_a_worker_that_it_does_not_know() {
+async fn own_messages_garbage_and_unknown_workers_are_ignored() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
     let _told = one.sends(&keys);
@@ -259,7 +259,7 @@ async fn nobody_hears_itself_rubbish_or_a_worker_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
+async fn hint_epochs_continue_after_those_of_other_replicas() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let now_us = UNIX_EPOCH.elapsed().expect("a clock after 1970").as_micros() as u64;
     let ahead = now_us + 60_000_000;
@@ -277,7 +277,7 @@ async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
 }
 
 #[tokio::test]
-async fn what_one_replica_gives_up_has_room_on_every_replicas_mirror() {
+async fn blocks_trimmed_by_one_replica_are_freed_in_every_mirror() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
     let told = one.sends(&keys);
@@ -295,7 +295,7 @@ async fn what_one_replica_gives_up_has_room_on_every_replicas_mirror() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_another_replica_continues_is_not_silent_here() {
+async fn a_conversation_continued_by_another_replica_stays_active() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let id = other.worker(0).id;
     let silent = policy::tail::Answered {
@@ -317,7 +317,7 @@ async fn a_conversation_that_another_replica_continues_is_not_silent_here() {
 }
 
 #[tokio::test]
-async fn a_long_roll_is_called_in_parts_that_leave_no_gap() {
+async fn a_long_roll_call_is_split_without_gaps() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let mut told = Vec::new();
     for _ in 0..9 {
@@ -359,7 +359,7 @@ fn sent(turn: u64, worker: u64, keys: &Chain) -> wire::Sent {
 }
 
 #[tokio::test]
-async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_silent() {
+async fn false_reports_are_bounded_and_removed_seconds_after_the_last_message() {
     tokio::time::pause();
     let honest = Replica::new("honest");
     let worker = honest.worker(0);
@@ -394,7 +394,7 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
 }
 
 #[tokio::test]
-async fn more_replicas_than_are_heard_and_more_turns_than_are_held_take_no_room() {
+async fn replicas_and_turns_beyond_the_bounds_take_no_memory() {
     let honest = Replica::new("honest");
     let key = worker_key(honest.worker(0).name());
     let long = Chain::of_ends((1..=4_096).map(|n| (policy::ids::PrefixHash(n), n)).collect());

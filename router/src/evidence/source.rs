@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vllm_names_its_sources() {
+    fn vllms_sources_are_parsed() {
         let answer =
             br#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557",
             "replay_endpoint":"tcp://0.0.0.0:5558","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv"},
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn sglang_names_a_port_for_each_rank() {
+    fn sglangs_sources_are_parsed_with_a_port_per_rank() {
         let named = |base: &str| {
             let answer = format!(
                 r#"{{"kv_events":{{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":{base},"topic":"","dp_size":2}}}}"#
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_no_engine_would_have_is_not_subscribed_to() {
+    fn an_overlong_topic_is_rejected() {
         let topic = "t".repeat(MAX_TOPIC_BYTES + 1);
         let vllm_says = format!(
             r#"{{"0":{{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:1","topic":"{topic}"}}}}"#
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_takes_its_own_source_and_several_without_a_rank_are_refused() {
+    fn a_rank_uses_its_own_source_and_several_sources_need_a_rank() {
         let source = |port: u32, rank| Source {
             endpoint: format!("tcp://h:{port}"),
             replay: None,

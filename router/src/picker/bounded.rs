@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_piece_of_a_body_is_counted() {
+    fn bytes_other_than_bodies_are_counted() {
         let piece = ProcessingRequest {
             request: Some(Said::RequestBody(HttpBody {
                 body: vec![7; 1000].into(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoded_head_takes_no_more_than_it_is_weighed_with() {
+    fn a_decoded_head_takes_at_most_its_counted_bytes() {
         assert!(size_of::<super::super::wire::HeaderValue>() <= 2 * DECODED_BYTES);
     }
 }

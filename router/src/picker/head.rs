@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_is_none_is_refused() {
+    fn an_invalid_head_is_rejected() {
         let line = [(":method", "GET"), (":path", "/")];
         for said in [&line[..1], &line[1..], &[], &[line[0], line[1], ("a b", "")]] {
             assert!(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_served_is_in_metadata_or_an_attribute() {
+    fn the_serving_endpoint_is_read_from_metadata_or_an_attribute() {
         let address = "10.0.0.1:80".parse().ok();
         assert_eq!(
             served(&with(NAMESPACE, SERVED, Some(text("10.0.0.1:80")))),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_an_answer_tells_its_status_and_what_its_body_is() {
+    fn a_response_head_has_the_status_and_the_body_headers() {
         let (status, read) = response(&headers(&[
             (":status", "200"),
             ("content-type", "text/event-stream"),

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_changed_and_nothing_that_is_the_gateways() {
+    fn only_differing_headers_are_changed_and_never_the_gateways_own() {
         let map = |pairs: &[(&'static str, &'static str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in pairs {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_leaves_in_pieces_of_which_the_last_ends_it() {
+    fn a_body_is_sent_in_pieces_and_the_last_one_ends_it() {
         let told = |length: usize, ends| {
             let pieces = pieces(vec![b'x'; length].into(), ends);
             let piece = |told: ProcessingResponse| {

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_raw_answer_is_whole() {
+    fn the_raw_error_is_a_complete_response() {
         let raw = String::from_utf8(raw(&ApiError::MalformedHttp)).unwrap();
         let (head, body) = raw.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_the_bound_the_longest_idle_of_the_address_with_most_makes_room() {
+    async fn at_the_limit_the_longest_idle_connection_of_the_busiest_address_is_evicted() {
         let connections = Connections::new(4);
         let mut all = Vec::new();
         for client in [1, 2, 2, 2] {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_told_to_make_room_is_not_told_again_in_anothers_place() {
+    fn a_connection_under_eviction_is_not_chosen_again() {
         let connections = Connections::new(2);
         let open = [(); 2].map(|()| {
             let progress = Arc::new(Progress::default());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_counts_as_one_client() {
+    fn an_ipv6_network_counts_as_one_client() {
         let network = |text: &str| super::network(text.parse().unwrap());
         assert_eq!(network("2001:db8::1"), network("2001:db8::2"));
         assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_again_when_its_permit_is_dropped() {
+    fn dropping_a_permit_frees_its_slot() {
         let (connections, progress) = (Connections::new(1), Arc::new(Progress::default()));
         let place = connections.try_place(address(1), &progress).unwrap();
         assert!(connections.try_place(address(1), &progress).is_none());

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_that_fit_stay_and_others_are_lowered_to_what_fits() {
+    fn bounds_that_do_not_fit_are_lowered() {
         let fitting = |connections, in_flight, limit| {
             let count = |count| NonZeroUsize::new(count).unwrap();
             let (connections, in_flight) = super::fitting((count(connections), count(in_flight)), 0, limit);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_began_meanwhile_keeps_a_connection_that_was_told_to_give_way() {
+    async fn a_new_request_cancels_the_eviction_of_its_connection() {
         let progress = Arc::new(Progress::default());
         progress.give_way();
         let request = progress.request_began();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pipelined_is_told_from_the_rest_of_the_open_request() {
+    fn pipelined_bytes_are_distinguished_from_the_open_requests_body() {
         let progress = Arc::new(Progress::default());
         let _request = progress.request_began();
         for (complete, has_more, has_pipelined) in [
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_closed_its_side_abandons_what_is_open() {
+    fn a_client_that_closed_its_side_abandons_its_open_requests() {
         let progress = Arc::new(Progress::default());
         progress.client_closed();
         assert!(!progress.is_abandoned());

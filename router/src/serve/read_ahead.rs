@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_ahead_is_taken_in_order_and_in_pieces() {
+    fn bytes_read_ahead_are_taken_in_order_and_in_pieces() {
         let ahead = ReadAhead::default();
         let mut memory = [0; 3];
         let mut buf = ReadBuf::new(&mut memory);

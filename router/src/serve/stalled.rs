@@ -230,12 +230,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_of_which_nothing_is_taken_is_given_up_when_the_patience_is_over() {
+    async fn an_unread_response_is_dropped_after_the_idle_timeout() {
         assert_eq!(seconds(given_up_after(&["a", "b"], 1, None).await), Some(120));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_whose_own_next_frame_is_waited_for_is_not_given_up() {
+    async fn a_response_that_waits_for_its_own_next_frame_is_kept() {
         assert_eq!(given_up_after(&["a"], 2, None).await, None);
         assert_eq!(
             given_up_after(&["a"], 2, Some(Duration::from_secs(5))).await,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_taken_by_the_time_it_is_due_is_given_up_then() {
+    async fn an_unread_response_is_dropped_at_its_deadline() {
         assert_eq!(
             seconds(given_up_after(&["a", "b"], 1, Some(Duration::from_secs(5))).await),
             Some(5)
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_due_sooner_than_the_next_look_is_looked_at_in_time() {
+    async fn a_deadline_before_the_next_check_brings_the_check_forward() {
         let answers = Arc::new(Answers::new(PATIENCE));
         let (endless, _alive) = answer(&["a"], None);
         let (urgent, alive) = answer(&["a", "b"], Some(Duration::from_secs(2)));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_whose_answer_is_given_up_is_not_open_any_more() {
+    async fn dropping_a_stalled_response_closes_its_request() {
         for (frames, asked) in [(&["a", "b"][..], 1), (&["a"], 1)] {
             let (answers, progress) = (Arc::new(Answers::new(PATIENCE)), Arc::new(Progress::default()));
             let frames: Vec<_> = frames
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_let_go_of_at_its_end_over_http_2_and_once_it_is_written_over_http_1() {
+    async fn a_body_is_dropped_at_its_end_over_http_2_and_after_the_write_over_http_1() {
         for (carrier, is_gone) in [(Carrier::Streams, true), (Carrier::Chunks, false)] {
             let (alive, held) = mpsc::channel::<()>(1);
             let frames =
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_flows_wakes_its_connection_once_in_its_patience() {
+    async fn a_healthy_response_is_checked_once_per_idle_timeout() {
         let answers = Arc::new(Answers::new(PATIENCE));
         let (answer, _alive) = answer(&["a"], None);
         let mut body = answers.send(answer, Carrier::Plain, request()).into_body();

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_fell_behind_skips_to_what_is_kept() {
+    fn a_slow_reader_skips_to_the_oldest_kept_batch() {
         let log = EventLog::new(2, EventStyle::Vllm, 0);
         for _ in 0..5 {
             log.append(0.0, &[KvEvent::AllBlocksCleared]);

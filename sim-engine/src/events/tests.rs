@@ -95,7 +95,7 @@ impl Subscriber {
 
 proptest! {
     #[test]
-    fn a_subscriber_knows_exactly_what_is_cached(
+    fn events_describe_the_cache_exactly(
         turns in prop::collection::vec((0..4u32, 0..20u32, 1..60u32, 1..20u32, 0.0..80.0, any::<bool>()), 1..25),
     ) {
         let config = EngineConfig {

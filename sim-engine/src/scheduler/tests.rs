@@ -204,7 +204,7 @@ fn a_batch_of_two_takes_longer_steps() {
 }
 
 #[test]
-fn an_abort_frees_what_was_held_in_every_phase() {
+fn an_abort_frees_the_requests_memory_in_every_phase() {
     let mut f = Fixture::new(&config());
     let decoding = f.submit(0.0, submission(&tokens(1, 0..40), 1000));
     f.advance(31.0);
@@ -236,7 +236,7 @@ fn an_abort_frees_what_was_held_in_every_phase() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_priorities_overtake() {
+fn a_full_queue_rejects_and_priorities_reorder() {
     let mut f = Fixture::new(&EngineConfig {
         max_queued: 2,
         order: Order::Priority,
@@ -347,7 +347,7 @@ fn a_hint_waits_for_the_running_turn_unless_its_time_runs_out() {
 }
 
 #[test]
-fn a_release_marks_what_the_header_or_else_the_objective_says() {
+fn a_release_marks_blocks_by_the_header_or_else_the_objective() {
     let mut f = Fixture::new(&config());
     let mut request = submission(&tokens(1, 0..64), 16);
     request.terms.evict_first_tail = Some(40);
@@ -463,7 +463,7 @@ fn play(arrivals: &[Arrival], tick: f64) -> (BTreeMap<RequestId, Progress>, f64)
 proptest! {
     /// The naive twin of "each event at its own time" advances in small ticks.
     #[test]
-    fn how_often_anybody_looks_changes_nothing(arrivals in arrivals(), tick in 0.3..50.0) {
+    fn the_polling_interval_changes_nothing(arrivals in arrivals(), tick in 0.3..50.0) {
         prop_assert_eq!(play(&arrivals, tick), play(&arrivals, f64::INFINITY));
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_json_of_about_the_size_asked_for_whatever_its_numbers() {
+    fn a_request_is_json_of_about_the_requested_size() {
         for size in [0, 8 << 10, 1 << 20] {
             let asked = Asked {
                 size,

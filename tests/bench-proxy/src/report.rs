@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_contender_adds_is_told_against_the_engine_of_the_same_round() {
+    fn overhead_is_relative_to_the_engine_in_the_same_round() {
         let mut report = Report::default();
         for (direct, nginx, ours) in [(10.0, 12.0, 90.0), (20.0, 25.0, 91.0), (30.0, 33.0, 92.0)] {
             report.add(Contender::Direct, "latency_p50", direct);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_not_judged_without_the_peer_that_it_is_measured_by() {
+    fn a_promise_is_not_checked_without_its_peer() {
         let mut report = Report::default();
         report.add(Contender::Tailroute, "request_tiny", 1e9);
         assert!(report.holds());

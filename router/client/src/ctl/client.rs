@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_taken_whole_and_comments_passed_over() {
+    fn only_complete_events_are_taken_and_comments_skipped() {
         let mut held = b": hello\n\nevent: policy\ndata: {\"n\":1}\n\ndata: {\"n\"".to_vec();
         assert_eq!(take_event(&mut held).unwrap()["n"], 1);
         assert!(take_event(&mut held).is_none());

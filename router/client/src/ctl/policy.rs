@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_go_where_their_keys_say() {
+    fn changes_are_applied_to_their_keys() {
         let mut settings = json!({ "policy": "tail", "weights": { "load": 1.0 } });
         apply(&mut settings, "policy=random").unwrap();
         apply(&mut settings, "weights.load=2").unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_begins_with_the_first_thing_that_it_says() {
+    fn a_missing_override_is_created_by_its_first_change() {
         let mut settings = json!({ "classes": {}, "named": {} });
         for change in [
             "classes.gpt-4.5.weights.slo=2",

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_stream_is_told() {
+    fn an_error_event_in_the_stream_is_a_fault() {
         let mut answer = Answer::default();
         answer.push(
             b"data: {\"error\":{\"message\":\"worker died\"}}\n\ndata: [DONE]\n\n",

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn history_that_is_shorter_than_what_was_said_is_forgotten() {
+    fn messages_beyond_the_turns_history_are_truncated() {
         let mut chat = chat(1);
         let first = step(0, 5, 4, &[]);
         chat.ask(&first);
@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn history_that_was_never_said_is_said_first() {
+    fn missing_history_is_generated() {
         let (mut chat, step) = (chat(1), step(100, 103, 1, &[]));
         chat.ask(&step);
         assert_eq!(words(&messages(&chat, &step)[0].1), 103);
     }
 
     #[test]
-    fn a_failed_answer_is_made_up_to_its_length() {
+    fn a_failed_response_is_replaced_by_generated_text_of_its_length() {
         let (mut chat, first) = (chat(1), step(0, 5, 6, &[]));
         chat.ask(&first);
         chat.answer(None, &first);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_new_tokens_still_says_a_word() {
+    fn a_turn_without_new_tokens_still_adds_a_word() {
         let mut chat = chat(1);
         let first = step(0, 2, 1, &[]);
         chat.ask(&first);

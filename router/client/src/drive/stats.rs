@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn where_some_answers_tell_cached_tokens_silence_means_none() {
+    fn missing_cached_tokens_count_as_zero_if_any_response_reports_them() {
         let silent = |cached_tokens| {
             let mut sample = sample(1.0, None);
             sample.usage = sample.usage.map(|usage| Usage {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn invalid_target_urls_are_rejected() {
         for text in [
             "",
             "h:1",

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_most_share_comes_first_and_then_what_was_used_last() {
+    fn the_most_shared_prefixes_come_before_the_most_recently_used() {
         let prefix = |name: &str, forks: u32, copies: Value| json!({ "prefix": name, "forks": forks, "holders": 2, "copies": copies });
         let copies = json!([{ "worker": "one", "tokens": 300 }, { "worker": "two", "tokens": 100 }]);
         let shared: Vec<_> = (0..9)
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_the_time_between_two_looks() {
+    fn percentiles_cover_the_time_between_two_polls() {
         let mut screen = Screen::new("r");
         screen.saw(buckets(&page([100, 100, 100])));
         assert_eq!(screen.percentiles.unwrap()[0], 50.0);

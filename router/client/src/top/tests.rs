@@ -76,7 +76,7 @@ fn a_low_screen_leaves_prefixes_and_late_turns_out() {
 }
 
 #[test]
-fn what_is_not_kept_and_what_did_not_happen_are_told_apart() {
+fn decisions_that_are_not_kept_and_absent_late_turns_are_shown_differently() {
     let mut screen = screen();
     let none = |capacity: u32| json!({ "decisions": [], "capacity": capacity });
     screen.found(&prefixes(), none(100));
@@ -88,7 +88,7 @@ fn what_is_not_kept_and_what_did_not_happen_are_told_apart() {
 }
 
 #[test]
-fn a_router_that_does_not_answer_leaves_what_was_seen_and_says_so() {
+fn a_failed_poll_keeps_the_screen_and_shows_the_error() {
     let mut screen = screen();
     screen.note(Err(anyhow::anyhow!("no answer from 127.0.0.1:9090")));
     let drawn = text(&screen, (100, 33)).unwrap();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_chunked_is_refused() {
+    fn malformed_chunked_bodies_are_rejected() {
         for wire in [
             "x\r\n",
             "\r\n",
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_read_and_what_follows_is_left() {
+    fn trailers_are_parsed_and_later_bytes_are_not_consumed() {
         let mut decoder = Decoder::new(Framing::Chunked);
         let wire = b"3;a=b\r\nabc\r\n0\r\nX-One: 1\r\nx-two: 2\r\n\r\nHTTP/1.1";
         let mut body = Vec::new();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_until_the_end_of_the_connection_ends_there_and_no_other_does() {
+    fn only_a_body_delimited_by_the_connections_end_is_complete_there() {
         let mut decoder = Decoder::new(Framing::UntilClose);
         assert!(!decoder.is_done() && decoder.close());
         for framing in [Framing::Length(1), Framing::Chunked] {
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_body_is_the_same_however_it_is_chunked_and_cut(
+        fn chunking_and_cuts_do_not_change_the_body(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
             upper in any::<bool>(),

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answers_end_is_told_once_or_not_at_all() {
+    fn ambiguous_or_repeated_framing_is_rejected_or_ends_the_connection() {
         assert_eq!(framed("content-length: 5\r\n"), Ok((Framing::Length(5), true)));
         assert_eq!(
             framed("Content-Length: 5\r\nContent-Length: 5\r\n"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_says_nothing_of_its_end_that_does_not_hold() {
+    fn framing_headers_that_do_not_apply_are_removed() {
         for (status, fields, kept) in [
             (200, "content-length: 5\r\ntransfer-encoding: chunked\r\n", None),
             (200, "content-length: 5\r\ncontent-length: 5\r\n", Some("5")),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hypers_client_has_read_is_held_to_the_same_rules() {
+    fn responses_of_hypers_client_are_checked_by_the_same_rules() {
         let vet = |fields: &[(&str, &str)]| {
             let mut response = Response::builder();
             for (name, value) in fields {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_answers_are_passed_over() {
+    fn interim_responses_are_skipped() {
         let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\nx-a: 1\r\nx-e:\r\n\r\nmore";
         for end in 0..text.len() - 4 {
             assert!(read(&text[..end]).unwrap().is_none(), "{end}");
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_with_the_length_that_it_has() {
+    fn a_request_is_written_with_its_content_length() {
         let mut request = Request::post("http://w:1/v1/chat/completions?x=1")
             .body(Bytes::from_static(b"{}"))
             .unwrap();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else_is() {
+    fn join_messages_survive_a_round_trip_and_others_are_rejected() {
         let ask = Ask { id: 7 };
         let offer = Offer {
             id: 8,

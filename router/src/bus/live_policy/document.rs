@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_none_could_follow_is_refused() {
+    fn a_revision_number_without_a_successor_is_rejected() {
         let none = serde_json::json!({});
         assert!(Document::read(&written(HIGHEST_NUMBER, &none)).is_ok());
         assert!(Document::read(&written(u64::MAX, &none)).is_err());
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_settings_are_refused_as_on_the_admin_port() {
+    fn invalid_settings_are_rejected_as_on_the_admin_port() {
         for weight in [
             serde_json::json!(-1.0),
             serde_json::json!(1e300),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_or_newer_replica_wrote_can_be_read() {
+    fn documents_of_older_and_newer_replicas_can_be_read() {
         let mut written = Settings::default();
         written.weights.locality = 0.25;
         let mut document = value(&written);

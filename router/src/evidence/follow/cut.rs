@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_long_events_are_no_batch_is_and_every_hash_has_its_turn() {
+    fn parts_are_bounded_and_cover_every_hash() {
         let removed = |count: usize| Event::Removed {
             hashes: vec![7; count],
             medium: Medium::Gpu,

@@ -156,7 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn a_client_gets_the_pieces_that_there_are_in_order_however_slowly_it_reads(
+    fn a_slow_reader_gets_all_pieces_in_order(
         turns in proptest::collection::vec(pieces(), 1..3),
         is_slow in any::<bool>(),
     ) {
@@ -194,7 +194,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn hyper_is_asked_at_the_beginning_and_at_the_end_only() {
+async fn hyper_is_polled_only_at_the_beginning_and_the_end() {
     let (give, given) = mpsc::channel(4);
     let (mut client, polls) = served(given).await;
     let (sender, pieces) = answer();
@@ -215,7 +215,7 @@ async fn hyper_is_asked_at_the_beginning_and_at_the_end_only() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_not_ended() {
+async fn a_truncated_response_is_not_terminated() {
     let (give, given) = mpsc::channel(4);
     let (mut client, _) = served(given).await;
     let (sender, pieces) = answer();
@@ -235,7 +235,7 @@ async fn an_answer_that_breaks_off_is_not_ended() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_client_leaves_is_dropped() {
+async fn the_response_is_dropped_when_its_client_disconnects() {
     let (give, given) = mpsc::channel(4);
     let (mut client, _) = served(given).await;
     let (sender, pieces) = answer();
@@ -251,7 +251,7 @@ async fn an_answer_whose_client_leaves_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_client_that_knows_no_chunks_gets_none() {
+async fn an_http_1_0_client_gets_no_chunks() {
     for (line, body) in [("GET / HTTP/1.0", &b"onetwo"[..]), ("HEAD / HTTP/1.0", b"")] {
         let (give, given) = mpsc::channel(4);
         let (mut client, _) = served(given).await;
@@ -277,7 +277,7 @@ async fn a_client_that_knows_no_chunks_gets_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
+async fn a_response_is_written_before_its_body_is_dropped() {
     /// Blocks in `drop` until the client has read everything.
     struct Behind(std::sync::mpsc::Receiver<()>, mpsc::Sender<bool>);
     impl Drop for Behind {
@@ -309,7 +309,7 @@ async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn hyper_goes_on_at_once_when_it_can_and_lets_others_have_their_turn_when_it_always_can() {
+async fn hyper_is_repolled_at_once_up_to_a_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     // How often hyper can go on, and how often it is polled in the connection's first turn.

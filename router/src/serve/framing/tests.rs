@@ -50,7 +50,7 @@ fn get(fields: &str) -> String {
 }
 
 #[test]
-fn what_has_one_reading_passes_and_so_does_what_follows_it() {
+fn unambiguous_requests_pass_and_so_do_those_after_them() {
     for one in [
         get(""),
         get("content-length: 0\r\n"),
@@ -70,7 +70,7 @@ fn what_has_one_reading_passes_and_so_does_what_follows_it() {
 }
 
 #[test]
-fn what_has_two_readings_is_refused() {
+fn ambiguous_requests_are_rejected() {
     let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n");
     let chunked = |body: &str| get("transfer-encoding: chunked\r\n") + body;
     for stream in [
@@ -166,7 +166,7 @@ fn what_has_two_readings_is_refused() {
 }
 
 #[test]
-fn what_is_not_http_1_is_left_alone() {
+fn other_protocols_are_not_checked() {
     assert_eq!(whole("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\n\r\nany\r"), None);
     let mut framing = Framing::new(100);
     framing.read(get("").as_bytes()).unwrap();
@@ -293,7 +293,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_refuses_what_its_twin_refuses_at_the_same_line_however_it_is_cut(
+    fn it_rejects_the_same_line_as_its_twin_however_the_bytes_are_cut(
         stream in streams(),
         cuts in prop::collection::vec(any::<Index>(), 0..6),
     ) {
@@ -304,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_alike_however_they_are_cut(
+    fn cuts_do_not_change_how_bytes_are_read(
         stream in prop::collection::vec(prop::sample::select(b"GET / HTTP/1.1\r\n\r\n:0\r\n".to_vec()), 1..60),
         cut in any::<Index>(),
     ) {
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
     #[test]
-    fn hyper_reads_what_passes_as_the_twin_does_and_never_answers_by_itself(
+    fn hyper_reads_accepted_bytes_like_the_twin_and_never_answers_by_itself(
         stream in streams(),
         cuts in prop::collection::vec(any::<Index>(), 0..6),
     ) {

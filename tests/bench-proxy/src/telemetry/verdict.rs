@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_compared_with_itself_so_a_busy_machine_changes_nothing() {
+    fn ratios_are_taken_within_a_round() {
         // In the second round the machine was three times as slow, and one figure of the last round was disturbed.
         let verdicts =
             samples(&[[10.0, 10.0, 10.5], [30.0, 30.0, 31.5], [10.0, 11.0, 20.0]]).verdicts("off", 1.08);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_than_was_promised_or_was_not_measured_breaks_the_promise() {
+    fn a_high_or_missing_ratio_breaks_the_promise() {
         for on in [10.9, f64::NAN] {
             let verdicts = samples(&[[10.0, 10.0, on]]).verdicts("off", 1.08);
             assert!(!verdicts[1].holds(), "{verdicts:?}");

@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_are_read_or_refused_whatever_they_hold(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn arbitrary_commands_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         if let Ok((name, data)) = name(&bytes) {
             prop_assert_eq!(1 + name.len() + data.len(), bytes.len());
             let _ = socket_type(data);
@@ -203,7 +203,7 @@ fn a_greeting_is_checked_for_its_protocol_version_and_mechanism() {
 }
 
 #[test]
-fn a_ready_command_names_its_socket_type_whatever_else_it_holds() {
+fn the_socket_type_is_found_among_other_properties() {
     let (named, data) = name(b"\x05READY\x08Identity\0\0\0\x02me\x0bsocket-type\0\0\0\x03PUB").unwrap();
     assert_eq!((named, socket_type(data)), (&b"READY"[..], Ok(&b"PUB"[..])));
     let own = ready("DEALER");
