@@ -7,7 +7,7 @@ use tailroute_e2e::talk::{Conversation, words};
 
 /// The log of another router did not contain choices at any level: <https://github.com/smg-project/smg/pull/2210>.
 #[tokio::test]
-async fn the_log_says_of_each_choice_where_and_why() {
+async fn each_choice_is_logged_with_its_worker_and_terms() {
     let log = Log::default();
     // The router runs on the test's own thread.
     let _logged = tracing::subscriber::set_default(log.at("debug"));

@@ -184,7 +184,7 @@ async fn trials(phase: Phase) -> Vec<Duration> {
 }
 
 #[test]
-fn a_client_that_leaves_is_known_to_be_gone_at_the_engine_at_once() {
+fn a_disconnect_aborts_the_request_on_the_engine_at_once() {
     let limit = if std::env::var_os("STRICT").is_some() {
         SOON
     } else {
@@ -399,7 +399,7 @@ async fn form_trials(form: Form) -> Vec<Duration> {
 }
 
 #[test]
-fn in_every_form_of_leaving_a_client_is_known_to_be_gone_at_once() {
+fn every_form_of_disconnect_aborts_the_request_at_once() {
     let limit = if std::env::var_os("STRICT").is_some() {
         SOON
     } else {

@@ -139,7 +139,7 @@ fn answer(question: &[u8], says: &Says, truncates: bool) -> Option<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn records_of_the_lowest_priority_are_workers_until_they_are_gone() {
+async fn srv_records_of_the_lowest_priority_are_workers() {
     let engines = [
         engine(quick()).await,
         engine(quick()).await,
@@ -170,7 +170,7 @@ async fn records_of_the_lowest_priority_are_workers_until_they_are_gone() {
 }
 
 #[tokio::test]
-async fn a_name_server_that_fails_or_is_silent_takes_no_worker_away() {
+async fn a_failing_or_silent_name_server_removes_no_worker() {
     let engine = engine(quick()).await;
     let port = engine.addr().port();
     let records = Says::Records(vec![(0, "vllm-0.example", port)]);
@@ -197,7 +197,7 @@ async fn a_name_server_that_fails_or_is_silent_takes_no_worker_away() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_is_asked_for_over_tcp() {
+async fn a_truncated_answer_is_requested_over_tcp() {
     let engine = engine(quick()).await;
     let port = engine.addr().port();
     let server = Server::start(Says::Records(vec![(0, "vllm-0.example", port)])).await;

@@ -72,7 +72,7 @@ async fn workers_follow_a_mounted_file_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_learned_of_workers_that_were_found_outlives_a_restart() {
+async fn learned_state_of_discovered_workers_survives_a_restart() {
     let a = engine(quick()).await;
     let folder = tempfile::tempdir().unwrap();
     let (workers, snapshot) = (folder.path().join("workers.toml"), folder.path().join("snapshot"));

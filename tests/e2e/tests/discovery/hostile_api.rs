@@ -135,7 +135,7 @@ async fn still_serves(finding: &Finding) {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_list_takes_no_worker_away() {
+async fn a_response_that_is_not_a_list_removes_no_worker() {
     for (answer, why) in [
         ("{}", "is no list"),
         (r#"{"metadata":{"resourceVersion":"9"}}"#, "missing field `items`"),
@@ -168,7 +168,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_watch_that_makes_no_sense_is_said_and_changes_nothing() {
+async fn an_invalid_watch_is_reported_and_changes_nothing() {
     let name = "n".repeat(254);
     let named = json!({ "metadata": { "name": name, "resourceVersion": "8" } });
     let versioned = json!({ "metadata": { "name": "b", "resourceVersion": "8".repeat(129) } });
@@ -197,7 +197,7 @@ async fn a_watch_that_makes_no_sense_is_said_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_given_up_at_its_bound() {
+async fn an_endless_line_is_aborted_at_its_bound() {
     let (_server, _engine, finding) = after_a(lines(b"", &[b'a'; 1 << 16]), gone()).await;
     let what = finding.until_failing().await;
     assert!(what.contains("an event of more than"), "{what}");
@@ -205,7 +205,7 @@ async fn a_line_without_end_is_given_up_at_its_bound() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_is_given_up_after_its_pages() {
+async fn an_endless_list_is_aborted_after_its_pages() {
     let page = json!({ "metadata": { "resourceVersion": "7", "continue": "more" }, "items": null });
     let (server, _engine, finding) = after_a(gone(), whole("200 OK", &page.to_string())).await;
     let what = finding.until_failing().await;
@@ -215,7 +215,7 @@ async fn a_list_without_end_is_given_up_after_its_pages() {
 }
 
 #[tokio::test]
-async fn more_endpoints_than_are_kept_are_refused_however_few_objects_they_are_in() {
+async fn too_many_endpoints_are_rejected_in_any_number_of_objects() {
     let many: Vec<Value> = (0..7_000).map(|_| json!({ "addresses": ["10.0.0.1"] })).collect();
     let slices: Vec<Value> = (0..3)
         .map(|number| json!({ "metadata": { "name": format!("s{number}") }, "endpoints": many }))
@@ -227,7 +227,7 @@ async fn more_endpoints_than_are_kept_are_refused_however_few_objects_they_are_i
 }
 
 #[tokio::test]
-async fn a_version_that_the_server_itself_refuses_has_everything_listed_again() {
+async fn a_rejected_version_causes_a_new_list() {
     let (server, engine, finding) = {
         let engine = engine(quick()).await;
         let first = list(json!([slice("a", engine.addr(), ready())]));
@@ -247,7 +247,7 @@ async fn a_version_that_the_server_itself_refuses_has_everything_listed_again() 
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_every_version_is_asked_with_growing_pauses() {
+async fn a_server_that_forgets_every_version_is_polled_with_backoff() {
     let engine = engine(quick()).await;
     let all = list(json!([slice("a", engine.addr(), ready())]));
     let server = Scripted::start(move |watches, _| if watches { gone() } else { all.clone() }).await;
@@ -261,7 +261,7 @@ async fn a_server_that_forgets_every_version_is_asked_with_growing_pauses() {
 
 /// The server sends at full speed for as long as it is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn addresses_that_come_and_go_at_full_speed_leave_nothing_behind() {
+async fn fast_changes_of_addresses_leak_nothing() {
     let engine = engine(quick()).await;
     let mut flood = String::new();
     for number in 0..2_000u16 {

@@ -109,7 +109,7 @@ async fn knows_a(finding: &Finding) {
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_leads_to_the_pods_root_is_listened_to() {
+async fn an_api_server_with_a_certificate_of_the_pods_root_is_trusted() {
     let cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;
@@ -118,7 +118,7 @@ async fn a_server_whose_certificate_leads_to_the_pods_root_is_listened_to() {
 }
 
 #[tokio::test]
-async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_away() {
+async fn an_impostor_gets_no_token_and_removes_no_worker() {
     let mut cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;
@@ -140,7 +140,7 @@ async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_awa
 }
 
 #[tokio::test]
-async fn a_server_of_another_name_is_a_stranger_whoever_signed_for_it() {
+async fn a_certificate_for_another_name_is_rejected() {
     let mut cluster = Cluster::start().await;
     let other = cluster.authority.certify("kubernetes.default.svc");
     let address = cluster.api.leave().await;
@@ -151,7 +151,7 @@ async fn a_server_of_another_name_is_a_stranger_whoever_signed_for_it() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_renewed_is_shown_from_then_on() {
+async fn a_renewed_token_is_used_from_then_on() {
     let cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;
@@ -171,7 +171,7 @@ async fn a_token_that_is_renewed_is_shown_from_then_on() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_taken_is_named_and_takes_no_worker_away() {
+async fn a_rejected_token_is_reported_and_removes_no_worker() {
     let cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;

@@ -47,7 +47,7 @@ async fn two(engine_a: sim_engine::EngineConfig) -> (Api, [Engine; 2], Finding) 
 }
 
 #[tokio::test]
-async fn endpoints_of_a_service_join_are_given_work_and_say_where_they_came_from() {
+async fn endpoints_of_a_service_join_and_get_turns_and_name_their_source() {
     let (api, _engines, finding) = two(quick()).await;
     let asked = &api.asked()[0];
     assert_eq!(
@@ -146,7 +146,7 @@ async fn an_endpoint_that_is_deleted_mid_stream_finishes_its_streams_and_is_forg
 }
 
 #[tokio::test]
-async fn one_that_terminates_leaves_and_one_that_moves_is_another_worker() {
+async fn a_terminating_endpoint_leaves_and_a_moved_one_is_a_new_worker() {
     let (api, engines, finding) = two(quick()).await;
     let terminating = json!({ "ready": false, "serving": true, "terminating": true });
     api.put(slice("a", engines[0].addr(), terminating));
@@ -164,7 +164,7 @@ async fn one_that_terminates_leaves_and_one_that_moves_is_another_worker() {
 }
 
 #[tokio::test]
-async fn a_watch_that_breaks_off_goes_on_where_the_last_bookmark_was() {
+async fn a_broken_watch_resumes_at_the_last_bookmark() {
     let (api, engines, finding) = two(quick()).await;
     let bookmark = api.bookmark();
     let heard = finding.source().await["heard_at_unix_s"].as_u64().unwrap();
@@ -188,7 +188,7 @@ async fn a_watch_that_breaks_off_goes_on_where_the_last_bookmark_was() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_forgotten_has_everything_listed_again_in_pages() {
+async fn a_forgotten_version_causes_a_new_list_in_pages() {
     let (api, _engines, finding) = two(quick()).await;
     let late = engine(quick()).await;
     api.delete("slice-a");
@@ -204,7 +204,7 @@ async fn a_version_that_is_forgotten_has_everything_listed_again_in_pages() {
 }
 
 #[tokio::test]
-async fn who_may_not_list_is_told_what_is_missing_and_begins_when_it_may() {
+async fn a_forbidden_list_is_reported_and_retried() {
     let engine = engine(quick()).await;
     let api = Api::start().await;
     api.put(slice("a", engine.addr(), ready()));
@@ -231,7 +231,7 @@ async fn who_may_not_list_is_told_what_is_missing_and_begins_when_it_may() {
 }
 
 #[tokio::test]
-async fn who_may_no_longer_watch_keeps_what_it_knew() {
+async fn a_forbidden_watch_keeps_the_known_workers() {
     let (api, _engines, finding) = two(quick()).await;
     api.forbid("watch");
     api.cut();
@@ -248,7 +248,7 @@ async fn who_may_no_longer_watch_keeps_what_it_knew() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_takes_no_worker_away_and_is_found_again() {
+async fn an_unreachable_server_removes_no_worker_and_is_reconnected() {
     let (api, engines, finding) = two(quick()).await;
     let address = api.address;
     drop(api);
@@ -271,7 +271,7 @@ async fn a_server_that_is_gone_takes_no_worker_away_and_is_found_again() {
 }
 
 #[tokio::test]
-async fn pods_by_label_are_what_their_annotations_say() {
+async fn pods_by_label_are_configured_by_their_annotations() {
     let engine = engine(quick()).await;
     let pod = |name: &str, ready: &str, annotations: Value| {
         json!({
@@ -317,7 +317,7 @@ async fn pods_by_label_are_what_their_annotations_say() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_others_and_what_is_too_many_is_refused() {
+async fn foreign_objects_and_too_many_objects_are_rejected() {
     let engines = [
         engine(quick()).await,
         engine(quick()).await,

@@ -86,7 +86,7 @@ async fn work(fleet: &Fleet, seed: u64) -> Vec<[u64; 3]> {
 }
 
 #[tokio::test]
-async fn what_is_predicted_of_an_agents_next_step_goes_through_its_tool_calls() {
+async fn predictions_of_an_agents_next_step_include_its_tool_calls() {
     for events in [None, Some(EventStyle::Vllm), Some(EventStyle::Sglang)] {
         let fleet = fleet(1, events).await;
         let steps = work(&fleet, 7).await;

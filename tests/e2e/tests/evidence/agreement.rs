@@ -115,7 +115,7 @@ pub(crate) async fn talk_and(fleet: &Fleet, seed: u64, clear: bool) -> Page {
 }
 
 #[tokio::test]
-async fn with_events_the_cached_tokens_are_known_exactly() {
+async fn with_events_predictions_are_exact() {
     let fleet = fleet(2, Some(EventStyle::Vllm)).await;
     let page = talk(&fleet, 1).await;
     let (exact, block) = agreement(&page);
@@ -125,7 +125,7 @@ async fn with_events_the_cached_tokens_are_known_exactly() {
 }
 
 #[tokio::test]
-async fn events_without_names_are_as_good_while_turns_have_different_shapes() {
+async fn events_without_session_ids_predict_as_well_for_turns_of_different_shapes() {
     let fleet = fleet(2, Some(EventStyle::Sglang)).await;
     let page = talk(&fleet, 1).await;
     let (exact, block) = agreement(&page);
@@ -138,7 +138,7 @@ async fn events_without_names_are_as_good_while_turns_have_different_shapes() {
 }
 
 #[tokio::test]
-async fn without_events_the_mirror_is_nearly_as_good() {
+async fn without_events_the_mirror_predicts_nearly_as_well() {
     for seed in 1..=8 {
         let fleet = fleet(2, None).await;
         let page = talk(&fleet, seed).await;
@@ -174,7 +174,7 @@ async fn talk_at_once(fleet: &Fleet, seed: u64) -> Page {
 }
 
 #[tokio::test]
-async fn turns_at_the_same_time_are_predicted_nearly_as_well() {
+async fn concurrent_turns_are_predicted_nearly_as_well() {
     let styles = [None, Some(EventStyle::Vllm), Some(EventStyle::Sglang)];
     for (events, seed) in styles.into_iter().flat_map(|events| [(events, 1), (events, 2)]) {
         let fleet = fleet(2, events).await;

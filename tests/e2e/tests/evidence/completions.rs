@@ -49,7 +49,7 @@ async fn complete(fleet: &Fleet, text: &mut String, tokens: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_growing_prompt_without_a_name_is_one_conversation_and_known_to_the_token_at_every_turn() {
+async fn a_growing_prompt_without_a_session_id_is_predicted_to_the_token() {
     for events in [None, Some(EventStyle::Vllm), Some(EventStyle::Sglang)] {
         let fleet = fleet(8192, events).await;
         let mut text = words(1, 150);

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[tokio::test]
-async fn a_request_that_is_lost_on_the_way_counts_until_its_time_is_up() {
+async fn a_lost_request_counts_until_its_timeout() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |config| {
         config.limits.first_byte_timeout = Duration::from_secs(600);

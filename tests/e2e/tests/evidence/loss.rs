@@ -223,7 +223,7 @@ async fn happen(case: &Case, fleet: &Fleet, talks: &mut [Conversation]) {
 /// Other routers missed lost events: <https://github.com/llm-d/llm-d-router/issues/1737>,
 /// <https://github.com/ai-dynamo/dynamo/pull/11194>.
 #[tokio::test]
-async fn whatever_is_lost_is_noticed_and_made_good() {
+async fn every_loss_is_detected_and_repaired() {
     for case in &CASES {
         let name = format!("{:?}", (case.event as u8, case.replay as u8));
         let mut talks: Vec<Conversation> = (0..3).map(|seed| Conversation::new(&words(seed, 200))).collect();

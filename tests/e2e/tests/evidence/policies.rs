@@ -43,7 +43,7 @@ async fn agreement_of(policy: CachePolicy, written: Written) -> (f64, f64) {
 }
 
 #[tokio::test]
-async fn a_mirror_runs_the_policy_that_its_worker_names() {
+async fn a_mirror_uses_the_eviction_policy_its_worker_reports() {
     let t_lru = CachePolicy::TLru {
         xi_tokens: 700,
         next_prompt_tokens: 100,
@@ -59,7 +59,7 @@ async fn a_mirror_runs_the_policy_that_its_worker_names() {
 }
 
 #[tokio::test]
-async fn a_mirror_runs_the_policy_that_is_written_and_another_one_is_wrong_more_often() {
+async fn a_mirror_uses_the_configured_policy_and_a_wrong_one_predicts_worse() {
     for (order, written) in [(Order::Mru, Written::Mru), (Order::Lfu, Written::Lfu)] {
         let policy = CachePolicy::Plain(order);
         let right = agreement_of(policy, written).await;

@@ -82,7 +82,7 @@ async fn a_conversation_stays_on_its_rank_and_each_ranks_cache_is_known() {
 }
 
 #[tokio::test]
-async fn a_rank_ignores_what_the_publisher_of_another_says() {
+async fn a_rank_ignores_the_events_of_another_rank() {
     let engine = EngineConfig {
         ranks: 2,
         kv_events: Some(KvEventsConfig::default()),
@@ -129,7 +129,7 @@ async fn a_rank_ignores_what_the_publisher_of_another_says() {
 }
 
 #[tokio::test]
-async fn ranks_that_were_not_written_down_are_warned_of_and_their_events_are_not_used() {
+async fn events_of_unconfigured_ranks_are_ignored_with_a_warning() {
     let engine = EngineConfig {
         ranks: 2,
         kv_events: Some(KvEventsConfig::default()),

@@ -19,7 +19,7 @@ use crate::{agreement, all_live, told};
 /// Other routers kept the old state: <https://github.com/llm-d/llm-d-router/issues/2853>,
 /// <https://github.com/vllm-project/aibrix/issues/2287>.
 #[tokio::test]
-async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
+async fn a_restarted_engines_cache_is_forgotten_and_relearned() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
@@ -62,7 +62,7 @@ async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_away_is_not_taken_to_be_followed_and_is_followed_when_it_is_back() {
+async fn a_dead_engine_is_not_followed_and_is_followed_after_its_return() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
     fleet.kill(0).await;
@@ -122,7 +122,7 @@ fn kept_at(path: &Path) -> Snapshot {
 /// Other routers started empty after a failover: <https://github.com/llm-d/llm-d-router/issues/1892>,
 /// <https://github.com/llm-d/llm-d-router/issues/1946>.
 #[tokio::test]
-async fn a_router_that_comes_back_knows_where_conversations_live() {
+async fn a_restarted_router_knows_the_workers_of_conversations() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index");
     let mut fleet = Fleet::start(vec![quick(); 3], |config| {
@@ -154,7 +154,7 @@ async fn a_router_that_comes_back_knows_where_conversations_live() {
 }
 
 #[tokio::test]
-async fn the_router_serves_while_a_snapshot_is_still_being_taken_up() {
+async fn the_router_serves_while_a_snapshot_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let (written, other) = (folder.path().join("index"), folder.path().join("other"));
     let mut fleet = Fleet::start(vec![quick()], |config| {
@@ -195,7 +195,7 @@ async fn the_router_serves_while_a_snapshot_is_still_being_taken_up() {
 }
 
 #[tokio::test]
-async fn a_cache_that_was_emptied_while_the_router_was_down_is_known_to_be_from_the_replayed_history() {
+async fn a_cache_cleared_while_the_router_was_down_is_known_from_the_replay() {
     // The cache is cleared, or the engine restarted.
     for dies in [false, true] {
         let folder = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ async fn cleared(fleet: &Fleet) -> f64 {
 }
 
 #[tokio::test]
-async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_events_after_a_turn() {
+async fn after_a_restart_predictions_are_exact_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index");
     let mut fleet = Fleet::start(vec![publishing(); 2], |config| {

@@ -55,7 +55,7 @@ struct Fleet {
 }
 
 #[test]
-fn what_was_decided_is_decided_again() {
+fn decisions_equal_the_recorded_ones() {
     let mut recorded = String::new();
     let mut count = 0;
     for story in stories() {

@@ -52,7 +52,7 @@ async fn is_served(stage: &Stage) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_descriptors_run_out_livez_answers_and_the_data_port_comes_back() {
+async fn without_free_descriptors_livez_answers_and_the_data_port_recovers() {
     let _turn = turn().await;
     let mut report = Report::new("connections for more descriptors than there are");
     let stage = Stage::start(under(format!("ulimit -n {MOST}"))).await;

@@ -48,7 +48,7 @@ async fn held(target: &Target, what: &str) -> io::Result<Held> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_does_not_wait_for_connections_on_which_nothing_is_under_way() {
+async fn a_drain_does_not_wait_for_idle_connections_of_hostile_clients() {
     let _turn = turn().await;
     let mut report = Report::new("SIGTERM while strangers hold connections");
     for what in [

@@ -67,7 +67,7 @@ async fn without_standard_error_traffic_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_full_disk_for_its_log_traffic_goes_on() {
+async fn with_a_full_disk_traffic_goes_on() {
     goes_on("the log's disk is full", "exec 2>/dev/full", None).await;
 }
 

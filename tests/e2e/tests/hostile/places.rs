@@ -54,7 +54,7 @@ async fn is_served(stage: &Stage) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_of_http2_do_not_hold_every_place() {
+async fn idle_http2_connections_do_not_take_every_slot() {
     let _turn = turn().await;
     let mut report = Report::new("every place is held by idle HTTP/2 connections");
     let stage = Stage::start(with_limits()).await;
@@ -79,7 +79,7 @@ async fn idle_connections_of_http2_do_not_hold_every_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_have_left_hold_no_place() {
+async fn disconnected_clients_hold_no_slot() {
     let _turn = turn().await;
     let mut report = Report::new("every place was held by clients that have left");
     let evil = Evil::start(Models::One).await;
@@ -139,7 +139,7 @@ async fn half_heads(report: &mut Report, name: &str, life: fn(Target) -> Life) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_head_takes_little_more_than_a_head_may_be() {
+async fn half_a_head_takes_little_more_memory_than_the_head_limit() {
     let _turn = turn().await;
     let mut report = Report::new("half heads of 300 kB");
     half_heads(&mut report, "HTTP/1.1", |target| {
@@ -178,7 +178,7 @@ async fn silent_connections_to_the_admin_port_starve_no_probe() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_of_a_megabyte_are_no_labels() {
+async fn names_of_a_megabyte_are_not_metric_labels() {
     let _turn = turn().await;
     let mut report = Report::new("names of a megabyte");
     let evil = Evil::start(Models::Unsaid).await;

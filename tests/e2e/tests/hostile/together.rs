@@ -120,7 +120,7 @@ async fn publishers_that_never_end_cost_a_bounded_amount_of_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_strangers_at_once_cost_honest_clients_nothing() {
+async fn all_hostile_peers_at_once_cost_honest_clients_nothing() {
     let kinds: Vec<Kind> = [&http1::KINDS[..], &http2::KINDS, &workers::KINDS].concat();
     let habits = [
         Habit::HugeFrame,

@@ -93,7 +93,7 @@ pub(crate) fn problem(answer: &Whole) -> String {
 }
 
 #[tokio::test]
-async fn each_role_may_do_what_the_one_before_may_and_strangers_nothing() {
+async fn each_role_includes_the_lower_ones_and_unknown_tokens_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = guarded(&folder.path().join("audit.jsonl")).await;
     let settings = json!(defaults());
@@ -145,7 +145,7 @@ fn defaults() -> ::policy::route::Settings {
 }
 
 #[tokio::test]
-async fn what_was_changed_and_what_was_refused_is_written_down_with_who_and_why() {
+async fn changes_and_rejections_are_audited_with_author_and_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("audit.jsonl");
     let fleet = guarded(&file).await;
@@ -210,7 +210,7 @@ async fn what_was_changed_and_what_was_refused_is_written_down_with_who_and_why(
 }
 
 #[tokio::test]
-async fn tokens_that_change_are_read_again_and_never_dropped_by_accident() {
+async fn changed_tokens_are_reloaded_and_never_dropped_by_an_invalid_file() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = guarded(&folder.path().join("audit.jsonl")).await;
     let app = fleet.router.app();
@@ -230,7 +230,7 @@ async fn tokens_that_change_are_read_again_and_never_dropped_by_accident() {
 }
 
 #[tokio::test]
-async fn without_tokens_no_page_of_another_site_reaches_the_port_through_a_browser() {
+async fn without_tokens_cross_site_requests_of_browsers_are_rejected() {
     let fleet = Fleet::of(1).await;
     let rebound = [("host", "evil.example:9090")];
     let answer = ask(&fleet, ("GET", POLICY), &rebound, None).await;
@@ -256,7 +256,7 @@ async fn without_tokens_no_page_of_another_site_reaches_the_port_through_a_brows
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_in_the_same_form() {
+async fn unknown_paths_are_problem_documents() {
     let fleet = Fleet::of(1).await;
     let nowhere = ask(&fleet, ("GET", "/admin/v1/polcy"), &[], None).await;
     assert_eq!(

@@ -42,19 +42,19 @@ fn check_kept(turns: &[Turned]) {
 /// Conversations moved between workers when all scores were equal and the choice was random:
 /// <https://github.com/ai-dynamo/dynamo/issues/3581>.
 #[tokio::test]
-async fn a_conversation_without_a_name_stays_where_its_cache_is() {
+async fn a_conversation_without_a_session_id_stays_with_its_cache() {
     let fleet = Fleet::of(4).await;
     check_kept(&six_turns(&fleet, &[]).await);
 }
 
 #[tokio::test]
-async fn a_conversation_with_a_name_stays_where_its_cache_is() {
+async fn a_conversation_with_a_session_id_stays_with_its_cache() {
     let fleet = Fleet::of(4).await;
     check_kept(&six_turns(&fleet, &[("x-session-id", "conversation-7")]).await);
 }
 
 #[tokio::test]
-async fn the_cached_tokens_that_are_predicted_are_those_that_are_reported() {
+async fn predicted_cached_tokens_equal_reported_ones() {
     let fleet = Fleet::of(3).await;
     six_turns(&fleet, &[]).await;
     fleet.at_rest().await;
@@ -78,7 +78,7 @@ async fn the_cached_tokens_that_are_predicted_are_those_that_are_reported() {
 
 /// A shared system prompt was mistaken for affinity: <https://github.com/sgl-project/sglang/issues/34513>.
 #[tokio::test]
-async fn conversations_that_share_a_system_prompt_begin_where_it_is_cached_and_keep_apart_after_it() {
+async fn conversations_with_a_shared_system_prompt_begin_at_its_cache_and_then_separate() {
     let fleet = Fleet::of(4).await;
     let system = words(3, 800);
     let mut first = Conversation::new(&system);
@@ -104,7 +104,7 @@ async fn conversations_that_share_a_system_prompt_begin_where_it_is_cached_and_k
 /// <https://github.com/vllm-project/production-stack/issues/957>,
 /// <https://github.com/vllm-project/production-stack/issues/990>, <https://github.com/smg-project/smg/issues/1714>.
 #[tokio::test]
-async fn a_turn_spills_to_another_worker_when_waiting_at_home_costs_more_than_computing_anew() {
+async fn a_turn_moves_when_queueing_costs_more_than_recomputing() {
     let fleet = Fleet::of(2).await;
     let mut talk = Conversation::new(&words(4, 600));
     let home = fleet.turn(&mut talk, &[], &words(30, 50)).await.engine;
@@ -161,7 +161,7 @@ async fn round_robin_gives_each_worker_its_turn() {
 }
 
 #[tokio::test]
-async fn least_loaded_goes_where_least_is_in_flight() {
+async fn least_loaded_chooses_the_fewest_requests_in_flight() {
     let fleet = Fleet::start(vec![stuck_in_decode(); 3], |config| {
         config.routing.policy = PolicyName::LeastLoaded;
     })
@@ -178,7 +178,7 @@ async fn least_loaded_goes_where_least_is_in_flight() {
 
 /// A routing rule did not log the reason of its choice: <https://github.com/sgl-project/sglang/pull/28509>.
 #[tokio::test]
-async fn cache_aware_follows_the_prefix_and_else_fills_the_smallest_tree_and_says_which_of_both() {
+async fn cache_aware_follows_the_prefix_or_fills_the_smallest_tree_and_reports_which() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.routing.policy = PolicyName::CacheAware;
     })

@@ -102,7 +102,7 @@ async fn every_endpoint_that_names_a_model_reaches_a_worker_that_serves_it() {
 }
 
 #[tokio::test]
-async fn an_unknown_model_is_answered_with_those_that_there_are_in_the_familys_form() {
+async fn an_unknown_model_is_an_error_that_lists_the_models_in_the_apis_format() {
     let stage = Stage::set(|_| {}).await;
     for path in [CHAT, "/v1/embeddings", "/v1/responses", "/rerank"] {
         let answer = client::call(stage.router.address, "POST", path, &[], r#"{"model":"gpt-9"}"#).await;
@@ -134,7 +134,7 @@ async fn an_unknown_model_is_answered_with_those_that_there_are_in_the_familys_f
 }
 
 #[tokio::test]
-async fn a_model_whose_workers_are_down_is_not_unknown() {
+async fn a_model_with_unready_workers_is_not_unknown() {
     let stage = Stage::set(tailroute_e2e::fleet::probe_often).await;
     stage.a.is_well(false);
     let workers = stage.router.app().fleet.workers();
@@ -148,7 +148,7 @@ async fn a_model_whose_workers_are_down_is_not_unknown() {
 }
 
 #[tokio::test]
-async fn models_are_listed_with_all_that_is_said_of_them_and_one_by_one() {
+async fn models_are_listed_with_all_fields_and_individually() {
     let stage = Stage::set(|_| {}).await;
     let get = |path| client::call(stage.router.address, "GET", path, &[], "");
     let both = json!({ "id": "both", "max_model_len": 1024, "owned_by": "sglang" });
@@ -171,7 +171,7 @@ async fn models_are_listed_with_all_that_is_said_of_them_and_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
+async fn a_stored_response_is_continued_and_fetched_on_its_worker() {
     let mut stage = Stage::set(|_| {}).await;
     let (address, mut made) = (stage.router.address, Vec::new());
     for (id, stream) in [("resp_1", false), ("resp_2", true)] {
@@ -235,7 +235,7 @@ async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
 }
 
 #[tokio::test]
-async fn a_broken_anthropic_stream_ends_with_an_error_that_its_clients_know() {
+async fn a_broken_anthropic_stream_ends_with_an_anthropic_error() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     let body = json!({ "model": "a", "stream": true, "messages": [{ "role": "user", "content": "hi" }] });
@@ -298,7 +298,7 @@ async fn anthropic_and_sglang_turns_are_counted_and_timed_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_controls_an_engine_is_out_of_reach() {
+async fn engine_control_endpoints_are_not_reachable() {
     let mut stage = Stage::set(|config| config.http.extra_paths = vec!["/engine/info".to_owned()]).await;
     for path in [
         "/reset_prefix_cache",
@@ -332,7 +332,7 @@ async fn what_controls_an_engine_is_out_of_reach() {
 }
 
 #[tokio::test]
-async fn methods_of_the_server_and_of_browsers_are_answered() {
+async fn options_and_other_server_methods_are_answered() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     let mut wire = Wire::connect(address).await;
@@ -373,7 +373,7 @@ async fn methods_of_the_server_and_of_browsers_are_answered() {
 /// No stream is buffered: each event has to be read before the next one is sent. Another proxy buffered the stream
 /// and sent it in one piece: <https://github.com/BerriAI/litellm/issues/26102>.
 #[tokio::test]
-async fn no_stream_of_any_api_is_gathered() {
+async fn no_stream_of_any_api_is_buffered() {
     let mut stage = Stage::set(|_| {}).await;
     for path in [
         CHAT,

@@ -58,7 +58,7 @@ async fn tokens(exchange: &mut Exchange, count: usize) {
 }
 
 #[tokio::test]
-async fn a_stream_without_usage_is_charged_by_what_passed() {
+async fn a_stream_without_usage_is_charged_by_its_events() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let answer = post(
@@ -102,7 +102,7 @@ async fn several_choices_are_all_charged() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_before_the_last_chunk_pays_for_those_before_it() {
+async fn a_disconnected_client_is_charged_for_the_chunks_received() {
     let mut paid = Vec::new();
     for count in [1, 41, 300] {
         let mut upstream = Upstream::start().await;
@@ -136,7 +136,7 @@ async fn who_hangs_up_before_the_last_chunk_pays_for_those_before_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_is_charged_by_its_bytes() {
+async fn an_unparsable_response_is_charged_by_its_bytes() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let answer = post(router.address, CHAT, ask("hi", json!({})).to_string());
@@ -152,7 +152,7 @@ async fn an_answer_that_cannot_be_read_is_charged_by_its_bytes() {
 }
 
 #[tokio::test]
-async fn prompts_that_are_not_understood_are_not_free() {
+async fn unparsable_prompts_are_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let several = json!({ "model": "sim", "prompt": [words(1, 100), words(2, 100)], "stream": true });
@@ -174,7 +174,7 @@ async fn prompts_that_are_not_understood_are_not_free() {
 }
 
 #[tokio::test]
-async fn who_is_late_or_leaves_in_the_queue_pays_nothing() {
+async fn a_request_that_ends_in_the_queue_is_not_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         a_thousand(config);
@@ -207,7 +207,7 @@ async fn who_is_late_or_leaves_in_the_queue_pays_nothing() {
 }
 
 #[tokio::test]
-async fn whose_own_time_is_up_at_the_worker_pays() {
+async fn a_request_past_its_own_deadline_at_the_worker_is_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let body = ask(&words(1, 300), json!({})).to_string();
@@ -230,7 +230,7 @@ async fn waits(router: &Server, waiting: usize, inside: usize) {
 }
 
 #[tokio::test]
-async fn a_worker_is_given_no_more_at_a_time_under_another_name_or_none() {
+async fn the_concurrency_limit_of_a_worker_holds_for_any_model_name() {
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let addresses = upstreams.each_ref().map(|upstream| upstream.address);
     let router = route(&addresses, |config| {
@@ -278,7 +278,7 @@ async fn slow_body(address: SocketAddr, length: usize, first: &[u8]) -> Wire {
 }
 
 #[tokio::test]
-async fn bodies_that_come_slowly_take_nobodys_place() {
+async fn slow_bodies_take_no_slot() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_in_flight = 2.try_into().unwrap();
     })
@@ -296,7 +296,7 @@ async fn bodies_that_come_slowly_take_nobodys_place() {
 }
 
 #[tokio::test]
-async fn a_place_is_free_once_its_answer_is_there() {
+async fn a_slot_is_free_once_its_response_is_complete() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_in_flight = 1.try_into().unwrap();
     })
@@ -309,7 +309,7 @@ async fn a_place_is_free_once_its_answer_is_there() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_being_read_are_bounded_together() {
+async fn buffered_bodies_share_one_bound() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_unread_bytes = 3_000.try_into().unwrap();
     })
@@ -353,7 +353,7 @@ fn soon_over(config: &mut Config) {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_given_up_and_its_worker_is_free() {
+async fn a_client_that_does_not_read_is_dropped_and_its_worker_freed() {
     for tweak in [soon_idle, soon_over] {
         let mut upstream = Upstream::start().await;
         let router = route(&[upstream.address], tweak).await;
@@ -370,7 +370,7 @@ async fn a_client_that_does_not_read_is_given_up_and_its_worker_is_free() {
 }
 
 #[tokio::test]
-async fn a_stream_of_http_2_that_is_not_read_is_given_up_and_the_others_go_on() {
+async fn an_unread_http_2_stream_is_dropped_and_the_others_continue() {
     for tweak in [soon_idle, soon_over] {
         let mut upstream = Upstream::start().await;
         let router = route(&[upstream.address], tweak).await;

@@ -238,7 +238,7 @@ proptest! {
     })]
 
     #[test]
-    fn whatever_happens_each_request_ends_and_nothing_is_left_of_it(steps in steps()) {
+    fn every_request_ends_and_leaks_nothing_under_random_actions(steps in steps()) {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

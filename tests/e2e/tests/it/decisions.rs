@@ -41,7 +41,7 @@ async fn decision(router: &Server, request: &str) -> Value {
 /// Elsewhere, choices could be neither matched with their requests nor read:
 /// <https://github.com/ai-dynamo/dynamo/pull/11562>.
 #[tokio::test]
-async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it() {
+async fn a_decision_is_found_by_request_id_with_every_term_and_its_outcome() {
     let fleet = Fleet::of(3).await;
     let mut talk = Conversation::new(&words(1, 400));
     let first = fleet
@@ -103,7 +103,7 @@ async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it(
 }
 
 #[tokio::test]
-async fn what_cannot_be_found_or_read_is_said() {
+async fn missing_decisions_and_invalid_queries_are_reported() {
     let fleet = Fleet::of(1).await;
     assert_eq!(decisions(&fleet.router, "/nobody").await.0, 404);
     for wrong in [
@@ -122,7 +122,7 @@ async fn what_cannot_be_found_or_read_is_said() {
 }
 
 #[tokio::test]
-async fn the_terms_come_with_the_answer_where_that_is_allowed() {
+async fn the_terms_are_in_the_response_where_allowed() {
     const ASK: (&str, &str) = ("x-tailroute-explain", "1");
     let told = |answer: &Whole| answer.header("x-tailroute-explain").map(str::to_owned);
     let turn = ask("hi", json!({}));
@@ -225,7 +225,7 @@ async fn counted(router: &Server, cause: &str) {
 }
 
 #[tokio::test]
-async fn a_violation_names_the_engine_its_queue_or_what_is_between() {
+async fn a_violation_is_attributed_to_the_engine_its_queue_or_the_overhead() {
     let free = PrefillCost::linear(0.0, 0.0);
     let streamed = ask("hi", json!({"stream": true}));
     let (mut upstream, router) = scripted(free).await;
@@ -266,7 +266,7 @@ async fn a_violation_names_the_engine_its_queue_or_what_is_between() {
 }
 
 #[tokio::test]
-async fn what_was_said_before_and_is_computed_again_is_a_miss_and_what_is_new_is_not() {
+async fn recomputed_history_is_a_miss_and_new_tokens_are_not() {
     let (mut upstream, router) = scripted(PrefillCost::linear(1e6, 0.0)).await;
     let mut talk = Conversation::new(&words(1, 400));
     talk.user(&words(2, 20));

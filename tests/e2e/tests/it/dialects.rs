@@ -48,7 +48,7 @@ fn turn(more: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_worker_that_rejects_unknown_fields_never_sees_one() {
+async fn a_strict_worker_gets_no_unknown_fields() {
     for dialect in [Dialect::None, Dialect::Tailroute] {
         let strict = EngineConfig {
             strict: true,
@@ -80,7 +80,7 @@ async fn a_worker_that_rejects_unknown_fields_never_sees_one() {
 }
 
 #[tokio::test]
-async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
+async fn vllm_gets_hints_in_its_xargs_and_the_rest_unchanged() {
     let body = turn(json!({ "max_tokens": 3, "temperature": 0.50 }));
     let request = arrives(&[VLLM, OBJECTIVE], Spoken::Auto, &body).await;
     let hint = r#","vllm_xargs":{"tailroute_evict_first_tokens":1000000000}}"#;
@@ -97,7 +97,7 @@ async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
+async fn a_failed_capability_probe_is_repeated() {
     let mut worker = Upstream::saying(&[("/v1/tailroute", ""), OBJECTIVE]).await;
     let address = [worker.address];
     let router = route(&address, |config| {
@@ -123,7 +123,7 @@ async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_the_client_says_in_xargs_stays_there() {
+async fn the_clients_own_xargs_are_kept() {
     let body = turn(json!({ "vllm_xargs": { "mine": 1 } }));
     for spoken in [Spoken::Auto, Spoken::VllmXargs] {
         let request = arrives(&[VLLM, OBJECTIVE], spoken, &body).await;
@@ -136,14 +136,14 @@ async fn what_the_client_says_in_xargs_stays_there() {
 }
 
 #[tokio::test]
-async fn an_sglang_that_trims_by_itself_is_told_nothing() {
+async fn an_sglang_with_its_own_trimming_gets_no_hints() {
     let body = turn(json!({}));
     let request = arrives(&[SGLANG], Spoken::Auto, &body).await;
     assert_eq!(String::from_utf8(request.body.clone()).unwrap(), body);
 }
 
 #[tokio::test]
-async fn dialects_without_a_probe_are_spoken_where_the_operator_names_them() {
+async fn dialects_without_a_probe_are_used_if_configured() {
     let body = turn(json!({}));
     for (spoken, field) in [
         (Spoken::KvHints, Some("kv_hints")),

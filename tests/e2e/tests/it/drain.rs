@@ -23,7 +23,7 @@ async fn refuses(address: std::net::SocketAddr) {
 /// A drain has to last as long as the longest stream:
 /// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/548>.
 #[tokio::test]
-async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
+async fn a_stream_in_flight_finishes_while_new_connections_are_refused() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let (address, admin) = (router.address, router.admin_address);
@@ -55,7 +55,7 @@ async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
 }
 
 #[tokio::test]
-async fn whoever_still_sends_clients_to_a_router_that_is_told_to_stop_has_the_delay_to_learn_it() {
+async fn connections_are_accepted_during_the_drain_delay() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.drain_delay = Duration::from_secs(3);
     })
@@ -79,7 +79,7 @@ async fn whoever_still_sends_clients_to_a_router_that_is_told_to_stop_has_the_de
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_hold_a_drain_up() {
+async fn idle_connections_do_not_delay_a_drain() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.drain_timeout = Duration::from_secs(3600);
     })
@@ -100,7 +100,7 @@ async fn idle_connections_do_not_hold_a_drain_up() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last() {
+async fn a_request_in_flight_on_a_keep_alive_connection_is_its_last() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let address = router.address;
@@ -125,7 +125,7 @@ async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last
 
 /// The response's head was sent before the drain, and its client may send the next request just when it ends.
 #[tokio::test]
-async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_request_which_is_the_last() {
+async fn a_stream_begun_before_a_drain_is_followed_by_one_last_request() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let address = router.address;
@@ -155,7 +155,7 @@ async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_requ
 }
 
 #[tokio::test]
-async fn at_the_limit_what_is_left_is_cut_and_counted() {
+async fn at_the_drain_limit_remaining_requests_are_cut_and_counted() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |config| {
         config.limits.drain_timeout = Duration::from_millis(50);
     })
@@ -202,7 +202,7 @@ fn says_draining(body: &[u8], cut: usize) {
 }
 
 #[tokio::test]
-async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
+async fn a_stream_cut_at_any_byte_ends_with_a_readable_error_event() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         config.limits.drain_timeout = Duration::from_millis(50);
@@ -235,7 +235,7 @@ async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
 }
 
 #[tokio::test]
-async fn a_request_that_still_waits_for_its_worker_at_the_limit_is_told_to_go_elsewhere() {
+async fn a_request_without_a_response_at_the_drain_limit_gets_a_503() {
     let fleet = Fleet::start(vec![stuck_in_prefill()], |config| {
         config.limits.drain_timeout = Duration::from_millis(50);
     })

@@ -65,7 +65,7 @@ async fn no_number_of_client_errors_opens_a_breaker() {
 }
 
 #[tokio::test]
-async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
+async fn a_failing_worker_is_skipped_and_then_tried_with_one_request() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         in_turn(config);
         config.failure.breaker_pause = Millis(30.0);
@@ -103,7 +103,7 @@ async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
 /// Elsewhere, breakers that open on invalid requests left no worker, and the router's own 503s were retried into a
 /// storm: <https://github.com/vllm-project/vime/issues/371>, <https://github.com/vllm-project/vime/pull/350>.
 #[tokio::test]
-async fn however_much_fails_half_of_the_workers_stay_in_use_and_say_themselves_what_is_wrong() {
+async fn half_of_the_workers_stay_in_use_however_many_fail() {
     for workers in [1, 2, 3, 4] {
         let fleet = Fleet::start(vec![quick(); workers], in_turn).await;
         for engine in &fleet.engines {
@@ -133,7 +133,7 @@ async fn however_much_fails_half_of_the_workers_stay_in_use_and_say_themselves_w
 /// One request that fails everywhere opens at most one breaker, not one after another:
 /// <https://github.com/vllm-project/vime/issues/371>.
 #[tokio::test]
-async fn a_request_that_fails_everywhere_is_held_against_one_worker() {
+async fn a_request_that_fails_everywhere_is_charged_to_one_worker() {
     let fleet = Fleet::start(vec![quick(); 3], |config| {
         in_turn(config);
         config.failure.breaker_failures = 1;
@@ -157,7 +157,7 @@ async fn a_request_that_fails_everywhere_is_held_against_one_worker() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_tried_again_only_where_that_does_no_harm() {
+async fn a_lost_connection_is_retried_only_for_idempotent_requests() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     fleet.engines[0].set_fault(Fault {
         reset_before_first_byte: true,
@@ -181,7 +181,7 @@ async fn a_lost_connection_is_tried_again_only_where_that_does_no_harm() {
 }
 
 #[tokio::test]
-async fn an_embedding_whose_worker_dies_over_it_is_computed_elsewhere() {
+async fn an_embedding_is_retried_when_its_worker_dies() {
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let router = route(&[upstreams[0].address, upstreams[1].address], |_| {}).await;
     let asking = client::call(router.address, "POST", "/v1/embeddings", &[], r#"{"input":"x"}"#);
@@ -203,7 +203,7 @@ async fn an_embedding_whose_worker_dies_over_it_is_computed_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_the_budget_does_not_pay_for_is_not_tried_again() {
+async fn retries_beyond_the_budget_are_refused() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         in_turn(config);
         config.failure.retry_share = 0.0;
@@ -225,7 +225,7 @@ async fn what_the_budget_does_not_pay_for_is_not_tried_again() {
 /// reset counts (<https://github.com/vllm-project/router/issues/197>) and a reaper of old ones
 /// (<https://github.com/llm-d/llm-d-router/issues/2295>) made busy workers look idle.
 #[tokio::test]
-async fn nothing_but_its_end_takes_a_request_out_of_the_count() {
+async fn a_request_is_counted_until_its_end() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let mut streams = Vec::new();
     for seed in 0..3 {
@@ -252,7 +252,7 @@ async fn nothing_but_its_end_takes_a_request_out_of_the_count() {
 
 /// A worker that misses probes while it streams is busy, not dead: <https://github.com/sgl-project/sglang/pull/9198>.
 #[tokio::test]
-async fn a_worker_that_streams_stays_in_use_however_many_probes_it_misses() {
+async fn a_streaming_worker_stays_ready_despite_missed_probes() {
     const TOKENS: u64 = 150;
     let engine = sim_engine::EngineConfig {
         time_scale: 1.0,
@@ -282,7 +282,7 @@ async fn a_worker_that_streams_stays_in_use_however_many_probes_it_misses() {
 }
 
 #[tokio::test]
-async fn a_worker_that_knows_of_fewer_requests_than_are_counted_is_noticed() {
+async fn a_worker_with_fewer_requests_than_counted_is_reported() {
     let none = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n";
     let mut upstream = Upstream::saying(&[("/metrics", none)]).await;
     let router = route(&[upstream.address], probe_often).await;
@@ -301,7 +301,7 @@ async fn a_worker_that_knows_of_fewer_requests_than_are_counted_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_worker_that_comes_back_is_not_given_everything_at_once() {
+async fn a_recovered_worker_gets_load_gradually() {
     let fleet = Fleet::start(vec![stuck_in_decode(); 2], |config| {
         probe_often(config);
         config.routing.policy = PolicyName::LeastLoaded;
@@ -362,7 +362,7 @@ async fn a_worker_that_comes_back_is_not_given_everything_at_once() {
 /// A worker that accepts no connections delays only the request that is sent to it, and only until the connect
 /// timeout: <https://github.com/vllm-project/production-stack/issues/749>.
 #[tokio::test]
-async fn a_worker_that_takes_no_connections_holds_nobody_up() {
+async fn a_worker_that_accepts_no_connections_delays_only_its_own_request() {
     let mut silent = Silent::start().await;
     let fleet = sim_engine::Engine::start(quick()).await.unwrap();
     let router = route(&[silent.address, fleet.addr()], |config| {
@@ -383,7 +383,7 @@ async fn a_worker_that_takes_no_connections_holds_nobody_up() {
 
 /// A retry that finds only workers with open breakers is better than an error.
 #[tokio::test]
-async fn a_turn_that_could_not_begin_goes_to_a_worker_whose_breaker_is_open_rather_than_nowhere() {
+async fn a_retry_uses_a_worker_with_an_open_breaker_rather_than_failing() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     fleet.engines[0].set_fault(answers(500));
     while standing(&fleet, 0) != Standing::Open {

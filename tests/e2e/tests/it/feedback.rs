@@ -32,7 +32,7 @@ fn metrics_of_the_table() -> impl Iterator<Item = &'static Spec> {
 
 /// Time to first token is measured without a predictor: <https://github.com/llm-d/llm-d-router/issues/1498>.
 #[tokio::test]
-async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
+async fn the_metrics_page_has_all_documented_metrics_with_help() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         probe_often(config);
         config.learning.costs = false;
@@ -100,7 +100,7 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
 
 /// Elsewhere, the number of metric series grew without bound: <https://github.com/smg-project/smg/issues/2266>.
 #[tokio::test]
-async fn strangers_cannot_make_the_metrics_page_grow() {
+async fn unknown_paths_and_session_ids_do_not_add_metric_series() {
     let fleet = Fleet::start(vec![quick()], |config| {
         // These series appear with the first request.
         config.health.queue_interval = None;
@@ -151,7 +151,7 @@ async fn the_data_port_serves_neither_metrics_of_the_router_nor_its_health() {
 }
 
 #[tokio::test]
-async fn a_worker_that_takes_hints_is_told_the_objective_when_it_is_met_and_when_it_comes_back() {
+async fn a_worker_with_hints_gets_the_objective_on_first_contact_and_after_a_restart() {
     let fleet = Fleet::start(vec![quick()], probe_often).await;
     let engine = &fleet.engines[0];
     let told = engine
@@ -179,7 +179,7 @@ async fn a_worker_that_takes_hints_is_told_the_objective_when_it_is_met_and_when
 
 /// Conversations that share three system prompts return at random to a worker that holds a third of them.
 #[tokio::test]
-async fn a_worker_and_its_mirror_give_up_the_same() {
+async fn a_worker_and_its_mirror_evict_the_same() {
     const CAPACITY: u64 = 8_000;
     let engine = EngineConfig {
         capacity_blocks: CAPACITY / 16,
@@ -225,7 +225,7 @@ async fn a_worker_and_its_mirror_give_up_the_same() {
 
 /// A worker of 2,000 tokens, on which conversations of 300 tokens are begun and abandoned.
 #[tokio::test]
-async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
+async fn a_worker_gets_hints_for_the_least_valuable_ends_just_in_time() {
     let engine = EngineConfig {
         capacity_blocks: 125,
         block_size: 16,
@@ -270,7 +270,7 @@ async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
 /// Without hints between requests, each request says how much of its end is worth less than other conversations'
 /// blocks.
 #[tokio::test]
-async fn a_worker_that_is_told_nothing_between_requests_is_told_with_each() {
+async fn a_worker_without_separate_hints_gets_them_within_requests() {
     let engine = EngineConfig {
         capacity_blocks: 125,
         block_size: 16,

@@ -336,7 +336,7 @@ proptest! {
     })]
 
     #[test]
-    fn however_requests_end_every_count_ends_at_zero(
+    fn every_count_is_zero_after_requests_end_in_any_way(
         steps in steps(),
         fuses in prop::collection::vec((0_usize..6, 0_usize..12), 1..20),
         hedge in any::<bool>(),

@@ -87,7 +87,7 @@ async fn add_again(fleet: &Fleet, engine: usize) {
 }
 
 #[tokio::test]
-async fn after_ten_idle_minutes_four_workers_share_new_conversations_though_one_was_added_again() {
+async fn after_ten_idle_minutes_four_workers_share_new_conversations_equally() {
     for (before, after) in [(300, 300), (600, 0)] {
         share_after(Duration::from_secs(before), Duration::from_secs(after)).await;
     }
@@ -111,7 +111,7 @@ async fn share_after(before_adding: Duration, after_adding: Duration) {
 }
 
 #[tokio::test]
-async fn a_worker_that_was_slow_and_recovers_is_tried_again_within_minutes_and_believed() {
+async fn a_recovered_worker_is_used_again_within_minutes() {
     let fleet = fleet(3).await;
     begin(&fleet, 0, 90).await;
     fleet.engines[0].set_fault(Fault {

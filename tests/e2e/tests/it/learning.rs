@@ -69,7 +69,7 @@ async fn correct(engine: EngineConfig, streamed: bool, tolerance: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cost_that_is_wrong_by_two_is_corrected_within_two_hundred_answers_of_an_engine_that_tells() {
+async fn a_cost_off_by_two_is_corrected_within_two_hundred_responses_with_engine_times() {
     let engine = EngineConfig {
         per_request_metrics: true,
         ..paced()
@@ -79,13 +79,13 @@ async fn a_cost_that_is_wrong_by_two_is_corrected_within_two_hundred_answers_of_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn and_by_the_routers_own_clock_of_one_that_does_not() {
+async fn a_cost_is_learned_by_the_routers_clock_without_engine_times() {
     correct(paced(), true, 0.35).await;
 }
 
 /// Unstreamed responses of an engine without times teach nothing, but its counters do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_the_engines_counters_where_answers_tell_nothing() {
+async fn a_cost_is_learned_from_the_engines_counters_without_times() {
     let fleet = Fleet::start(vec![paced()], |config| {
         config.workers[0].cost = PrefillCost::linear(0.04, 2.0);
         config.workers[0].cost_is_known = true;
@@ -118,7 +118,7 @@ async fn by_the_engines_counters_where_answers_tell_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_pass_as_they_are() {
+async fn streams_without_usage_teach_by_predicted_tokens_and_pass_unchanged() {
     let fleet = Fleet::start(vec![paced()], |config| {
         config.workers[0].cost = PrefillCost::linear(0.04, 2.0);
         config.workers[0].cost_is_known = true;
@@ -159,7 +159,7 @@ async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_
 }
 
 #[tokio::test]
-async fn a_worker_that_is_slow_is_known_before_any_of_its_answers_is_complete() {
+async fn a_slow_worker_is_detected_before_any_response_is_complete() {
     let engine = EngineConfig {
         tpot_ms: NEVER_MS,
         ..paced()
@@ -187,7 +187,7 @@ async fn a_worker_that_is_slow_is_known_before_any_of_its_answers_is_complete() 
 }
 
 #[tokio::test]
-async fn a_worker_that_has_told_of_cached_tokens_means_none_where_it_is_silent() {
+async fn missing_cached_tokens_count_as_zero_after_a_report() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let details = r#","prompt_tokens_details":{"cached_tokens":16}"#;
@@ -243,7 +243,7 @@ async fn late_beside(upstream: &mut Upstream, router: &Server, number: u64, besi
 }
 
 #[tokio::test]
-async fn what_a_first_token_takes_beside_its_engines_own_times_is_part_of_predictions_but_not_of_prefills() {
+async fn overhead_beyond_the_engines_times_is_predicted_separately_from_prefill() {
     const BESIDE: Duration = Duration::from_millis(30);
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
@@ -282,7 +282,7 @@ async fn what_a_first_token_takes_beside_its_engines_own_times_is_part_of_predic
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_before_it_tells_of_cached_tokens_does_not_mean_none() {
+async fn a_truncated_stream_does_not_count_as_zero_cached_tokens() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let event = |content: &str, details: &str| {
@@ -322,7 +322,7 @@ async fn a_stream_that_is_cut_before_it_tells_of_cached_tokens_does_not_mean_non
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_configured_stays_where_costs_are_not_to_be_learned() {
+async fn configured_costs_stay_when_learning_is_off() {
     let engine = EngineConfig {
         per_request_metrics: true,
         ..paced()
@@ -362,7 +362,7 @@ async fn converse(fleet: &Arc<Fleet>, turns: u64, seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_slows_down_five_times_is_found_out_and_loses_traffic() {
+async fn a_worker_slowed_fivefold_is_detected_and_loses_traffic() {
     let engine = EngineConfig {
         per_request_metrics: true,
         ..paced()
@@ -416,7 +416,7 @@ async fn a_worker_that_slows_down_five_times_is_found_out_and_loses_traffic() {
 
 /// Elsewhere, several routers herded onto the same worker: <https://github.com/ai-dynamo/dynamo/issues/589>.
 #[tokio::test]
-async fn what_others_send_to_a_worker_counts_as_long_as_it_says_so() {
+async fn reported_load_of_other_routers_counts_until_it_is_stale() {
     let fleet = Fleet::start(vec![stuck_in_prefill(), quick()], |config| {
         config.health.queue_interval = Some(Duration::from_millis(20));
         config.learning.costs = false;

@@ -394,7 +394,7 @@ async fn each_fault_has_the_outcome_that_the_table_says() {
 }
 
 #[test]
-fn every_switch_of_the_engine_is_in_the_table() {
+fn every_fault_of_the_engine_is_in_the_table() {
     let switches = serde_json::to_value(Fault::default()).unwrap();
     for name in switches.as_object().unwrap().keys() {
         // Duration and share are parameters, not faults.
@@ -440,7 +440,7 @@ fn rendered() -> String {
 }
 
 #[test]
-fn the_page_has_the_table() {
+fn the_docs_have_the_table() {
     const BEGIN: &str =
         "<!-- the fault matrix: TAILROUTE_BLESS=1 cargo test -p tailroute-e2e --test it matrix -->\n";
     const END: &str = "<!-- end of the fault matrix -->\n";

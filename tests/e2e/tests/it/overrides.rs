@@ -55,7 +55,7 @@ fn leaked(fleet: &Fleet) -> bool {
 }
 
 #[tokio::test]
-async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says_so() {
+async fn turns_of_a_class_use_its_own_settings_and_record_that() {
     let fleet = two(|_| {}).await;
     let change = json!({ "classes": { "batch": { "policy": "round_robin" }, "header": { "weights": { "slo": 4.0 } } } });
     let changed = change_policy(&fleet, change, json!({})).await;
@@ -91,7 +91,7 @@ async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says
 }
 
 #[tokio::test]
-async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it() {
+async fn a_turn_may_request_listed_overrides_and_the_engine_does_not_see_the_header() {
     let fleet = two(|config| {
         config.routing.requests = config::Requests {
             named: true,
@@ -143,7 +143,7 @@ async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it
 
 /// Only named and listed overrides are accepted, exactly: a client that measures a policy must not measure another one.
 #[tokio::test]
-async fn what_may_not_be_asked_for_is_refused_by_header_and_field() {
+async fn forbidden_overrides_are_rejected_by_header_and_field() {
     let fleet = two(|config| {
         config.routing.requests.named = true;
         config.routing.requests.weights = vec![WeightName::Slo];
@@ -179,7 +179,7 @@ async fn what_may_not_be_asked_for_is_refused_by_header_and_field() {
 }
 
 #[tokio::test]
-async fn unless_the_operator_allows_it_the_header_is_as_good_as_not_there() {
+async fn the_override_header_is_ignored_unless_allowed() {
     let fleet = two(|_| {}).await;
     let change = json!({ "named": { "turns": { "policy": "round_robin" } } });
     assert_eq!(change_policy(&fleet, change, json!({})).await.status, 200);
@@ -205,7 +205,7 @@ async fn unless_the_operator_allows_it_the_header_is_as_good_as_not_there() {
 }
 
 #[tokio::test]
-async fn overrides_of_nobodys_turns_or_out_of_range_are_refused_by_field() {
+async fn overrides_of_unknown_classes_or_out_of_range_are_rejected_by_field() {
     let fleet = two(|_| {}).await;
     let before = get(&fleet, POLICY).await;
     for (change, field, hint) in [
@@ -254,7 +254,7 @@ async fn overrides_of_nobodys_turns_or_out_of_range_are_refused_by_field() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn overrides_are_set_and_taken_away_from_a_shell() {
+async fn overrides_are_set_and_removed_with_ctl() {
     let fleet = two(|_| {}).await;
     let classes = || async { get(&fleet, POLICY).await["settings"]["classes"].clone() };
     let set = [
@@ -286,7 +286,7 @@ async fn overrides_are_set_and_taken_away_from_a_shell() {
 }
 
 #[tokio::test]
-async fn a_preview_and_a_shadow_place_the_turns_of_a_class_by_its_settings() {
+async fn previews_and_shadows_use_the_settings_of_classes() {
     let fleet = two(|_| {}).await;
     let why = json!({ "reason": "a test" });
     admin::ask(&fleet, ("POST", "/admin/v1/capture/start"), &[], Some(&why)).await;

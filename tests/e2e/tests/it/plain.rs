@@ -23,7 +23,7 @@ async fn next([first, second]: &mut [Upstream; 2]) -> (SocketAddr, Exchange) {
 /// Here nothing is installed with the engines. They publish no events, no queue figures and no times, take no hints,
 /// and do not report cached tokens.
 #[tokio::test]
-async fn a_conversation_stays_with_a_worker_that_says_nothing_of_itself_and_gets_the_clients_own_bytes() {
+async fn a_conversation_stays_with_a_plain_worker_that_gets_the_clients_own_bytes() {
     let mut workers = [Upstream::start().await, Upstream::start().await];
     let router = route(&[workers[0].address, workers[1].address], |_| {}).await;
     let mut homes = Vec::new();

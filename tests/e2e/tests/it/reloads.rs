@@ -76,7 +76,7 @@ fn key(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
+async fn a_reload_applies_changeable_keys_and_names_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
     let app = running.router.app();
@@ -117,7 +117,7 @@ async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
 /// A reload keeps the last valid configuration, and reports the error:
 /// <https://github.com/llm-d/llm-d-router/issues/2849>.
 #[tokio::test]
-async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
+async fn an_invalid_file_changes_nothing_and_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
     for (wrong, why) in [
@@ -201,7 +201,7 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_settled_with_the_key_that_is_in_force_when_it_ends() {
+async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
     let folder = tempfile::tempdir().unwrap();
     let limited = format!("{}tokens_per_min = 1000\n", key("a"));
     let running = Running::start(&folder.path().join("t.toml"), &limited).await;

@@ -228,7 +228,7 @@ fn arrived(fleet: &Fleet) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_has_two_readings_is_refused_and_nothing_behind_it_is_read() {
+async fn ambiguous_requests_are_rejected_and_nothing_after_them_is_read() {
     let fleet = Fleet::of(1).await;
     let all = heads()
         .into_iter()
@@ -262,7 +262,7 @@ async fn what_has_two_readings_is_refused_and_nothing_behind_it_is_read() {
 }
 
 #[tokio::test]
-async fn it_does_not_matter_where_the_bytes_are_cut() {
+async fn cuts_do_not_change_the_framing() {
     let fleet = Fleet::of(1).await;
     let te = "transfer-encoding: chunked";
     let refused = post(&["content-length: 4", te], "0\r\n\r\n");
@@ -296,7 +296,7 @@ async fn it_does_not_matter_where_the_bytes_are_cut() {
 }
 
 #[tokio::test]
-async fn what_is_unusual_but_has_one_reading_is_taken() {
+async fn unusual_but_unambiguous_requests_are_accepted() {
     let fleet = Fleet::of(1).await;
     let (text, te) = (body("hello"), "Transfer-Encoding: Chunked");
     let length = format!("CONTENT-LENGTH:\t{}  ", text.len());

@@ -53,7 +53,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn each_chunk_leaves_as_it_arrives() {
+async fn each_chunk_is_forwarded_as_it_arrives() {
     let mut stage = Stage::set().await;
     for path in [CHAT, "/v1/completions", "/v1/responses"] {
         // The response was returned before any chunk was sent, so its head was forwarded.
@@ -75,7 +75,7 @@ async fn each_chunk_leaves_as_it_arrives() {
 }
 
 #[tokio::test]
-async fn over_http2_chunks_leave_as_they_arrive_and_a_stream_that_breaks_off_says_so() {
+async fn over_http2_chunks_are_forwarded_at_once_and_a_broken_stream_reports_it() {
     let mut stage = Stage::set().await;
     let h2 = H2::connect(stage.router.address).await;
     for breaks in [false, true] {
@@ -113,7 +113,7 @@ async fn over_http2_chunks_leave_as_they_arrive_and_a_stream_that_breaks_off_say
 }
 
 #[tokio::test]
-async fn a_request_that_waits_behind_a_stream_does_not_hold_it_back() {
+async fn a_pipelined_request_does_not_delay_the_stream_before_it() {
     let mut stage = Stage::set().await;
     let body = ask("hello", json!({ "stream": true })).to_string();
     let length = format!("content-length: {}", body.len());
@@ -135,7 +135,7 @@ async fn a_request_that_waits_behind_a_stream_does_not_hold_it_back() {
 }
 
 #[tokio::test]
-async fn a_stream_split_at_any_byte_arrives_unchanged_and_is_understood() {
+async fn a_stream_split_at_any_byte_is_forwarded_unchanged_and_parsed() {
     let mut stage = Stage::set().await;
     let bytes = STREAM.as_bytes();
     for at in 0..=bytes.len() {
@@ -173,7 +173,7 @@ async fn a_stream_split_at_any_byte_arrives_unchanged_and_is_understood() {
 }
 
 #[tokio::test]
-async fn a_stream_that_arrives_byte_by_byte_leaves_byte_by_byte() {
+async fn a_stream_is_forwarded_byte_by_byte() {
     let mut stage = Stage::set().await;
     let (mut answer, mut exchange) = stage.begin(CHAT).await;
     for byte in STREAM.as_bytes() {
@@ -188,7 +188,7 @@ async fn a_stream_that_arrives_byte_by_byte_leaves_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_saying_so_never_looks_done() {
+async fn a_stream_without_its_end_marker_is_not_terminated() {
     let mut stage = Stage::set().await;
     let (answer, mut exchange) = stage.begin(CHAT).await;
     let cut = STREAM.find("data: [DONE]").unwrap();
@@ -214,7 +214,7 @@ async fn a_stream_that_ends_without_saying_so_never_looks_done() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_within_a_line_ends_that_before_it_says_so() {
+async fn a_stream_broken_within_a_line_ends_the_line_before_the_error() {
     let mut stage = Stage::set().await;
     let (mut answer, mut exchange) = stage.begin(CHAT).await;
     let token = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" a\"}}]}\n\n";
@@ -234,7 +234,7 @@ async fn a_stream_that_breaks_off_within_a_line_ends_that_before_it_says_so() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_the_worker_back_instead_of_filling_memory() {
+async fn a_client_that_does_not_read_applies_backpressure_to_the_worker() {
     const MIB: usize = 1 << 20;
     let mut stage = Stage::set().await;
     let (mut answer, mut exchange) = stage.begin(CHAT).await;

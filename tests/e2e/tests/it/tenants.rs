@@ -29,7 +29,7 @@ async fn predicted(fleet: &Fleet) -> f64 {
 }
 
 #[tokio::test]
-async fn an_identical_prompt_of_another_tenant_is_neither_found_nor_cached() {
+async fn an_identical_prompt_of_another_tenant_gives_no_cache_hit() {
     let fleet = Fleet::start(vec![quick()], two_tenants).await;
     let mut talk = Conversation::new(&words(1, 400));
     let (a, a2, b) = (bearer("a"), bearer("a2"), bearer("b"));
@@ -109,7 +109,7 @@ async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
 }
 
 #[tokio::test]
-async fn ending_a_conversation_ends_ones_own_only() {
+async fn a_client_can_end_only_its_own_tenants_conversation() {
     let fleet = Fleet::start(vec![quick(), quick()], two_tenants).await;
     let (a, b) = (bearer("a"), bearer("b"));
     let mut talk = Conversation::new(&words(1, 400));
@@ -130,7 +130,7 @@ async fn ending_a_conversation_ends_ones_own_only() {
 }
 
 #[tokio::test]
-async fn salts_stay_out_of_bodies_where_engines_refuse_them_and_the_router_still_keeps_tenants_apart() {
+async fn without_salts_in_bodies_the_router_still_separates_tenants() {
     let fleet = Fleet::start(vec![quick()], |config| {
         two_tenants(config);
         config.admission.salt_requests = false;
@@ -161,7 +161,7 @@ fn is_salt(value: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn salts_are_ones_that_engines_take_however_tenants_and_clients_name_things() {
+async fn salts_are_valid_for_engines_whatever_the_names() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.keys = vec![key("team/a@corp"), key("b\\c")];
     })
@@ -240,7 +240,7 @@ impl Stage {
 type Seen = (Option<String>, Value);
 
 #[tokio::test]
-async fn nothing_that_is_not_understood_is_passed_on() {
+async fn unknown_paths_are_not_forwarded_with_keys() {
     let mut stage = Stage::set(|_| {}).await;
     let body = r#"{"model":"sim","cache_salt":"mine","messages":[]}"#;
     for path in [
@@ -262,7 +262,7 @@ async fn nothing_that_is_not_understood_is_passed_on() {
 }
 
 #[tokio::test]
-async fn every_endpoint_with_a_cache_is_salted_and_no_name_passes_in_clear() {
+async fn every_endpoint_with_a_cache_is_salted_and_session_ids_are_hashed() {
     let mut stage = Stage::set(|_| {}).await;
     for path in [
         "/v1/embeddings",
@@ -304,7 +304,7 @@ async fn every_endpoint_with_a_cache_is_salted_and_no_name_passes_in_clear() {
 }
 
 #[tokio::test]
-async fn what_engines_take_no_salt_for_is_refused_unless_it_is_allowed() {
+async fn endpoints_without_salts_are_rejected_unless_allowed() {
     let mut stage = Stage::set(|_| {}).await;
     let ask = json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": "hi" }] });
     let answer = stage.refused("a", "POST", "/v1/messages", &ask.to_string()).await;
@@ -353,7 +353,7 @@ async fn what_engines_take_no_salt_for_is_refused_unless_it_is_allowed() {
 }
 
 #[tokio::test]
-async fn forms_are_passed_on_as_they_are_where_they_are_allowed_unsalted() {
+async fn forms_are_forwarded_unchanged_where_allowed_unsalted() {
     let mut stage = Stage::set(|config| config.admission.unsalted_forms = true).await;
     let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--x--\r\n";
     let (address, secret) = (stage.router.address, bearer("a"));
@@ -383,7 +383,7 @@ async fn forms_are_passed_on_as_they_are_where_they_are_allowed_unsalted() {
 }
 
 #[tokio::test]
-async fn a_websocket_is_opened_where_it_is_allowed_unsalted_and_counts_as_one_request() {
+async fn a_websocket_is_opened_where_allowed_unsalted_and_counts_as_one_request() {
     let mut stage = Stage::set(|config| {
         config.admission.unsalted_websockets = true;
         config.keys[0].requests = Some(config::Rate {
@@ -415,7 +415,7 @@ async fn a_websocket_is_opened_where_it_is_allowed_unsalted_and_counts_as_one_re
 }
 
 #[tokio::test]
-async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requests_name() {
+async fn client_priorities_and_request_ids_are_replaced_with_keys() {
     for (priority, set) in [(Priority::Off, false), (Priority::LowestFirst, true)] {
         let mut stage = Stage::set(|config| config.workers[0].priority = priority).await;
         let body = json!({
@@ -456,7 +456,7 @@ async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requ
 }
 
 #[tokio::test]
-async fn what_others_left_in_an_engine_cannot_be_named() {
+async fn references_to_other_requests_state_are_rejected() {
     // References to other requests' state are rejected even where transfer fields are allowed.
     let mut stage = Stage::set(|config| config.http.transfer_fields = true).await;
     let prompt = json!([{ "role": "user", "content": "hi" }]);
@@ -492,7 +492,7 @@ async fn what_others_left_in_an_engine_cannot_be_named() {
 }
 
 #[tokio::test]
-async fn inputs_that_sglang_caches_without_a_salt_are_refused_unless_that_is_allowed() {
+async fn inputs_that_sglang_caches_without_a_salt_are_rejected_unless_allowed() {
     const SHARED: &str = r#"{"is_embedding":true,"disable_radix_cache":false}"#;
     const DIVIDED: &str = r#"{"is_embedding":true,"disable_radix_cache":true}"#;
     for (info, allowed, status) in [(SHARED, false, 403), (SHARED, true, 200), (DIVIDED, false, 200)] {

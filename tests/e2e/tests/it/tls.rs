@@ -156,7 +156,7 @@ fn encrypted(folder: &Path, authority: &Authority) -> impl FnOnce(&mut Config) {
 }
 
 #[tokio::test]
-async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
+async fn the_data_port_serves_both_http_versions_only_within_tls() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
     for (alpn, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
@@ -195,7 +195,7 @@ async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_within_tls_is_noticed_whatever_it_sent_behind_its_request() {
+async fn a_disconnect_within_tls_is_detected_whatever_follows_the_request() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![stuck_in_prefill()], encrypted(folder.path(), &authority)).await;
     let body = ask("a question", json!({ "stream": true })).to_string();
@@ -215,7 +215,7 @@ async fn a_client_that_leaves_within_tls_is_noticed_whatever_it_sent_behind_its_
 }
 
 #[tokio::test]
-async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_before() {
+async fn an_unfinished_handshake_times_out_and_can_be_evicted() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let within_tls = encrypted(folder.path(), &authority);
     let fleet = Fleet::start(vec![quick()], |config| {
@@ -240,7 +240,7 @@ async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_bef
 }
 
 #[tokio::test]
-async fn a_stream_within_tls_is_the_engines_to_the_byte_when_its_client_reads_late() {
+async fn a_slow_reader_within_tls_gets_the_exact_stream() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let engine = EngineConfig {
         fast: true,
@@ -295,7 +295,7 @@ async fn for_clients_of(clients: &Authority, authority: &Authority) -> (tempfile
 }
 
 #[tokio::test]
-async fn with_a_client_authority_only_its_clients_are_let_in() {
+async fn with_a_client_ca_only_its_clients_are_accepted() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let (_folder, fleet) = for_clients_of(&clients, &authority).await;
     let address = fleet.address();
@@ -321,7 +321,7 @@ async fn with_a_client_authority_only_its_clients_are_let_in() {
 }
 
 #[tokio::test]
-async fn a_worker_that_takes_connections_and_says_nothing_is_given_up_when_connecting_takes_too_long() {
+async fn a_worker_without_a_tls_handshake_hits_the_connect_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let mut config = configured(&[address]);
@@ -333,7 +333,7 @@ async fn a_worker_that_takes_connections_and_says_nothing_is_given_up_when_conne
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
+async fn a_renewed_certificate_applies_to_new_connections_and_closes_none() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
     let app = fleet.router.app();
@@ -404,7 +404,7 @@ pub(crate) async fn in_front_of(
 }
 
 #[tokio::test]
-async fn workers_behind_https_are_verified_and_shown_the_routers_certificate() {
+async fn https_workers_are_verified_and_get_the_routers_certificate() {
     let (folder, workers, routers) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
     let engine = Engine::start(quick()).await.unwrap();
     let address = in_front_of(engine.addr(), &workers.sign(), Some(&routers)).await;
@@ -442,7 +442,7 @@ async fn workers_behind_https_are_verified_and_shown_the_routers_certificate() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_stops_the_start_with_its_name() {
+async fn an_unusable_certificate_fails_the_start_with_its_path() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let mut config = configured(&["127.0.0.1:1".parse().unwrap()]);
     encrypted(folder.path(), &authority)(&mut config);

@@ -162,7 +162,7 @@ fn to(collector: SocketAddr, protocol: OtlpProtocol) -> config::Traces {
 }
 
 #[tokio::test]
-async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_protocol() {
+async fn a_trace_has_a_span_per_stage_with_either_protocol() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let (received, address) = match protocol {
             OtlpProtocol::Grpc => grpc().await,
@@ -230,7 +230,7 @@ async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_pr
 }
 
 #[tokio::test]
-async fn what_went_wrong_is_kept_and_says_why_and_the_rest_is_not() {
+async fn failed_and_late_requests_are_sampled_with_their_cause_and_others_are_not() {
     let (received, address) = grpc().await;
     let fleet = Fleet::start(vec![quick(), quick()], |config| {
         config.traces = Some(to(address, OtlpProtocol::Grpc));
@@ -300,7 +300,7 @@ async fn exemplars(fleet: &Fleet) -> HashSet<String> {
 }
 
 #[tokio::test]
-async fn exemplars_name_traces_that_are_kept_and_any_where_nothing_is_traced() {
+async fn exemplars_name_sampled_traces_or_any_without_tracing() {
     let parent = |seed: u32| {
         let trace = TRACE.replace("4bf9", &format!("{seed:04x}"));
         (CLIENT.1.replace(TRACE, &trace).replace("-01", "-00"), trace)
@@ -331,7 +331,7 @@ async fn exemplars_name_traces_that_are_kept_and_any_where_nothing_is_traced() {
 }
 
 #[tokio::test]
-async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may_change() {
+async fn a_tls_collector_is_verified_and_gets_reloadable_credentials() {
     let (folder, signs) = (tempfile::tempdir().unwrap(), Authority::new());
     let roots = |name: &str, authority: &Authority| {
         let path = folder.path().join(name);
@@ -397,7 +397,7 @@ async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_lost_and_the_one_after_it_are_both_in_the_trace() {
+async fn a_lost_attempt_and_its_retry_are_both_in_the_trace() {
     let (received, address) = grpc().await;
     let fleet = Fleet::start(vec![quick(), quick()], |config| {
         config.traces = Some(to(address, OtlpProtocol::Grpc));
@@ -438,7 +438,7 @@ async fn an_attempt_that_was_lost_and_the_one_after_it_are_both_in_the_trace() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_holds_no_request_up_and_what_has_no_room_is_counted() {
+async fn an_unreachable_collector_delays_no_request_and_dropped_spans_are_counted() {
     // A collector that accepts connections and sends nothing.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
@@ -467,7 +467,7 @@ async fn a_collector_that_is_away_holds_no_request_up_and_what_has_no_room_is_co
 }
 
 #[tokio::test]
-async fn what_is_kept_when_the_router_ends_is_sent_before_it_does() {
+async fn pending_spans_are_sent_before_the_router_exits() {
     let (received, address) = grpc().await;
     let engine = Upstream::start().await;
     let mut worker = engine;

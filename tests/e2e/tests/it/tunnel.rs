@@ -119,7 +119,7 @@ async fn messages_pass_both_ways_and_the_tunnel_counts_while_it_is_open() {
 }
 
 #[tokio::test]
-async fn a_side_that_leaves_takes_the_other_along() {
+async fn closing_one_side_of_a_tunnel_closes_the_other() {
     let mut stage = Stage::set(|_| {}).await;
     let (client, mut worker) = stage.open().await;
     drop(client);
@@ -140,7 +140,7 @@ async fn a_side_that_leaves_takes_the_other_along() {
 }
 
 #[tokio::test]
-async fn a_tunnel_that_is_silent_is_closed() {
+async fn an_idle_tunnel_is_closed() {
     let mut stage = Stage::set(|config| config.http.tunnel_idle_timeout = Duration::from_millis(50)).await;
     let (mut client, mut worker) = stage.open().await;
     goes_away(&mut client).await;
@@ -173,7 +173,7 @@ async fn a_drain_waits_for_tunnels_and_cuts_them_at_its_limit() {
 }
 
 #[tokio::test]
-async fn a_workers_refusal_is_an_answer_like_any_other() {
+async fn a_rejected_upgrade_is_a_regular_response() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     let client = tokio::spawn(async move { connect(address).await });
@@ -191,7 +191,7 @@ async fn a_workers_refusal_is_an_answer_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_follows_an_upgrade_that_is_refused_is_read_as_requests() {
+async fn bytes_after_a_rejected_upgrade_are_read_as_requests() {
     let mut stage = Stage::set(|_| {}).await;
     let fields = [
         "upgrade: websocket",
@@ -213,7 +213,7 @@ async fn what_follows_an_upgrade_that_is_refused_is_read_as_requests() {
 }
 
 #[tokio::test]
-async fn an_upgrade_to_anything_else_is_a_request_like_any_other() {
+async fn an_upgrade_to_another_protocol_is_a_regular_request() {
     let mut stage = Stage::set(|_| {}).await;
     let mut wire = Wire::connect(stage.router.address).await;
     wire.write(&request(

@@ -102,7 +102,7 @@ fn check(given: [Given; WORKERS]) {
 }
 
 #[tokio::test]
-async fn conversations_are_shared_evenly_where_engines_tell_what_their_caches_hold() {
+async fn conversations_are_shared_evenly_with_reported_cache_sizes() {
     let fleet = Fleet::start(vec![engine(); WORKERS], told_nothing).await;
     let capacity = fleet.router.app().knowledge.capacity(WorkerId(0));
     assert_eq!(
@@ -114,7 +114,7 @@ async fn conversations_are_shared_evenly_where_engines_tell_what_their_caches_ho
 }
 
 #[tokio::test]
-async fn conversations_are_shared_evenly_where_engines_tell_nothing() {
+async fn conversations_are_shared_evenly_without_reported_cache_sizes() {
     let silent = EngineConfig {
         tells_capacity: false,
         ..engine()

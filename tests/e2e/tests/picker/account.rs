@@ -33,7 +33,7 @@ async fn last(fleet: &Fleet) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_turn_counts_from_when_it_is_named_an_endpoint_until_its_answer_has_passed() {
+async fn a_turn_counts_from_the_pick_until_its_response_has_passed() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let (mut stream, named) = gateway.name(&ask(&words(1, 300), json!({})), None).await;
     stream.pieces().await;
@@ -67,7 +67,7 @@ async fn a_turn_counts_from_when_it_is_named_an_endpoint_until_its_answer_has_pa
 }
 
 #[tokio::test]
-async fn a_stream_that_is_dropped_gives_everything_back_wherever_it_was() {
+async fn a_dropped_stream_releases_everything_in_every_phase() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let body = ask(&words(1, 300), json!({})).to_string();
     // Before the body is complete.
@@ -102,7 +102,7 @@ async fn a_stream_that_is_dropped_gives_everything_back_wherever_it_was() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_place_and_hangs_up_waits_no_longer() {
+async fn a_disconnect_in_the_queue_leaves_the_queue() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.admission.max_concurrent_per_worker = std::num::NonZeroU32::new(1);
         config.health.queue_interval = None;
@@ -124,7 +124,7 @@ async fn who_waits_for_a_place_and_hangs_up_waits_no_longer() {
 }
 
 #[tokio::test]
-async fn what_another_endpoint_has_served_is_put_down_to_that_one() {
+async fn a_request_served_by_another_endpoint_is_accounted_there() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let talk = ask(&words(1, 400), json!({ "stream": true }));
     let (stream, named) = gateway.name(&talk, None).await;
@@ -152,7 +152,7 @@ async fn what_another_endpoint_has_served_is_put_down_to_that_one() {
 }
 
 #[tokio::test]
-async fn what_nobody_known_has_served_is_nobodys() {
+async fn a_request_served_by_an_unknown_endpoint_is_accounted_nowhere() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let (mut stream, _) = gateway.name(&ask("hi", json!({})), None).await;
     stream.pieces().await;
@@ -171,7 +171,7 @@ async fn what_nobody_known_has_served_is_nobodys() {
 }
 
 #[tokio::test]
-async fn a_worker_that_fails_what_gateways_carry_is_kept_out() {
+async fn a_worker_that_fails_carried_requests_is_skipped() {
     let (fleet, gateway) = start(vec![quick(); 2], |config| {
         config.failure.breaker_failures = 3;
     })
@@ -200,7 +200,7 @@ async fn a_worker_that_fails_what_gateways_carry_is_kept_out() {
 }
 
 #[tokio::test]
-async fn without_the_answers_body_a_turn_is_still_known_to_live_where_it_went() {
+async fn without_the_response_body_a_turns_prompt_is_still_indexed() {
     let (fleet, gateway) = start(vec![quick(); 4], |_| {}).await;
     let gateway = gateway.sending(BodyMode::FullDuplexStreamed, BodyMode::None);
     for seed in 0..3 {

@@ -12,7 +12,7 @@ use tailroute_e2e::talk::ask;
 use crate::start;
 
 #[tokio::test]
-async fn the_workers_copy_of_a_tenants_request_is_the_one_that_goes_on() {
+async fn the_gateway_gets_the_request_as_rewritten_for_the_worker() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "engine-key").unwrap();
     let (fleet, gateway) = start(vec![quick()], |config| {
@@ -70,7 +70,7 @@ async fn the_workers_copy_of_a_tenants_request_is_the_one_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_buffered_body_that_stays_as_it_is_is_not_sent_again() {
+async fn an_unchanged_buffered_body_is_not_returned() {
     let (fleet, gateway) = start(vec![quick(); 2], |config| config.hints.enabled = false).await;
     let gateway = gateway.sending(BodyMode::Buffered, BodyMode::None);
     let (_stream, named) = gateway.name(&ask("hi", json!({})), None).await;
@@ -80,7 +80,7 @@ async fn a_buffered_body_that_stays_as_it_is_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn only_workers_that_take_the_same_request_are_named_after_the_first() {
+async fn fallback_endpoints_take_the_identical_request() {
     let (fleet, gateway) = start(vec![quick(); 4], |config| {
         config.workers[1].priority = Priority::LowestFirst;
         config.workers[3].priority = Priority::LowestFirst;

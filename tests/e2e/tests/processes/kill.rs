@@ -98,7 +98,7 @@ async fn is_out(admin: SocketAddr, worker: SocketAddr) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_worker_costs_no_request_that_could_be_sent_again_and_is_out_within_two_seconds() {
+async fn a_killed_worker_fails_no_retryable_request_and_is_out_within_two_seconds() {
     let seconds = Duration::from_secs_f64(setting("SECONDS", 4.0));
     let mut engines = Vec::new();
     for _ in 0..WORKERS {

@@ -74,7 +74,7 @@ impl Serving {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_probes() {
+async fn an_unwritable_log_loses_only_its_lines() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (reader, gone) = std::io::pipe().unwrap();
     drop(reader);
@@ -99,7 +99,7 @@ async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_p
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_is_not_read_holds_nothing_up_and_says_how_much_was_lost_once_it_is() {
+async fn an_unread_log_blocks_nothing_and_reports_lost_lines_later() {
     let engine = Child::engine(free_address(), true, 0.0).await;
     let (reader, writer) = std::io::pipe().unwrap();
     let mut serving = Serving::start(engine.address, "trace", writer).await;
@@ -132,7 +132,7 @@ async fn a_log_that_is_not_read_holds_nothing_up_and_says_how_much_was_lost_once
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_whose_log_is_never_read_ends_when_it_is_told_to() {
+async fn a_router_with_an_unread_log_exits_on_sigterm() {
     let engine = Child::engine(free_address(), true, 0.0).await;
     let (_reader, writer) = std::io::pipe().unwrap();
     let mut serving = Serving::start(engine.address, "trace", writer).await;

@@ -184,7 +184,7 @@ async fn fleet() -> (Vec<Child>, Child, SocketAddr, tempfile::TempDir) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_many_streams_nothing_is_left_and_every_complete_one_was_the_engines() {
+async fn a_soak_leaks_nothing_and_every_complete_stream_is_intact() {
     let seconds: f64 = setting("SECONDS", 10.0);
     let streams: u64 = setting("STREAMS", 60);
     let (engines, router, admin, _folder) = fleet().await;

@@ -80,7 +80,7 @@ async fn still_serves(replicas: &Replicas) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn messages_of_the_greatest_length_at_full_speed_take_neither_memory_nor_the_router() {
+async fn longest_messages_at_full_speed_neither_exhaust_memory_nor_stop_the_router() {
     let replicas = Replicas::start(1, vec![quick()]).await;
     let mut liar = Liar::connect(&replicas).await;
     let before = resident_mib();
@@ -110,7 +110,7 @@ async fn messages_of_the_greatest_length_at_full_speed_take_neither_memory_nor_t
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_revision_that_none_could_follow_is_said_to_be_unreadable_and_changes_nothing() {
+async fn a_revision_without_a_successor_is_reported_and_ignored() {
     let replicas = Replicas::start(1, vec![quick()]).await;
     let app = replicas.routers[0].app();
     until("the policy is shared", || app.policy.is_shared()).await;
@@ -137,7 +137,7 @@ async fn a_revision_that_none_could_follow_is_said_to_be_unreadable_and_changes_
 /// Sends an offer, and the chunks of an endless snapshot.
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_snapshot_that_never_ends_keeps_no_router_from_being_ready() {
+async fn an_endless_snapshot_does_not_delay_readiness() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     let mut liar = Liar::connect(&replicas).await;
     liar.0

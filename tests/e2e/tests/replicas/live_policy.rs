@@ -72,7 +72,7 @@ pub(crate) fn detail(refused: &Whole) -> String {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_change_on_one_router_is_in_force_on_all_and_of_two_at_once_one_is_told() {
+async fn a_change_applies_to_all_routers_and_one_of_two_concurrent_ones_is_rejected() {
     let replicas = Replicas::start(3, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(2).await;
@@ -119,7 +119,7 @@ async fn a_change_on_one_router_is_in_force_on_all_and_of_two_at_once_one_is_tol
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn every_routers_audit_log_says_who_changed_the_policy_why_and_where() {
+async fn every_routers_audit_log_has_author_reason_and_replica() {
     let replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let made = replicas.put(0, &replicas.policy(0).await, 2.5).await;
@@ -143,7 +143,7 @@ async fn every_routers_audit_log_says_who_changed_the_policy_why_and_where() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn without_nats_a_change_is_refused_and_nothing_is_lost() {
+async fn without_nats_a_policy_change_is_rejected() {
     let mut replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(0).await;
@@ -187,7 +187,7 @@ async fn without_nats_a_change_is_refused_and_nothing_is_lost() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_change_for_a_time_ends_once_on_all_routers() {
+async fn a_temporary_change_is_reverted_once_on_all_routers() {
     let replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(0).await;
@@ -206,7 +206,7 @@ async fn a_change_for_a_time_ends_once_on_all_routers() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn without_jetstream_each_routers_policy_is_its_own_and_it_says_so() {
+async fn without_jetstream_each_router_has_and_reports_its_own_policy() {
     let nats = Nats::start_with(false).await;
     let replicas = Replicas::start_by(nats, 2, vec![quick()]).await;
     for router in 0..2 {

@@ -180,7 +180,7 @@ async fn two_routers_do_not_send_to_the_same_idle_engine() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_conversation_finds_its_cache_whichever_router_its_turns_come_to() {
+async fn a_conversation_hits_its_cache_through_any_router() {
     let replicas = Replicas::start(3, vec![quick(); 4]).await;
     let mut talk = Conversation::new(&words(1, 200));
     let mut before = 0;
@@ -206,7 +206,7 @@ async fn a_conversation_finds_its_cache_whichever_router_its_turns_come_to() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
+async fn a_router_without_nats_serves_alone_and_reports_it() {
     let mut replicas = Replicas::start(2, vec![stuck_in_prefill(), stuck_in_prefill(), quick()]).await;
     let told = replicas.says_of_the_others(0).await;
     assert_eq!(
@@ -244,7 +244,7 @@ async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_begins_without_nats_and_joins_when_it_is_there() {
+async fn a_router_starts_without_nats_and_joins_later() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     replicas.nats.kill();
     let late = within(Box::pin(join(&replicas.engines, &replicas.nats.url(), "late"))).await;
@@ -258,7 +258,7 @@ async fn a_router_begins_without_nats_and_joins_when_it_is_there() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_that_is_gone_counts_no_longer_within_seconds() {
+async fn a_dead_router_is_removed_within_seconds() {
     let mut replicas = Replicas::start(2, vec![stuck_in_prefill(); 2]).await;
     let under_way = replicas.sends(1, "before it dies").await;
     until("it counts", || replicas.others(0).iter().sum::<u32>() == 1).await;

@@ -106,7 +106,7 @@ fn configuration(engines: &[Engine], nats: &Nats, replica: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_rolling_restart_of_all_replicas_under_load_fails_no_request_and_breaks_no_stream() {
+async fn a_rolling_restart_under_load_fails_no_request_and_breaks_no_stream() {
     let (streams, gap_ms) = (setting("STREAMS", 200), setting("GAP_MS", 200.0));
     let (nats, engines, folder) = (
         Nats::start().await,

@@ -122,7 +122,7 @@ async fn a_request_is_explained_by_its_id_and_top_shows_the_fleet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_or_cannot_be_reached_is_no_success() {
+async fn a_rejected_or_unreachable_command_fails() {
     let fleet = Fleet::of(1).await;
     for arguments in [
         &["policy", "set", "weights.localty=1", "--reason", "a slip"][..],

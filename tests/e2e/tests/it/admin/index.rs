@@ -23,7 +23,7 @@ fn first(answer: &Value) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn conversations_come_with_their_workers_the_longest_first_and_no_text() {
+async fn the_index_lists_conversations_with_their_workers_and_without_text() {
     let fleet = Fleet::of(2).await;
     let empty = get(&fleet, INDEX).await;
     assert_eq!(
@@ -60,7 +60,7 @@ async fn conversations_come_with_their_workers_the_longest_first_and_no_text() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_named() {
+async fn invalid_index_queries_are_reported_by_parameter() {
     let fleet = Fleet::of(1).await;
     for (query, code, named) in [
         ("worker=nobody", "malformed", "nobody"),

@@ -63,7 +63,7 @@ async fn until_gone(fleet: &Fleet, name: &str) {
 }
 
 #[tokio::test]
-async fn a_worker_that_joins_is_given_work_and_what_it_holds_is_known() {
+async fn an_added_worker_gets_turns_and_its_cache_is_tracked() {
     let mut fleet = one().await;
     let late = Engine::start(quick()).await.unwrap();
     let answer = add(
@@ -95,7 +95,7 @@ async fn a_worker_that_joins_is_given_work_and_what_it_holds_is_known() {
 }
 
 #[tokio::test]
-async fn a_worker_that_leaves_ends_what_it_has_and_is_forgotten() {
+async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
     // A thousand tokens take a second.
     let slow = EngineConfig {
         tpot_ms: 1000.0,
@@ -152,7 +152,7 @@ async fn a_worker_that_leaves_ends_what_it_has_and_is_forgotten() {
 }
 
 #[tokio::test]
-async fn leaving_is_for_good_but_the_name_may_come_back() {
+async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
     let fleet = one().await;
     let late = Engine::start(quick()).await.unwrap();
     let spec = json!({ "name": "late", "url": format!("http://{}", late.addr()) });
@@ -182,7 +182,7 @@ async fn leaving_is_for_good_but_the_name_may_come_back() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_written_wrongly_does_not_join_and_every_key_is_named() {
+async fn an_invalid_worker_is_rejected_with_every_wrong_key() {
     let fleet = one().await;
     for (worker, fields) in [
         (json!({ "url": "ftp://a" }), vec!["worker.url"]),

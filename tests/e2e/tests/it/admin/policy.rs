@@ -11,7 +11,7 @@ use tailroute_e2e::wait::until;
 use super::{POLICY, ask, change_policy, get, problem};
 
 #[tokio::test]
-async fn a_change_names_the_revision_that_it_changes() {
+async fn a_change_requires_the_current_revision() {
     let fleet = Fleet::of(1).await;
     let shown = ask(&fleet, ("GET", POLICY), &[], None).await;
     let tag = shown.header("etag").unwrap().to_owned();
@@ -56,7 +56,7 @@ async fn a_change_names_the_revision_that_it_changes() {
 }
 
 #[tokio::test]
-async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
+async fn an_invalid_change_is_rejected_with_every_wrong_field() {
     let fleet = Fleet::of(1).await;
     let before = get(&fleet, POLICY).await;
     let good = before["settings"].clone();
@@ -116,7 +116,7 @@ async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
 }
 
 #[tokio::test]
-async fn a_change_for_a_time_ends_by_itself_and_is_written_down() {
+async fn a_temporary_change_is_reverted_and_audited() {
     let fleet = Fleet::of(1).await;
     let changed = change_policy(
         &fleet,
@@ -141,7 +141,7 @@ async fn a_change_for_a_time_ends_by_itself_and_is_written_down() {
 }
 
 #[tokio::test]
-async fn a_reload_that_leaves_routing_alone_leaves_a_live_change_alone() {
+async fn a_reload_without_routing_changes_keeps_a_live_change() {
     let fleet = Fleet::of(1).await;
     let app = fleet.router.app();
     change_policy(&fleet, json!({ "weights": { "locality": 3.0 } }), json!({})).await;
@@ -166,7 +166,7 @@ struct Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_fails() {
+async fn under_load_a_change_applies_to_the_next_request_of_every_thread() {
     const CLIENTS: usize = 16;
     let fleet = Arc::new(Fleet::start(vec![quick(); 4], |_| {}).await);
     let keyed = change_policy(&fleet, json!({ "policy": "consistent_hash" }), json!({})).await;
@@ -253,7 +253,7 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
 }
 
 #[tokio::test]
-async fn of_changes_at_the_same_time_each_is_answered_with_its_own_revision() {
+async fn concurrent_changes_are_answered_with_their_own_revisions() {
     let fleet = Fleet::of(1).await;
     let change = |at: u32| {
         let locality = 1.0 + f64::from(at) / 64.0;
