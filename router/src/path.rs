@@ -20,33 +20,21 @@ pub mod among;
 pub mod arrival;
 pub mod ask;
 pub mod choose;
-pub mod claim;
 pub mod client_body;
 pub(crate) mod context;
-pub mod fingerprint;
 pub mod flight;
 pub mod forward;
-pub mod headers;
 pub mod inspect;
-pub mod json;
-pub mod mend;
 pub mod models;
-pub mod multipart;
 pub mod objective;
 pub mod observe;
-pub mod parse;
-pub mod reply;
 pub mod retry;
-pub mod routes;
 pub mod session;
-pub mod splice;
-pub mod steering;
 pub mod stored;
 pub mod tap;
 pub mod tenant;
 pub mod tunnel;
 pub mod wait;
-pub mod watch;
 mod watchdog;
 
 use std::pin::pin;
@@ -60,9 +48,12 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use policy::ids::WorkerId;
 use policy::units::Millis;
+use protocol::error::ApiError;
+use protocol::routes::{Endpoint, Family, Route};
+use protocol::steering;
 use tokio::time::Instant;
 
-use self::admit::{Endpoint, Received, Route};
+use self::admit::Received;
 use self::among::Among;
 use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
@@ -70,10 +61,8 @@ use self::choose::Turn;
 use self::client_body::ClientBody;
 use self::context::RequestContext;
 use self::forward::{Deadline, TurnRequest, Wanted};
-use self::routes::Family;
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
-use crate::error::ApiError;
 use crate::telemetry::{Stage, Trail};
 use tailroute_http::body::Body;
 
@@ -187,11 +176,11 @@ pub(crate) fn enter(
 ) -> Result<Route, ApiError> {
     let RequestContext { app, caller, .. } = *context;
     let route = route?;
-    steering::permit_head(app, head)?;
+    steering::permit_head(app.config.http.transfer_fields, head)?;
     caller.count_request(app.clock.now())?;
     if let Some(tenant) = caller.tenant() {
         tenant::permit(app, &route)?;
-        tenant::settle(tenant, head);
+        protocol::tenant::settle(tenant, head);
     }
     // A place is taken once the body is here, so that slow senders hold none. Without a free one the body is not read.
     if !app.has_place() {
@@ -253,7 +242,8 @@ pub(crate) async fn admitted(
     trail.turn(&turn);
     wait::turn(context, &turn, place).await?;
     drop(waiting);
-    let body = tenant::edited(app, &turn, body);
+    let salts = app.admission.settings().salt_requests;
+    let body = protocol::tenant::edited(&turn.edits, salts, body);
     Ok((Arc::new(turn), body))
 }
 

@@ -29,7 +29,7 @@ use super::source::{Finder, Source};
 use super::wire::{self, Batch};
 use super::zmtp::{Connection, Role, ZmtpError};
 use crate::app::App;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// Interval of the requests that detect silent losses.
 const HEARTBEAT: Duration = Duration::from_secs(1);

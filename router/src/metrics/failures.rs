@@ -3,7 +3,7 @@
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use crate::fleet::breaker::Standing;
+use fleet::breaker::Standing;
 
 /// Retries that were refused, breakers, hedges, and counts that do not agree.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use policy::units::Millis;
 use super::forward::Deadline;
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
-use crate::error::ApiError;
 use crate::telemetry::Trail;
+use protocol::error::ApiError;
 
 /// A request that was let in by its head.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! One attempt on one worker: what was assumed of it, what it holds, what was seen of its answer.
 //!
 //! What the next choice has to see at once is applied here. All else is an observation
-//! ([`Lesson`](crate::feedback::Lesson)) that is queued for the learner.
+//! ([`Lesson`](learning::feedback::Lesson)) that is queued for the learner.
 //!
 //! | module | contents |
 //! |---|---|
@@ -36,19 +36,19 @@ pub use self::finish::End;
 pub use self::outcome::Outcome;
 use self::prediction::Prediction;
 use super::account::Account;
-use super::admit::Endpoint;
 use super::choose::{Choice, Turn};
-use super::claim;
-use super::reply::{self, Piece};
 use super::stored::Kept;
-use super::watch::{Passed, Seen};
 use crate::app::{App, Place};
 use crate::bus::turns::Told;
 use crate::capture::Slip;
-use crate::feedback::Begun;
-use crate::fleet::breaker::Pass;
-use crate::fleet::{InFlight, Worker};
 use crate::telemetry::trail::Note;
+use fleet::breaker::Pass;
+use fleet::{InFlight, Worker};
+use learning::feedback::Begun;
+use protocol::claim;
+use protocol::reply::{self, Piece};
+use protocol::routes::Endpoint;
+use protocol::watch::{Passed, Seen};
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;

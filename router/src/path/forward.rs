@@ -31,15 +31,15 @@ pub(crate) use self::request::turn_request;
 use super::choose::{self, Choice, Turn};
 use super::context::RequestContext;
 use super::flight::{Flight, Outcome};
-use super::headers;
 use super::retry::{self, RetryState};
 use super::tap::Tap;
-use super::watch::Watch;
 use super::watchdog::Watchdog;
 use crate::app::{App, Place};
-use crate::error::ApiError;
-use crate::fleet::Worker;
-use crate::fleet::breaker::Pass;
+use fleet::Worker;
+use fleet::breaker::Pass;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::watch::Watch;
 use tailroute_http::body::Body;
 
 /// A turn to be answered by some worker.

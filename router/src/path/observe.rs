@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use super::flight::{End, Flight, Outcome};
-use super::routes::Family;
-use super::watch::Watch;
-use crate::fleet::Worker;
 use crate::logs::request::Whose;
 use crate::telemetry::Stage;
 use crate::telemetry::trail::Leg;
+use fleet::Worker;
+use protocol::routes::Family;
+use protocol::watch::Watch;
 
 /// Most bytes of a stream that are put aside: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;

@@ -20,7 +20,7 @@
 //! before engines do so (uvicorn, which serves vLLM and SGLang, closes them after five seconds).
 //!
 //! A retry needs another worker, and is bounded three times: by `limits.retries` for the request, by the retry budget
-//! ([`crate::fleet::retry_budget`]) for all requests together, and by the request's deadline.
+//! ([`fleet::retry_budget`]) for all requests together, and by the request's deadline.
 
 use std::error::Error;
 use std::sync::Arc;

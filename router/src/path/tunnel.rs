@@ -5,7 +5,7 @@
 //! the router and on the worker. It ends when either side does: what that side had still to say is passed on first. It is
 //! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit: then both sides are
 //! told so by a Close frame ([`frames`]), between two of the other side's. In what a client sends, fields that
-//! [steer](super::steering) an engine are looked for, and end the tunnel; so that they can be seen, extensions (which compress)
+//! [steer](protocol::steering) an engine are looked for, and end the tunnel; so that they can be seen, extensions (which compress)
 //! are not negotiated.
 
 mod frames;
@@ -33,9 +33,9 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use self::frames::Frames;
 use super::context::RequestContext;
 use super::forward::{Wanted, mark, pass};
-use super::headers;
 use crate::app::App;
-use crate::error::ApiError;
+use protocol::error::ApiError;
+use protocol::headers;
 use tailroute_http::body::{self, Body};
 use tailroute_http::upstream;
 
@@ -165,7 +165,7 @@ fn model(uri: &http::Uri) -> Option<String> {
         .query()?
         .split('&')
         .find_map(|pair| pair.strip_prefix("model="))?;
-    super::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
+    protocol::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
 }
 
 fn switched(headers: &mut HeaderMap) {
@@ -178,7 +178,7 @@ fn ask(
     app: &App,
     head: &http::request::Parts,
     is_h2: bool,
-    worker: &crate::fleet::Worker,
+    worker: &fleet::Worker,
 ) -> Result<Request<Body>, ApiError> {
     let mut headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     switched(&mut headers);

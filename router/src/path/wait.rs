@@ -6,7 +6,7 @@ use super::choose::{self, Turn};
 use super::context::RequestContext;
 use crate::admission::gate::{self, Ask, Gate, Shed};
 use crate::app::Place;
-use crate::error::ApiError;
+use protocol::error::ApiError;
 
 /// Charges a turn to its key, and waits until the engines have room for it.
 ///

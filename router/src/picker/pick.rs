@@ -11,17 +11,17 @@ use tracing::warn;
 
 use super::served::{Carried, Relayed, Served};
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fleet::Worker;
 use crate::path::among::Among;
 use crate::path::choose::Choice;
 use crate::path::context::RequestContext;
 use crate::path::flight::{Charged, Flight, Outcome};
 use crate::path::forward::{self, Wanted, pass, turn_request};
-use crate::path::headers;
 use crate::path::inspect::Inspector;
-use crate::path::routes::{Endpoint, Route};
 use crate::path::{self, models};
+use fleet::Worker;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::routes::{Endpoint, Route};
 
 /// The result of a pick.
 pub(super) struct Pick {

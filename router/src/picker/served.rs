@@ -16,18 +16,18 @@ use tracing::debug;
 
 use crate::app::{App, Place};
 use crate::decisions;
-use crate::error::ApiError;
-use crate::fleet::{InFlight, Worker};
 use crate::path::among::Among;
 use crate::path::choose::{self, Choice, Turn};
 use crate::path::flight::{Charged, Flight, Outcome};
 use crate::path::forward::{mark, outcome, pass};
-use crate::path::headers;
 use crate::path::inspect::Inspector;
 use crate::path::observe::Observer;
 use crate::path::retry;
-use crate::path::watch::Watch;
 use crate::telemetry::trail::Leg;
+use fleet::{InFlight, Worker};
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::watch::Watch;
 
 /// A request with a picked worker.
 pub(super) enum Served {

@@ -31,15 +31,15 @@ use super::wire::{
 use super::{head, told};
 use crate::admission::keys::Caller;
 use crate::app::App;
-use crate::error::ApiError;
 use crate::path;
-use crate::path::admit::{self, Received, Route};
+use crate::path::admit::{self, Received};
 use crate::path::among::Among;
 use crate::path::arrival::Arrival;
 use crate::path::context::RequestContext;
 use crate::path::forward::Deadline;
-use crate::path::routes::Family;
 use crate::telemetry::{Stage, Trail};
+use protocol::error::ApiError;
+use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
 
 /// A message to a gateway, with the room of the message that it came from.

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::framing::{Framing, Refused, Why};
 use super::progress::Progress;
-use crate::error::ApiError;
+use protocol::error::ApiError;
 use tailroute_http::unread::Unread;
 
 /// Bytes of an unfinished head that do not count against the bound of all connections; hyper buffers that much for

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use tracing::debug;
 
-use super::super::reply;
-use super::super::watch::Seen;
 use super::{Flight, Outcome};
+use protocol::reply;
+use protocol::watch::Seen;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use policy::fingerprint::ChainBuilder;
 use policy::units::{Millis, Tokens};
 
-use super::super::fingerprint::Extent;
-use super::super::watch::Seen;
 use super::Flight;
-use crate::feedback::{Late, Lesson, Sample};
+use learning::feedback::{Late, Lesson, Sample};
+use protocol::fingerprint::Extent;
+use protocol::watch::Seen;
 
 /// A prefill this many times longer than that of the whole prompt, uncached, shows that the worker has become slow.
 const LATE: f64 = 2.0;

@@ -4,7 +4,7 @@ use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
 
 use super::super::choose::Choice;
-use crate::knowledge::{Scale, Source};
+use learning::knowledge::{Scale, Source};
 
 /// The estimates behind one attempt, kept to be compared with what happened.
 #[derive(Clone, Debug)]

@@ -6,13 +6,13 @@ use policy::fingerprint::ChainBuilder;
 use policy::units::Tokens;
 
 use super::super::account;
-use super::super::admit::Endpoint;
 use super::super::arrival::trace::TraceId;
-use super::super::fingerprint::Extent;
-use super::super::watch::{Seen, Usage};
 use super::{End, Flight, Outcome};
 use crate::capture::Record;
 use crate::metrics::Answered;
+use protocol::fingerprint::Extent;
+use protocol::routes::Endpoint;
+use protocol::watch::{Seen, Usage};
 
 impl Flight {
     /// Charges the key for what was used.

@@ -7,10 +7,10 @@ use policy::units::Tokens;
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::fingerprint::Extent;
-use super::super::watch::{Seen, Usage};
 use super::{Flight, full_blocks};
-use crate::knowledge::{Counted, Reported, Scale};
+use learning::knowledge::{Counted, Reported, Scale};
+use protocol::fingerprint::Extent;
+use protocol::watch::{Seen, Usage};
 
 impl Flight {
     /// Settles the mirror's hold. A prompt that produced a token was computed; any other may not have been.

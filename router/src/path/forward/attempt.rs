@@ -19,11 +19,11 @@ use super::super::retry::{self, Failure};
 use super::{TurnRequest, request};
 use crate::app::App;
 use crate::decisions;
-use crate::error::ApiError;
-use crate::fleet::Worker;
-use crate::fleet::breaker::Pass;
-use crate::fleet::health::Probe;
 use crate::telemetry::trail::Leg;
+use fleet::Worker;
+use fleet::breaker::Pass;
+use fleet::health::Probe;
+use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 

@@ -20,18 +20,19 @@ use tracing::warn;
 
 use super::super::admit::{self, Received};
 use super::super::among::Among;
+use super::super::choose;
 use super::super::client_body::ClientBody;
 use super::super::context::RequestContext;
 use super::super::retry::{self, Failure, RetryState};
 use super::super::watchdog::Watchdog;
-use super::super::{choose, headers};
 use super::attempt::note;
 use super::mark;
 use crate::app::{App, Place};
-use crate::error::ApiError;
-use crate::fleet::breaker::Standing;
-use crate::fleet::{InFlight, Worker};
 use crate::telemetry::Trail;
+use fleet::breaker::Standing;
+use fleet::{InFlight, Worker};
+use protocol::error::ApiError;
+use protocol::headers;
 use tailroute_http::body::{self, Body, BodyError};
 use tailroute_http::upstream;
 

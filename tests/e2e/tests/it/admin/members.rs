@@ -166,7 +166,7 @@ async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
         ready(&fleet, "late").await;
         let worker = fleet.router.app().fleet.find("late").unwrap();
         assert_eq!(remove(&fleet, "late").await.status, 200);
-        assert!(worker.set_hold(tailroute::fleet::hold::Hold::None).is_none());
+        assert!(worker.set_hold(fleet::hold::Hold::None).is_none());
         until_gone(&fleet, "late").await;
     }
     // Only the configured worker remains; without it, none is ready.
