@@ -17,7 +17,7 @@ use crate::operator::unix_ms;
 /// A policy revision.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Document {
-    /// Random id of the bucket's history.
+    /// Id of this history of revisions. A recreated bucket gets another one.
     lineage: u32,
     revision: u64,
     settings: Value,
