@@ -1,4 +1,4 @@
-//! The calibration file: what was measured, on what, when, how, and how far it can be trusted.
+//! The calibration file: the fit of one worker, with the measurement it comes from.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,45 +11,45 @@ use crate::fit::Fit;
 use crate::plan::Grid;
 use crate::sample::{Clock, Facts};
 
-/// Version of the file's format: raised when a reader of the old one would misread the new one.
+/// Version of the file format. Raised when old readers would misread a new file.
 pub const VERSION: u32 = 1;
 
-/// Longest file that is read; a calibration is two kilobytes.
+/// Longest file that is read; a calibration takes two kilobytes.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
-/// A measured worker.
+/// The calibration of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// [`VERSION`].
     pub version: u32,
-    /// The worker's base url, or the command that measured.
+    /// The worker's base URL, or the command that measured.
     pub worker: String,
     /// The model that was measured.
     pub model: String,
-    /// When, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     pub measured_at_unix_s: u64,
-    /// The program that wrote this.
+    /// The program that wrote the file.
     pub bench: String,
-    /// Engine, device, driver, cache: what is known of what was measured.
+    /// Known facts about the worker: engine, device, driver, cache.
     pub facts: Facts,
-    /// What was asked for.
+    /// The grid that was measured.
     pub grid: Grid,
-    /// Passes over the grid that were begun.
+    /// Passes over the grid that were started.
     pub passes: u32,
-    /// Whose clock the times are by.
+    /// The clock of the times.
     pub clock: Clock,
-    /// Why no more was measured.
+    /// Why the measurement ended.
     pub ended: Ended,
-    /// Where it was measured. Beyond that the fit is a guess.
+    /// The measured range. Outside it the fit is an extrapolation.
     pub range: Range,
-    /// α, β, γ and how well they hold.
+    /// The fitted α, β, γ and their quality.
     pub fit: Fit,
-    /// The largest share of the roofline that a prompt reached, where the roofline is known.
+    /// The largest share of the roofline that a prompt reached, if the roofline is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_roofline_share: Option<f64>,
     /// Probes that failed.
     pub failed_probes: u32,
-    /// Probes whose history was not all in the cache. They count with the history that they had.
+    /// Probes whose history was only partly cached. They count with the tokens that were cached.
     pub partly_cached_probes: u32,
 }
 
@@ -57,19 +57,19 @@ pub struct Calibration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
-    /// The intervals are as narrow as was asked for.
+    /// The intervals reached the requested precision.
     Precise,
     /// All passes were made.
     Passes,
-    /// The time was over.
+    /// The time budget was used up.
     Budget,
     /// The worker had other work.
     Busy,
-    /// Somebody stopped it.
+    /// The user interrupted it.
     Interrupted,
 }
 
-/// Smallest and largest of what was measured, in tokens.
+/// The smallest and the largest values measured, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// Cached tokens.
@@ -78,26 +78,26 @@ pub struct Range {
     pub uncached: (u64, u64),
 }
 
-/// Why a calibration cannot be read.
+/// Why a calibration file cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The system refused.
+    /// An I/O error.
     #[error("{}: cannot be read", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It is something else.
+    /// The file is not a calibration.
     #[error("{} is no calibration", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// It was written by another version.
+    /// The file has another version.
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version {
         /// The file.
@@ -111,7 +111,7 @@ impl Calibration {
     /// Reads a calibration file.
     ///
     /// # Errors
-    /// If it cannot be read, or is something else.
+    /// If the file cannot be read, or is not a calibration of this version.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let mut text = Vec::new();
         let read = File::open(path).and_then(|file| file.take(LONGEST_FILE_BYTES).read_to_end(&mut text));

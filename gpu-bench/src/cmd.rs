@@ -1,4 +1,4 @@
-//! The commands: arguments in, exit code out.
+//! The commands of the program.
 
 pub mod compare;
 pub mod decode;

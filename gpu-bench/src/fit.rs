@@ -1,20 +1,20 @@
-//! α, β, γ out of samples, and whether they can be believed.
+//! Fits α, β, γ to samples and decides whether the fit is reliable.
 //!
 //! Model: `ttft = β + α·u + γ·u·(h + u/2)`, linear in its three coefficients.
 //!
-//! *Noise.* A prefill of a second does not jitter by as many milliseconds as one of ten: the spread is taken for
-//! `√(a² + (b·ttft)²)`, and each sample weighs what it tells ([`noise`]).
-//! *Outliers.* Least squares would let one stall bend the line. Residuals count by Tukey's biweight (1974): less the
-//! further out, nothing beyond 4.685 standard deviations, at 95 % of least squares' efficiency if the noise is normal
-//! after all ([`robust`]).
-//! Least absolute deviations only lead there: they never let go of an outlier, and stalls are all on one side.
+//! *Noise.* A prefill of one second does not jitter by as many milliseconds as one of ten: the spread is modelled as
+//! `√(a² + (b·ttft)²)`, and samples are weighted accordingly ([`noise`]).
+//! *Outliers.* With least squares a single stall would bend the line. Residuals are weighted by Tukey's biweight
+//! (1974), which falls to zero at 4.685 standard deviations and keeps 95 % of least squares' efficiency under normal
+//! noise ([`robust`]). Least absolute deviations only provide its start: they never drop an outlier, and stalls are
+//! all on one side.
 //! *Intervals* are percentiles of 500 bootstrap resamples of (h, u, ttft) triples ([`bootstrap`]).
-//! *Shape.* Small prompts may all take the same time (a floor), and the slope may change (a break); both are looked for,
-//! and cells that lie off the fit together make it be refused ([`shape`]).
+//! *Shape.* Small prompts may all take the same time (a floor), and the slope may change (a break). Both are
+//! detected, and a fit is rejected if too many cells are off ([`shape`]).
 //!
-//! A negative coefficient, which no worker has, is noise around none: it is set to zero and the rest is fitted again.
-//! `R²` leaves out what the biweight has; the share of outliers is reported beside it, for a fit that explains what it did
-//! not throw away is no fit if it threw away a quarter.
+//! A negative coefficient, which no worker has, is noise around zero: it is set to zero and the others are fitted
+//! again. `R²` excludes what the biweight excludes, so the share of outliers is reported beside it: a fit that drops
+//! a quarter of the samples is not reliable, whatever its `R²`.
 
 mod bootstrap;
 mod noise;
@@ -30,12 +30,12 @@ use self::robust::{ALL, PLAIN, Robust};
 pub use self::shape::{Break, Floor};
 use crate::sample::Sample;
 
-/// Samples that a fit of three coefficients needs to mean anything.
+/// Fewest samples for a fit of three coefficients.
 pub const FEWEST_SAMPLES: usize = 12;
-/// Most samples that may be outliers before the fit is distrusted.
+/// Largest share of outliers in a reliable fit.
 const MOST_OUTLIERS: f64 = 0.25;
 
-/// A range that holds the true value in 95 of 100 repetitions.
+/// A 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower end.
@@ -45,20 +45,20 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Half of its width.
+    /// Returns half of the width.
     #[must_use]
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
     }
 
-    /// Whether a value lies in it.
+    /// Returns whether a value lies within the interval.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 }
 
-/// A fitted cost and how well it holds.
+/// Fitted coefficients and their quality.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
     /// The coefficients.
@@ -69,33 +69,33 @@ pub struct Fit {
     pub beta: Interval,
     /// 95 % interval of γ.
     pub gamma: Interval,
-    /// Share of the variance that the model explains, outliers left out.
+    /// Share of the variance that the model explains, without outliers.
     pub r_squared: f64,
-    /// Share of samples that count for less than a half.
+    /// Share of samples with a weight below one half.
     pub outlier_share: f64,
     /// Median of |residual| / measured.
     pub relative_error_p50: f64,
     /// 95th percentile of |residual| / measured.
     pub relative_error_p95: f64,
-    /// Samples that it rests on.
+    /// Number of samples.
     pub samples: usize,
-    /// How the spread grows with the time.
+    /// The fitted noise model.
     pub noise: Noise,
-    /// Below this all prompts take the same time.
+    /// The floor under small prompts, if one was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<Floor>,
-    /// Here the slope changes.
+    /// The change of the slope, if one was found.
     #[serde(default, rename = "break", skip_serializing_if = "Option::is_none")]
     pub bend: Option<Break>,
-    /// The same samples under the line without γ.
+    /// The fit without γ to the same samples.
     pub plain: Plain,
-    /// The most that a millisecond more of α, β, γ moves a prediction, as a share of it: by which it is judged whether
+    /// The most that an error of one millisecond in α, β or γ moves a prediction, as a share of it. Decides whether
     /// the intervals are narrow enough.
     #[serde(skip)]
     pub reach: [f64; 3],
 }
 
-/// The paper's straight line, `ttft = β + α·u`.
+/// The paper's linear model, `ttft = β + α·u`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plain {
     /// α.
@@ -108,16 +108,16 @@ pub struct Plain {
     pub relative_error_p50: f64,
 }
 
-/// Why there is no fit.
+/// Why samples cannot be fitted, or why a fit is rejected.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum FitError {
     /// Too few samples.
     #[error("{0} samples are too few; at least {FEWEST_SAMPLES} are needed")]
     TooFew(usize),
-    /// The samples do not tell the coefficients apart.
+    /// The samples do not determine the coefficients.
     #[error("the samples do not tell α, β and γ apart; measure more different histories and lengths")]
     Degenerate,
-    /// Time has little to do with tokens.
+    /// The model explains too little of the variance.
     #[error(
         "the model explains {:.1} % of the variance, less than the {:.1} % asked for (--min-r2); is the worker idle? \
          longer prompts (--uncached) help against noise", .explained * 100.0, .asked * 100.0
@@ -125,50 +125,50 @@ pub enum FitError {
     Unexplained {
         /// R².
         explained: f64,
-        /// What was asked for.
+        /// The requested minimum.
         asked: f64,
     },
-    /// It threw away too much.
+    /// Too many samples are outliers.
     #[error("{:.0} % of the samples lie far from the fit; is the worker idle?", .0 * 100.0)]
     Outliers(f64),
-    /// More tokens take no more time.
+    /// Time does not grow with tokens.
     #[error("time does not grow with the prompt; try longer --uncached")]
     Flat,
-    /// Many cells lie off together.
+    /// The medians of too many cells are off.
     #[error(
         "the model does not hold: {off} of {cells} cells lie off together; the worst, {cached} cached and {uncached} \
          uncached tokens, took {measured:.3} ms where the model says {predicted:.3} ms"
     )]
     Crooked {
-        /// Cells that are off.
+        /// Number of cells that are off.
         off: usize,
-        /// Of so many.
+        /// Number of cells.
         cells: usize,
-        /// Cached tokens of the worst.
+        /// Cached tokens of the worst cell.
         cached: u64,
-        /// Its uncached tokens.
+        /// Uncached tokens of the worst cell.
         uncached: u64,
-        /// Its median.
+        /// Median time of the worst cell.
         measured: f64,
-        /// What the model says.
+        /// Predicted time of the worst cell.
         predicted: f64,
     },
 }
 
-/// What became of one sample in the fit: for plots.
+/// The role of one sample in the fit, for plots.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagnosis {
-    /// What the model says, in ms.
+    /// Predicted time in ms.
     pub predicted_ms: f64,
-    /// Measured less predicted, in standard deviations of the noise.
+    /// Residual (measured minus predicted) in standard deviations of the noise.
     pub standardised: f64,
-    /// How much of the fit hangs on it, from 0 to 1.
+    /// Leverage, from 0 to 1.
     pub leverage: f64,
-    /// What it counts for, from 0 (an outlier) to 1.
+    /// Weight, from 0 (an outlier) to 1.
     pub weight: f64,
 }
 
-/// Fits `samples`; `seed` decides the resamples.
+/// Fits `samples`. `seed` determines the resamples.
 ///
 /// # Errors
 /// If there are too few samples, or they do not determine the coefficients.
@@ -222,10 +222,10 @@ pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
     })
 }
 
-/// Whether a fit of these samples holds.
+/// Checks whether the fit of these samples is reliable.
 ///
 /// # Errors
-/// With the reason, if it does not.
+/// If it is not, with the reason.
 pub fn accept(fit: &Fit, samples: &[Sample], min_r2: f64) -> Result<(), FitError> {
     if fit.cost.alpha_ms_per_token <= 0.0 || fit.alpha.low <= 0.0 && fit.gamma.low <= 0.0 {
         return Err(FitError::Flat);
@@ -243,7 +243,7 @@ pub fn accept(fit: &Fit, samples: &[Sample], min_r2: f64) -> Result<(), FitError
     shape::straight(&rows, fit)
 }
 
-/// What became of each sample.
+/// Returns the role of each sample in the fit.
 #[must_use]
 pub fn diagnose(fit: &Fit, samples: &[Sample]) -> Vec<Diagnosis> {
     let rows: Vec<Row> = samples.iter().map(Row::of).collect();
@@ -282,7 +282,7 @@ impl Row {
 }
 
 impl Fit {
-    /// What the fit says of a prompt, floor included.
+    /// Returns the predicted time of a sample, including the floor.
     #[must_use]
     pub fn predict(&self, sample: &Sample) -> f64 {
         let line = self.cost.prefill(sample.uncached, sample.cached).0;
@@ -295,15 +295,15 @@ impl Fit {
     }
 }
 
-/// Robust, non-negative coefficients of up to three regressors; those beyond `fitted` are 0. `None` if the points do not
-/// tell them apart.
+/// Fits robust, non-negative coefficients of up to three regressors; those not `fitted` are 0. `None` if the points
+/// do not determine them.
 #[must_use]
 pub fn line(points: &[([f64; 3], f64)], fitted: [bool; 3]) -> Option<[f64; 3]> {
     let rows: Vec<Row> = points.iter().map(|&(x, y)| Row { x, y, cached: 0.0 }).collect();
     robust::robust(&rows, fitted).map(|robust| robust.beta)
 }
 
-/// The median of some values; 0 of none.
+/// Returns the median; 0 for no values.
 #[must_use]
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -336,7 +336,7 @@ fn r_squared(rows: &[Row], robust: &Robust) -> f64 {
     if spread > 0.0 { 1.0 - left / spread } else { 0.0 }
 }
 
-/// The `share` quantile of sorted values, by linear interpolation; 0 of none.
+/// Returns the `share` quantile of sorted values, by linear interpolation; 0 for no values.
 pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;

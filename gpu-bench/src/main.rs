@@ -1,4 +1,4 @@
-//! `gpu-bench`: measures what a token costs on a worker.
+//! `gpu-bench`: measures the cost of a prompt token on a worker.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use gpu_bench::cmd;
 
-/// Measures what a token costs on a worker: ttft = wait + β + α·u + γ·u·(h + u/2).
+/// Measures the cost of a prompt token on a worker: ttft = wait + β + α·u + γ·u·(h + u/2).
 #[derive(Debug, Parser)]
 #[command(
     name = "gpu-bench",

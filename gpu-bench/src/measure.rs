@@ -1,9 +1,9 @@
-//! A measurement from its first prompt to its files: any [`Source`] by any [`plan`](crate::plan).
+//! Runs a measurement of any [`Source`] by a [`plan`](crate::plan) and writes its files.
 //!
-//! What ends it: intervals as narrow as was asked for, the most passes, the time, Ctrl-C, a worker that has other work, or
-//! a source that fails for good or too often. Whatever it was, the samples are on disk. A calibration is written where the
-//! fit holds; one that was not complete goes beside the file that was asked for (`….partial.json`), for nothing partial is written
-//! over an older whole one.
+//! It ends when the intervals are narrow enough, after the most passes, at the end of the time budget, on Ctrl-C,
+//! when the worker has other work, or when the source fails permanently or too often. The samples are on disk in
+//! every case. A calibration is written if the fit is reliable. An incomplete one gets its own name
+//! (`….partial.json`), so that it does not replace an older complete one.
 
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,31 +23,31 @@ use crate::report;
 use crate::sample::{Facts, Sample};
 use crate::source::{Source, SourceError};
 
-/// Failed probes in a row after which the source is given up.
+/// Consecutive failed probes after which the measurement ends.
 const MOST_FAILURES_IN_A_ROW: u32 = 3;
 
-/// Tokens that the chat template and the answer may take.
+/// Tokens reserved for the chat template and the answer.
 const ROOM_TOKENS: u64 = 64;
 
-/// The options of what is written.
+/// Options of the output files.
 #[derive(Clone, Debug, clap::Args)]
 pub struct OutputArgs {
-    /// Where the calibration is written; samples and report go beside it.
+    /// File of the calibration; samples and report are written beside it.
     #[arg(long, value_name = "FILE", default_value = "calibration.json")]
     pub out: PathBuf,
     /// Continue the unfinished measurement whose samples are beside FILE.
     #[arg(long)]
     pub resume: bool,
-    /// Throw away the samples of an unfinished measurement beside FILE.
+    /// Discard the samples of an unfinished measurement beside FILE.
     #[arg(long, conflicts_with = "resume")]
     pub restart: bool,
-    /// Least share of the variance that the fit has to explain.
+    /// Smallest share of the variance that the fit has to explain.
     #[arg(long, default_value_t = 0.95, value_parser = share)]
     pub min_r2: f64,
-    /// Admin port of a router that is told at the end.
+    /// Admin port of a router to send the calibration to at the end.
     #[arg(long, value_name = "URL", value_parser = base_url)]
     pub push: Option<String>,
-    /// Whom the router is told of.
+    /// The worker's name on that router, and the credentials.
     #[command(flatten)]
     pub to: ToArgs,
     /// Print the calibration as JSON.
@@ -68,7 +68,7 @@ impl OutputArgs {
 /// Measures, fits, writes the files and prints the report.
 ///
 /// # Errors
-/// If nothing was measured that can be trusted, or it cannot be written.
+/// If the result is unreliable or cannot be written.
 pub async fn run<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -88,7 +88,7 @@ pub async fn run<S: Source>(
     Ok(done)
 }
 
-/// The first line of the record of a measurement that begins now.
+/// Returns the first line of the record of a new measurement.
 pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
     Head {
         version: record::VERSION,
@@ -99,10 +99,10 @@ pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
     }
 }
 
-/// Measures until it is enough; returns why it ended, and how many probes failed.
+/// Measures until an end condition. Returns the condition and the number of failed probes.
 ///
 /// # Errors
-/// If the source fails for good or too often, or samples cannot be kept.
+/// If the source fails permanently or too often, or samples cannot be written.
 pub async fn samples<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -168,7 +168,8 @@ pub async fn samples<S: Source>(
     Ok((Ended::Passes, failed))
 }
 
-/// Tokens that a prompt may have at most: what the model takes, and what the cache holds beside the next prompt.
+/// Returns the longest prompt in tokens: bounded by the model's context, and by a cache that must also hold the next
+/// prompt.
 fn longest(facts: &Facts) -> Option<u64> {
     let context = facts
         .context_tokens
@@ -181,10 +182,10 @@ fn enough(plan: &PlanArgs, record: &Record) -> bool {
     fit::fit(&bare(record.samples()), plan.seed).is_ok_and(|fit| plan.is_enough(&fit))
 }
 
-/// The fit of a record, if it holds.
+/// Fits a record.
 ///
 /// # Errors
-/// With the reason, if it does not.
+/// If the fit is not reliable, with the reason.
 pub fn calibrate(
     record: &Record,
     seed: u64,
@@ -247,7 +248,7 @@ fn calibration(record: &Record, fit: Fit, ended: Ended, failed: u32) -> Calibrat
     }
 }
 
-/// Whether as much was measured as was asked for at least.
+/// Returns whether the requested minimum was measured.
 fn is_whole(plan: &PlanArgs, record: &Record, calibration: &Calibration) -> bool {
     match calibration.ended {
         Ended::Precise | Ended::Passes => true,
@@ -308,8 +309,8 @@ fn write(
     Ok(ExitCode::FAILURE)
 }
 
-/// What became of the samples of a fit that does not hold. Those of a measurement that went to its end are set aside: there is
-/// nothing to continue.
+/// Handles the samples of a rejected fit and returns the error text. Samples of a finished measurement are moved
+/// aside, because there is nothing to continue.
 fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
     let count = record.samples().len();
     let (kept, on) = match ended {
@@ -324,7 +325,7 @@ fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// The samples without their cells.
+/// Returns the samples without their cells.
 #[must_use]
 pub fn bare(measured: &[Measured]) -> Vec<Sample> {
     measured.iter().map(|measured| measured.sample).collect()
@@ -349,10 +350,10 @@ fn unix_seconds() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// A runtime of one thread: what measures time should not share its processor with itself.
+/// Builds a single-threaded runtime, so that the timing does not compete with other threads of the program.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the runtime cannot be built.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.context("no runtime")

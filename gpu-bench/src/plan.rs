@@ -1,8 +1,8 @@
-//! Which prompts are measured, in which order, and when it is enough.
+//! The prompts to measure, their order, and the end of the measurement.
 //!
-//! Whole passes over the grid, each in an order of its own, so that a drift of the machine spreads over all cells
-//! instead of bending one of them. After the fewest passes the intervals decide, until they are as narrow as was asked
-//! for, or the passes or the time run out.
+//! Each pass covers the whole grid in its own order, so that a drift of the machine spreads over all cells instead of
+//! bending one of them. After the fewest passes, the measurement ends when the intervals are narrow enough, or the
+//! passes or the time budget run out.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 use crate::fit::{Fit, Interval};
 use crate::sample::Cell;
 
-/// What of the grid and the order has to be the same for a measurement to be continued.
+/// The parameters that must match for a measurement to be continued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
-    /// Cached tokens to measure with.
+    /// Numbers of cached tokens.
     pub cached_tokens: Vec<u64>,
-    /// Uncached tokens to measure with.
+    /// Numbers of uncached tokens.
     pub uncached_tokens: Vec<u64>,
-    /// Seed of order and text.
+    /// Seed of the order and the text.
     pub seed: u64,
 }
 
 impl Grid {
-    /// Every (cached, uncached) in an order that is the pass's own. Cells of more than `longest` tokens are left out.
+    /// Returns all cells in the pass's own order. Cells of more than `longest` tokens are left out.
     #[must_use]
     pub fn pass(&self, pass: u32, longest: Option<u64>) -> Vec<Cell> {
         let cell = |cached_tokens: u64| {
@@ -44,17 +44,18 @@ impl Grid {
             .flat_map(|&cached| cell(cached))
             .filter(fits)
             .collect();
-        // A stream of numbers for each pass: a measurement that is continued goes on as it would have gone on.
+        // Each pass has its own random stream, so that a continued measurement has the same order as an uninterrupted
+        // one.
         let mut rng = Pcg64::seed_from_u64(self.seed ^ u64::from(pass).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         cells.shuffle(&mut rng);
         cells
     }
 }
 
-/// The options of every command that measures prefills.
+/// Options of all commands that measure prefills.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanArgs {
-    /// Cached tokens to measure with.
+    /// Numbers of cached tokens to measure.
     #[arg(long, value_delimiter = ',', default_value = "0,1024,4096,16384", value_parser = clap::value_parser!(u64).range(..=4_194_304))]
     pub history: Vec<u64>,
     /// New prompt lengths to measure, in tokens. Short ones show a floor, long ones the slope.
@@ -69,16 +70,16 @@ pub struct PlanArgs {
     /// Stop when α's 95 % interval is within ± this share of α, and β's and γ's within three times that.
     #[arg(long, value_name = "SHARE", default_value_t = 0.03, value_parser = share)]
     pub precision: f64,
-    /// Seconds after which no further prompt is sent; what was measured until then is fitted.
+    /// Time budget in seconds, after which no further prompt is sent and the samples are fitted.
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub budget_s: u64,
-    /// Seed of order, text and resamples.
+    /// Seed of the order, the text and the resamples.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 impl PlanArgs {
-    /// The grid.
+    /// Returns the grid.
     #[must_use]
     pub fn grid(&self) -> Grid {
         let sorted = |values: &[u64]| {
@@ -94,15 +95,15 @@ impl PlanArgs {
         }
     }
 
-    /// The time.
+    /// Returns the time budget.
     #[must_use]
     pub fn budget(&self) -> Duration {
         Duration::from_secs(self.budget_s)
     }
 
-    /// Whether a fit is as precise as was asked for. A coefficient that is small (no attention to speak of, no fixed cost)
-    /// need not be known to a share of itself: it is enough that what is unknown of it moves no prediction by half of
-    /// what was asked for.
+    /// Returns whether a fit has the requested precision. A coefficient close to zero (no notable attention, no fixed
+    /// cost) need not be known to a share of itself: it is enough that its uncertainty moves no prediction by half of
+    /// the requested precision.
     #[must_use]
     pub fn is_enough(&self, fit: &Fit) -> bool {
         let [alpha, beta, gamma] = fit.reach;
@@ -117,10 +118,10 @@ impl PlanArgs {
     }
 }
 
-/// A share from 0 to 1.
+/// Parses a share from 0 to 1.
 ///
 /// # Errors
-/// If it is something else.
+/// If it is not such a number.
 pub fn share(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
     if (0.0..=1.0).contains(&number) {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_the_worker_would_refuse_are_left_out() {
+    fn cells_longer_than_the_workers_limit_are_left_out() {
         let cells = grid(&[0, 100], &[1, 50], 7).pass(0, Some(101));
         assert_eq!(cells.len(), 3);
         assert!(
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_seeds() {
+    fn the_order_depends_on_the_seed() {
         let order = |seed| grid(&[0, 1, 2], &[1, 2, 3], seed).pass(2, None);
         assert_eq!(order(1), order(1));
         assert_ne!(order(1), order(2));

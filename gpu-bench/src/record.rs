@@ -1,9 +1,8 @@
-//! The samples of a measurement, kept as they are made.
+//! The file of a measurement's samples, written as they are made.
 //!
-//! One JSON line for what is measured and how ([`Head`]), then one for each sample, each written before the next is
-//! begun: whatever ends the measurement, what was measured until then can be fitted, or continued with `--resume`. While
-//! it is under way the file is called `….part`; it takes its name when it is complete, so that an older complete one is
-//! not lost to a new attempt.
+//! The file has one JSON line for the measurement ([`Head`]), then one per sample, each written before the next one
+//! begins. After any interruption, the samples can be fitted, or continued with `--resume`. During the measurement the
+//! file is called `….part`; it is renamed when complete, so that a new attempt does not destroy an older complete file.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -16,62 +15,62 @@ use thiserror::Error;
 use crate::plan::Grid;
 use crate::sample::{Cell, Facts, Sample};
 
-/// Version of the file's format: raised when a reader of the old one would misread the new one.
+/// Version of the file format. Raised when old readers would misread a new file.
 pub const VERSION: u32 = 1;
 
-/// Largest file that is read.
+/// Longest file that is read.
 const LARGEST_FILE_BYTES: u64 = 256 << 20;
 
-/// The first line.
+/// The first line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// [`VERSION`].
     pub version: u32,
-    /// A url or a command.
+    /// URL of the worker, or the command that measures.
     pub place: String,
-    /// What is known of it.
+    /// Known facts about it.
     pub facts: Facts,
-    /// What is measured.
+    /// The grid to measure.
     pub grid: Grid,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub began_at_unix_s: u64,
 }
 
-/// A sample and the cell that it was made for.
+/// A sample and its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// What was asked for.
+    /// The requested cell.
     pub cell: Cell,
-    /// What was measured.
+    /// The measured sample.
     pub sample: Sample,
 }
 
-/// Why samples cannot be kept or read.
+/// Why samples cannot be written or read.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The system refused.
+    /// An I/O error.
     #[error("{}: cannot be {done}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted operation.
         done: &'static str,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// A line is something else.
+    /// A line does not parse.
     #[error("{}, line {line}: expected {expected}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Which, from 1.
+        /// Its number, from 1.
         line: usize,
-        /// What it should be.
+        /// What it should contain.
         expected: &'static str,
-        /// Why it is not.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// It was written by another version.
+    /// The file has another version.
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version {
         /// The file.
@@ -79,7 +78,7 @@ pub enum RecordError {
         /// Its version.
         found: u32,
     },
-    /// Samples of an earlier attempt are there.
+    /// The file has samples of an unfinished measurement.
     #[error(
         "{} holds {samples} samples of an unfinished measurement; --resume continues it, --restart throws them away",
         path.display()
@@ -87,26 +86,26 @@ pub enum RecordError {
     Unfinished {
         /// The file.
         path: PathBuf,
-        /// How many.
+        /// Their number.
         samples: usize,
     },
-    /// Another process writes to it.
+    /// Another process writes to the file.
     #[error("{}: another gpu-bench measures into this file; give --out another one", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It is another measurement's.
+    /// The file belongs to another measurement.
     #[error("{} is of another {what}; --restart instead of --resume begins anew", path.display())]
     Another {
         /// The file.
         path: PathBuf,
-        /// In what it differs.
+        /// The field that differs.
         what: &'static str,
     },
 }
 
-/// Samples that are kept in a file.
+/// Samples kept in a file.
 #[derive(Debug)]
 pub struct Record {
     head: Head,
@@ -117,23 +116,23 @@ pub struct Record {
     whole: PathBuf,
 }
 
-/// What becomes of an unfinished measurement whose samples are there already.
+/// How to treat an existing unfinished measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
-    /// It is an error: hours of measuring are not lost to a command that was typed again.
+    /// Fail, so that hours of measuring are not lost by repeating a command.
     Keep,
-    /// It is continued.
+    /// Continue it.
     Resume,
-    /// Its samples are thrown away.
+    /// Discard its samples.
     Discard,
 }
 
 impl Record {
-    /// Begins a file of samples beside `out`, or continues an unfinished one. No other process can write to it meanwhile.
+    /// Creates a file of samples beside `out`, or continues an unfinished one. Locks the file against other processes.
     ///
     /// # Errors
-    /// If it cannot be read or written, another process writes to it, or the unfinished one is of another measurement or
-    /// is not to be touched.
+    /// If the file cannot be read or written, another process uses it, or an unfinished measurement is a different one
+    /// or must be kept.
     pub fn open(out: &Path, head: Head, unfinished: Unfinished) -> Result<Self, RecordError> {
         let (whole, part) = paths(out);
         let file = locked(&part)?;
@@ -157,14 +156,14 @@ impl Record {
         Ok(record)
     }
 
-    /// Nothing but the head.
+    /// Truncates the file and writes the head.
     fn start(&mut self) -> Result<(), RecordError> {
         self.cut(0)?;
         let head = self.head.clone();
         self.write(&head)
     }
 
-    /// A file without a sample is nobody's loss.
+    /// Fails if the file has samples.
     fn refuse_if_any(&mut self) -> Result<(), RecordError> {
         let (_, samples, _) = parse(&self.part)?;
         if samples.is_empty() {
@@ -187,7 +186,7 @@ impl Record {
             let path = self.part.clone();
             return Err(RecordError::Another { path, what });
         }
-        // A last line that was cut off would spoil the next.
+        // A truncated last line would corrupt the next one.
         self.cut(intact)?;
         self.done = samples.iter().map(|measured| measured.cell).collect();
         (self.head, self.samples) = (found, samples);
@@ -199,34 +198,34 @@ impl Record {
         cut.map_err(|source| io_error(&self.part, "written", source))
     }
 
-    /// What is measured.
+    /// Returns the description of the measurement.
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// What was measured.
+    /// Returns the samples.
     #[must_use]
     pub fn samples(&self) -> &[Measured] {
         &self.samples
     }
 
-    /// Whether a cell has been measured.
+    /// Returns whether a cell has been measured.
     #[must_use]
     pub fn has(&self, cell: &Cell) -> bool {
         self.done.contains(cell)
     }
 
-    /// Where it is while it is under way.
+    /// Returns the path of the unfinished file.
     #[must_use]
     pub fn part(&self) -> &Path {
         &self.part
     }
 
-    /// Keeps a sample.
+    /// Writes a sample.
     ///
     /// # Errors
-    /// If it cannot be written, or was taken by another clock than those before it.
+    /// If it cannot be written, or has another clock than the earlier ones.
     pub fn add(&mut self, measured: Measured) -> Result<(), RecordError> {
         let first = self.samples.first().map(|first| first.sample.clock);
         if first.is_some_and(|clock| clock != measured.sample.clock) {
@@ -242,19 +241,20 @@ impl Record {
         Ok(())
     }
 
-    /// The measurement is complete: the file takes its name, which is returned.
+    /// Renames the file of a complete measurement. Returns the new path.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If it cannot be renamed.
     pub fn complete(self) -> Result<PathBuf, RecordError> {
         let whole = self.whole.clone();
         self.becomes(whole)
     }
 
-    /// It went to its end, and no fit of it holds: the samples are kept under a name that no other measurement minds.
+    /// Renames the file of a finished measurement without a reliable fit, out of the way of later measurements.
+    /// Returns the new path.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If it cannot be renamed.
     pub fn set_aside(self, out: &Path) -> Result<PathBuf, RecordError> {
         self.becomes(beside(out, "samples.refused.jsonl"))
     }
@@ -276,13 +276,14 @@ impl Record {
     }
 }
 
-/// Where the samples of the calibration `out` are: complete, and under way.
+/// Returns the paths of the samples beside the calibration `out`: the complete and the unfinished file.
 #[must_use]
 pub fn paths(out: &Path) -> (PathBuf, PathBuf) {
     (beside(out, "samples.jsonl"), beside(out, "samples.jsonl.part"))
 }
 
-/// `worker.json` → `worker.samples.jsonl`, and `worker-10.0.0.1` → `worker-10.0.0.1.samples.jsonl`: only `.json` goes.
+/// Replaces the extension `.json`: `worker.json` → `worker.samples.jsonl`. Other names are extended:
+/// `worker-10.0.0.1` → `worker-10.0.0.1.samples.jsonl`.
 #[must_use]
 pub fn beside(out: &Path, ending: &str) -> PathBuf {
     let json = out.extension().is_some_and(|extension| extension == "json");
@@ -297,7 +298,7 @@ pub fn beside(out: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// The file, open at its end and locked until it is closed.
+/// Opens the file for appending and locks it until it is closed.
 fn locked(path: &Path) -> Result<File, RecordError> {
     let opened = File::options().read(true).append(true).create(true).open(path);
     let file = opened.map_err(|source| io_error(path, "written", source))?;
@@ -306,22 +307,22 @@ fn locked(path: &Path) -> Result<File, RecordError> {
         Err(TryLockError::WouldBlock) => Err(RecordError::InUse {
             path: path.to_owned(),
         }),
-        // There are file systems that know no locks.
+        // Some file systems do not support locks.
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
         Err(TryLockError::Error(source)) => Err(io_error(path, "locked", source)),
     }
 }
 
-/// Reads a file of samples. A last line that was cut off is passed over.
+/// Reads a file of samples. A truncated last line is ignored.
 ///
 /// # Errors
-/// If it cannot be read, or is something else.
+/// If it cannot be read, or is not such a file.
 pub fn read(path: &Path) -> Result<(Head, Vec<Measured>), RecordError> {
     let (head, samples, _) = parse(path)?;
     Ok((head, samples))
 }
 
-/// And how many bytes of it are whole lines.
+/// Parses the file. Also returns the length in bytes of its complete lines.
 fn parse(path: &Path) -> Result<(Head, Vec<Measured>, u64), RecordError> {
     let unreadable = |source| io_error(path, "read", source);
     let mut lines = BufReader::new(File::open(path).map_err(unreadable)?.take(LARGEST_FILE_BYTES));
@@ -363,11 +364,11 @@ fn io_error(path: &Path, done: &'static str, source: io::Error) -> RecordError {
     }
 }
 
-/// Writes `bytes` to `path` in one step: into a file beside it that then takes its name, so that neither a crash nor a
-/// full disk leaves half of it, and an older one stays where it is until then.
+/// Writes `bytes` to `path` atomically, through a temporary file and a rename. Neither a crash nor a full disk leaves
+/// a partial file.
 ///
 /// # Errors
-/// If the system refuses; the older one then stays as it was.
+/// If an I/O operation fails; an older file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -431,14 +432,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_an_interruption_is_continued() {
+    fn an_interrupted_measurement_is_continued() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("gpu-0.json");
         let mut record = Record::open(&out, head(), Unfinished::Keep).unwrap();
         record.add(measured(8)).unwrap();
         let part = record.part().to_owned();
         drop(record);
-        // The process was killed while it wrote a line.
+        // Simulates a process killed in the middle of a line.
         let cut = fs::read_to_string(&part).unwrap() + "{\"cell\":{\"cached_to";
         fs::write(&part, cut).unwrap();
         let mut record = Record::open(&out, head(), Unfinished::Resume).unwrap();
@@ -451,10 +452,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_measurement_is_not_lost_to_a_command_that_is_typed_again() {
+    fn repeating_a_command_does_not_discard_an_unfinished_measurement() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("gpu-0.json");
-        // One that has measured nothing is no loss.
+        // A file without samples may be replaced.
         drop(Record::open(&out, head(), Unfinished::Keep).unwrap());
         let mut record = Record::open(&out, head(), Unfinished::Keep).unwrap();
         record.add(measured(8)).unwrap();
@@ -532,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_sample_is_named() {
+    fn an_invalid_line_is_reported_with_its_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.jsonl");
         let first = serde_json::to_string(&head()).unwrap();
@@ -542,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+    fn a_file_is_replaced_atomically_without_leftovers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.json");
         fs::write(&path, "an older one").unwrap();

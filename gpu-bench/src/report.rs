@@ -1,4 +1,4 @@
-//! What the operator reads: a summary, and a report with pictures.
+//! Reports for the operator: a text summary, and a document with plots.
 
 mod files;
 mod plots;
@@ -11,7 +11,7 @@ use crate::sample::Clock;
 
 pub use self::files::write;
 
-/// The calibration in words, and the lines of a configuration that say the same.
+/// Returns the summary, with the equivalent configuration lines.
 #[must_use]
 pub fn text(calibration: &Calibration) -> String {
     let fit = &calibration.fit;
@@ -62,7 +62,7 @@ pub fn text(calibration: &Calibration) -> String {
     out
 }
 
-/// What share of the device's roofline was reached, where both are known.
+/// Returns the share of the device's roofline that was reached, if both are known.
 #[must_use]
 pub fn roofline(calibration: &Calibration) -> Option<String> {
     let peaks = calibration.facts.roofline.as_ref()?;
@@ -76,7 +76,7 @@ pub fn roofline(calibration: &Calibration) -> Option<String> {
     ))
 }
 
-/// What an operator should know before relying on a calibration.
+/// Returns warnings about a calibration.
 #[must_use]
 pub fn notes(calibration: &Calibration) -> Vec<String> {
     let fit = &calibration.fit;
@@ -114,7 +114,7 @@ pub fn notes(calibration: &Calibration) -> Vec<String> {
     notes
 }
 
-/// Five significant digits, as TOML reads them.
+/// Formats five significant digits as a TOML number.
 fn toml_number(value: f64) -> String {
     let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
     format!("{rounded:?}")
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configurations_lines_are_numbers_of_toml() {
+    fn the_configuration_lines_have_valid_toml_numbers() {
         assert_eq!(toml_number(0.123_456_789), "0.12346");
         assert_eq!(toml_number(20.0), "20.0");
         assert_eq!(toml_number(2.5e-9), "2.5e-9");

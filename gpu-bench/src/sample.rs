@@ -1,59 +1,59 @@
-//! What is measured, and what of.
+//! Samples, the cells they are measured for, and facts about the worker.
 
 use policy::units::{Millis, Tokens};
 use serde::{Deserialize, Serialize};
 
-/// One measurement to be made: so much history, so much new, in the n-th pass.
+/// A point of the grid within one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
-    /// Tokens of the prompt that should come from the cache.
+    /// Prompt tokens that should be cached.
     pub cached_tokens: u64,
-    /// Tokens that should have to be computed.
+    /// Prompt tokens that should have to be computed.
     pub uncached_tokens: u64,
-    /// Which pass over the grid; each has prefixes of its own.
+    /// Number of the pass; each has its own prefixes.
     #[serde(rename = "repeat")]
     pub pass: u32,
 }
 
-/// One measurement that was made. Its tokens are what was counted, not what the cell asked for.
+/// One measurement. Its tokens are measured counts, not the cell's requested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Prompt tokens that came from the cache.
+    /// Prompt tokens that were cached.
     #[serde(rename = "cached_tokens")]
     pub cached: Tokens,
     /// Prompt tokens that had to be computed.
     #[serde(rename = "uncached_tokens")]
     pub uncached: Tokens,
-    /// From the request to its first content, without time in a queue.
+    /// Time from the request to its first content, without queueing.
     #[serde(rename = "prefill_ms")]
     pub prefill: Millis,
-    /// By whose clock.
+    /// The clock of the time.
     #[serde(default)]
     pub clock: Clock,
-    /// Floating-point operations of the prefill, where they are known.
+    /// Floating-point operations of the prefill, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<f64>,
-    /// Bytes that the prefill has to move at least, where they are known.
+    /// Bytes that the prefill has to move at least, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
 }
 
-/// Whose clock measured.
+/// The clock of a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
-    /// The engine's own: time to first token less time in the queue.
+    /// The engine's: time to first token minus time in the queue.
     #[default]
     Engine,
     /// This program's: from the request to the first content.
     Client,
 }
 
-/// What is known of what is measured. All of it goes into the calibration file.
+/// Known facts about the measured worker. All of them are written to the calibration file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// Engine and version, as `vllm 0.32.0`.
+    /// Engine and version, such as `vllm 0.32.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
     /// The model that was measured.
@@ -61,40 +61,40 @@ pub struct Facts {
     /// The accelerator, or the processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Its driver.
+    /// Its driver version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// What ran on it.
+    /// Software on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software: Option<String>,
-    /// Most tokens of prompt and answer.
+    /// Longest prompt and answer in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Tokens per block of its cache.
+    /// Tokens per cache block.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_tokens: Option<u64>,
-    /// Tokens that its cache holds.
+    /// Size of the cache in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_tokens: Option<u64>,
-    /// What the device could do at best.
+    /// Peak rates of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roofline: Option<Roofline>,
 }
 
-/// What a device could do at best: a prefill takes no less than `max(flops / flops_per_s, bytes / bytes_per_s)`.
+/// Peak rates of a device: a prefill takes at least `max(flops / flops_per_s, bytes / bytes_per_s)`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Roofline {
-    /// Floating-point operations per second in the type that the model computes in.
+    /// Floating-point operations per second in the model's number type.
     pub flops_per_s: f64,
-    /// Bytes per second from the device's memory.
+    /// Bytes per second from device memory.
     pub bytes_per_s: f64,
-    /// Where these figures are from.
+    /// Source of these figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
 impl Roofline {
-    /// The share of the roofline that a sample reached, where its operations and bytes are known.
+    /// Returns the share of the roofline that a sample reached, if its operations and bytes are known.
     #[must_use]
     pub fn share(&self, sample: &Sample) -> Option<f64> {
         let compute_s = sample.flops? / self.flops_per_s;
@@ -119,7 +119,7 @@ mod tests {
             bytes_per_s: 5e11,
             from: None,
         };
-        // Moving the bytes takes 1 ms, the operations 1 ms as well: half of the 2 ms.
+        // The bytes take 1 ms and the operations 1 ms: half of the 2 ms.
         assert_eq!(roofline.share(&sample), Some(0.5));
     }
 }

@@ -1,7 +1,7 @@
-//! Where samples come from.
+//! Sources of samples.
 //!
-//! The plan, the record, the fit and the reports know only this trait: a worker behind HTTP is one source, a process
-//! that measures on the machine's own accelerator is another.
+//! The plan, the record, the fit and the reports depend only on this trait. One source is a worker behind HTTP,
+//! another is a process that measures on the machine's own accelerator.
 
 pub mod child;
 pub mod http;
@@ -12,36 +12,35 @@ use thiserror::Error;
 
 use crate::sample::{Cell, Facts, Sample};
 
-/// Something whose prefill can be timed.
+/// A worker whose prefills can be timed.
 pub trait Source {
-    /// Where it is: a url, or a command.
+    /// Returns its URL, or the command.
     fn place(&self) -> &str;
 
-    /// What is known of it.
+    /// Returns the known facts.
     fn facts(&self) -> &Facts;
 
-    /// Measures one cell. What it counts may differ from what was asked for; the sample says what was counted.
-    ///
-    /// It may be dropped before it is done: then nothing has been measured.
+    /// Measures one cell. The sample has the measured counts, which may differ from the requested ones. A dropped
+    /// future yields no sample.
     fn measure(&mut self, cell: Cell) -> impl Future<Output = Result<Sample, SourceError>>;
 }
 
 /// Why a cell was not measured.
 #[derive(Debug, Error)]
 pub enum SourceError {
-    /// This once; the next cell may fare better.
+    /// A probe failed. Later cells may succeed.
     #[error(transparent)]
     Probe(#[from] http::ProbeError),
-    /// The worker has other work, and was left alone for as long as there was.
+    /// The worker had other work for the whole waiting time.
     #[error("the worker had other work, also after {} s; measure it when it is idle, or without --polite", .0.as_secs())]
     Busy(Duration),
-    /// The process that measures is of no use any more.
+    /// The measuring process failed permanently.
     #[error(transparent)]
     Child(#[from] child::ChildError),
 }
 
 impl SourceError {
-    /// Whether there is no point in asking for another cell.
+    /// Returns whether further cells would fail too.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {

@@ -1,30 +1,31 @@
-//! What several replicas of the router before the same workers tell each other, over NATS.
+//! Messages between replicas of the router that share workers, over NATS.
 //!
-//! Replicas that know nothing of each other all send to the same idle worker, and find a conversation's prefix on the
-//! worker where *another* one sent it only by luck: up to twice the p95 (docs/scaling.md). So each says of its turns, in
-//! some milliseconds, where they go, when they begin and what they leave; the others hold that in their own books as they
-//! hold their own turns: in what waits on a worker, in ρ, in the mirror of its cache.
+//! Replicas without knowledge of each other all send to the same idle worker, and find a conversation's prefix on the
+//! worker where *another* one sent it only by chance: up to twice the p95 (docs/scaling.md). So each replica reports
+//! within milliseconds where its turns go, when they begin and what they leave in the cache. The others account for
+//! them like for their own turns: in a worker's queue, in ρ, in the mirror of its cache.
 //!
 //! | file | |
 //! |---|---|
-//! | [`turns`] | what a request says, from its own thread: one push into a bounded queue |
-//! | [`speak`] | the task that makes messages of it, one each few milliseconds at the most |
-//! | [`wire`] | the messages: binary, no text of anybody's |
-//! | [`peers`] | what is heard, held in the books |
+//! | [`turns`] | reports from a request's own thread: one push into a bounded queue |
+//! | [`speak`] | the task that batches them into messages, at most one per few milliseconds |
+//! | [`wire`] | the messages: binary, without any text of requests |
+//! | [`peers`] | the received reports, applied to this replica's accounts |
 //! | [`link`] | the connection to NATS |
-//! | [`bucket`] | what all replicas have in common, in JetStream |
-//! | [`live_policy`] | the live policy, which stands there |
-//! | [`calibrations`] | what was measured of workers, which stands there too |
-//! | [`leader`] | who of all does what only one should |
-//! | [`join`] | what a replica that starts takes from another |
+//! | [`bucket`] | the shared state in JetStream |
+//! | [`live_policy`] | the live policy, kept there |
+//! | [`calibrations`] | measurements of workers, kept there |
+//! | [`leader`] | the lease for tasks that only one replica should do |
+//! | [`join`] | the state that a new replica takes from another one |
 //!
-//! # What may be lost
-//! NATS delivers at most once, and queues here are bounded. So every message has a number, and each second a replica says
-//! which turns it has under way: what it does not name is over, what was not known is. Whoever has said nothing for three
-//! seconds is gone, and all that it had. Without a server every replica works by itself, and says so.
+//! # Lost messages
+//! NATS delivers at most once, and queues here are bounded. So every message has a number, and each second a replica
+//! lists its turns in progress (the roll call): turns not listed have ended, unknown ones are added. A replica that
+//! sends nothing for three seconds is removed with all its turns. Without a server every replica works by itself and
+//! reports so.
 //!
-//! # Whose clock
-//! Nobody's: a message says how long ago things happened when it went out.
+//! # Clocks
+//! Clocks are not compared: a message contains the age of events when it was sent.
 
 pub mod bucket;
 pub mod calibrations;
@@ -58,76 +59,76 @@ use self::peers::{PeerState, Peers};
 use self::turns::Said;
 use crate::metrics::BusCounters;
 
-/// What requests have said and no message has yet: at 2,000 turns a second, some hundred milliseconds of it.
+/// Reports not yet in a message: some hundred milliseconds' worth at 2,000 turns a second.
 const QUEUE: usize = 1024;
 
-/// This replica among the others.
+/// This replica on the bus.
 #[derive(Debug)]
 pub struct Bus {
-    /// What was configured.
+    /// The configuration.
     pub settings: config::Fleet,
-    /// What it is called.
+    /// The name of this replica.
     pub name: String,
-    /// This process: no two have the same.
+    /// A random id of this process.
     pub id: u64,
-    /// The others.
+    /// The other replicas.
     pub peers: Peers,
-    /// What is counted.
+    /// The metrics.
     pub counters: BusCounters,
     queue: mpsc::Sender<Said>,
-    /// Held by the task that speaks.
+    /// Locked by the task that sends.
     waiting: tokio::sync::Mutex<mpsc::Receiver<Said>>,
     next_turn: AtomicU64,
-    /// Somebody should hear soon what is under way.
+    /// Notified when a roll call should be sent soon.
     roll_wanted: Notify,
-    /// What all replicas have in common, once there is a way to NATS.
+    /// The shared bucket, once NATS is reachable.
     bucket: OnceLock<Bucket>,
     live_policy: LivePolicy,
     calibrations: Calibrations,
     lease: Lease,
-    /// Whether it has asked the others what they know.
+    /// Whether the join has completed.
     has_joined: AtomicBool,
     joined: Mutex<Option<Joined>>,
     is_up: AtomicBool,
     link: Mutex<Link>,
 }
 
-/// The connection, as people are told of it.
+/// The state of the connection.
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// When it came up or went down.
+    /// When the connection was established or lost.
     since: Option<Millis>,
     error: Option<String>,
 }
 
-/// How this replica and the others are.
+/// The state of this replica and the others.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BusState {
-    /// What this replica is called.
+    /// Name of this replica.
     pub replica: String,
-    /// What the replicas have in common.
+    /// Name of the cluster.
     pub cluster: String,
-    /// Whether NATS is there. Without it this replica works by itself.
+    /// Whether NATS is connected. Without it this replica works by itself.
     pub connected: bool,
-    /// For how many seconds that has been so.
+    /// Seconds since that changed.
     pub since_s: f64,
-    /// Why it is not there, as far as that is known.
+    /// Why NATS is not connected, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The live policy.
+    /// State of the live policy.
     pub policy: LivePolicyState,
-    /// Which replica does what only one should, if that is known.
+    /// Name of the leader, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// What this replica took from another one when it started.
+    /// The state taken from another replica at startup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
-    /// The other replicas that were heard of within seconds.
+    /// The other replicas heard from within seconds.
     pub peers: Vec<PeerState>,
 }
 
 impl Bus {
-    /// Not connected yet.
+    /// Returns an unconnected bus.
     #[must_use]
     pub fn new(settings: &config::Fleet, counters: BusCounters) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
@@ -152,13 +153,13 @@ impl Bus {
         }
     }
 
-    /// Whether NATS is there.
+    /// Returns whether NATS is connected.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Acquire)
     }
 
-    /// NATS came or went. Returns whether that is news.
+    /// Records whether NATS is connected. Returns whether that changed.
     fn set_up(&self, now: Millis, up: bool) -> bool {
         let mut link = self.link.lock();
         let is_news = self.is_up.swap(up, Ordering::AcqRel) != up;
@@ -171,7 +172,7 @@ impl Bus {
         is_news
     }
 
-    /// Why NATS is not there. Returns whether that is news.
+    /// Records why NATS is not connected. Returns whether that changed.
     fn set_error(&self, error: String) -> bool {
         let mut link = self.link.lock();
         let is_news = link.error.as_ref() != Some(&error);
@@ -179,13 +180,13 @@ impl Bus {
         is_news
     }
 
-    /// Why NATS is not there, in words.
+    /// Returns why NATS is not connected.
     #[must_use]
     pub fn why_down(&self) -> Option<String> {
         self.link.lock().error.clone()
     }
 
-    /// How it is, for people.
+    /// Returns the state, for display.
     #[must_use]
     pub fn state(&self, now: Millis) -> BusState {
         let link = self.link.lock().clone();
@@ -203,15 +204,14 @@ impl Bus {
     }
 }
 
-/// What a worker is on the bus: every replica calls it alike.
+/// Returns a worker's key on the bus, the same on every replica.
 fn worker_key(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-/// A number that no other process has.
 fn random_id() -> u64 {
     let mut bytes = [0; 8];
-    // Where the machine has no chance to give, the time and the process have to do.
+    // Without a random source, the time and the process id have to do.
     if aws_lc_rs::rand::fill(&mut bytes).is_err() {
         let seed = (crate::operator::unix_ms(), std::process::id());
         return xxh3_64(format!("{seed:?}").as_bytes());
@@ -219,7 +219,7 @@ fn random_id() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// What the machine is called: on Kubernetes, the pod.
+/// Returns the host name; on Kubernetes, the pod's name.
 fn machine_name() -> String {
     let known = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name: String = known.chars().filter(char::is_ascii_graphic).take(64).collect();
@@ -230,7 +230,7 @@ fn machine_name() -> String {
     }
 }
 
-/// Connects, speaks and hears, for as long as the task lives.
+/// Runs the bus forever.
 pub async fn run(app: Arc<crate::app::App>) {
     if let Some(bus) = app.bus.clone() {
         link::run(app, bus).await;

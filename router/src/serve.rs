@@ -1,4 +1,4 @@
-//! The running server: the data port, the admin port, and an orderly end.
+//! The running server: the data port, the admin port, and a graceful shutdown.
 
 mod accept;
 mod checked;
@@ -37,30 +37,30 @@ use crate::admin::serve::AdminPort;
 use crate::app::App;
 use crate::supervise::{Task, until_done};
 
-/// How often a drain looks whether everything has ended.
+/// Polling interval of a drain.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
 
-/// For a worker to be ready before the process before this one is told to go.
+/// Longest wait for a ready worker before the predecessor process is told to drain.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Time for what is cut to be gone.
+/// Time for cut requests to end.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time for the last traces to be sent.
+/// Time to send the last traces.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// How far the server is on its way out.
+/// The phase of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Not at all.
+    /// No shutdown.
     Serving,
-    /// No new connections; those that are open say that they end, and do when they are not used any more.
+    /// No new connections are accepted. Open ones announce that they close, and close when idle.
     Draining,
-    /// Every connection says so, where it can, and ends where it is.
+    /// All connections announce the end where the protocol can, and close.
     Cut,
 }
 
-/// A router that is serving.
+/// A running router.
 #[derive(Debug)]
 pub struct Server {
     /// Address of the data port.
@@ -80,7 +80,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds both ports and starts to serve. A port of 0 takes any free one.
+    /// Binds the ports and starts serving. A port of 0 takes any free one.
     ///
     /// # Errors
     /// If a port cannot be bound.
@@ -139,21 +139,21 @@ impl Server {
         })
     }
 
-    /// Waits until another process has taken over the ports and serves. Never, if none can.
+    /// Waits until another process has taken over the ports. Pends forever without a handover socket.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
         self.is_replaced.store(true, Ordering::Release);
-        // From here on the other process answers for both.
+        // From now on the new process serves the admin port too.
         self.admin.stop();
     }
 
-    /// What the requests share: for tests and for programs that embed the router.
+    /// Returns the shared state, for tests and for programs that embed the router.
     #[must_use]
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
 
-    /// Waits until every worker is ready, or the time is up. Returns whether any is.
+    /// Waits until every worker is ready, or until `limit` has passed. Returns whether any worker is ready.
     pub async fn wait_ready(&self, limit: Duration) -> bool {
         let all_ready = async {
             while !self.app.fleet.workers().iter().all(|worker| worker.is_ready()) {
@@ -164,8 +164,8 @@ impl Server {
         self.app.fleet.any_ready()
     }
 
-    /// Turns unready, waits for the drain delay, takes no new connections from then on, lets requests in flight end, and
-    /// cuts what is left at the drain limit. Returns how many requests were cut.
+    /// Becomes unready, waits for the drain delay, stops accepting connections, lets requests in flight finish, and
+    /// cuts the remaining ones at the drain limit. Returns the number of cut requests.
     pub async fn drain(self) -> usize {
         self.app.start_draining();
         self.be_forgotten().await;
@@ -177,13 +177,13 @@ impl Server {
         );
         self.phase.send_replace(Phase::Draining);
         let ended = async {
-            // From then on nobody holds a receiver of the phase but connections.
+            // After this, only connections hold receivers of the phase.
             let _ = self.data.await;
             if let Some(picker) = self.picker {
                 let _ = picker.await;
             }
             self.phase.closed().await;
-            // A connection may be gone before the last of what it held is.
+            // A connection may end before the last of its requests is released.
             nothing_in_flight(&self.app).await;
         };
         let in_time = tokio::time::timeout(limit, ended).await.is_ok();
@@ -209,9 +209,8 @@ impl Server {
         cut
     }
 
-    /// Goes on serving while whoever sends clients here does not know yet that it should not: an address that a balancer
-    /// still has must not refuse. Every answer says already that its connection ends. Nothing to wait for where another
-    /// process has the port.
+    /// Keeps serving for the drain delay, because load balancers may still send connections to this address and must
+    /// not see them refused. Responses already close their connections. Not needed if another process has the port.
     async fn be_forgotten(&self) {
         let delay = self.app.live().limits.drain_delay;
         if delay.is_zero() || self.is_replaced.load(Ordering::Acquire) {
@@ -231,7 +230,7 @@ async fn nothing_in_flight(app: &App) {
     }
 }
 
-/// Relieves the process before this one as soon as this one can serve, and then waits to be relieved itself.
+/// Tells the predecessor to drain as soon as this process can serve, then waits for a successor.
 async fn succeed(
     app: Arc<App>,
     predecessor: Option<Predecessor>,

@@ -1,81 +1,81 @@
-//! What an engine is like.
+//! Configuration of a simulated engine.
 
 use std::net::SocketAddr;
 
 use policy::cache::Order as Eviction;
 use policy::cost::PrefillCost;
 
-/// Everything that an [`crate::Engine`] can be told when it starts.
+/// The configuration of an [`crate::Engine`].
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Where to listen; port 0 takes any free one.
+    /// Address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
     /// The one model served.
     pub model: String,
     /// Tokens per cache block.
     pub block_size: u32,
-    /// Room for key-value cache, in blocks.
+    /// Size of the key-value cache, in blocks.
     pub capacity_blocks: u64,
-    /// Room for what the cache drops, in blocks of the host's memory; 0: none.
+    /// Size of the host-memory tier for evicted blocks, in blocks; 0: none.
     pub host_blocks: u64,
-    /// Virtual milliseconds to load a token from there.
+    /// Virtual milliseconds to load a token from host memory.
     pub host_ms_per_token: f64,
-    /// What the cache drops first.
+    /// The eviction policy.
     pub cache_policy: CachePolicy,
     /// What a prompt costs, in virtual milliseconds.
     pub prefill: PrefillCost,
-    /// By how much prefills differ from what they cost.
+    /// Random deviation of prefill times from their cost.
     pub jitter: Jitter,
-    /// A decode step with an empty batch, in virtual milliseconds.
+    /// Time of a decode step with an empty batch, in virtual milliseconds.
     pub tpot_ms: f64,
-    /// What each running sequence adds to a decode step, in virtual milliseconds.
+    /// Time that each running sequence adds to a decode step, in virtual milliseconds.
     pub tpot_batch_ms: f64,
-    /// By which share each running sequence makes a prefill longer.
+    /// Share by which each running sequence lengthens a prefill.
     pub decode_drag: f64,
-    /// Virtual milliseconds per wall millisecond. Ratios between times stay what they are.
+    /// Virtual milliseconds per wall millisecond. Ratios between times are preserved.
     pub time_scale: f64,
-    /// Answer at once and cache nothing: for measuring what is in front of the engine.
+    /// Answer at once and cache nothing, for measuring a proxy in front of the engine.
     pub fast: bool,
     /// The order of the waiting queue.
     pub order: Order,
-    /// Waiting requests beyond which the engine answers 503.
+    /// Longest waiting queue; further requests get a 503.
     pub max_queued: usize,
-    /// Data-parallel ranks: each has a queue, a cache and events of its own behind the one port.
+    /// Data-parallel ranks: each has its own queue, cache and events behind the shared port.
     pub ranks: u32,
-    /// Sequences that may decode at once.
+    /// Most sequences that decode at the same time.
     pub max_running: usize,
-    /// Prompt and reply together, in tokens.
+    /// Most tokens of prompt and reply together.
     pub max_model_len: u64,
-    /// Larger bodies are answered 413.
+    /// Longest request body; longer ones get a 413.
     pub max_body_bytes: usize,
-    /// Tokens of a reply whose request names no limit.
+    /// Tokens of a reply without a limit in the request.
     pub default_output_tokens: u32,
     /// Replies contain two-, three- and four-byte characters.
     pub multibyte: bool,
     /// Report cached tokens in `usage`.
     pub cached_tokens_report: bool,
-    /// Say how much the cache holds, in `/metrics` and the capability document.
+    /// Report the cache size in `/metrics` and the capability document.
     pub tells_capacity: bool,
     /// Add `metrics` to replies, as vLLM's `--enable-per-request-metrics`.
     pub per_request_metrics: bool,
-    /// Refuse unknown body fields with 400.
+    /// Reject unknown body fields with 400.
     pub strict: bool,
-    /// Which cache hints are understood.
+    /// The dialect of cache hints.
     pub dialect: Dialect,
-    /// Sessions whose last chain is remembered for hints.
+    /// Sessions whose latest chain is kept for hints.
     pub max_sessions: usize,
     /// Publish cache events.
     pub kv_events: Option<KvEventsConfig>,
-    /// Keep the last requests, heads and bodies, for tests to look at.
+    /// Keep the latest requests, heads and bodies, for inspection by tests.
     pub capture: bool,
 }
 
-/// What an engine's cache drops first.
+/// The eviction policy of an engine's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePolicy {
-    /// What hints and objectives mark, then this.
+    /// Blocks marked by hints and objectives first, then by this policy.
     Plain(Eviction),
-    /// Tail-Optimized LRU with numbers of its own, in force until an objective comes.
+    /// Tail-Optimized LRU with fixed parameters, in force until an objective is set.
     TLru {
         /// ξ: uncached tokens that fit in the objective.
         xi_tokens: u64,
@@ -91,7 +91,7 @@ impl Default for CachePolicy {
 }
 
 impl CachePolicy {
-    /// Its name on the command line and in the capability document.
+    /// Returns its name on the command line and in the capability document.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -101,28 +101,28 @@ impl CachePolicy {
     }
 }
 
-/// Where cache events go.
+/// Settings of the published cache events.
 #[derive(Clone, Debug)]
 pub struct KvEventsConfig {
-    /// Where the PUB socket of the first rank binds, as `tcp://127.0.0.1:0`; the others take the ports after it.
+    /// Endpoint of the first rank's PUB socket, such as `tcp://127.0.0.1:0`; the other ranks take the following ports.
     pub endpoint: String,
-    /// Where the replay ROUTER socket binds.
+    /// Endpoint of the replay ROUTER socket.
     pub replay_endpoint: String,
     /// The first frame of every message.
     pub topic: String,
-    /// Batches kept for replay and for a publisher that falls behind.
+    /// Batches kept for replay and for a slow publisher.
     pub buffer: usize,
-    /// Whose events they look like.
+    /// The engine that the events imitate.
     pub style: EventStyle,
 }
 
-/// Whose cache events an engine's look like.
+/// The engine whose cache events are imitated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum EventStyle {
-    /// vLLM's: they name sessions; `/kv_event_sources` says where they are; lost ones are replayed.
+    /// vLLM: events name sessions, `/kv_event_sources` lists the publishers, lost events can be replayed.
     #[default]
     Vllm,
-    /// SGLang's: a block an event, signed hashes, no sessions; `/server_info` names a port for each rank; no replay.
+    /// SGLang: one block per event, signed hashes, no sessions, no replay; `/server_info` lists a port per rank.
     Sglang,
 }
 
@@ -138,7 +138,7 @@ impl Default for KvEventsConfig {
     }
 }
 
-/// Which request is prefilled next.
+/// The order of the waiting queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
     /// First come, first served; priorities are ignored.
@@ -147,12 +147,12 @@ pub enum Order {
     Priority,
 }
 
-/// Which cache hints an engine understands.
+/// The dialect of cache hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Dialect {
     /// `/v1/tailroute/…` and the evict-first header.
     Tailroute,
-    /// None: those routes answer 404 and the header is ignored.
+    /// No hints: those routes answer 404 and the header is ignored.
     None,
 }
 
@@ -193,35 +193,35 @@ impl Default for EngineConfig {
     }
 }
 
-/// By how much prefills differ from what they cost, as real ones do.
+/// Random deviation of prefill times from their cost, as on real engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Jitter {
     /// Standard deviation, as a share of the cost.
     pub share: f64,
-    /// Share of prefills that take 2 to 10 times as long: a stall.
+    /// Share of prefills that stall, taking 2 to 10 times as long.
     pub stalls: f64,
-    /// Decides which.
+    /// Seed of the random deviations.
     pub seed: u64,
 }
 
-/// Why a configuration cannot run.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{field}: {problem}")]
 pub struct ConfigError {
-    /// The field as it is named on the command line.
+    /// The field, as named on the command line.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: &'static str,
 }
 
 impl EngineConfig {
-    /// Room for cache in tokens.
+    /// Returns the cache size in tokens.
     #[must_use]
     pub fn capacity_tokens(&self) -> u64 {
         self.capacity_blocks.saturating_mul(u64::from(self.block_size))
     }
 
-    /// Checks what types cannot.
+    /// Checks what the types do not guarantee.
     pub fn check(&self) -> Result<(), ConfigError> {
         let times = [
             ("alpha-ms", self.prefill.alpha_ms_per_token),

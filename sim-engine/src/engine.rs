@@ -1,8 +1,8 @@
-//! An engine that runs: the scheduler tied to a clock, and the handle that starts and stops it all.
+//! A running engine: the scheduler tied to a clock, and the handle that starts and stops it.
 //!
-//! Whoever touches the scheduler first lets it catch up to now, then tells waiting requests what happened. A driver
-//! task does the same whenever the next event is due. Virtual times are exact however late the driver wakes, and what
-//! happened between two wakes reaches a stream as one piece, so fast decoding costs one write per millisecond.
+//! Every access to the scheduler first advances it to the current time and then notifies waiting requests. A driver
+//! task does the same whenever the next event is due. Virtual times are exact however late the driver wakes. Progress
+//! between two wake-ups is written to a stream as one piece, so fast decoding costs one write per millisecond.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -28,15 +28,15 @@ use crate::stats::{Captured, Stats};
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The port could not be had.
+    /// The port cannot be bound.
     #[error("cannot listen on {address}")]
     Listen {
-        /// As configured.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -45,13 +45,13 @@ pub enum StartError {
     Events(#[from] zeromq::ZmqError),
 }
 
-/// Captured requests kept.
+/// Number of captured requests kept.
 const CAPTURED: usize = 256;
 
 pub(crate) struct State {
     pub(crate) scheduler: Scheduler,
     watchers: FxHashMap<RequestId, watch::Sender<Progress>>,
-    /// When the driver will wake by itself.
+    /// The driver's next wake-up.
     armed: Option<Millis>,
 }
 
@@ -64,14 +64,14 @@ pub(crate) struct Shared {
     started: Instant,
     state: Mutex<State>,
     wake: Notify,
-    /// Somebody's count may have changed.
+    /// Notified when a count may have changed.
     changed: Notify,
     fault: RwLock<Fault>,
-    /// Counts faults, so that a timed death does not undo a later one.
+    /// Number of faults set, so that the end of a timed death does not undo a later fault.
     fault_number: AtomicU64,
     events: Option<Arc<EventLog>>,
     captured: Mutex<VecDeque<Captured>>,
-    /// Between the tokens of a fast engine's streams, in wall nanoseconds.
+    /// Wall nanoseconds between the tokens of a fast engine's streams.
     pace: AtomicU64,
 }
 
@@ -99,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// Wall time between the tokens of a fast engine's streams.
+    /// Returns the wall time between the tokens of a fast engine's streams.
     pub(crate) fn pace(&self) -> Duration {
         Duration::from_nanos(self.pace.load(Ordering::Relaxed))
     }
@@ -109,12 +109,12 @@ impl Shared {
         self.pace.store(nanos, Ordering::Relaxed);
     }
 
-    /// Requests waiting or running.
+    /// Returns the number of waiting and running requests.
     pub(crate) fn load(&self) -> usize {
         self.with(|scheduler, _| scheduler.waiting() + scheduler.running())
     }
 
-    /// Lets the scheduler catch up, does something to it, and tells everybody concerned.
+    /// Advances the scheduler, applies `act` to it, and notifies waiting requests and the driver.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Scheduler, Millis) -> R) -> R {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -175,7 +175,7 @@ impl Shared {
         })
     }
 
-    /// Counts an arrival; returns its number.
+    /// Counts an arrival. Returns its number.
     pub(crate) fn receive(&self) -> u64 {
         let number = self.received.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
@@ -255,17 +255,17 @@ impl Shared {
     }
 }
 
-/// A request in the engine, and how far it has come.
+/// A submitted request and its progress.
 pub(crate) struct Ticket {
     pub(crate) progress: watch::Receiver<Progress>,
     pub(crate) hold: Hold,
 }
 
-/// Keeps a request in the engine: dropping it, as the server does when the client leaves, aborts what is not done.
+/// Keeps a request in the engine. Dropping it aborts an unfinished request, as when the client disconnects.
 pub(crate) struct Hold {
     shared: Arc<Shared>,
     id: RequestId,
-    /// The engine itself cuts this one.
+    /// A fault ends this request, not the client.
     pub(crate) injected: bool,
 }
 
@@ -289,10 +289,10 @@ impl Drop for Hold {
     }
 }
 
-/// The ranks of an engine: one, unless it is data-parallel.
+/// The ranks of an engine; one unless it is data-parallel.
 pub(crate) type Ranks = Arc<[Arc<Shared>]>;
 
-/// A running engine. Dropping the handle stops it; [`Engine::shutdown`] also waits for its sockets to be free.
+/// A running engine. Dropping the handle stops it; [`Engine::shutdown`] also waits until its sockets are closed.
 pub struct Engine {
     addr: SocketAddr,
     ranks: Ranks,
@@ -331,46 +331,46 @@ impl Engine {
         Ok(Self { addr, ranks, tasks })
     }
 
-    /// Where it listens.
+    /// Returns its address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where it listens, as `http://127.0.0.1:port`.
+    /// Returns its URL, `http://127.0.0.1:port`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// The first rank.
+    /// Returns the first rank.
     #[allow(clippy::indexing_slicing, reason = "a checked configuration has a rank")]
     fn first(&self) -> &Shared {
         &self.ranks[0]
     }
 
-    /// Where the cache events of its first rank are, if it publishes them.
+    /// Returns the source of the first rank's cache events, if it publishes them.
     #[must_use]
     pub fn kv_source(&self) -> Option<&KvEventSource> {
         self.first().kv_source.as_ref()
     }
 
-    /// Counts of one data-parallel rank since the start; `None` if there is no such rank.
+    /// Returns the counts of one rank since the start; `None` if there is no such rank.
     #[must_use]
     pub fn rank_stats(&self, rank: usize) -> Option<Stats> {
         self.ranks.get(rank).map(|rank| rank.stats())
     }
 
-    /// Counts since the start, of the first rank where there are several.
+    /// Returns the counts of the first rank since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.first().stats()
     }
 
-    /// Waits until the counts satisfy `enough`: how a test waits for an abort without sleeping.
+    /// Waits until the counts satisfy `enough`, so that tests can wait for an abort without sleeping.
     pub async fn stats_when(&self, enough: impl Fn(&Stats) -> bool) -> Stats {
         loop {
-            // Registered before looking, so that no change falls between.
+            // Registered before reading the counts, so that no change is missed.
             let mut changed = std::pin::pin!(self.first().changed.notified());
             changed.as_mut().enable();
             let stats = self.stats();
@@ -381,22 +381,22 @@ impl Engine {
         }
     }
 
-    /// The last requests under `/v1`, oldest first, where the configuration says `capture`.
+    /// Returns the latest requests under `/v1`, oldest first, if `capture` is configured.
     #[must_use]
     pub fn captured(&self) -> Vec<Captured> {
         self.ranks.iter().flat_map(|rank| rank.captured()).collect()
     }
 
-    /// Makes something go wrong, or, with the default, nothing any more. Must be called within the runtime.
+    /// Sets the fault; the default is no fault. Must be called within the runtime.
     pub fn set_fault(&self, fault: Fault) {
         self.ranks.iter().for_each(|rank| rank.set_fault(fault.clone()));
     }
 
-    /// Stops, cutting open connections, and waits until the sockets are closed.
+    /// Stops the engine, cuts open connections, and waits until the sockets are closed.
     pub async fn shutdown(mut self) {
         for task in self.tasks.drain(..) {
             task.abort();
-            // An aborted task ends with a cancellation, which is what was asked for.
+            // Aborted tasks return a cancellation error, which is expected.
             let _ = task.await;
         }
     }
@@ -408,7 +408,7 @@ impl Drop for Engine {
     }
 }
 
-/// Wakes the scheduler when something is due.
+/// Advances the scheduler whenever an event is due.
 async fn drive(shared: Arc<Shared>) {
     loop {
         shared.with(|_, _| {});
@@ -429,7 +429,7 @@ async fn drive(shared: Arc<Shared>) {
     }
 }
 
-/// Seconds since 1970: what the wire formats call `created` and `ts`.
+/// Returns seconds since 1970, for `created` and `ts` in the wire formats.
 pub(crate) fn unix_seconds() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

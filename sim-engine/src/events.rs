@@ -1,4 +1,4 @@
-//! Cache events as vLLM ≥ 0.24 publishes them: a batch is a msgpack array `[ts, [event…], dp_rank]`, an event a map.
+//! Cache events in the format of vLLM ≥ 0.24: a batch is a msgpack array `[ts, [event…], dp_rank]`, an event a map.
 
 pub(crate) mod log;
 pub(crate) mod publish;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::memory::CacheTerms;
 
-/// One event, field for field what vLLM 0.32 sends.
+/// One event with the fields of vLLM 0.32.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub(crate) enum KvEvent {
@@ -40,7 +40,7 @@ pub(crate) enum KvEvent {
 
 const GPU: &str = "GPU";
 
-/// One event per block, as vLLM.
+/// Returns a removal of one block, as vLLM sends it.
 pub(crate) fn removed(hash: PrefixHash) -> KvEvent {
     KvEvent::BlockRemoved {
         block_hashes: vec![hash.0],
@@ -49,7 +49,7 @@ pub(crate) fn removed(hash: PrefixHash) -> KvEvent {
     }
 }
 
-/// Adds a stored block: to the last event where it continues that one's chain, else as an event of its own.
+/// Adds a stored block to the last event if it continues that event's chain, else as a new event.
 pub(crate) fn push_stored(
     events: &mut Vec<KvEvent>,
     hash: PrefixHash,
@@ -73,7 +73,7 @@ pub(crate) fn push_stored(
         extra_keys.push(None);
         return;
     }
-    // The salt enters the first block's hash, and only that one's keys name it.
+    // The salt enters only the first block's hash, so only its keys contain it.
     let salt = terms.salt.as_ref().filter(|_| parent.is_none());
     events.push(KvEvent::BlockStored {
         block_hashes: vec![hash.0],

@@ -1,41 +1,42 @@
-//! What can be made to go wrong, over `PUT /sim/fault` or [`crate::Engine::set_fault`].
+//! Faults that can be injected with `PUT /sim/fault` or [`crate::Engine::set_fault`].
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that is wrong with an engine at the moment. The default is: nothing. Setting a fault replaces the last.
+/// All active faults of an engine; none by default. Setting a fault replaces the previous one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
-    /// The process is gone: nothing listens, open connections are cut, requests and cache are lost. Even the answer to
-    /// the request that asked for it may be cut.
+    /// The process dies: nothing listens, open connections are cut, requests and cache are lost. This may cut the
+    /// response to the request that set the fault.
     pub die: bool,
-    /// With `die`: back, with a cold cache, after this many wall milliseconds. Absent: when told over the library.
+    /// With `die`: restart with a cold cache after this many wall milliseconds. Without it, the engine restarts when
+    /// the fault is cleared through the library.
     pub die_for_ms: Option<u64>,
-    /// Takes connections and requests, answers none (but `/sim/…`).
+    /// Accepts connections and requests but answers only `/sim/…`.
     pub hang: bool,
     /// Multiplies the cost of every prefill and decode step.
     pub slow: f64,
-    /// Answers completions with this status.
+    /// Status returned for completions.
     pub status: Option<u16>,
-    /// The share of completions that `status`, resets, stalls and early ends hit, spread evenly.
+    /// The share of completions affected by `status`, resets, stalls and early ends, spread evenly.
     pub share: f64,
     /// Cuts the connection instead of answering a completion.
     pub reset_before_first_byte: bool,
-    /// Cuts the connection after this many tokens of a streamed reply, and in the middle of a whole one.
+    /// Cuts the connection after this many tokens of a streamed reply, or in the middle of an unstreamed one.
     pub reset_after_tokens: Option<u32>,
-    /// Says nothing more after this many tokens of a streamed reply, or the first half of a whole one, and keeps the
-    /// connection.
+    /// Stops sending after this many tokens of a streamed reply, or after half of an unstreamed one, with the
+    /// connection open.
     pub stall_after_tokens: Option<u32>,
-    /// Ends a streamed reply after this many tokens as HTTP ends a body, without its last events, as an engine does whose
-    /// generator has failed; a whole one after its first half.
+    /// Ends the HTTP body of a streamed reply properly after this many tokens, without its last events, as an engine
+    /// does when its generator fails; of an unstreamed reply after half.
     pub end_after_tokens: Option<u32>,
     /// `/health` answers 503.
     pub refuse_health: bool,
-    /// Forgets the cache once, now, and says so in the events.
+    /// Clears the cache once, now, and publishes that.
     pub clear_cache: bool,
-    /// Batches of cache events are numbered and kept, but nobody is sent them.
+    /// Cache events are numbered and kept but not published.
     pub drop_events: bool,
-    /// Who asks for lost events is not answered.
+    /// Replay requests are not answered.
     pub no_replay: bool,
 }
 
@@ -61,7 +62,7 @@ impl Default for Fault {
 }
 
 impl Fault {
-    /// What is wrong with the fault itself.
+    /// Checks the values.
     pub fn check(&self) -> Result<(), &'static str> {
         if !(self.slow.is_finite() && self.slow > 0.0) {
             return Err("slow must be a finite number above 0");
@@ -75,7 +76,7 @@ impl Fault {
         Ok(())
     }
 
-    /// How a reply breaks off, and after how many tokens.
+    /// Returns how a reply is cut short, and after how many tokens.
     pub(crate) fn breaks(&self) -> Option<(u32, Break)> {
         [
             (self.reset_after_tokens, Break::Reset),
@@ -86,21 +87,21 @@ impl Fault {
         .find_map(|(tokens, how)| Some((tokens?.max(1), how)))
     }
 
-    /// Whether the completion numbered `number` is among the share: exactly ⌊share·n⌋ of any first n.
+    /// Returns whether the completion numbered `number` is affected: exactly ⌊share·n⌋ of any first n are.
     pub(crate) fn hits(&self, number: u64) -> bool {
         let before = (number as f64 * self.share).floor();
         ((number + 1) as f64 * self.share).floor() > before
     }
 }
 
-/// How a reply breaks off.
+/// How a reply is cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Break {
     /// The connection is cut.
     Reset,
-    /// Nothing more comes.
+    /// Nothing more is sent.
     Stall,
-    /// The body ends as if it were whole.
+    /// The body ends as if it were complete.
     End,
 }
 
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_hits_that_share() {
+    fn a_share_affects_exactly_that_share() {
         for share in [0.0, 0.1, 0.5, 1.0] {
             let fault = Fault {
                 share,

@@ -1,7 +1,7 @@
-//! A host tier: what the cache drops goes to the machine's memory, and is loaded from there instead of computed.
+//! A host-memory tier: evicted blocks move to host memory and are loaded from there instead of computed.
 //!
-//! Blocks leave it in the order in which they came. A block that is stored in the cache again stays here as a copy, as in
-//! engines that write back once.
+//! Blocks leave the tier in FIFO order. A block that is stored in the cache again keeps its copy here, as in engines
+//! that write back once.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ impl Host {
         }
     }
 
-    /// How many blocks of a chain's beginning are here.
+    /// Returns how many leading blocks of a chain are in the tier.
     pub(crate) fn leading(&self, chain: &[PrefixHash]) -> usize {
         chain.iter().take_while(|block| self.held.contains(block)).count()
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_to_come_is_the_first_to_go_and_only_a_beginning_counts() {
+    fn blocks_leave_in_fifo_order_and_only_leading_blocks_count() {
         let mut host = Host::new(2);
         [1, 2, 2, 3]
             .map(PrefixHash)

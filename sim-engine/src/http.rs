@@ -1,4 +1,4 @@
-//! The engine's HTTP surface: vLLM's routes, the `tailroute` dialect, and the switches under `/sim`.
+//! The engine's HTTP surface: vLLM's routes, the `tailroute` dialect, and the controls under `/sim`.
 
 pub(crate) mod accept;
 mod body;
@@ -39,7 +39,7 @@ pub(crate) async fn handle(ranks: Ranks, request: Request<Incoming>) -> Result<R
     }
 }
 
-/// The rank that a request is pinned to, as vLLM and SGLang are told it; else the one with the least work.
+/// Returns the rank that the request's header names (vLLM's and SGLang's are understood), or the least loaded one.
 fn rank_of<'a>(ranks: &'a Ranks, headers: &HeaderMap) -> Option<&'a Arc<Shared>> {
     let named = ["x-data-parallel-rank", "x-override-routed-dp-rank"];
     match named.into_iter().find_map(|name| headers.get(name)) {
@@ -49,10 +49,10 @@ fn rank_of<'a>(ranks: &'a Ranks, headers: &HeaderMap) -> Option<&'a Arc<Shared>>
     }
 }
 
-/// Why there is no proper answer.
+/// Why a request gets no regular response.
 pub(crate) enum Failure {
     Api(ApiError),
-    /// A fault says: cut the connection.
+    /// A fault cuts the connection.
     Cut,
 }
 
@@ -70,7 +70,7 @@ async fn route(
     let path = request.uri().path().to_owned();
     let method = request.method().clone();
     if !path.starts_with("/sim/") && shared.fault().hang {
-        // Until the client gives up.
+        // Hang until the client disconnects.
         std::future::pending::<()>().await;
     }
     let tailroute = shared.config.dialect == Dialect::Tailroute;

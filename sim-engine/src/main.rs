@@ -26,7 +26,7 @@ tpot + tpot-batch × running sequences. All times are virtual: divided by --time
 #[derive(Debug, Parser)]
 #[command(version, after_help = AFTER_HELP)]
 struct Args {
-    /// Where to listen; port 0 takes any free one.
+    /// Address to listen on; port 0 takes any free one.
     #[arg(long, default_value = "127.0.0.1:8100")]
     listen: SocketAddr,
     /// The one model served.
@@ -35,16 +35,16 @@ struct Args {
     /// Tokens per cache block.
     #[arg(long, default_value_t = 16)]
     block_size: u32,
-    /// Room for key-value cache, in blocks.
+    /// Size of the key-value cache, in blocks.
     #[arg(long, default_value_t = 8192)]
     capacity_blocks: u64,
-    /// Room for what the cache drops, in blocks of the host's memory.
+    /// Size of the host-memory tier for evicted blocks, in blocks.
     #[arg(long, default_value_t = 0)]
     host_blocks: u64,
-    /// Virtual milliseconds to load a token from there.
+    /// Virtual milliseconds to load a token from host memory.
     #[arg(long, default_value_t = 0.01)]
     host_ms: f64,
-    /// What the cache drops first, after what hints mark: lru, lfu, slru, fifo, mru, filo; or t-lru.
+    /// Eviction policy after the blocks that hints mark: lru, lfu, slru, fifo, mru, filo; or t-lru.
     #[arg(long, default_value = "lru", value_parser = ["lru", "lfu", "slru", "fifo", "mru", "filo", "t-lru"])]
     cache_policy: String,
     /// ξ of t-lru: uncached tokens that fit in the objective.
@@ -68,16 +68,16 @@ struct Args {
     /// Share of prefills that take 2 to 10 times as long.
     #[arg(long, default_value_t = 0.0)]
     stalls: f64,
-    /// Decides how prefills differ.
+    /// Seed of the prefills' random deviations.
     #[arg(long, default_value_t = 0)]
     jitter_seed: u64,
     /// Virtual milliseconds of a decode step.
     #[arg(long, default_value_t = 20.0)]
     tpot_ms: f64,
-    /// What each running sequence adds to a decode step.
+    /// Virtual milliseconds that each running sequence adds to a decode step.
     #[arg(long, default_value_t = 0.2)]
     tpot_batch_ms: f64,
-    /// By which share each running sequence makes a prefill longer.
+    /// Share by which each running sequence lengthens a prefill.
     #[arg(long, default_value_t = 0.0)]
     decode_drag: f64,
     /// Virtual milliseconds per wall millisecond.
@@ -89,22 +89,22 @@ struct Args {
     /// The order of the waiting queue.
     #[arg(long, value_enum, default_value_t = Order::Fifo)]
     order: Order,
-    /// Waiting requests beyond which 503 is answered.
+    /// Longest waiting queue; further requests get a 503.
     #[arg(long, default_value_t = 4096)]
     max_queued: usize,
-    /// Data-parallel ranks, each with a queue, a cache and events of its own.
+    /// Data-parallel ranks, each with its own queue, cache and events.
     #[arg(long, default_value_t = 1)]
     ranks: u32,
-    /// Sequences that may decode at once.
+    /// Most sequences that decode at the same time.
     #[arg(long, default_value_t = 256)]
     max_running: usize,
-    /// Prompt and reply together, in tokens.
+    /// Most tokens of prompt and reply together.
     #[arg(long, default_value_t = 131_072)]
     max_model_len: u64,
-    /// Larger bodies are answered 413.
+    /// Longest request body; longer ones get a 413.
     #[arg(long, default_value_t = 32 << 20)]
     max_body_bytes: usize,
-    /// Tokens of a reply whose request names no limit.
+    /// Tokens of a reply without a limit in the request.
     #[arg(long, default_value_t = 64)]
     default_output_tokens: u32,
     /// Replies contain two-, three- and four-byte characters.
@@ -113,25 +113,25 @@ struct Args {
     /// Report cached tokens in `usage`.
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     cached_tokens_report: bool,
-    /// Say how much the cache holds, in `/metrics` and `/v1/tailroute`.
+    /// Report the cache size in `/metrics` and `/v1/tailroute`.
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     tells_capacity: bool,
     /// Add `metrics` to replies, as vLLM's --enable-per-request-metrics.
     #[arg(long)]
     per_request_metrics: bool,
-    /// Refuse unknown body fields with 400.
+    /// Reject unknown body fields with 400.
     #[arg(long)]
     strict: bool,
-    /// Which cache hints are understood.
+    /// Dialect of cache hints.
     #[arg(long, value_enum, default_value_t = Dialect::Tailroute)]
     dialect: Dialect,
-    /// Publish cache events on this ZMQ endpoint, as tcp://127.0.0.1:5557 (port 0: any).
+    /// Publish cache events on this ZMQ endpoint, such as tcp://127.0.0.1:5557 (port 0: any).
     #[arg(long, value_name = "ENDPOINT")]
     kv_events: Option<String>,
-    /// Whose cache events they look like.
+    /// Engine whose cache events are imitated.
     #[arg(long, value_enum, default_value_t = EventStyle::Vllm)]
     kv_style: EventStyle,
-    /// Where missed cache events are answered for.
+    /// ZMQ endpoint for replays of missed cache events.
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -139,10 +139,10 @@ struct Args {
         requires = "kv_events"
     )]
     kv_replay: String,
-    /// Batches of cache events kept for that.
+    /// Batches of cache events kept for replay.
     #[arg(long, default_value_t = 10_000)]
     kv_buffer: usize,
-    /// Keep the last requests and show the newest in /sim/stats.
+    /// Keep the latest requests and show the newest in /sim/stats.
     #[arg(long)]
     capture: bool,
     /// Print the addresses as JSON.
@@ -237,7 +237,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line, so that a script can read the address and go on.
+/// Prints the address in one line, so that a script can read it.
 fn announce(engine: &Engine, json: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {

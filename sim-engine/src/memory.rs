@@ -1,4 +1,4 @@
-//! The engine's key-value cache with what hangs on it: sessions, hints, the objective, and cache events.
+//! The engine's key-value cache with its sessions, hints, objective and cache events.
 //!
 //! A hint names a session, and a session is the chain of its last finished turn. A hint for a session with a turn in
 //! the engine waits for that turn's release (or for its time to live), because the release decides the marks.
@@ -15,7 +15,7 @@ use crate::events::KvEvent;
 use crate::host::Host;
 use crate::sessions::{PendingHint, Sessions};
 
-/// What a cache hint asks for.
+/// The action of a cache hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HintKind {
@@ -23,27 +23,27 @@ pub enum HintKind {
     Trim,
     /// The conversation is over.
     Ended,
-    /// Used by many: touch it and clear its marks.
+    /// The prefix is shared by many conversations: touch it and clear its marks.
     Protect,
 }
 
-/// One cache hint, as `POST /v1/tailroute/hints` carries it.
+/// One cache hint, as sent to `POST /v1/tailroute/hints`.
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct Hint {
-    /// What to do.
+    /// The action.
     pub kind: HintKind,
-    /// To whose cache.
+    /// The session whose cache it applies to.
     pub session_id: String,
     /// How much of the chain stays (trim, ended; default 0) or is protected (default all).
     pub keep_tokens: Option<u64>,
     /// Hints of one session older than the newest seen are ignored.
     #[serde(default)]
     pub epoch: u64,
-    /// Wall milliseconds after which the hint means nothing; absent: it keeps.
+    /// Time to live in wall milliseconds; unlimited if absent.
     pub ttl_ms: Option<f64>,
 }
 
-/// `PUT /v1/tailroute/objective`: the T-LRU budget for requests that carry none of their own.
+/// `PUT /v1/tailroute/objective`: the T-LRU budget for requests without their own.
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Objective {
     /// ξ: uncached tokens that fit in the time-to-first-token objective.
@@ -55,22 +55,22 @@ pub struct Objective {
     pub epoch: u64,
 }
 
-/// What became of a hint.
+/// The outcome of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintOutcome {
-    /// Done.
+    /// It was applied.
     Applied,
-    /// Waits for the session's running turn.
+    /// It waits for the session's running turn.
     Pending,
     /// Its time to live had passed.
     Expired,
-    /// A newer one was seen for this session.
+    /// A newer hint of this session was applied before.
     Stale,
-    /// The session is not known here.
+    /// The session is unknown.
     Unknown,
 }
 
-/// Counts of what became of hints, and of blocks.
+/// Numbers of hints by outcome, and of blocks.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 #[allow(missing_docs, reason = "each name says what it counts")]
 pub struct MemoryCounters {
@@ -83,12 +83,12 @@ pub struct MemoryCounters {
     pub blocks_removed: u64,
 }
 
-/// What a request says about its cache.
+/// The cache terms of a request.
 #[derive(Clone, Debug, Default)]
 pub struct CacheTerms {
-    /// The client's name for the conversation.
+    /// The client's session id.
     pub session: Option<Arc<str>>,
-    /// Separates chains; named in events.
+    /// The cache salt, which separates chains; contained in events.
     pub salt: Option<Arc<str>>,
     /// Tokens at the end of the finished turn that are evict-first (the in-request hint).
     pub evict_first_tail: Option<u64>,
@@ -102,7 +102,7 @@ pub(crate) struct Memory {
     objective: Option<Objective>,
     changes: Vec<Change>,
     host: Host,
-    /// `None` where nobody listens.
+    /// `None` if events are not published.
     events: Option<Vec<KvEvent>>,
     pub(crate) counters: MemoryCounters,
 }
@@ -148,7 +148,7 @@ impl Memory {
         self.objective
     }
 
-    /// Events since the last call.
+    /// Takes the events since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<KvEvent> {
         self.events.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -159,26 +159,26 @@ impl Memory {
         }
     }
 
-    /// Whether a prompt of `chain` can be held next to what is running.
+    /// Returns whether a prompt of `chain` fits beside the running sequences.
     pub(crate) fn has_room(&self, chain: &[PrefixHash]) -> bool {
         let wanted = chain.len() as u64 * u64::from(self.block_size);
-        // What is pinned already of this chain is counted twice; that only makes the prompt wait a little longer.
+        // Pinned blocks of this chain are counted twice, which only delays the prompt a little.
         self.cache.pinned().0 + wanted <= self.cache.capacity().0
     }
 
-    /// Pins what is cached of a prompt's chain.
+    /// Pins the cached part of a prompt's chain.
     pub(crate) fn begin(&mut self, chain: &[PrefixHash]) -> Lease {
         let hits = self.cache.resident(chain);
         let pieces = self.pieces(&chain[..hits]);
         self.cache.acquire(&pieces, &mut self.changes)
     }
 
-    /// Tokens of a chain that follow what is pinned of it and lie in the host tier.
+    /// Returns the tokens of a chain after its cached part that are in the host tier.
     pub(crate) fn in_host(&self, rest: &[PrefixHash]) -> Tokens {
         Tokens(self.host.leading(rest) as u64 * u64::from(self.block_size))
     }
 
-    /// Stores blocks that were computed: the end of a prompt, or one that decode filled. `tokens` are theirs.
+    /// Stores computed blocks: the end of a prompt, or a block filled by decoding. `tokens` are theirs.
     pub(crate) fn computed(
         &mut self,
         lease: &mut Lease,
@@ -191,7 +191,7 @@ impl Memory {
         self.report(blocks, tokens, terms);
     }
 
-    /// A turn is over (or was aborted): gives its blocks back and remembers its chain.
+    /// Releases the blocks of a finished or aborted turn and keeps its chain in the session.
     pub(crate) fn finished(&mut self, at: Millis, turn: FinishedTurn<'_>) {
         let FinishedTurn {
             lease,
@@ -223,7 +223,7 @@ impl Memory {
         }
     }
 
-    /// Takes a hint. `wall_ms` is one wall millisecond on the clock of `now`.
+    /// Applies or queues a hint. `wall_ms` is one wall millisecond on the clock of `now`.
     pub(crate) fn hint(&mut self, now: Millis, hint: &Hint, wall_ms: f64) -> HintOutcome {
         let outcome = self.take_hint(now, hint, wall_ms);
         match outcome {
@@ -235,7 +235,7 @@ impl Memory {
         outcome
     }
 
-    /// Takes an objective unless a newer one is in force. True if it was taken.
+    /// Sets an objective unless a newer one is in force. Returns whether it was set.
     pub(crate) fn set_objective(&mut self, objective: Objective) -> bool {
         let newer = self
             .objective
@@ -246,7 +246,7 @@ impl Memory {
         newer
     }
 
-    /// Forgets everything. Where `announced`, listeners are told.
+    /// Clears everything. With `announced`, the events report it.
     pub(crate) fn clear(&mut self, announced: bool) {
         self.changes.clear();
         self.cache.clear(&mut self.changes);
@@ -320,7 +320,7 @@ impl Memory {
             .collect()
     }
 
-    /// Turns the cache's changes into events. What was stored is among `blocks`, whose tokens are `tokens`.
+    /// Converts the cache's changes into events. Stored blocks are among `blocks`, whose tokens are `tokens`.
     fn report(&mut self, blocks: &[PrefixHash], tokens: &[u32], terms: &CacheTerms) {
         let mut at = 0;
         for change in self.changes.drain(..) {
@@ -348,11 +348,11 @@ impl Memory {
     }
 }
 
-/// A turn on its way out of the engine.
+/// A turn that leaves the engine.
 pub(crate) struct FinishedTurn<'a> {
-    /// What it held, if it got that far.
+    /// Its lease on the cache, if it was scheduled.
     pub(crate) lease: Option<Lease>,
-    /// Its blocks, prompt and reply; empty if nothing of it was computed.
+    /// Its blocks, prompt and reply; empty if nothing was computed.
     pub(crate) chain: Vec<PrefixHash>,
     /// L: tokens of prompt and reply.
     pub(crate) history: Tokens,

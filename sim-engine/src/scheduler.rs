@@ -1,16 +1,17 @@
-//! The engine's clockwork, free of sockets and clocks: requests in, progress out, at virtual times that callers name.
+//! The engine's simulation core, without sockets and clocks: requests in, progress out, at virtual times given by the
+//! caller.
 //!
-//! One prefill server takes requests in order: a prompt with `u` uncached and `h` cached tokens holds it for
-//! `β + α·u + γ·u·(h + u/2)`, from the later of its arrival and the server's last finish. So TTFT is queue plus that,
-//! exactly, however late anybody looks. Every running sequence then gets one token per decode step; a step takes
-//! `tpot + tpot_batch × batch`, and who joins during a step waits for the next. Decode slows prefill by `decode_drag` for each
-//! running sequence, which is none unless somebody says so.
+//! One prefill server takes requests in order: a prompt with `u` uncached and `h` cached tokens occupies it for `β +
+//! α·u + γ·u·(h + u/2)`, from its arrival or the server's previous finish, whichever is later. So TTFT is queueing
+//! plus that, exactly, whatever the polling interval. Every running sequence then gets one token per decode step. A
+//! step takes `tpot + tpot_batch × batch`; a sequence that joins during a step waits for the next one. Each running
+//! sequence slows prefill by `decode_drag`, 0 by default.
 //!
-//! As in vLLM: the cache is consulted when a prompt is scheduled, not when it arrives; the last prompt token is always
-//! computed, so at most the full blocks of `prompt − 1` tokens count as cached; blocks are stored once computed; a
-//! prompt waits while running sequences hold too much of the memory.
+//! As in vLLM: the cache is consulted when a prompt is scheduled, not when it arrives; the last prompt token is
+//! always computed, so at most the full blocks of `prompt − 1` tokens count as cached; blocks are stored once
+//! computed; a prompt waits while running sequences hold too much of the memory.
 //!
-//! Time moves by [`Scheduler::advance`], which handles each event at its own time. Ticking at the caller's pace was
+//! Time moves by [`Scheduler::advance`], which handles each event at its own time. Ticks at the caller's pace were
 //! rejected: timer granularity would add up over an hour of trace.
 
 mod counters;
@@ -34,46 +35,46 @@ use crate::script::Script;
 use crate::text;
 use crate::tokens::{BlockHasher, piece_token};
 
-/// A request's number, in order of arrival.
+/// The number of a request, in order of arrival.
 pub type RequestId = u64;
 
-/// A request as the scheduler sees it.
+/// A request as submitted to the scheduler.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
     /// The prompt's full blocks.
     pub chain: Vec<PrefixHash>,
-    /// Stands behind the prompt's last token, ready for what decode adds.
+    /// The hash state after the prompt's last token, for the tokens that decoding adds.
     pub hasher: BlockHasher,
-    /// The prompt's tokens, where cache events want them.
+    /// The prompt's tokens, if cache events need them.
     pub tokens: Option<Arc<[u32]>>,
-    /// Decides what is said.
+    /// Seed of the reply's words.
     pub seed: u64,
-    /// Says something else than words.
+    /// A scripted reply instead of words.
     pub script: Option<Arc<Script>>,
-    /// How many tokens are said; at least one.
+    /// Number of tokens of the reply; at least one.
     pub output_tokens: u32,
-    /// The reply ends at its limit, not by itself.
+    /// The reply ends at its token limit.
     pub runs_out: bool,
-    /// Smaller goes first under [`Order::Priority`].
+    /// Smaller values go first under [`Order::Priority`].
     pub priority: i64,
     /// Session, salt, hint.
     pub terms: CacheTerms,
 }
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Tokens said so far.
+    /// Tokens generated so far.
     pub generated: u32,
-    /// Nothing more will come.
+    /// The reply is complete.
     pub done: bool,
-    /// The engine died under it.
+    /// The engine died during the request.
     pub lost: bool,
-    /// Prompt tokens found in the cache, whichever tier.
+    /// Prompt tokens found in the cache, in any tier.
     pub cached_tokens: u64,
-    /// Those of them that were loaded from the host.
+    /// Prompt tokens loaded from the host tier.
     pub host_tokens: u64,
     /// Virtual time in the queue.
     pub queue: Millis,
@@ -81,7 +82,7 @@ pub struct Progress {
     pub ttft: Millis,
 }
 
-/// The queue is full.
+/// The waiting queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overloaded;
 
@@ -94,7 +95,7 @@ struct Sequence {
     dirty: bool,
 }
 
-/// See the module's documentation.
+/// The simulation core; see the module's documentation.
 #[derive(Debug)]
 pub struct Scheduler {
     prefill: policy::cost::PrefillCost,
@@ -125,7 +126,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An idle engine at virtual time 0.
+    /// Returns an idle engine at virtual time 0.
     #[must_use]
     pub fn new(config: &EngineConfig) -> Self {
         Self {
@@ -156,19 +157,19 @@ impl Scheduler {
         }
     }
 
-    /// Requests waiting for prefill.
+    /// Returns the number of requests waiting for prefill.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Requests being prefilled or decoded.
+    /// Returns the number of requests in prefill or decode.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.len() + usize::from(self.prefilling.is_some())
     }
 
-    /// When something happens next, if nobody intervenes.
+    /// Returns the time of the next event, if there is one.
     #[must_use]
     pub fn next_event(&self) -> Option<Millis> {
         let finish = self.prefilling.map(|(_, finish)| finish);
@@ -178,11 +179,11 @@ impl Scheduler {
         }
     }
 
-    /// Lets everything up to `to` happen, each event at its own time. Time never goes back.
+    /// Handles all events up to `to`, each at its own time. Time never goes back.
     pub fn advance(&mut self, to: Millis) {
         while let Some(at) = self.next_event().filter(|&at| at <= to) {
             self.now = at;
-            // A prefill that ends with a step joins the step after it.
+            // A prefill that ends together with a step joins the step after it.
             match self.prefilling {
                 Some((id, finish)) if finish <= at => self.finish_prefill(id),
                 _ => self.finish_step(),
@@ -191,7 +192,7 @@ impl Scheduler {
         self.now = self.now.max(to);
     }
 
-    /// A request arrives at `at`.
+    /// Submits a request at `at`.
     pub fn submit(&mut self, at: Millis, request: Submission) -> Result<RequestId, Overloaded> {
         self.advance(at);
         if self.waiting.len() >= self.max_queued {
@@ -214,14 +215,15 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// The client went away at `at`. Frees what the request held; `None` if it was done already.
+    /// Aborts a request at `at`, as for a client that disconnected, and frees its memory; `None` if it was done
+    /// already.
     pub fn abort(&mut self, at: Millis, id: RequestId) -> Option<Phase> {
         let phase = self.withdraw(at, id)?;
         self.counters.aborted.count(phase);
         Some(phase)
     }
 
-    /// As [`Scheduler::abort`], not counted as a client's doing.
+    /// Does what [`Scheduler::abort`] does, without counting it as a client's abort.
     pub fn withdraw(&mut self, at: Millis, id: RequestId) -> Option<Phase> {
         self.advance(at);
         let sequence = self.sequences.remove(&id)?;
@@ -239,12 +241,12 @@ impl Scheduler {
         Some(phase)
     }
 
-    /// Multiplies the cost of every prefill and step that starts from now on.
+    /// Sets a factor for the cost of every prefill and step that starts from now on.
     pub fn set_slow(&mut self, factor: f64) {
         self.slow = factor;
     }
 
-    /// The process dies: every request is lost, the cache is gone.
+    /// Simulates the death of the process: all requests and the cache are lost.
     pub fn die(&mut self, at: Millis) {
         self.advance(at);
         for (id, sequence) in self.sequences.drain() {
@@ -266,7 +268,7 @@ impl Scheduler {
         self.memory.clear(false);
     }
 
-    /// Hands out how far requests have come since the last call, each at most once.
+    /// Yields the progress of each request that changed since the last call.
     pub fn drain_progress(&mut self, mut tell: impl FnMut(RequestId, Progress)) {
         for id in self.dirty.drain(..) {
             if let Some(sequence) = self.sequences.get_mut(&id) {
@@ -338,7 +340,7 @@ impl Scheduler {
                     &request.terms,
                 );
             }
-            // Whatever the events wanted of the prompt has been told.
+            // The events no longer need the prompt's tokens.
             sequence.request.tokens = None;
             sequence.progress.generated = 1;
             sequence.progress.ttft = self.now - sequence.arrived;
@@ -369,7 +371,7 @@ impl Scheduler {
             let Some(sequence) = self.sequences.get_mut(&id) else {
                 continue;
             };
-            // Its keys and values exist once the next token was computed from it.
+            // The keys and values of a token exist once the next token was computed from it.
             let (request, last) = (&sequence.request, sequence.progress.generated - 1);
             let token = match &request.script {
                 Some(script) => script.token(last),
@@ -433,7 +435,7 @@ impl Scheduler {
                 self.batch -= 1;
             }
         }
-        // A step that lost its last sequence is over, unless others wait for its end.
+        // A step without sequences ends at once, which lets others begin.
         if self.batch == 0 && self.step_end.is_some() {
             self.start_step();
         }
@@ -449,7 +451,7 @@ impl Scheduler {
     }
 }
 
-/// Adds a token to a sequence's memory; a block that it fills becomes resident.
+/// Adds a token to a sequence's memory. A block that it fills becomes resident.
 fn grow(memory: &mut Memory, sequence: &mut Sequence, token: u32) {
     let request = &mut sequence.request;
     let block: Vec<u32> = if request.hasher.partial().len() + 1 == request.hasher.block_size() {

@@ -1,8 +1,8 @@
-//! Replies that call tools: what is said token by token, and how the template renders it when it comes back.
+//! Replies that call tools: their tokens, and how the template renders them in later prompts.
 //!
-//! A call is generated as `<|call|>name<|arguments|>arguments<|/call|>` after the reply's text, and the template renders
-//! one in a message the same way, so a call that comes back as history becomes the very tokens that were generated. Its id
-//! is in neither: most models' templates leave it out.
+//! A call is generated as `<|call|>name<|arguments|>arguments<|/call|>` after the reply's text, and the template
+//! renders a call in a message the same way, so a call in the history becomes the same tokens that were generated.
+//! Its id is not rendered, as in most models' templates.
 
 use serde_json::{Value, json};
 
@@ -13,14 +13,14 @@ const CALL: &str = "<|call|>";
 const ARGUMENTS: &str = "<|arguments|>";
 const END: &str = "<|/call|>";
 
-/// What a token says to the client.
+/// The visible effect of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Text(String),
     /// A call begins: its name is complete.
     Call(usize),
     Arguments(usize, String),
-    /// Nothing yet: part of a name, a mark.
+    /// No effect: part of a name, or a mark.
     Nothing,
 }
 
@@ -34,7 +34,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// A reply of about `limit` tokens that the seed stands for: some text, then a call of each of these functions.
+    /// Returns a reply of about `limit` tokens drawn by `seed`: some text, then a call of each function in `names`.
     #[must_use]
     pub fn new(seed: u64, limit: u32, multibyte: bool, names: &[&str]) -> Self {
         let mut script = Self::default();
@@ -52,7 +52,7 @@ impl Script {
             script.said.pop();
             script.said.push(Said::Call(index));
             script.mark(ARGUMENTS);
-            // What it takes besides the words, and one word at the least.
+            // Tokens beside the words are subtracted; at least one word remains.
             let words = ((limit - text) / count).saturating_sub(16).max(1);
             let arguments = json!({ "text": text::words(seed, from..from + words, multibyte), "n": index });
             script.say(&arguments.to_string(), |piece| Said::Arguments(index, piece));
@@ -74,25 +74,25 @@ impl Script {
         }
     }
 
-    /// Number of tokens of the whole reply.
+    /// Returns the number of tokens of the whole reply.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.tokens.len() as u32
     }
 
-    /// Whether it says nothing.
+    /// Returns whether there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The token at `index`; past the end, that of nothing.
+    /// Returns the token at `index`; 0 past the end.
     #[must_use]
     pub fn token(&self, index: u32) -> u32 {
         self.tokens.get(index as usize).copied().unwrap_or_default()
     }
 
-    /// The deltas that these tokens make in a stream.
+    /// Returns the stream deltas of these tokens.
     #[must_use]
     pub fn deltas(&self, tokens: std::ops::Range<u32>) -> Vec<Value> {
         let mut deltas: Vec<Value> = Vec::new();
@@ -119,7 +119,7 @@ impl Script {
         deltas
     }
 
-    /// The message that the first `tokens` tokens make.
+    /// Returns the message of the first `tokens` tokens.
     #[must_use]
     pub fn message(&self, tokens: u32) -> Value {
         let (mut content, mut calls) = (String::new(), Vec::new());
@@ -155,7 +155,7 @@ impl Script {
     }
 }
 
-/// What the template makes of a message's `tool_calls`.
+/// Appends the template's rendering of a message's `tool_calls`.
 pub(crate) fn render(calls: &Value, tokens: &mut Vec<u32>) {
     for call in calls.as_array().into_iter().flatten() {
         let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_generated_is_what_the_template_renders() {
+    fn generated_tokens_equal_the_templates_rendering() {
         for (limit, names) in [
             (4, &["f"][..]),
             (60, &["read_file"]),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_make_the_message_however_they_are_cut() {
+    fn deltas_add_up_to_the_message_however_they_are_cut() {
         let script = Script::new(7, 80, true, &["read_file", "edit"]);
         for step in [1, 3, 7, 1000] {
             let (mut content, mut calls) = (String::new(), vec![String::new(); 2]);

@@ -1,4 +1,4 @@
-//! Which chain each conversation last had, for hints that name a conversation: a bounded map, least recently used out.
+//! The latest chain of each session, for hints: a bounded map with LRU eviction.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::memory::HintKind;
 pub(crate) struct Session {
     /// Blocks of the last finished turn.
     pub(crate) chain: Vec<PrefixHash>,
-    /// Of the newest hint seen.
+    /// Epoch of the newest hint seen.
     pub(crate) epoch: u64,
     /// Turns queued or running.
     pub(crate) in_engine: u32,
@@ -64,7 +64,7 @@ impl Sessions {
         self.touch(name).in_engine += 1;
     }
 
-    /// Remembers the finished turn's chain. Gives the hint that waited for it, if it was the last one running.
+    /// Stores the finished turn's chain. Returns the pending hint, if no other turn is running.
     pub(crate) fn finished(&mut self, name: &Arc<str>, chain: Vec<PrefixHash>) -> Option<PendingHint> {
         let session = self.touch(name);
         session.in_engine = session.in_engine.saturating_sub(1);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_is_bounded_and_forgets_who_was_silent_longest() {
+    fn the_map_is_bounded_and_evicts_the_least_recently_used() {
         let mut sessions = Sessions::new(2);
         let names: Vec<Arc<str>> = ["a", "b", "a", "c"].into_iter().map(Arc::from).collect();
         for name in &names {

@@ -1,11 +1,11 @@
-//! What tests and operators can read of an engine: counts, and the requests that it saw.
+//! Statistics and captured requests, for tests and operators.
 
 use bytes::Bytes;
 
 use crate::memory::{MemoryCounters, Objective};
 use crate::scheduler::{Aborts, Scheduler};
 
-/// A request as it arrived, for tests that compare bytes.
+/// A request as received, for tests that compare bytes.
 #[derive(Clone, Debug)]
 pub struct Captured {
     /// The method.
@@ -22,12 +22,12 @@ pub struct Captured {
 #[derive(Clone, Debug, serde::Serialize)]
 #[allow(missing_docs, reason = "each name says what it counts")]
 pub struct Stats {
-    /// Completions that arrived, valid or not.
+    /// Completion requests received, valid or not.
     pub received: u64,
     pub completed: u64,
     pub refused: u64,
     pub aborted: Aborts,
-    /// Connections cut and errors answered because a fault said so.
+    /// Connections cut and errors returned by faults.
     pub faults_injected: u64,
     pub waiting: usize,
     pub running: usize,

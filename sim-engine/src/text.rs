@@ -1,4 +1,4 @@
-//! What the engine says: words drawn deterministically from (prompt, seed), one token each.
+//! Generated text: words drawn deterministically from (prompt, seed), one token each.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -13,8 +13,7 @@ const WORDS: [&str; 48] = [
 /// Two-, three- and four-byte characters, still one piece each.
 const MULTIBYTE: [&str; 8] = [" café", " naïf", " né", " 日", " 本", " 🙂", " Ω", " où"];
 
-/// The word at `index` of the reply that `seed` stands for. The first one has no leading space, as models' replies
-/// have none.
+/// Returns the word at `index` of the reply drawn by `seed`. The first one has no leading space, as in models' replies.
 #[must_use]
 pub fn word(seed: u64, index: u32, multibyte: bool) -> &'static str {
     let draw = xxh3_64_with_seed(&index.to_le_bytes(), seed);
@@ -27,7 +26,7 @@ pub fn word(seed: u64, index: u32, multibyte: bool) -> &'static str {
     if index == 0 { word.trim_start() } else { word }
 }
 
-/// The words of `range`, joined.
+/// Returns the words of `range`, joined.
 #[must_use]
 pub fn words(seed: u64, range: std::ops::Range<u32>, multibyte: bool) -> String {
     let mut text = String::with_capacity(range.len() * 6);
@@ -35,9 +34,8 @@ pub fn words(seed: u64, range: std::ops::Range<u32>, multibyte: bool) -> String 
     text
 }
 
-/// Where generation ends because of a stop string: tokens generated, and bytes of text that the client gets.
-///
-/// `None` if none of `stops` turns up within `limit` tokens.
+/// Returns where a stop string ends the reply: the tokens generated, and the bytes of text sent to the client. `None`
+/// if none of `stops` occurs within `limit` tokens.
 #[must_use]
 pub fn stop_at(seed: u64, limit: u32, multibyte: bool, stops: &[String]) -> Option<(u32, usize)> {
     let mut text = String::new();

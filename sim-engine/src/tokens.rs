@@ -1,9 +1,9 @@
 //! A tokenizer without a vocabulary: deterministic, and stable under appending.
 //!
-//! Text is cut into word pieces of at most [`MAX_PIECE_BYTES`] bytes; white space begins a piece and belongs to the
-//! word after it. A token is the hash of its piece. Appending to a text changes at most its last token, and the words
-//! that the engine generates are exactly one piece each, so a reply that comes back as history becomes the very tokens
-//! that were generated and the next turn hits the cache through it.
+//! Text is cut into pieces of words of at most [`MAX_PIECE_BYTES`] bytes; white space begins a piece and belongs to
+//! the word after it. A token is the hash of its piece. Appending to a text changes at most its last token. Generated
+//! words are exactly one piece each, so a reply in the history becomes the same tokens that were generated, and the
+//! next turn hits the cache.
 
 use policy::ids::PrefixHash;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -11,10 +11,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// The longest piece of a word.
 pub const MAX_PIECE_BYTES: usize = 6;
 
-/// Where the template's own tokens begin: no text piece hashes there.
+/// The range of template tokens, which no text piece hashes into.
 const SPECIAL: u32 = 1 << 31;
 
-/// The pieces of a text, in order; joined they are the text.
+/// Returns the pieces of a text in order. Joined, they are the text.
 pub fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -32,13 +32,13 @@ pub fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The token of one piece.
+/// Returns the token of one piece.
 #[must_use]
 pub fn piece_token(piece: &str) -> u32 {
     xxh3_64(piece.as_bytes()) as u32 & !SPECIAL
 }
 
-/// The token of a template marker such as `<|user|>`, which no text can spell.
+/// Returns the token of a template marker such as `<|user|>`, which no text produces.
 #[must_use]
 pub fn special_token(name: &str) -> u32 {
     xxh3_64(name.as_bytes()) as u32 | SPECIAL
@@ -49,7 +49,7 @@ pub fn push_text(text: &str, tokens: &mut Vec<u32>) {
     tokens.extend(pieces(text).map(piece_token));
 }
 
-/// Chains tokens into block hashes: each names the whole prefix up to its end.
+/// Chains tokens into block hashes. Each hash identifies the whole prefix up to its block's end.
 #[derive(Clone, Debug)]
 pub struct BlockHasher {
     block_size: usize,
@@ -58,7 +58,7 @@ pub struct BlockHasher {
 }
 
 impl BlockHasher {
-    /// A chain for one model and cache salt. `block_size` of 0 is taken as 1.
+    /// Returns a hasher for one model and cache salt. A `block_size` of 0 counts as 1.
     #[must_use]
     pub fn new(model: &str, cache_salt: Option<&str>, block_size: u32) -> Self {
         let root = xxh3_64(model.as_bytes());
@@ -66,7 +66,7 @@ impl BlockHasher {
         Self::below(PrefixHash(root), block_size)
     }
 
-    /// What continues a chain after its block `parent`.
+    /// Returns a hasher that continues after the block `parent`.
     #[must_use]
     pub fn below(parent: PrefixHash, block_size: u32) -> Self {
         let block_size = block_size.max(1) as usize;
@@ -77,7 +77,7 @@ impl BlockHasher {
         }
     }
 
-    /// Adds a token; returns the hash of the block that it filled.
+    /// Adds a token. Returns the hash of the block that it completes.
     pub fn push(&mut self, token: u32) -> Option<PrefixHash> {
         self.partial.push(token);
         (self.partial.len() == self.block_size).then(|| {
@@ -90,19 +90,19 @@ impl BlockHasher {
         })
     }
 
-    /// Tokens per block.
+    /// Returns the number of tokens per block.
     #[must_use]
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// The tokens of the block that is not full yet.
+    /// Returns the tokens of the incomplete block.
     #[must_use]
     pub fn partial(&self) -> &[u32] {
         &self.partial
     }
 
-    /// A number that depends on every token so far.
+    /// Returns a number that depends on all tokens so far.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.partial.iter().fold(self.parent.0, |digest, token| {

@@ -1,49 +1,49 @@
-//! Server-sent events out of a byte stream that may be cut anywhere.
+//! A parser for server-sent events in a byte stream that may be cut anywhere.
 //!
-//! Two readers, one splitter. [`Lines`] hands on each line as it ends, where it lies: a proxy looks at a token's line in
-//! passing and must not wait for the empty line after it. [`Events`] follows the
-//! [standard](https://html.spec.whatwg.org/multipage/server-sent-events.html) as far as OpenAI's streams use it: `data`
-//! fields, joined by newlines, dispatched by an empty line; comments and other fields are passed over. Both take lines
-//! that end in LF, CRLF or CR, and hold no more than they are told to.
+//! There are two readers. [`Lines`] yields each line as soon as it ends, without copying: a proxy inspects a token's
+//! line in passing and must not wait for the empty line after it. [`Events`] follows the
+//! [standard](https://html.spec.whatwg.org/multipage/server-sent-events.html) as far as OpenAI's streams use it:
+//! `data` fields, joined by newlines, dispatched by an empty line; comments and other fields are skipped. Both accept
+//! lines that end in LF, CRLF or CR, and buffer no more than a given bound.
 
 use memchr::memchr2;
 
 #[cfg(test)]
 mod tests;
 
-/// Longest line that is kept by default: a token or a usage record, with room for log-probabilities.
+/// Default bound of a line in bytes: a token or a usage record, with room for log-probabilities.
 pub const LONGEST_LINE: usize = 1 << 20;
-/// Longest event that is kept by default.
+/// Default bound of an event in bytes.
 pub const LONGEST_EVENT: usize = 4 << 20;
 
-/// Splits a byte stream into lines. A line that lies whole within a chunk is handed on where it lies; only one that spans
-/// chunks is copied. One longer than the bound is skipped, not kept, and the next one is seen.
+/// Splits a byte stream into lines. A line within one chunk is yielded without a copy; only a line that spans chunks
+/// is copied. A line longer than the bound is skipped.
 #[derive(Debug)]
 pub struct Lines {
-    /// The beginning of a line that has not ended yet.
+    /// The beginning of an incomplete line.
     carry: Vec<u8>,
     longest: usize,
     skipping: bool,
     skipped: u64,
-    /// The last line ended in CR: an LF that opens what follows belongs to it.
+    /// The last line ended in CR: a following LF belongs to it.
     after_cr: bool,
-    /// Lines have come since the last empty one.
+    /// A line has come since the last empty one.
     in_event: bool,
 }
 
-/// Where a stream stands.
+/// The position of a stream within its grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing<'a> {
     /// Between two events.
     Between,
     /// Within an event, at the beginning of a line.
     InEvent {
-        /// The last line ended in CR: an LF that came next would belong to it.
+        /// The last line ended in CR: a following LF would belong to it.
         after_cr: bool,
     },
-    /// Within this line.
+    /// Within this line, which is incomplete.
     InLine(&'a [u8]),
-    /// Within a line that was too long to be kept.
+    /// Within a line longer than the bound.
     InLongLine,
 }
 
@@ -54,7 +54,7 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// For lines of at most this many bytes.
+    /// Returns a reader with a bound of `longest` bytes per line.
     #[must_use]
     pub fn new(longest: usize) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Lines {
         }
     }
 
-    /// Takes the next chunk and hands on each line completed by it, without its line ending.
+    /// Adds a chunk and yields each line that it completes, without the line ending.
     pub fn push(&mut self, mut chunk: &[u8], mut line: impl FnMut(&[u8])) {
         while let Some(&first) = chunk.first() {
             if std::mem::take(&mut self.after_cr) && first == b'\n' {
@@ -104,13 +104,13 @@ impl Lines {
         }
     }
 
-    /// Bytes that are held of a line whose end has not come.
+    /// Returns the number of bytes buffered of an incomplete line.
     #[must_use]
     pub fn held(&self) -> usize {
         self.carry.len()
     }
 
-    /// Skips the rest of the line that is held, as one that is too long.
+    /// Skips the rest of the buffered line, as if it were longer than the bound.
     pub fn skip(&mut self) {
         if !self.carry.is_empty() && !std::mem::replace(&mut self.skipping, true) {
             self.skipped += 1;
@@ -118,13 +118,13 @@ impl Lines {
         }
     }
 
-    /// Lines that were too long.
+    /// Returns the number of lines skipped for their length.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Where the stream stands: what has to be closed before something else can be said on it.
+    /// Returns the position of the stream: what has to be closed before something else can be written to it.
     #[must_use]
     pub fn standing(&self) -> Standing<'_> {
         if self.skipping {
@@ -141,14 +141,14 @@ impl Lines {
     }
 }
 
-/// The payload of a `data:` line.
+/// Returns the payload of a `data:` line.
 #[must_use]
 pub fn data(line: &[u8]) -> Option<&[u8]> {
     let payload = line.strip_prefix(b"data:")?;
     Some(payload.strip_prefix(b" ").unwrap_or(payload))
 }
 
-/// The stream sent an event longer than the bound, in bytes: no token but a runaway.
+/// The stream sent an event of more than this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of more than {0} bytes")]
 pub struct TooLong(pub usize);
@@ -157,7 +157,7 @@ pub struct TooLong(pub usize);
 #[derive(Debug)]
 pub struct Events {
     lines: Lines,
-    /// The data of the event that has not ended yet.
+    /// The data of an incomplete event.
     data: Vec<u8>,
     has_data: bool,
     longest: usize,
@@ -171,7 +171,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// For events of at most this many bytes.
+    /// Returns a reader with a bound of `longest` bytes per event.
     #[must_use]
     pub fn new(longest: usize) -> Self {
         Self {
@@ -183,10 +183,10 @@ impl Events {
         }
     }
 
-    /// Takes the next bytes and hands the data of each event that they complete to `on_event`.
+    /// Adds bytes and yields the data of each event that they complete to `on_event`.
     ///
     /// # Errors
-    /// If an event or a line is too long; from then on nothing more is read.
+    /// If an event or a line is too long. Everything after it is ignored.
     pub fn push(&mut self, bytes: &[u8], mut on_event: impl FnMut(&[u8])) -> Result<(), TooLong> {
         let Self {
             lines,

@@ -50,14 +50,14 @@ fn data_may_or_may_not_be_followed_by_a_space() {
 }
 
 #[test]
-fn a_line_is_handed_on_when_it_ends_and_an_event_when_an_empty_line_follows() {
+fn a_line_is_yielded_at_its_end_and_an_event_at_the_empty_line() {
     assert_eq!(lines(&[b"data: [DONE]\n"]), ["data: [DONE]"]);
     assert!(events(&[b"data: [DONE]\n"]).is_empty());
     assert_eq!(events(&[b"data: [DONE]\n", b"\n"]), ["[DONE]"]);
 }
 
 #[test]
-fn a_whole_line_is_handed_on_where_it_lies() {
+fn a_complete_line_is_yielded_without_a_copy() {
     let chunk = b"data: one\r\ndata: two\n\n";
     let mut lines = Lines::default();
     lines.push(chunk, |line| {
@@ -67,7 +67,7 @@ fn a_whole_line_is_handed_on_where_it_lies() {
 }
 
 #[test]
-fn a_line_without_end_is_skipped_and_the_next_one_is_seen() {
+fn an_overlong_line_is_skipped_and_the_next_one_is_yielded() {
     let flood = vec![b'x'; LONGEST / 2 + 1];
     let (mut sink, mut seen) = (Lines::new(LONGEST), Vec::new());
     for _ in 0..10 {
@@ -86,7 +86,7 @@ fn a_line_without_end_is_skipped_and_the_next_one_is_seen() {
 }
 
 #[test]
-fn an_event_that_never_ends_is_refused_and_nothing_is_kept_of_it() {
+fn an_overlong_event_is_rejected_and_its_buffer_freed() {
     let mut events = Events::new(LONGEST);
     let line = [b"data: ".to_vec(), vec![b'x'; LONGEST / 2], b"\n".to_vec()].concat();
     events.push(&line, |_| ()).unwrap();
@@ -99,7 +99,7 @@ fn an_event_that_never_ends_is_refused_and_nothing_is_kept_of_it() {
 }
 
 #[test]
-fn a_stream_says_what_has_to_be_closed() {
+fn the_position_says_what_has_to_be_closed() {
     let standing = |text: &str, expected: Standing<'_>| {
         let mut lines = Lines::new(LONGEST);
         lines.push(text.as_bytes(), |_| ());
@@ -115,7 +115,7 @@ fn a_stream_says_what_has_to_be_closed() {
     standing("data: x\n\ndata", Standing::InLine(b"data"));
 }
 
-/// The standard's line endings, on the whole text.
+/// Splits the whole text at the standard's line endings.
 fn naive_lines(text: &str) -> Vec<String> {
     let normal = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut lines: Vec<String> = normal.split('\n').map(str::to_owned).collect();
@@ -123,7 +123,7 @@ fn naive_lines(text: &str) -> Vec<String> {
     lines
 }
 
-/// The standard's events, on the whole text.
+/// Parses the whole text into the standard's events.
 fn naive_events(text: &str) -> Vec<String> {
     let (mut events, mut open): (_, Vec<String>) = (Vec::new(), Vec::new());
     for line in naive_lines(text) {

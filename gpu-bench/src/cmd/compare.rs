@@ -1,4 +1,4 @@
-//! `gpu-bench compare A B`: is the worker slower than it was?
+//! `gpu-bench compare A B`: has the worker become slower?
 
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::plan::share;
 
 /// Compare two calibration files and fail if the second is slower
 ///
-/// Predicts the same prompts by both. A prompt regressed if the second says that it takes longer by more than the
-/// tolerance, and by more than both files' intervals leave open.
-/// Exit code 1: at least one prompt regressed, or a file cannot be read.
+/// Predicts the same prompts with both. A prompt regressed if the second predicts a longer time by more than the
+/// tolerance, and by more than the uncertainty of both files. Exit code 1: at least one prompt regressed, or a file
+/// cannot be read.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  gpu-bench compare before.json after.json --tolerance 0.1")]
 pub struct Args {
-    /// The calibration of before.
+    /// The earlier calibration.
     pub before: PathBuf,
-    /// The calibration of after.
+    /// The later calibration.
     pub after: PathBuf,
     /// Share by which a prompt may take longer.
     #[arg(long, default_value_t = 0.05, value_parser = share)]
@@ -30,35 +30,35 @@ pub struct Args {
     pub json: bool,
 }
 
-/// A prompt under both calibrations.
+/// The predictions of both calibrations for one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Compared {
     /// Its cached tokens.
     pub cached_tokens: u64,
     /// Its uncached tokens.
     pub uncached_tokens: u64,
-    /// What the first says.
+    /// Prediction of the first.
     pub before_ms: f64,
-    /// What the second says.
+    /// Prediction of the second.
     pub after_ms: f64,
-    /// What the intervals leave open of the difference.
+    /// Uncertainty of the difference, from the intervals.
     pub open_ms: f64,
-    /// Whether it is slower beyond tolerance and intervals.
+    /// Whether it is slower by more than tolerance and uncertainty.
     pub regressed: bool,
 }
 
-/// What the comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What is not the same: model, device and so on, as (what, before, after).
+    /// Differing facts (model, device and so on) as (name, before, after).
     pub differs: Vec<(&'static str, String, String)>,
-    /// Prompts within both files' ranges.
+    /// Prompts within the measured ranges of both files.
     pub prompts: Vec<Compared>,
     /// Whether any prompt regressed.
     pub regressed: bool,
 }
 
-/// Compares, prints.
+/// Compares and prints.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -133,7 +133,7 @@ fn compared(before: &Fit, after: &Fit, (cached, uncached): (u64, u64), tolerance
         let line = cost.beta_ms + cost.alpha_ms_per_token * u + cost.gamma_ms_per_token2 * pairs;
         line.max(fit.floor.map_or(0.0, |floor| floor.ms))
     };
-    // As if the coefficients' errors had nothing to do with each other: wider than the truth, since they offset each other.
+    // Assumes independent errors of the coefficients. They partly cancel, so this overestimates the uncertainty.
     let open = |fit: &Fit| {
         let parts = [
             fit.beta.half_width(),

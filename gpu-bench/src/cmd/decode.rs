@@ -1,9 +1,9 @@
-//! `gpu-bench decode URL`: time per output token by batch and context, and what decoding does to prefills.
+//! `gpu-bench decode URL`: time per output token by batch size and context, and how decoding slows prefills.
 //!
-//! Streams of a batch begin with the same primed history, so that their prefills are short; their pace is counted while
-//! all of them run, by bytes of text (an event may hold several tokens). Model: `tpot = base + b·(per_sequence +
-//! per_token·context)`. For the prefill, a batch decodes while single prompts are measured beside it: `prefill(b) =
-//! prefill(0)·(1 + drag·b)`.
+//! Streams of a batch share the same primed history, so that their prefills are short. Their pace is measured while
+//! all of them run, in bytes of text, because an event may contain several tokens. Model: `tpot = base +
+//! b·(per_sequence + per_token·context)`. For prefills, single prompts are measured while a batch decodes:
+//! `prefill(b) = prefill(0)·(1 + drag·b)`.
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -22,34 +22,34 @@ use crate::source::http::worker::Worker;
 
 /// New tokens of each stream's prompt.
 const OWN_TOKENS: u64 = 32;
-/// Tokens that a stream runs at least while it is in the background.
+/// Minimum length in tokens of a stream that decodes in the background.
 const BACKGROUND_TOKENS: u32 = 100_000;
 
 /// Measure time per output token by batch size and context, and how decoding slows prefills
 ///
-/// Sends batches of streams that decode together, and single prompts beside them. The worker should otherwise be idle.
-/// Exit code 1: nothing could be measured.
+/// Sends batches of streams that decode together, and single prompts beside them. The worker should otherwise be
+/// idle. Exit code 1: nothing could be measured.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  gpu-bench decode http://10.0.0.1:8000 --batch 1,8,32 --context 1024,8192 --json"
 )]
 pub struct Args {
-    /// How the worker is reached.
+    /// How to reach the worker.
     #[command(flatten)]
     pub reach: ReachArgs,
-    /// Streams that decode together.
+    /// Batch sizes: streams that decode together.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Vec<u32>,
-    /// Tokens of context that each has.
+    /// Tokens of context per stream.
     #[arg(long, value_delimiter = ',', default_value = "512,4096", value_parser = clap::value_parser!(u64).range(64..=4_194_304))]
     pub context: Vec<u64>,
-    /// Tokens that each stream says.
+    /// Tokens generated per stream.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(8..=100_000))]
     pub tokens: u32,
-    /// Tokens of the prompts that are measured beside a batch.
+    /// Tokens of the prompts that are measured during a batch.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
     pub prefill: u64,
-    /// How often each is measured.
+    /// Measurements per combination.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON.
@@ -57,46 +57,46 @@ pub struct Args {
     pub json: bool,
 }
 
-/// A batch that decoded.
+/// The pace of one batch size and context.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Decoded {
-    /// Streams.
+    /// Number of streams.
     pub batch: u32,
-    /// Tokens of context, as asked for.
+    /// Requested tokens of context.
     pub context_tokens: u64,
-    /// Milliseconds between two tokens of a stream: the median of the repeats.
+    /// Milliseconds between two tokens of a stream; the median of the repeats.
     pub tpot_ms: f64,
 }
 
-/// Prefills beside a batch.
+/// The prefill time during a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Beside {
-    /// Streams that decoded.
+    /// Number of decoding streams.
     pub batch: u32,
     /// The median prefill.
     pub prefill_ms: f64,
-    /// As a multiple of that of an idle worker.
+    /// Ratio to the prefill time of an idle worker.
     pub times: f64,
 }
 
-/// What was found.
+/// The result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
     /// The worker.
     pub worker: String,
     /// Its model.
     pub model: String,
-    /// What batches took.
+    /// The pace by batch size and context.
     pub decoded: Vec<Decoded>,
-    /// A step of an empty batch.
+    /// Time of a step of an empty batch.
     pub base_ms: f64,
-    /// What each sequence adds to it.
+    /// Time that each sequence adds to a step.
     pub per_sequence_ms: f64,
-    /// What each token of its context adds to that; `None` where one context was measured.
+    /// Time that each token of a sequence's context adds to a step; `None` if only one context was measured.
     pub per_context_token_ms: Option<f64>,
-    /// What prefills took beside batches.
+    /// Prefill times during batches.
     pub beside: Vec<Beside>,
-    /// The share by which each decoding sequence makes a prefill longer.
+    /// The share by which each decoding sequence lengthens a prefill.
     pub drag: f64,
 }
 
@@ -195,7 +195,7 @@ fn cell(context_tokens: u64) -> Cell {
     }
 }
 
-/// Milliseconds between two tokens of a stream while all of a batch run.
+/// Returns the milliseconds between two tokens of a stream while the whole batch runs.
 async fn pace(worker: &mut Worker, batch: u32, context_tokens: u64, tokens: u32) -> anyhow::Result<f64> {
     let began = std::time::Instant::now();
     let mut streams = JoinSet::new();
@@ -237,7 +237,7 @@ async fn pace(worker: &mut Worker, batch: u32, context_tokens: u64, tokens: u32)
     Ok((to - from) * f64::from(batch) / said)
 }
 
-/// Tokens of an answer that came after `from` and until `to`, by their share of its bytes.
+/// Returns the tokens of an answer received after `from` and until `to`, in proportion to its bytes.
 fn said_between(answer: &Answer, from: f64, to: f64) -> f64 {
     let all: usize = answer.pieces.iter().map(|(_, bytes)| bytes).sum();
     let within = answer.pieces.iter().filter(|(at, _)| at.0 > from && at.0 <= to);
@@ -245,7 +245,7 @@ fn said_between(answer: &Answer, from: f64, to: f64) -> f64 {
     answer.generated as f64 * bytes as f64 / all.max(1) as f64
 }
 
-/// The median prefill while a batch decodes.
+/// Returns the median prefill time while a batch decodes.
 async fn prefill_beside(worker: &mut Worker, batch: u32, args: &Args) -> anyhow::Result<f64> {
     let context = args.context.first().copied().unwrap_or(64);
     let mut streams = JoinSet::new();
@@ -296,7 +296,7 @@ async fn prefill_beside(worker: &mut Worker, batch: u32, args: &Args) -> anyhow:
         streams.len() == batch as usize && streams.try_join_next().is_none(),
         "streams ended while a prompt was measured beside them; fewer --batch, or a longer context window, may help"
     );
-    // Hangs up: the engine is to have nothing left of it when the next batch begins.
+    // Close the streams, so that the engine is idle when the next batch begins.
     streams.shutdown().await;
     Ok(median(times.into_iter()))
 }

@@ -1,4 +1,4 @@
-//! `gpu-bench gpu`: what a prompt costs on this machine, of a real transformer with random weights.
+//! `gpu-bench gpu`: the prefill cost of a real transformer with random weights on this machine.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,35 +8,35 @@ use crate::measure::{self, OutputArgs};
 use crate::plan::PlanArgs;
 use crate::source::child::Child;
 
-/// For the weights to be drawn and the device's peaks to be measured.
+/// Time to initialise the weights and to measure the device's peak rates.
 const START: Duration = Duration::from_secs(900);
 
 /// Measure α, β, γ of a transformer on this machine's accelerator, or processor, and write a calibration file
 ///
-/// Prefills of new tokens over cached ones, without an engine and without HTTP: a real decoder-only transformer in PyTorch
-/// in the shape of a known model, with random weights and a paged cache of keys and values. Same grid, fit and files as
-/// `worker`, and what share of the device's roofline was reached. Where --layers holds only some of them, the times
-/// are extrapolated, and the file says so.
-/// Exit code 1: nothing was measured that can be trusted, and no file was written, or it was interrupted.
+/// Measures prefills of new tokens over cached ones, without an engine and without HTTP: a decoder-only transformer
+/// in PyTorch in the shape of a known model, with random weights and a paged key-value cache. Uses the same grid, fit
+/// and files as `worker`, and reports the share of the device's roofline that was reached. With fewer --layers than
+/// the shape has, the times are extrapolated, and the file says so. Exit code 1: no reliable measurement and no file
+/// written, or interrupted.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   scripts/gpu-bench env                                                    # once: torch, 6.5 GB
   gpu-bench gpu --shape llama-3-8b --out gpu-0.json
   gpu-bench gpu --shape vicuna-7b --layers 2 --history 0,512,1024 --uncached 64,128,256,512   # on a small machine")]
 pub struct Args {
-    /// What computes.
+    /// The model and the device.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Longest prompt in tokens; left out, the shape's, or as much as the memory has room for.
+    /// Longest prompt in tokens; by default the shape's limit, or what fits into memory.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
     pub context_tokens: Option<u64>,
-    /// Seconds that one prefill may take.
+    /// Timeout of one prefill in seconds.
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout_s: u64,
-    /// What is measured.
+    /// The grid.
     #[command(flatten)]
     pub plan: PlanArgs,
-    /// What is written.
+    /// The output files.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -44,7 +44,7 @@ pub struct Args {
 /// Measures, writes the files, prints the report.
 ///
 /// # Errors
-/// If there is no Python with what is needed, or what was measured cannot be trusted or written.
+/// If no suitable Python is found, or the result is unreliable or cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.model.interpreter()?;
     let mut arguments = args.model.arguments("measure");
@@ -54,13 +54,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     measure::runtime()?.block_on(async {
         let patience = Duration::from_secs(args.timeout_s);
-        // Dropped, it takes its process with it: nothing goes on computing when nobody waits for it any more.
+        // Dropping the child kills its process, so that nothing goes on computing after an interruption.
         let mut child = tokio::select! {
             child = Child::start(python.as_os_str(), &arguments, START, patience) => child?,
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted before anything was measured"),
         };
         let code = measure::run(&mut child, &args.plan, &args.output).await?;
-        // Everything is measured and written: a process that is slow to end spoils nothing, and is killed.
+        // All results are written: a child that is slow to end is killed, and its error does not matter.
         let _ = child.end().await;
         Ok(code)
     })

@@ -1,4 +1,4 @@
-//! `gpu-bench push FILE ROUTER`, and `--push`: a calibration to a router that runs.
+//! `gpu-bench push FILE ROUTER`, and `--push`: sends a calibration to a running router.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,44 +14,43 @@ use crate::calibration::Calibration;
 use crate::measure;
 use crate::source::http::{Client, ProbeError};
 
-/// Time for an answer of the router.
+/// Timeout of a request to the router.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tell a router that runs what a calibration file says of a worker
+/// Send a worker's calibration to a running router
 ///
-/// The router begins to learn the worker's cost anew from there, until it is started again: the file that its
-/// configuration names is what it begins with then.
-/// Exit code 1: the router did not take it.
+/// The router restarts its learned cost of the worker from the calibration. After a restart, the router begins with
+/// the file that its configuration names. Exit code 1: the router did not accept it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  gpu-bench push gpu-0.json http://127.0.0.1:9090 --push-token-file admin.token"
 )]
 pub struct Args {
-    /// What gpu-bench wrote.
+    /// A file that gpu-bench wrote.
     pub file: PathBuf,
     /// The router's admin port.
     #[arg(value_parser = base_url)]
     pub router: String,
-    /// Whom it is told of.
+    /// The worker and the credentials.
     #[command(flatten)]
     pub to: ToArgs,
 }
 
-/// The options of every command that tells a router.
+/// Options of all commands that send a calibration.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ToArgs {
-    /// The worker's name on the router; left out, the one with the measured url.
+    /// The worker's name on the router; by default the worker with the measured URL.
     #[arg(long, value_name = "NAME")]
     pub push_worker: Option<String>,
-    /// File with a token of the router's that may operate.
+    /// File with an admin token of the router that has the operator role.
     #[arg(long, value_name = "FILE", env = "TAILROUTE_TOKEN_FILE")]
     pub push_token_file: Option<PathBuf>,
 }
 
-/// Reads the file and tells the router.
+/// Reads the file and sends it to the router.
 ///
 /// # Errors
-/// If the file cannot be read, or the router does not take it.
+/// If the file cannot be read, or the router does not accept it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let calibration = Calibration::read(&args.file)?;
     let name = measure::runtime()?.block_on(push(&args.router, &args.to, &calibration))?;
@@ -75,10 +74,10 @@ struct Known {
     url: String,
 }
 
-/// Tells a router; returns what the worker is called there.
+/// Sends a calibration. Returns the worker's name on the router.
 ///
 /// # Errors
-/// If the router cannot be reached, does not know the worker, or refuses.
+/// If the router cannot be reached, does not know the worker, or rejects the request.
 pub async fn push(router: &str, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<String> {
     let token = to.push_token_file.as_deref().map(secret).transpose()?;
     let token = token.as_deref().map(bearer).transpose()?;
@@ -124,7 +123,7 @@ async fn worker_of(client: &Client, url: &str) -> anyhow::Result<String> {
     })
 }
 
-/// The router's refusal, where the worker's would be misleading.
+/// Rewords errors for the router where the text for workers would mislead.
 fn told(router: &str, error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::Unauthorised { status } => anyhow!(
@@ -138,7 +137,7 @@ fn told(router: &str, error: ProbeError) -> anyhow::Error {
     }
 }
 
-/// A byte of a name as it stands in a path.
+/// Percent-encodes a byte of a name for a path.
 fn escaped(byte: u8) -> String {
     if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
         char::from(byte).to_string()
@@ -147,10 +146,10 @@ fn escaped(byte: u8) -> String {
     }
 }
 
-/// What a command that measures does with its calibration at the end.
+/// Sends the calibration at the end of a measurement, if a router was given.
 ///
 /// # Errors
-/// If the router does not take it; the file has been written.
+/// If the router does not accept it. The file is written before.
 pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<()> {
     let Some(router) = router else { return Ok(()) };
     let name = push(router, to, calibration)

@@ -1,7 +1,7 @@
-//! The Python package that computes: where it is, and what is said where it is not.
+//! Finds the Python package that computes, and explains what is missing.
 //!
-//! Rejected: torch's libraries in this program. They are gigabytes, tied to one version of an accelerator's driver, and
-//! only these two commands need them; an interpreter that has them is found, or named.
+//! Rejected: linking torch's libraries. They take gigabytes and are tied to one driver version, and only these two
+//! commands need them, so a Python interpreter that has them is used.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,44 +9,45 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
-/// The package, and what it needs of others.
+/// The package and its dependencies.
 const NEEDED: [&str; 5] = ["tailroute_torch", "torch", "numpy", "starlette", "uvicorn"];
 
-/// Prints which of the modules that it is given there are not.
+/// Prints which of the given modules are missing.
 const MISSING: &str =
     "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])";
 
-/// The options of every command that computes on this machine.
+/// Options of all commands that compute on this machine.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ModelArgs {
-    /// Python that has the package tailroute_torch; left out, the environment that scripts/gpu-bench makes, then python3.
+    /// Python that has the package tailroute_torch; by default the environment that scripts/gpu-bench makes, then
+    /// python3.
     #[arg(long, value_name = "PATH", env = "GPU_BENCH_PYTHON")]
     pub python: Option<PathBuf>,
-    /// Whose shape the transformer has; its weights are random.
+    /// Shape of the transformer; its weights are random.
     #[arg(long, default_value = "tiny", value_parser = ["tiny", "vicuna-7b", "llama-3-8b", "qwen2-7b"])]
     pub shape: String,
-    /// What computes: auto, cpu, cuda or cuda:N.
+    /// Device: auto, cpu, cuda or cuda:N.
     #[arg(long, default_value = "auto")]
     pub device: String,
-    /// Type of the numbers; auto: bf16, or fp32 on a processor that is faster in it.
+    /// Number type; auto: bf16, or fp32 on a processor that is faster with it.
     #[arg(long, default_value = "auto", value_parser = ["auto", "bf16", "fp32"])]
     pub dtype: String,
-    /// Hold only so many of the shape's layers, where the memory has no room for all.
+    /// Keep only this many of the shape's layers, if memory is too small for all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub layers: Option<u32>,
     /// Tokens per cache block.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub block_tokens: u32,
-    /// Threads of a processor; left out, its cores.
+    /// Processor threads; by default the number of cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }
 
 impl ModelArgs {
-    /// The interpreter, if it has what is needed.
+    /// Returns the interpreter, after checking that it has the required modules.
     ///
     /// # Errors
-    /// With what is missing, and how to get it.
+    /// If modules are missing, with instructions to install them.
     pub fn interpreter(&self) -> anyhow::Result<PathBuf> {
         let python = self.python.clone().unwrap_or_else(|| {
             let made = made(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"));
@@ -63,7 +64,7 @@ impl ModelArgs {
         Ok(python)
     }
 
-    /// `-m tailroute_torch COMMAND`, and the options of the model.
+    /// Returns `-m tailroute_torch COMMAND` with the options of the model.
     #[must_use]
     pub fn arguments(&self, command: &str) -> Vec<OsString> {
         let block_tokens = self.block_tokens.to_string();
@@ -86,13 +87,13 @@ impl ModelArgs {
     }
 }
 
-/// Adds `--name value`.
+/// Appends `--name value`.
 pub fn option(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr>) {
     arguments.push(name.into());
     arguments.push(value.as_ref().to_owned());
 }
 
-/// Where `scripts/gpu-bench` makes its environment.
+/// Returns the environment that `scripts/gpu-bench` creates, if it exists.
 fn made(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let cache = cache
         .filter(|path| !path.is_empty())
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_handed_on() {
+    fn model_options_are_passed_to_the_package() {
         let cli = Cli::parse_from(["x", "--shape", "qwen2-7b", "--layers", "2", "--device", "cuda:1"]);
         let said = cli.args.arguments("measure").join(OsStr::new(" "));
         assert_eq!(
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_where_the_script_makes_it() {
+    fn the_default_environment_is_the_one_the_script_creates() {
         let path = |path: &str| Some(OsString::from(path));
         let of_home = made(None, path("/home/a")).unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `gpu-bench serve`: that transformer as an engine on a port.
+//! `gpu-bench serve`: the transformer as an engine behind HTTP.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -12,37 +12,37 @@ use super::python::{ModelArgs, option};
 /// Serve a transformer with random weights as an engine, until interrupted
 ///
 /// Real prefills and decoding, a paged prefix cache that obeys hints, and the HTTP surface of a simulated engine: for
-/// end-to-end runs on a real accelerator where no engine can be installed. What it says means nothing.
+/// end-to-end runs on a real accelerator where no engine can be installed. The generated text is meaningless.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   gpu-bench serve --shape llama-3-8b --port 8101
   gpu-bench serve --shape tiny --port 8102 -- --per-request-metrics --max-running 4
   gpu-bench serve -- --help                      # every option after --")]
 pub struct Args {
-    /// What computes.
+    /// The model and the device.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: IpAddr,
     /// Port; 0 takes any free one.
     #[arg(long, default_value_t = 8100)]
     pub port: u16,
-    /// Room for key-value cache, in blocks; left out, half of the free memory.
+    /// Size of the key-value cache in blocks; by default half of the free memory.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub capacity_blocks: Option<u64>,
     /// Print the address as JSON.
     #[arg(long)]
     pub json: bool,
-    /// More options of the worker.
+    /// Further options of the worker.
     #[arg(last = true, value_name = "OPTION")]
     pub more: Vec<OsString>,
 }
 
-/// Becomes the worker: signals and the exit code are its own from then on.
+/// Replaces this process with the worker, which then handles signals and the exit code.
 ///
 /// # Errors
-/// If there is no Python with what is needed.
+/// If no suitable Python is found.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.model.interpreter()?;
     let error = Command::new(&python).args(arguments(args)).exec();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_two_dashes_is_handed_on_as_it_is() {
+    fn arguments_after_two_dashes_are_passed_on() {
         let cli = Cli::parse_from(["x", "--port", "0", "--json", "--", "--max-running", "4"]);
         let said = arguments(&cli.args).join(OsStr::new(" "));
         assert!(

@@ -1,8 +1,8 @@
-//! `gpu-bench tiers URL`: what it takes to load a token from a tier below the device's memory.
+//! `gpu-bench tiers URL`: the time to load a token from a tier below the device's memory.
 //!
-//! A prefix is primed, asked for again (all of it is on the device), pushed out by prompts of others, and asked for once
-//! more. Where the engine says that it was in another tier then, the difference of the two times, by token, is what
-//! loading takes; the first time, when all of it was computed, tells what loading saves.
+//! A prefix is primed, requested again (now on the device), pushed out by other prompts, and requested once more. If
+//! the engine reports that it was in another tier then, the difference of the two times, per token, is the load time.
+//! The first time, when the prefix was computed, shows what loading saves.
 
 use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -17,31 +17,31 @@ use crate::source::Source as _;
 use crate::source::http::chat::{Answer, Ask};
 use crate::source::http::worker::Worker;
 
-/// New tokens of a prompt whose history is asked for again.
+/// New tokens of each request of a known prefix.
 const OWN_TOKENS: f64 = 32.0;
-/// What engines call the device's own memory.
+/// The name engines use for device memory.
 const DEVICE: &str = "device";
-/// A tier is measured by answers whose cached tokens outside the device lay in it, for this share of the prefix.
+/// A tier counts as measured if it held at least this share of the prefix.
 const MOST_OF_IT: f64 = 0.5;
 
 /// Measure what it takes to load a token from host memory or disk
 ///
-/// Fills the worker's cache several times over: it should otherwise be idle. The engine must say in which tier cached
-/// tokens were (SGLang with a hierarchical cache and return_cached_tokens_details).
-/// Exit code 1: the engine does not say, or nothing came from another tier.
+/// Fills the worker's cache several times over; the worker should otherwise be idle. The engine must report the tiers
+/// of cached tokens (SGLang with a hierarchical cache and return_cached_tokens_details). Exit code 1: the engine does
+/// not report tiers, or nothing came from another tier.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  gpu-bench tiers http://10.0.0.1:30000 --history 8192 --json")]
 pub struct Args {
-    /// How the worker is reached.
+    /// How to reach the worker.
     #[command(flatten)]
     pub reach: ReachArgs,
     /// Tokens of the prefix that is pushed out and loaded.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(64..=4_194_304))]
     pub history: u64,
-    /// Tokens that push it out; left out, 1.2 times what the worker's cache holds.
+    /// Tokens that push it out; by default 1.2 times the worker's cache size.
     #[arg(long)]
     pub fill: Option<u64>,
-    /// How often it is measured.
+    /// Number of measurements.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
     /// Print JSON.
@@ -49,31 +49,31 @@ pub struct Args {
     pub json: bool,
 }
 
-/// A tier.
+/// The load time of one tier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tier {
-    /// As the engine calls it.
+    /// Its name, as the engine reports it.
     pub name: String,
-    /// Milliseconds to load a token: the median.
+    /// Median milliseconds to load a token.
     pub ms_per_token: f64,
-    /// The least.
+    /// Smallest milliseconds to load a token.
     pub least_ms_per_token: f64,
-    /// The most.
+    /// Largest milliseconds to load a token.
     pub most_ms_per_token: f64,
-    /// Prefixes that were loaded.
+    /// Number of prefixes loaded.
     pub samples: usize,
 }
 
-/// What was found.
+/// The result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
     /// The worker.
     pub worker: String,
     /// Its model.
     pub model: String,
-    /// Milliseconds to compute a token of the prefix instead.
+    /// Milliseconds to compute a token of the prefix, for comparison.
     pub computed_ms_per_token: f64,
-    /// The tiers that were seen.
+    /// The tiers that were observed.
     pub tiers: Vec<Tier>,
 }
 
@@ -188,7 +188,7 @@ async fn again(worker: &mut Worker, prefix: &str) -> anyhow::Result<Answer> {
     ask(worker, &prompt).await
 }
 
-/// Sends prompts that nobody has sent before, of so many tokens together.
+/// Sends prompts without a cached prefix, of `fill` tokens together.
 async fn push_out(worker: &mut Worker, fill: u64) -> anyhow::Result<()> {
     let facts = worker.facts();
     let longest = facts

@@ -1,11 +1,11 @@
-//! Intervals by resampling.
+//! Confidence intervals by resampling.
 //!
-//! Each resample draws as many (h, u, ttft) triples as there are, with replacement, so that neither the noise's shape nor
-//! its growth has to be assumed, and is fitted from the whole sample's coefficients on with the whole sample's noise: the
-//! resamples' medians of absolute residuals would only add their own noise (Salibián-Barrera and Zamar, 2002, settle for
-//! a single step). They are spread by √(n/(n − 3)) around the estimate, which a resample's own three degrees of freedom
-//! have taken away, and the percentiles are 2 and 98: over a thousand seeds, 2.5 and 97.5 held the true α, β and γ 949, 932
-//! and 949 times, the noise not being known but judged.
+//! Each resample draws as many (h, u, ttft) triples as there are, with replacement, so that nothing has to be assumed
+//! about the shape or growth of the noise. Its fit starts from the whole sample's coefficients and uses the whole
+//! sample's noise: the resamples' own medians of absolute residuals would only add noise (Salibián-Barrera and Zamar,
+//! 2002, use a single step). Resampled coefficients are spread by √(n/(n − 3)) around the estimate, which corrects
+//! for three degrees of freedom. The percentiles are 2 and 98: over a thousand seeds, 2.5 and 97.5 covered the true
+//! α, β and γ 949, 932 and 949 times, because the noise is itself estimated.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -16,7 +16,6 @@ use super::{Interval, Row, percentile};
 const RESAMPLES: usize = 500;
 const ROUNDS: usize = 5;
 
-/// 95 % intervals of α, β, γ.
 pub(super) fn intervals(rows: &[Row], robust: &Robust, seed: u64) -> [Interval; 3] {
     let mut rng = Pcg64::seed_from_u64(seed);
     let mut drawn = rows.to_vec();

@@ -1,40 +1,39 @@
-//! How the spread of a time grows with the time.
+//! The growth of the noise with the measured time.
 //!
-//! `σ(t) = √(constant² + (share·t)²)`: timers and schedulers add the same to every prefill, clocks and memory that change
-//! their pace add a share of it. The ratio of the two is the one, of a coarse grid, under which the residuals are
-//! likeliest; their size is the median absolute residual's, which a few stalls do not move. Half a factor of error in the
-//! ratio costs the fit a few per cent of its efficiency, so that a finer grid would buy nothing.
+//! `σ(t) = √(constant² + (share·t)²)`: timers and schedulers add the same to every prefill; clocks and memory that
+//! change speed add a share of it. The ratio of the two is the likeliest of a coarse grid; the size comes from the
+//! median absolute residual, which a few stalls do not move. An error of half a factor in the ratio costs the fit a
+//! few per cent of its efficiency, so a finer grid would not pay.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Row, percentile};
 
-/// The spread around the model.
+/// The standard deviation around the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// What every prefill has.
+    /// The part that all prefills share, in ms.
     pub constant_ms: f64,
-    /// What grows with it.
+    /// The part that grows with the time.
     pub share: f64,
 }
 
-/// Degrees of freedom of the t distribution that says how likely residuals are: with tails that a few stalls fit into.
+/// Degrees of freedom of the t distribution of residuals; its tails are heavy enough for a few stalls.
 const FREEDOM: f64 = 4.0;
-/// Constant noise over proportional noise at the median time.
+/// Ratios of constant to proportional noise at the median time.
 const RATIOS: [f64; 8] = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::INFINITY];
 
 impl Noise {
-    /// One standard deviation at a predicted time.
+    /// Returns the standard deviation at a predicted time.
     #[must_use]
     pub fn sigma_ms(&self, predicted_ms: f64) -> f64 {
-        // The last term: samples without noise still have to be divided by something.
+        // The last term avoids a division by zero for samples without noise.
         self.constant_ms
             .hypot(self.share * predicted_ms)
             .max(1e-9 * predicted_ms.abs())
             .max(1e-12)
     }
 
-    /// Of rows around a fit.
     pub(super) fn around(rows: &[Row], beta: &[f64; 3]) -> Self {
         let pairs: Vec<(f64, f64)> = rows
             .iter()
@@ -43,7 +42,7 @@ impl Noise {
         Self::of(&pairs)
     }
 
-    /// From (predicted, residual) pairs.
+    /// Estimates the noise from (predicted, residual) pairs.
     fn of(pairs: &[(f64, f64)]) -> Self {
         let mut predicted: Vec<f64> = pairs.iter().map(|(predicted, _)| predicted.abs()).collect();
         predicted.sort_unstable_by(f64::total_cmp);
@@ -65,7 +64,7 @@ impl Noise {
                 .map(|(predicted, residual)| residual.abs() / shape.sigma_ms(*predicted))
                 .collect();
             scaled.sort_unstable_by(f64::total_cmp);
-            // 1.4826 makes the median absolute residual the standard deviation of a normal distribution.
+            // 1.4826 scales the median absolute residual to the standard deviation of a normal distribution.
             let scale = 1.4826 * percentile(&scaled, 0.5);
             let noise = Self {
                 constant_ms: shape.constant_ms * scale,
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_in_proportion_is_told_from_constant_noise() {
+    fn proportional_and_constant_noise_are_distinguished() {
         let share = found(|predicted| 0.1 * predicted);
         assert!(
             (share.share - 0.1).abs() < 0.02 && share.constant_ms < 3.0,

@@ -6,29 +6,28 @@ use policy::cost::PrefillCost;
 use super::noise::Noise;
 use super::{Diagnosis, Fit, Row};
 
-/// Which coefficients are fitted: β, α, γ.
+/// Flags of the fitted coefficients: β, α, γ.
 pub(super) type Columns = [bool; 3];
-/// The model.
+/// The full model.
 pub(super) const ALL: Columns = [true; 3];
-/// Without attention.
+/// The model without attention.
 pub(super) const PLAIN: Columns = [true, true, false];
 
-/// Residuals of more standard deviations do not count at all.
+/// Residuals beyond this many standard deviations have no weight.
 const TUKEY: f64 = 4.685;
-/// Rounds that lead to a start which outliers do not bend, and the share below which a deviation counts as none there.
+/// Rounds of the robust start, and the relative deviation below which a residual counts as zero there.
 const LEADING_ROUNDS: usize = 12;
 const NO_DEVIATION: f64 = 1e-3;
 const ROUNDS: usize = 40;
-/// After so many of them the noise stays what it was taken for.
+/// Rounds in which the noise is estimated again.
 const JUDGED_ROUNDS: usize = 6;
 
 /// A robust fit.
 #[derive(Clone, Debug)]
 pub(super) struct Robust {
-    /// β, α, γ.
     pub(super) beta: [f64; 3],
     pub(super) noise: Noise,
-    /// What each row counts for: 1 within the noise, 0 far outside.
+    /// Weight of each row: 1 within the noise, 0 far outside.
     pub(super) trust: Vec<f64>,
     pub(super) columns: Columns,
 }
@@ -65,7 +64,7 @@ pub(super) fn robust(rows: &[Row], columns: Columns) -> Option<Robust> {
         if settled {
             break;
         }
-        // The noise is judged anew until the last rounds, which only have to settle.
+        // In the last rounds the noise stays fixed, so that the fit converges.
         if round <= JUDGED_ROUNDS {
             noise = Noise::around(rows, &beta);
         }
@@ -82,7 +81,7 @@ pub(super) fn robust(rows: &[Row], columns: Columns) -> Option<Robust> {
     })
 }
 
-/// Least absolute deviations, as a share of what was measured: a start that neither stalls nor long prompts dominate.
+/// Minimises absolute relative deviations: a start that neither stalls nor long prompts dominate.
 fn start(rows: &[Row], columns: Columns) -> Option<[f64; 3]> {
     let sizes: Vec<f64> = rows.iter().map(|row| row.y.abs().max(1e-9)).collect();
     let mut weights: Vec<f64> = sizes.iter().map(|size| size.powi(-2)).collect();
@@ -97,7 +96,7 @@ fn start(rows: &[Row], columns: Columns) -> Option<[f64; 3]> {
     Some(beta)
 }
 
-/// Some rounds more on other rows, the noise being known.
+/// Runs more rounds on other rows with known noise.
 pub(super) fn settle(rows: &[Row], from: &Robust, rounds: usize) -> Option<[f64; 3]> {
     let mut beta = from.beta;
     let mut weights = vec![0.0; rows.len()];
@@ -116,7 +115,7 @@ pub(super) fn settle(rows: &[Row], from: &Robust, rounds: usize) -> Option<[f64;
     Some(beta)
 }
 
-/// What became of each row. A row's leverage is the diagonal of `X·(XᵀWX)⁻¹·XᵀW`.
+/// Returns the role of each row. The leverage of a row is the diagonal of `X·(XᵀWX)⁻¹·XᵀW`.
 pub(super) fn diagnose(rows: &[Row], fit: &Fit) -> Vec<Diagnosis> {
     let beta = fit.coefficients();
     let scales = scales(rows);
@@ -160,13 +159,13 @@ fn moved(next: &[f64; 3], last: &[f64; 3]) -> bool {
         .any(|(new, old)| (new - old).abs() > 1e-7 * old.abs().max(1e-12))
 }
 
-/// Weighted least squares, leaving out the coefficients that would come out negative, worst first.
+/// Solves weighted least squares. Coefficients that would be negative are dropped, the worst first.
 fn nonnegative(rows: &[Row], weights: &[f64], mut columns: Columns) -> Option<[f64; 3]> {
     let scales = scales(rows);
     let normal = Normal::of(rows, weights, &scales);
     loop {
         let solved = normal.solve(columns)?;
-        // Scaled by their column's size: the worst is the one that takes the most away from predictions.
+        // Scaled by the column's size, so that the worst one is the one that lowers predictions most.
         let worst = (0..3)
             .filter(|at| columns[*at] && solved[*at] < 0.0)
             .min_by(|one, two| solved[*one].total_cmp(&solved[*two]));
@@ -186,8 +185,8 @@ fn nonnegative(rows: &[Row], weights: &[f64], mut columns: Columns) -> Option<[f
     }
 }
 
-/// u·(h + u/2) is a million times u, so columns are scaled to their largest value; that leaves the normal equations well
-/// enough conditioned to be solved as they stand.
+/// Returns the largest value of each column. u·(h + u/2) is a million times u; scaled columns keep the normal
+/// equations well conditioned.
 fn scales(rows: &[Row]) -> [f64; 3] {
     let mut scales = [f64::MIN_POSITIVE; 3];
     for row in rows {
@@ -224,7 +223,7 @@ impl Normal {
         }
     }
 
-    /// Solves for some of the columns; the others come out as 0.
+    /// Solves for some of the columns; the others are 0.
     fn solve(&self, columns: Columns) -> Option<Vector3<f64>> {
         let (mut left, mut right) = (self.left, self.right);
         let largest = (0..3).map(|at| left[(at, at)]).fold(0.0, f64::max);
@@ -236,7 +235,7 @@ impl Normal {
                 right[at] = 0.0;
             }
         }
-        // Each column by itself to one: whether they can be told apart, however little one of them weighs.
+        // Columns scaled to unit norm, so that the test for collinearity does not depend on their sizes.
         let unit = Matrix3::from_fn(|i, j| left[(i, j)] / (left[(i, i)] * left[(j, j)]).sqrt());
         let told_apart = unit.determinant();
         if !told_apart.is_finite() || told_apart <= 1e-9 {

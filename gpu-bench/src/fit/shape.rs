@@ -1,15 +1,17 @@
-//! Where the model bends: a floor under small prompts, a slope that changes, cells that lie off together.
+//! Deviations from the model: a floor under small prompts, a change of the slope, cells that are off.
 //!
-//! *Floor.* On an accelerator a few hundred tokens may take as long as one: the weights have to be read once anyway. If
-//! `max(floor, β + α·u + …)`, with the line fitted above a length, explains the samples better than the line alone by more
-//! than its two parameters could by chance, and the prompts below it really take the same time, the line is that of the
-//! longer prompts and the floor is reported. A line through both would be too steep at one end and too high at the other.
+//! *Floor.* On an accelerator a few hundred tokens may take as long as one, because the weights have to be read once
+//! anyway. If `max(floor, β + α·u + …)`, with the line fitted above a length, explains the samples better than the
+//! line alone by more than chance allows for two more parameters, and the prompts below it take the same time, then
+//! the line is fitted to the longer prompts and the floor is reported. A line through both would be too steep at one
+//! end and too high at the other.
 //!
-//! *Break.* One more regressor, `max(0, u − k)`, for each k between measured lengths: chunked prefill, another kernel. It is
-//! reported if it is beyond doubt (four standard errors, as many k are tried) and matters (5 % of the longest prompt).
+//! *Break.* One more regressor, `max(0, u − k)`, for each k between measured lengths: chunked prefill, or another
+//! kernel. A break is reported if it is significant (four standard errors, as many k are tried) and matters (5 % of
+//! the longest prompt).
 //!
-//! *Straightness.* With several samples a cell's median is surer than a sample. If too many cells' medians lie off the
-//! model, beyond what their noise can explain, it is refused however high its R² is.
+//! *Straightness.* The median of a cell with several samples is more certain than a sample. If the medians of too
+//! many cells deviate from the model by more than their noise explains, the fit is rejected however high its R² is.
 
 use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
@@ -17,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use super::robust::{ALL, Robust, robust};
 use super::{FEWEST_SAMPLES, Fit, FitError, Row, median};
 
-/// Below a length all prompts take the same time.
+/// A length below which all prompts take the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Floor {
-    /// That time.
+    /// The time in ms.
     pub ms: f64,
-    /// Prompts of at most so many uncached tokens were found to take it; the fit rests on the longer ones.
+    /// Uncached tokens up to which prompts take that time. The fit uses the longer ones.
     pub uncached_tokens: f64,
 }
 
@@ -35,35 +37,35 @@ impl Floor {
     }
 }
 
-/// Where the slope changes.
+/// A change of the slope.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Break {
-    /// From so many uncached tokens on.
+    /// Uncached tokens from which on the second slope applies.
     pub uncached_tokens: f64,
-    /// α of shorter prompts.
+    /// α below the break.
     pub alpha_before_ms_per_token: f64,
-    /// α of what is beyond.
+    /// α above the break.
     pub alpha_after_ms_per_token: f64,
 }
 
-/// How much likelier the floor has to make the samples: e to this.
+/// Gain in log-likelihood that a floor needs.
 const BEYOND_CHANCE: f64 = 10.0;
-/// Rise within the floor, as a share of what the slope above it would have made.
+/// Largest rise within the floor, as a share of what the slope above it would give.
 const MOST_RISE: f64 = 0.35;
-/// A hinge is believed from so many standard errors on.
+/// Significance of a break in standard errors.
 const STANDARD_ERRORS: f64 = 4.0;
-/// Residuals of more standard deviations count linearly for it.
+/// Residuals beyond this many standard deviations have linear weight in the test for a break.
 const FAR: f64 = 2.0;
-/// And if it moves the longest prompt by this share.
+/// Smallest effect of a break on the longest prompt, as a share.
 const LEAST_EFFECT: f64 = 0.05;
-/// A cell is off if its median is by more than this share of the prediction.
+/// A cell is off if its median deviates by more than this share of the prediction.
 const CELL_OFF: f64 = 0.25;
-/// The model is refused if more than this share of cells is off.
+/// Largest share of cells that may be off.
 const MOST_CELLS_OFF: f64 = 0.25;
-/// Lengths between which hinges and floors are looked for.
+/// Most lengths tried as floors and breaks.
 const MOST_LENGTHS: usize = 24;
 
-/// The floor that the samples show, if any.
+/// Returns the floor in the samples, if there is one.
 pub(super) fn floor(rows: &[Row]) -> Option<Floor> {
     let plain = robust(rows, ALL)?;
     let between = between_lengths(rows);
@@ -104,7 +106,8 @@ pub(super) fn floor(rows: &[Row]) -> Option<Floor> {
         .map(|(_, floor)| floor)
 }
 
-/// Whether the longer half of short prompts takes as long as the shorter half, where the line's slope would have shown.
+/// Returns whether the longer half of the short prompts takes as long as the shorter half, where the line's slope
+/// would show.
 fn is_flat(below: &[Row], line: &Robust) -> bool {
     let middle = median(below.iter().map(Row::uncached));
     let (short, long): (Vec<&Row>, Vec<&Row>) = below.iter().partition(|row| row.uncached() < middle);
@@ -117,7 +120,7 @@ fn is_flat(below: &[Row], line: &Robust) -> bool {
     expected > 0.0 && rise < MOST_RISE * expected
 }
 
-/// The break that the samples show, if any.
+/// Returns the break in the samples, if there is one.
 pub(super) fn bend(rows: &[Row], robust: &Robust) -> Option<Break> {
     let longest = rows.iter().map(Row::uncached).fold(0.0, f64::max);
     let of_longest = rows
@@ -126,7 +129,7 @@ pub(super) fn bend(rows: &[Row], robust: &Robust) -> Option<Break> {
         .map(|row| row.predicted(&robust.beta));
     let typical = median(of_longest);
     let between = between_lengths(rows);
-    // A hinge beyond the last but one length, or before the second, would only follow one length's noise.
+    // A break after the last but one length, or before the second, would only follow the noise of one length.
     let inner = between
         .get(1..between.len().saturating_sub(1))
         .unwrap_or_default();
@@ -145,7 +148,7 @@ pub(super) fn bend(rows: &[Row], robust: &Robust) -> Option<Break> {
     })
 }
 
-/// The coefficients with a hinge, and by how many standard errors it differs from none.
+/// Fits the coefficients with a break at `at`. Returns them with the significance of the break in standard errors.
 fn hinge(rows: &[Row], robust: &Robust, at: f64) -> Option<([f64; 4], f64)> {
     let columns = |row: &Row| [row.x[0], row.x[1], row.x[2], (row.uncached() - at).max(0.0)];
     let mut scales = [f64::MIN_POSITIVE; 4];
@@ -157,7 +160,8 @@ fn hinge(rows: &[Row], robust: &Robust, at: f64) -> Option<([f64; 4], f64)> {
     }
     let mut normal = DMatrix::<f64>::zeros(4, 4);
     let mut right = DVector::<f64>::zeros(4);
-    // Where the slope changes, what lies beyond looks like outliers to the line: here they count, if less.
+    // If the slope changes, samples beyond the break look like outliers to the line, so they keep a reduced weight
+    // here.
     let weigh = |row: &Row| {
         let sigma = robust.noise.sigma_ms(row.predicted(&robust.beta));
         let z = row.residual(&robust.beta).abs() / sigma;
@@ -183,7 +187,7 @@ fn hinge(rows: &[Row], robust: &Robust, at: f64) -> Option<([f64; 4], f64)> {
     errors.is_finite().then_some((beta, errors))
 }
 
-/// Whether the cells lie on the model.
+/// Checks that the cells' medians lie on the model.
 pub(super) fn straight(rows: &[Row], fit: &Fit) -> Result<(), FitError> {
     let beta = fit.coefficients();
     let floor = fit.floor.map_or(0.0, |floor| floor.ms);
@@ -204,14 +208,14 @@ pub(super) fn straight(rows: &[Row], fit: &Fit) -> Result<(), FitError> {
             .map(|row| (row.y - predict(row)) / predict(row).max(1e-9))
             .collect::<Vec<f64>>()
     };
-    // The spread within cells: that around the model holds the model's own errors.
+    // The spread within cells, because the spread around the model includes the model's own errors.
     let within = median(counted.iter().map(|cell| {
         let middle = median(shares(cell).into_iter());
         1.4826 * median(shares(cell).into_iter().map(|share| (share - middle).abs()))
     }));
     let off = |cell: &&Vec<&Row>| {
         let share = median(shares(cell).into_iter()).abs();
-        // 1.25 σ/√n is a median's standard error.
+        // The standard error of a median is 1.25 σ/√n.
         (share > CELL_OFF.max(4.0 * 1.25 * within / (cell.len() as f64).sqrt())).then_some(share)
     };
     let wrong: Vec<(f64, &Vec<&Row>)> = counted
@@ -234,7 +238,7 @@ pub(super) fn straight(rows: &[Row], fit: &Fit) -> Result<(), FitError> {
     }
 }
 
-/// Where groups of nearly equal values begin: what was counted differs from what was asked for by a block or two.
+/// Returns the starts of groups of nearly equal values: measured counts differ from requested ones by a block or two.
 fn clusters(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -247,7 +251,7 @@ fn clusters(values: impl Iterator<Item = f64>) -> Vec<f64> {
     starts
 }
 
-/// Lengths between the groups of measured ones: the last value of each group but the last.
+/// Returns the lengths between groups: the last value of each group but the last.
 fn between_lengths(rows: &[Row]) -> Vec<f64> {
     let starts = clusters(rows.iter().map(Row::uncached));
     let last_below = |next: &f64| {
@@ -259,7 +263,7 @@ fn between_lengths(rows: &[Row]) -> Vec<f64> {
     starts.iter().skip(1).take(MOST_LENGTHS).map(last_below).collect()
 }
 
-/// Half of z² near the model, and no more than a constant far from it.
+/// Returns z²/2 near the model, capped far from it.
 fn cost_of(z: f64) -> f64 {
     z.min(4.0).powi(2) / 2.0
 }

@@ -1,4 +1,4 @@
-//! The fit against samples whose truth is known.
+//! Fits of samples with known coefficients.
 
 use policy::units::{Millis, Tokens};
 use rand::{RngExt as _, SeedableRng as _};
@@ -17,7 +17,7 @@ const COST: PrefillCost = PrefillCost {
 const CACHED: [u64; 4] = [0, 1024, 4096, 16_384];
 const UNCACHED: [u64; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// A grid, `passes` times; the time of a prompt is `time(cached, uncached)`.
+/// Measures a grid `passes` times; the time of a prompt is `time(cached, uncached)`.
 fn measured(passes: usize, mut time: impl FnMut(Tokens, Tokens) -> f64) -> Vec<Sample> {
     let mut samples = Vec::new();
     for _ in 0..passes {
@@ -37,7 +37,7 @@ fn measured(passes: usize, mut time: impl FnMut(Tokens, Tokens) -> f64) -> Vec<S
     samples
 }
 
-/// Noise in proportion, and now and then a stall of 2 to 10 times the time.
+/// Proportional noise, with occasional stalls of 2 to 10 times the time.
 struct Noisy {
     rng: Pcg64,
     share: f64,
@@ -89,7 +89,7 @@ fn exact_samples_give_the_exact_cost() {
 }
 
 #[test]
-fn ten_per_cent_noise_and_two_per_cent_stalls_are_seen_through_and_the_intervals_are_what_they_say() {
+fn intervals_cover_the_truth_under_ten_per_cent_noise_and_two_per_cent_stalls() {
     let (mut held, mut close) = ([0; 3], 0);
     for seed in 0..100 {
         let mut noise = Noisy::new(seed, 0.1, 0.02);
@@ -155,7 +155,7 @@ fn a_worker_without_attention_cost_has_no_negative_one() {
 }
 
 #[test]
-fn a_floor_is_found_and_the_line_is_that_of_longer_prompts() {
+fn a_floor_is_found_and_the_line_is_fitted_to_longer_prompts() {
     let mut noise = Noisy::new(5, 0.05, 0.01);
     let cost = PrefillCost {
         alpha_ms_per_token: 0.11,
@@ -197,7 +197,7 @@ fn the_plain_line_is_worse_where_there_is_attention() {
 }
 
 #[test]
-fn time_that_has_nothing_to_do_with_tokens_is_refused() {
+fn times_unrelated_to_tokens_are_rejected() {
     let mut rng = Pcg64::seed_from_u64(8);
     let samples = measured(4, |_, _| rng.random_range(10.0..500.0));
     let fit = fit(&samples, 1).unwrap();
@@ -209,8 +209,8 @@ fn time_that_has_nothing_to_do_with_tokens_is_refused() {
 }
 
 #[test]
-fn a_model_that_does_not_hold_is_refused_with_the_cell_that_shows_it() {
-    // Grows with the square root of the prompt: R² is high, and most cells are wrong.
+fn a_model_that_does_not_fit_is_rejected_with_its_worst_cell() {
+    // Time grows with the square root of the prompt: R² is high, but most cells are off.
     let samples = measured(4, |_, u| 10.0 * u.as_f64().sqrt());
     let fit = fit(&samples, 1).unwrap();
     let refused = accept(&fit, &samples, 0.5).unwrap_err();
@@ -222,7 +222,7 @@ fn a_model_that_does_not_hold_is_refused_with_the_cell_that_shows_it() {
 }
 
 #[test]
-fn too_many_outliers_are_refused() {
+fn too_many_outliers_are_rejected() {
     let mut at = 0;
     let samples = measured(4, |h, u| {
         at += 1;
@@ -234,14 +234,14 @@ fn too_many_outliers_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_refused() {
+fn samples_that_do_not_determine_the_coefficients_are_rejected() {
     let sample = measured(1, of(COST))[0];
     assert_eq!(fit(&[sample; 40], 1), Err(FitError::Degenerate));
     assert_eq!(fit(&[sample; 3], 1), Err(FitError::TooFew(3)));
 }
 
 #[test]
-fn leverage_adds_up_to_the_coefficients_and_long_prompts_have_more_of_it() {
+fn leverages_sum_to_the_number_of_coefficients_and_grow_with_prompt_length() {
     let mut noise = Noisy::new(9, 0.05, 0.0);
     let samples = measured(4, |h, u| noise.around(of(COST)(h, u)));
     let fit = fit(&samples, 1).unwrap();

@@ -1,4 +1,4 @@
-//! The report for people: Markdown with pictures beside it, and one HTML file that needs nothing else.
+//! The report: Markdown with plots beside it, and one self-contained HTML file.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::fit::Interval;
 use crate::record;
 use crate::sample::Sample;
 
-/// Writes `….md`, `….html` and the pictures beside a calibration; returns the first two.
+/// Writes `….md`, `….html` and the plots beside a calibration. Returns the paths of the first two.
 ///
 /// # Errors
-/// If they cannot be drawn or written.
+/// If the plots cannot be drawn or a file cannot be written.
 pub fn write(
     calibration: &Calibration,
     samples: &[Sample],
@@ -42,7 +42,7 @@ pub fn write(
     Ok((markdown, html))
 }
 
-/// Rows of (what, value, 95 %).
+/// Returns rows of (name, value, 95 % interval).
 fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3] {
     let (fit, cost) = (&calibration.fit, &calibration.fit.cost);
     let row = |name, value: f64, unit: &str, Interval { low, high }: Interval| {
@@ -64,7 +64,7 @@ fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3
     ]
 }
 
-/// What was measured, how, and how well it holds.
+/// Returns the facts of the measurement and its quality.
 fn facts(calibration: &Calibration) -> Vec<(&'static str, String)> {
     let (fit, facts) = (&calibration.fit, &calibration.facts);
     let range = &calibration.range;
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_worker_says_of_itself_is_no_markup() {
+    fn facts_reported_by_a_worker_are_escaped() {
         assert_eq!(escaped("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
     }
 }

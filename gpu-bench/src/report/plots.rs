@@ -1,4 +1,4 @@
-//! The three pictures that show whether a fit can be believed.
+//! The three plots that show whether a fit is reliable.
 
 use anyhow::anyhow;
 use plotters::coord::Shift;
@@ -8,7 +8,7 @@ use crate::fit::{Diagnosis, Fit, diagnose};
 use crate::sample::Sample;
 
 const SIZE: (u32, u32) = (860, 460);
-/// Told apart by people who do not see all colours (Okabe and Ito).
+/// Distinguishable with colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -22,21 +22,21 @@ const GREY: RGBColor = RGBColor(140, 140, 140);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Pictures as SVG.
+/// The plots as SVG.
 #[derive(Clone, Debug)]
 pub(super) struct Plots {
-    /// Measured times and the model's, by uncached tokens, a colour for each history.
+    /// Measured and predicted times by uncached tokens, one colour per history.
     pub(super) fit: String,
-    /// What is left, in standard deviations of the noise, by predicted time.
+    /// Residuals in standard deviations of the noise, by predicted time.
     pub(super) residuals: String,
-    /// How much hangs on each sample.
+    /// Leverage of each sample.
     pub(super) leverage: String,
 }
 
-/// Draws.
+/// Draws the plots.
 ///
 /// # Errors
-/// If a picture cannot be drawn.
+/// If a plot cannot be drawn.
 pub(super) fn draw(fit: &Fit, samples: &[Sample]) -> anyhow::Result<Plots> {
     let found = diagnose(fit, samples);
     Ok(Plots {
@@ -57,7 +57,7 @@ fn svg(draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>) -> anyhow::Result<Str
     Ok(text)
 }
 
-/// The ends of a logarithmic axis: a little beyond the values.
+/// Returns the range of a logarithmic axis, with a margin around the values.
 fn ends(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
     for value in values.filter(|value| *value > 0.0) {
@@ -189,7 +189,7 @@ fn draw_leverage(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
         .light_line_style(WHITE)
         .draw();
     mesh.map_err(|error| anyhow!("{error}"))?;
-    // Three coefficients share out a leverage of 3: twice the mean is the usual line to look beyond.
+    // Leverages of three coefficients sum to 3. Twice the mean is the usual threshold.
     let line = 6.0 / found.len().max(1) as f64;
     let series = LineSeries::new([(line, -FARTHEST), (line, FARTHEST)], GREY.stroke_width(1));
     chart.draw_series(series).map_err(|error| anyhow!("{error}"))?;
@@ -200,7 +200,7 @@ fn draw_leverage(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Standard deviations beyond which a residual is drawn at the edge.
+/// Largest residual drawn, in standard deviations; larger ones are drawn at the edge.
 const FARTHEST: f64 = 8.0;
 
 fn held(standardised: f64) -> f64 {
@@ -215,7 +215,7 @@ fn shade(one: &Diagnosis) -> RGBAColor {
     }
 }
 
-/// Few digits, whatever the size.
+/// Formats a number with few digits.
 fn short(value: &f64) -> String {
     if *value >= 10.0 {
         format!("{value:.0}")
@@ -224,7 +224,7 @@ fn short(value: &f64) -> String {
     }
 }
 
-/// The histories of samples that were meant to be the same, at most as many as there are colours.
+/// Returns the distinct requested histories, at most as many as there are colours.
 fn histories(samples: &[Sample]) -> Vec<u64> {
     let mut groups: Vec<u64> = samples
         .iter()
@@ -236,7 +236,7 @@ fn histories(samples: &[Sample]) -> Vec<u64> {
     groups
 }
 
-/// The smallest history of those that differ from this one by a few blocks.
+/// Returns the smallest history that differs from this one by at most a few blocks.
 fn nearest(samples: &[Sample], cached: u64) -> u64 {
     let near = samples
         .iter()

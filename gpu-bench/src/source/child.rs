@@ -1,11 +1,11 @@
-//! Samples from a process of this machine.
+//! Samples from a child process.
 //!
-//! It says who it is with its first line, `{"hello": {…}}` ([`Facts`]); then it answers each line on its standard input,
-//! `{"cached_tokens": h, "uncached_tokens": u, "repeat": k}`, with one line, `{"cached_tokens": h, "uncached_tokens": u,
-//! "prefill_ms": x, "flops": f, "bytes": b}`. The end of its input ends it. What it writes to standard error goes where
-//! ours goes: a progress bar of its own, a warning of its driver.
+//! The child writes `{"hello": {…}}` with its [`Facts`] as the first line. Then it answers each line on its standard
+//! input, `{"cached_tokens": h, "uncached_tokens": u, "repeat": k}`, with one line, `{"cached_tokens": h,
+//! "uncached_tokens": u, "prefill_ms": x, "flops": f, "bytes": b}`. It exits at the end of its input. Its standard
+//! error is inherited, for progress bars and warnings.
 //!
-//! It is put into a process group of its own, so that Ctrl-C reaches this program alone, which then ends it.
+//! The child runs in its own process group, so that Ctrl-C reaches only this program, which then ends it.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{ExitStatus, Stdio};
@@ -22,54 +22,54 @@ use crate::sample::{Cell, Facts, Sample};
 /// Longest line that is read.
 const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
-/// Time for the end after the end of its input.
+/// Time for the child to exit after the end of its input.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the process is of no use.
+/// Why the child has failed.
 #[derive(Debug, Error)]
 pub enum ChildError {
-    /// It did not start.
+    /// It could not be started.
     #[error("{command}: cannot be started; is it installed?")]
     Start {
         /// The program.
         command: String,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It ended.
+    /// It exited.
     #[error("{command} ended ({status}) instead of answering; what it said is above")]
     Ended {
         /// The program.
         command: String,
-        /// How.
+        /// The exit status.
         status: String,
     },
-    /// It took too long.
+    /// It did not answer in time.
     #[error("{command} did not answer within {} s", .patience.as_secs())]
     Silent {
         /// The program.
         command: String,
-        /// How long was waited.
+        /// The timeout.
         patience: Duration,
     },
-    /// It said something else.
+    /// It wrote an unexpected line.
     #[error("{command} answered {said:?}, which is not {expected}")]
     Foreign {
         /// The program.
         command: String,
-        /// The beginning of its line.
+        /// The beginning of the line.
         said: String,
-        /// What it should have been.
+        /// The expected content.
         expected: &'static str,
-        /// Why it is not.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// The pipe broke.
+    /// A pipe broke.
     #[error("{command}: the pipe broke")]
     Pipe {
         /// The program.
         command: String,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -79,26 +79,26 @@ struct First {
     hello: Facts,
 }
 
-/// A process that measures.
+/// A running child process.
 #[derive(Debug)]
 pub struct Child {
-    /// As it was called.
+    /// Its command line.
     place: String,
     facts: Facts,
     process: tokio::process::Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// For one answer.
+    /// Timeout of one answer.
     patience: Duration,
-    /// A question was put whose answer has not been read.
+    /// A request was sent whose answer has not been read.
     asked: bool,
 }
 
 impl Child {
-    /// Starts `program` and reads its greeting, for which it has `start`; each answer may take `patience`.
+    /// Starts `program` and reads its greeting within `start`; each answer may take `patience`.
     ///
     /// # Errors
-    /// If it does not start, ends, or greets otherwise.
+    /// If the child does not start, exits, or sends an invalid greeting.
     pub async fn start(
         program: &OsStr,
         arguments: &[OsString],
@@ -140,10 +140,10 @@ impl Child {
         Ok(child)
     }
 
-    /// Ends it, and says how it ended.
+    /// Closes the child's input and waits for its exit status.
     ///
     /// # Errors
-    /// If it does not end by itself in a few seconds; then it is killed.
+    /// If it does not exit within a few seconds; then it is killed.
     pub async fn end(mut self) -> Result<ExitStatus, ChildError> {
         drop(self.input.take());
         match tokio::time::timeout(PATIENCE, self.process.wait()).await {
@@ -154,7 +154,7 @@ impl Child {
 
     async fn ask(&mut self, cell: Cell) -> Result<Sample, ChildError> {
         if std::mem::replace(&mut self.asked, true) {
-            // The asker of before left without the answer.
+            // An earlier call was dropped before its answer was read.
             self.line(self.patience).await?;
         }
         let mut line = serde_json::to_string(&cell).map_err(|error| self.pipe(error.into()))?;

@@ -1,7 +1,7 @@
-//! Samples from a worker behind HTTP, through the very interface that its users have.
+//! Samples from a worker over its public HTTP interface.
 //!
-//! [`discover`] asks what it is; [`worker`] turns cells into prompts; [`chat`] sends one and reads its stream; this file
-//! is the client that all of them use.
+//! [`discover`] collects facts; [`worker`] turns cells into prompts; [`chat`] sends a prompt and reads its stream.
+//! This file is the HTTP client that all of them use.
 
 pub mod chat;
 pub mod discover;
@@ -19,19 +19,19 @@ use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// Longest answer in one piece that is read.
+/// Longest unstreamed response that is read.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Why a probe found nothing.
+/// Why a probe failed.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// The worker cannot be reached, or broke off.
+    /// The worker cannot be reached, or the connection broke.
     #[error("the worker cannot be reached, or broke off")]
     Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It did not answer in time.
+    /// The worker did not answer in time.
     #[error("the worker did not answer within {} s (--timeout-s)", .0.as_secs())]
     Timeout(Duration),
-    /// It wants to know who asks.
+    /// The worker requires a key.
     #[error(
         "the worker answered {status}: it wants a key; give it with --api-key-file or in GPU_BENCH_API_KEY"
     )]
@@ -39,32 +39,32 @@ pub enum ProbeError {
         /// 401 or 403.
         status: u16,
     },
-    /// It answered something else than 200.
+    /// The status was not 200.
     #[error("the worker answered {status}: {said}")]
     Status {
         /// The status.
         status: u16,
-        /// What it said.
+        /// The body of the response.
         said: String,
     },
-    /// It answered in one piece.
+    /// The response was not a stream.
     #[error(
         "the worker does not stream (its answer is {0:?}, not text/event-stream), so its first token cannot be timed"
     )]
     NotStreaming(String),
-    /// The stream lacked something.
+    /// The stream lacked a part.
     #[error("the worker's stream had no {0}")]
     Incomplete(&'static str),
-    /// The answer was something else than expected.
+    /// The response was malformed.
     #[error("the worker's answer is not what it should be: {0}")]
     Malformed(String),
-    /// The worker names no model.
+    /// The worker lists no model.
     #[error("the worker does not say which models it serves; name one with --model")]
     NoModel,
-    /// It cannot be told whether it has other work.
+    /// The worker does not report its load.
     #[error("--polite needs the worker's /metrics with the engine's running and waiting requests")]
     NoMetrics,
-    /// The same prompt twice was computed twice.
+    /// The same prompt was computed twice.
     #[error(
         "the same prompt twice, and no cached tokens reported: prefix caching is off, or not reported \
          (vLLM: --enable-prefix-caching --enable-prompt-tokens-details; SGLang: --enable-cache-report)"
@@ -73,7 +73,7 @@ pub enum ProbeError {
 }
 
 impl ProbeError {
-    /// Whether the next probe would fare no better.
+    /// Returns whether further probes would fail too.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(
@@ -87,7 +87,7 @@ impl ProbeError {
     }
 }
 
-/// A worker's, or a router's, HTTP.
+/// An HTTP client of a worker or a router.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
@@ -97,7 +97,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of what is at `base` (without a slash at its end), which answers within `timeout`.
+    /// Returns a client of `base` (without a trailing slash) with `timeout` per response.
     #[must_use]
     pub fn new(base: String, key: Option<HeaderValue>, timeout: Duration) -> Self {
         let mut connector = HttpConnector::new();
@@ -111,40 +111,40 @@ impl Client {
         }
     }
 
-    /// Where it is.
+    /// Returns the base URL.
     #[must_use]
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// How long an answer may take.
+    /// Returns the timeout of a response.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The text at `path`.
+    /// Sends a GET and returns the response as text.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// If the request fails.
     pub async fn text(&self, path: &str) -> Result<String, ProbeError> {
         let answer = async { Ok(text(self.send(Method::GET, path, None).await?).await) };
         self.in_time(answer).await
     }
 
-    /// The JSON at `path`.
+    /// Sends a GET and parses the JSON response.
     ///
     /// # Errors
-    /// If it cannot be had, or is something else.
+    /// If the request fails, or the response does not parse.
     pub async fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ProbeError> {
         let body = self.text(path).await?;
         serde_json::from_str(&body).map_err(|error| ProbeError::Malformed(format!("{path}: {error}")))
     }
 
-    /// What is answered to a JSON body.
+    /// Sends a PUT with a JSON body and returns the response as text.
     ///
     /// # Errors
-    /// If it is refused.
+    /// If the request fails.
     pub async fn put(&self, path: &str, body: &serde_json::Value) -> Result<String, ProbeError> {
         let body = Some(Bytes::from(body.to_string()));
         let answer = async { Ok(text(self.send(Method::PUT, path, body).await?).await) };

@@ -1,7 +1,7 @@
-//! `tailroute ctl`: what the admin port can do, from a shell.
+//! `tailroute ctl`: the admin port from a shell.
 //!
-//! Each command is one request, or a look and a change ([`policy`]): what goes over the wire is what `--json` prints. A
-//! problem that the router answers is printed with the fields that are wrong, and is exit code 1.
+//! Each command is one request, or a read and a conditional write ([`policy`]). `--json` prints the response as it
+//! was received. A problem document is printed with its invalid fields and gives exit code 1.
 
 pub mod client;
 mod policy;
@@ -29,14 +29,14 @@ use self::client::{Client, Target};
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Print what the router answers, as JSON.
+    /// Print the router's response as JSON.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     what: What,
 }
 
-/// Which router, and as whom.
+/// The address and the credentials of the router.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TargetArgs {
     /// The router's admin port.
@@ -48,16 +48,16 @@ pub struct TargetArgs {
         default_value = "http://127.0.0.1:9090"
     )]
     admin: String,
-    /// File that holds a token of the admin port, and nothing else.
+    /// File that contains an admin token and nothing else.
     #[arg(long, global = true, value_name = "FILE", env = "TAILROUTE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
 
 impl TargetArgs {
-    /// Whom to ask, and as whom.
+    /// Returns the router to talk to.
     ///
     /// # Errors
-    /// If the address is none, or the file of the token cannot be read.
+    /// If the address is invalid, or the token file cannot be read.
     pub fn target(&self) -> anyhow::Result<Target> {
         Target::new(&self.admin, self.token_file.as_deref())
     }
@@ -75,58 +75,58 @@ enum What {
         #[command(subcommand)]
         what: Option<workers::Workers>,
     },
-    /// The API keys: what each may still use; give one all of it back.
+    /// The API keys: show what remains of their limits, or reset one.
     Keys {
         #[command(subcommand)]
         what: Option<Keys>,
     },
-    /// The newest turns, kept in memory to try weights on.
+    /// The capture of recent turns, for trying weights on them.
     Capture {
         #[command(subcommand)]
         what: Option<Capture>,
     },
-    /// Who changed what, newest first.
+    /// Administrative changes and their authors, newest first.
     Audit {
         /// Most entries.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
-    /// Why a request went where it went: every worker's terms, the runner-up, what came of it.
+    /// Why a request was sent to its worker: the terms of every worker, the runner-up, the outcome.
     Explain {
-        /// The request's id, as its answer carries it in `x-request-id`.
+        /// The request's id, from the `x-request-id` header of its response.
         request: String,
     },
     /// Recent decisions, newest first.
     Decisions {
-        /// Only of turns that missed their objective.
+        /// Only turns that missed their latency objective.
         #[arg(long)]
         late: bool,
         /// Most decisions.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         limit: u32,
     },
-    /// Prefixes that workers hold, of those used last: the largest, the newest, or beginnings that many share.
+    /// Recently used prefixes on the workers: the largest, the newest, or the most shared.
     #[command(after_help = "Example:\n  tailroute ctl index --order shared --worker gpu-3")]
     Index {
-        /// What one worker holds.
+        /// Only prefixes on this worker.
         #[arg(long, value_name = "NAME")]
         worker: Option<String>,
-        /// Which come first.
+        /// The order of the list.
         #[arg(long, default_value = "largest", value_parser = ["largest", "newest", "shared"])]
         order: String,
         /// Most prefixes.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         limit: u32,
     },
-    /// What changes, as it happens, until interrupted.
+    /// Changes as they happen, until interrupted.
     Events,
-    /// What has to be met, and how.
+    /// The latency objectives and how they are met.
     Slo,
-    /// Which configuration is in force, and what is wrong with the last one that was read.
+    /// The configuration in force, and the errors of the last one that was read.
     Config,
     /// The OpenAPI document of the admin port.
     Openapi,
-    /// Completions of every tailroute command for a shell.
+    /// Shell completions for all tailroute commands.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -135,13 +135,13 @@ enum What {
 
 #[derive(Debug, clap::Subcommand)]
 enum Keys {
-    /// All of them.
+    /// All keys.
     List,
-    /// Give a key all that its limits allow at once, whatever it has used or owes.
+    /// Restore a key's whole allowance, whatever it has used or owes.
     Reset {
         /// The key's name.
         name: String,
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
     },
@@ -149,31 +149,31 @@ enum Keys {
 
 #[derive(Debug, clap::Subcommand)]
 enum Capture {
-    /// Whether turns are captured, and how many are held.
+    /// Whether turns are captured, and how many are stored.
     Status,
-    /// Capture from here on; what was held is gone.
+    /// Start a capture; discards the previous one.
     Start {
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
         /// Most bytes; 16 MiB unless given.
         #[arg(long)]
         max_bytes: Option<u32>,
     },
-    /// Capture no more; what is held stays.
+    /// Stop the capture; stored turns are kept.
     Stop {
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
     },
-    /// The turns that are held, as a trace for `tailroute replay`.
+    /// The captured turns, as a trace for `tailroute replay`.
     Turns,
 }
 
-/// Runs it. `program` is the whole command line, which completions are made for.
+/// Runs the command. `program` is the whole command line, which completions are generated from.
 ///
 /// # Errors
-/// If the router cannot be reached, or refuses.
+/// If the router cannot be reached, or rejects the request.
 pub fn run(args: Args, mut program: clap::Command) -> anyhow::Result<ExitCode> {
     if let What::Completions { shell } = args.what {
         let mut out = Vec::new();
@@ -289,7 +289,7 @@ async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `KEY=VALUE`; a value that is no JSON is text.
+/// Parses `KEY=VALUE`; a value that is not valid JSON is taken as a string.
 fn pair(text: &str, example: &str) -> Result<(String, serde_json::Value), String> {
     let (key, value) = text
         .split_once('=')

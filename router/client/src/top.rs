@@ -1,7 +1,7 @@
-//! `tailroute top`: a running router on one screen, looked at again and again.
+//! `tailroute top`: a live view of a running router in a terminal.
 //!
-//! It asks the admin port what anybody may ask: the workers, the metrics page, the objective, recent decisions, the audit log. Percentiles
-//! are of the time between two looks, out of the histogram's buckets. `--once` prints one screen as text.
+//! It polls the admin port for the workers, the metrics page, the objective, recent decisions and the audit log.
+//! Percentiles cover the time between two polls and come from histogram buckets. `--once` prints one screen as text.
 
 mod draw;
 mod look;
@@ -17,10 +17,10 @@ use self::look::Screen;
 use crate::ctl::TargetArgs;
 use crate::ctl::client::Client;
 
-/// Size of the screen of `--once`.
+/// Width and height of the screen of `--once`.
 const ONCE: (u16, u16) = (120, 40);
 
-/// A running router on one screen: workers, TTFT, hottest prefixes, late turns and why, what was changed
+/// Show a running router on one screen: workers, TTFT, hottest prefixes, late turns and their causes, changes
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tailroute top\n  tailroute top --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token\n\nq ends it."
@@ -28,18 +28,18 @@ const ONCE: (u16, u16) = (120, 40);
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Seconds between two looks.
+    /// Seconds between two polls.
     #[arg(long, default_value_t = 1.0, value_parser = lab::args::positive)]
     interval_s: f64,
-    /// Look once, print the screen as text, and end.
+    /// Poll once, print the screen as text, and exit.
     #[arg(long)]
     once: bool,
 }
 
-/// Shows it until somebody types q.
+/// Shows the screen until q is typed.
 ///
 /// # Errors
-/// If there is no terminal, or with `--once` no router.
+/// If there is no terminal, or with `--once` if the router cannot be reached.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let target = args.target.target()?;
     let mut screen = Screen::new(target.authority());
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = Duration::try_from_secs_f64(args.interval_s).context("--interval-s")?;
     let mut terminal = ratatui::try_init().context("no terminal; --once prints a screen as text")?;
     let shown = loop {
-        // What cannot be had is said on the screen, and asked for again.
+        // A failed poll is shown on the screen and retried.
         let looked = runtime.block_on(screen.look(&client));
         screen.note(looked);
         if let Err(error) = terminal.draw(|frame| draw::draw(frame, &screen)) {
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the next look. Whether somebody has typed q, Escape or Control-C meanwhile.
+/// Waits for the next poll. Returns whether q, Escape or Control-C was typed.
 fn wants_to_end(interval: Duration) -> std::io::Result<bool> {
     let until = std::time::Instant::now() + interval;
     loop {
@@ -94,7 +94,7 @@ fn wants_to_end(interval: Duration) -> std::io::Result<bool> {
     }
 }
 
-/// One screen of this size as text.
+/// Renders one screen of this size as text.
 fn text(screen: &Screen, (width, height): (u16, u16)) -> anyhow::Result<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height))?;
     terminal.draw(|frame| draw::draw(frame, screen))?;

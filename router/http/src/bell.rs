@@ -1,8 +1,8 @@
-//! Futures that are hardly ever ready, beside one that is all the time.
+//! A waker that records its wake-ups, so that rarely ready futures are not polled with their task.
 //!
-//! A task that is woken polls everything it waits for, and the task of a stream is woken for each token. What it waits for
-//! besides (a deadline, the drain, a look at who does not read) would be asked in vain as often, at some tens of nanoseconds
-//! each and the memory that they touch. So these are given a waker of their own, a bell, and are only polled when it rang.
+//! A woken task polls everything that it waits for, and the task of a stream is woken for each token. Polling its other
+//! futures (a deadline, the drain, a check for clients that stop reading) each time would cost tens of nanoseconds per
+//! future and the memory they touch. Such futures get a waker of their own and are polled only after it was woken.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -12,19 +12,19 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Wakes its task, and knows afterwards that it was it.
+/// A waker that wakes its task and records that it did.
 #[derive(Debug)]
 pub struct Bell {
     rung: Arc<Rung>,
     waker: Waker,
-    /// The task that is woken, as it was said last.
+    /// The waker of the task that polled last.
     task: Option<Waker>,
 }
 
 #[derive(Debug)]
 struct Rung {
     has: AtomicBool,
-    /// It stays here when it was woken, so that a task that asks again and again has nothing to write.
+    /// Kept after a wake-up, so that repeated polls by one task store nothing.
     task: Mutex<Option<Waker>>,
 }
 
@@ -43,7 +43,7 @@ impl Wake for Rung {
 }
 
 impl Default for Bell {
-    /// One that has rung: nobody has been polled with it.
+    /// A bell that counts as woken, because nothing has been polled with its waker yet.
     fn default() -> Self {
         let rung = Arc::new(Rung {
             has: AtomicBool::new(true),
@@ -58,9 +58,10 @@ impl Default for Bell {
 }
 
 impl Bell {
-    /// Whether it has rung since it was asked last. When it rings next, the task that asks is woken.
+    /// Returns whether the waker was woken since the last call, and registers the calling task for the next wake-up.
     pub fn has_rung(&mut self, cx: &Context<'_>) -> bool {
-        // In this order: what rings in between is seen here or wakes the task. The lock is what orders it.
+        // The task is registered before the flag is read: a wake-up in between is either seen here or wakes the task.
+        // The lock orders the two.
         if self.task.as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
             self.task = Some(cx.waker().clone());
             self.rung.task.lock().clone_from(&self.task);
@@ -68,14 +69,14 @@ impl Bell {
         self.rung.has.load(Ordering::Acquire) && self.rung.has.swap(false, Ordering::AcqRel)
     }
 
-    /// What rings it.
+    /// Returns the waker to poll the rare future with.
     #[must_use]
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 }
 
-/// A future that is polled only when it has asked for it, however often its task is woken by others.
+/// Polls `future` only after its own waker was woken, however often the task is woken by others.
 pub async fn rarely<F: Future>(future: F) -> F::Output {
     let (mut future, mut bell) = (pin!(future), Bell::default());
     poll_fn(move |cx| {
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_polled_when_it_asks_for_it_and_at_no_other_time() {
+    async fn a_rare_future_is_polled_only_after_its_own_wake_up() {
         let (tell, mut told) = oneshot::channel::<u32>();
         let polls = Cell::new(0);
         let mut rare = pin!(rarely(poll_fn(|cx| {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_polls_it_last_is_woken() {
+    async fn the_task_that_polled_last_is_woken() {
         let (tell, told) = oneshot::channel::<u32>();
         let mut rare = Box::pin(rarely(told));
         assert!(
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_wakes_the_same_task_however_often_it_rings() {
+    async fn every_wake_up_wakes_the_same_task() {
         let (mut bell, woken) = (Bell::default(), Arc::new(Woken::default()));
         let task = Waker::from(Arc::clone(&woken));
         assert!(
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_rings_it() {
+    async fn a_timer_wakes_a_rare_future() {
         let (pause, begun) = (Duration::from_secs(9), tokio::time::Instant::now());
         rarely(tokio::time::sleep(pause)).await;
         assert!(

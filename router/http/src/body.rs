@@ -1,4 +1,4 @@
-//! What goes to workers and what goes to clients.
+//! Bodies of requests to workers and of responses to clients.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,44 +9,44 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
-/// A body error: the other side's stream broke, or took too long.
+/// A body error: the peer's stream broke or timed out.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a body gives at a time, if it gives anything.
+/// One result of polling a body's frames; `None` at the end of the body.
 pub type Given = Option<Result<Frame<Bytes>, BodyError>>;
 
 /// A body in either direction. Boxed once per request, never per chunk.
 pub enum Body {
-    /// One that gives frames.
+    /// A body that only yields frames.
     Frames(UnsyncBoxBody<Bytes, BodyError>),
-    /// One that can give pieces as well.
+    /// A body that can also write its data into a caller's buffer.
     Pieces(Box<dyn Pieces + Send + Unpin>),
 }
 
-/// A body whose data can be written where it is needed, so that a token's few bytes need no memory of their own.
+/// A body that can write its data into a caller's buffer, so that a token's few bytes need no allocation of their own.
 pub trait Pieces: HttpBody<Data = Bytes, Error = BodyError> {
-    /// Adds the next data to `out`, or gives what is no piece to be followed by others.
+    /// Appends the next data to `out`, or returns a frame that is not followed by more pieces.
     fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>;
 }
 
-/// What came of asking for a piece.
+/// The result of polling for a piece.
 #[derive(Debug)]
 pub enum Piece {
-    /// It is there, and more may come.
+    /// Data was appended, and more may come.
     Added,
-    /// The last data, trailers, an error or the end; or data that is too long for a piece.
+    /// The last data, trailers, an error or the end of the body; or data of more than [`MOST_BYTES`].
     Given(Given),
 }
 
-/// Longest data of a frame that is a piece.
+/// Longest data that is appended as a piece, in bytes.
 pub const MOST_BYTES: usize = 64 * 1024;
 
-/// A body that is already whole.
+/// Returns a body that is complete in memory.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     streaming(Full::new(bytes.into()))
 }
 
-/// A body that streams through as it comes.
+/// Returns a body that forwards the frames of another one as they come.
 pub fn streaming<B>(body: B) -> Body
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -56,7 +56,7 @@ where
 }
 
 impl Body {
-    /// As [`Pieces::poll_piece`] has it.
+    /// Polls for a piece; see [`Pieces::poll_piece`].
     pub fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
         match self {
             Self::Frames(frames) => poll_piece_of(frames, cx, out),
@@ -65,7 +65,7 @@ impl Body {
     }
 }
 
-/// The next piece of a body that gives frames only.
+/// Implements [`Pieces::poll_piece`] for a body that only yields frames.
 pub fn poll_piece_of<B>(mut body: B, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>
 where
     B: HttpBody<Data = Bytes> + Unpin,

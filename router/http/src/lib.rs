@@ -1,4 +1,5 @@
-//! HTTP between the router and its peers: TLS, bodies, exchanges with workers. Nothing here knows of language models.
+//! HTTP between the router and its peers: TLS, bodies, exchanges with workers. Nothing here is specific to language
+//! models.
 
 pub mod bell;
 pub mod body;

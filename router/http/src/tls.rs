@@ -1,8 +1,8 @@
-//! Certificates, of the data port and towards the workers: read, checked, and read again when they change.
+//! TLS certificates of the data port and towards workers: loading, checking and reloading.
 //!
-//! What is in force is swapped whole. Each connection takes what is there when it begins and keeps it, so that a renewed
-//! certificate drops nobody, and one that cannot be used changes nothing. TLS 1.2 and 1.3, no renegotiation, no
-//! compression, rustls's own choice of ciphers; HTTP/2 and HTTP/1.1 are offered by ALPN.
+//! A reload replaces the whole state at once. A connection keeps the state that it started with, so a renewed
+//! certificate closes no connection, and an unusable one changes nothing. TLS 1.2 and 1.3 without renegotiation or
+//! compression, with the default ciphers of rustls. ALPN offers HTTP/2 and HTTP/1.1.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -23,59 +23,59 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// Longest file of certificates; a bundle of every public root is a quarter of it.
+/// Longest certificate file; a bundle of all public roots takes a quarter of it.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
 /// Why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds no PEM.
+    /// A file cannot be read or contains no PEM.
     #[error("{}: cannot be read as PEM", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What was wrong.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
-    /// A file holds no certificate.
+    /// A file contains no certificate.
     #[error("{}: holds no certificate", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// Certificate and key do not fit, or are of no use.
+    /// Certificate and key do not match, or rustls rejects them.
     #[error("{}: cannot be used", path.display())]
     Unusable {
         /// The file with the certificate.
         path: PathBuf,
-        /// What was wrong.
+        /// The cause.
         source: rustls::Error,
     },
-    /// No client could ever be verified by these roots.
+    /// No client certificate can be verified with these roots.
     #[error("{}: no roots to verify clients by", path.display())]
     Roots {
-        /// The file with the roots.
+        /// The file of root certificates.
         path: PathBuf,
-        /// What was wrong.
+        /// The cause.
         source: rustls::server::VerifierBuilderError,
     },
-    /// There are no roots at all.
+    /// The machine has no root certificates to verify workers with.
     #[error("this machine has no root certificates for https workers; set tls.workers.ca_file")]
     NoRoots,
-    /// There are none for the collector.
+    /// The machine has no root certificates to verify the trace collector with.
     #[error("this machine has no root certificates for an https collector; set traces.ca_file")]
     NoRootsForTraces,
-    /// There are none for the API server.
+    /// The machine has no root certificates to verify the Kubernetes API server with.
     #[error(
         "this machine has no root certificates for an https API server; set discovery.kubernetes.ca_file"
     )]
     NoRootsForKubernetes,
-    /// There are none for NATS.
+    /// The machine has no root certificates to verify the NATS server with.
     #[error("this machine has no root certificates for a NATS server with TLS; set fleet.ca_file")]
     NoRootsForNats,
 }
 
-/// What is in force.
+/// The TLS configurations in force.
 #[derive(Debug)]
 pub struct Tls {
     server: Option<ArcSwap<ServerConfig>>,
@@ -83,10 +83,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads what the configuration names.
-    ///
-    /// # Errors
-    /// If a file cannot be read or used.
+    /// Loads the files named in the configuration.
     pub fn load(config: &config::Config) -> Result<Self, TlsError> {
         let server = config.tls.server.as_ref().map(server).transpose()?;
         Ok(Self {
@@ -95,8 +92,8 @@ impl Tls {
         })
     }
 
-    /// Reads it again. If any of it cannot be used, all of it stays as it was. Whether the data port is encrypted at all
-    /// does not change.
+    /// Loads the files again. If one of them is unusable, nothing changes. Turning TLS on or off for the data port
+    /// needs a restart.
     ///
     /// # Errors
     /// If a file cannot be read or used.
@@ -109,13 +106,13 @@ impl Tls {
         Ok(())
     }
 
-    /// Encryption of a connection that begins now; `None` if the data port has none.
+    /// Returns the acceptor for a new connection; `None` if the data port is in plain text.
     #[must_use]
     pub fn acceptor(&self) -> Option<tokio_rustls::TlsAcceptor> {
         self.server.as_ref().map(|server| server.load_full().into())
     }
 
-    /// Connects to workers, within this time.
+    /// Returns a connector to workers, with `timeout` for connect and handshake together.
     #[must_use]
     pub fn connector(&self, mut http: HttpConnector, timeout: Duration) -> Connector {
         http.enforce_http(false);
@@ -127,11 +124,11 @@ impl Tls {
     }
 }
 
-/// Connects to workers, by TLS where their url says `https`, with what is in force when it does.
+/// Connects to workers, with TLS where the URL is `https`. A reload applies to new connections.
 #[derive(Clone, Debug)]
 pub struct Connector {
     http: HttpConnector,
-    /// For all of it, the handshake included: a worker may take connections and say nothing.
+    /// Covers the handshake too: a worker may accept a connection and send nothing.
     timeout: Duration,
     tls: Arc<ArcSwap<ClientConfig>>,
 }
@@ -218,10 +215,11 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
     }
 }
 
-/// Connects to a collector of traces: where its url says `https`, verified by the roots that are named, or the machine's.
+/// Returns a connector to a trace collector. With an `https` URL the certificate is verified against `traces.ca`, or
+/// else against the machine's roots.
 ///
 /// # Errors
-/// If it has to be verified, and the roots cannot be read, or the machine has none.
+/// If the endpoint is `https` and the roots cannot be read or the machine has none.
 pub fn towards_collector(
     mut http: HttpConnector,
     traces: &config::Traces,
@@ -245,11 +243,11 @@ pub fn towards_collector(
     })
 }
 
-/// Connects to an API server of this url: where it is `https`, its certificate has to lead to a root of this file, or to the
-/// machine's.
+/// Returns a connector to a Kubernetes API server. With an `https` URL the certificate is verified against the roots
+/// in `ca`, or else against the machine's.
 ///
 /// # Errors
-/// If the roots cannot be read, or the machine has none.
+/// If the roots cannot be read or the machine has none.
 pub fn towards_kubernetes(
     mut http: HttpConnector,
     url: &Uri,
@@ -270,7 +268,7 @@ pub fn towards_kubernetes(
     })
 }
 
-/// Of a client without a certificate of its own that trusts these roots.
+/// Returns a client configuration with these roots and no client certificate.
 fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
     let versions = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let versions = versions.map_err(|source| TlsError::Unusable {
@@ -280,10 +278,11 @@ fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
     Ok(versions.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// TLS towards a NATS server, verified by the roots that are named, or the machine's.
+/// Returns the client configuration for a NATS server. Its certificate is verified against `fleet.ca`, or else
+/// against the machine's roots.
 ///
 /// # Errors
-/// If a file cannot be used, or the machine has no roots.
+/// If a file cannot be used or the machine has no roots.
 pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
     let unusable = |source| TlsError::Unusable {
         path: (fleet.identity.as_ref()).map_or_else(PathBuf::new, |(cert, _)| cert.clone()),
@@ -307,7 +306,7 @@ pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
 
 fn machine_roots() -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
-    // A root that cannot be read is passed over: there are many, and what matters is that a worker's is among them.
+    // An unreadable root is skipped: there are many, and only the worker's own matters.
     store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if store.is_empty() {
         return Err(TlsError::NoRoots);

@@ -1,32 +1,32 @@
-//! What clients have sent of requests whose answers have not begun: one bound for all of it.
+//! A bound on the total bytes of request bodies that are buffered before their responses begin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Room for the part of a request that is held. Dropping it frees the room.
+/// A reservation of bytes for the buffered part of one request. Dropping it releases the bytes.
 #[derive(Debug)]
 pub struct Unread {
-    /// Bytes that are held in all.
+    /// Bytes reserved by all requests.
     total: Arc<AtomicUsize>,
     max: usize,
     bytes: usize,
 }
 
 impl Unread {
-    /// No room yet, of at most `max` bytes in all.
+    /// Returns an empty reservation. All reservations on `total` share the bound of `max` bytes.
     #[must_use]
     pub fn new(total: Arc<AtomicUsize>, max: usize) -> Self {
         Self { total, max, bytes: 0 }
     }
 
-    /// Takes room for so many more bytes. Returns whether the bound allows it.
+    /// Reserves `bytes` more. Returns whether the total is within the bound.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
         self.total.fetch_add(bytes, Ordering::AcqRel) + bytes <= self.max
     }
 
-    /// Takes or gives back room, so that it is for so many bytes. Returns whether the bound allows it.
+    /// Sets the reservation to `bytes`. Returns whether the total is within the bound.
     #[must_use]
     pub fn resize(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_held_counts_against_one_bound_and_is_given_back() {
+    fn all_reservations_share_one_bound_and_are_released_on_drop() {
         let total = Arc::new(AtomicUsize::new(0));
         let [mut one, mut other] = [(); 2].map(|()| Unread::new(Arc::clone(&total), 100));
         assert!(one.grow(60) && other.resize(40));

@@ -1,19 +1,19 @@
-//! Turns to workers and their answers back, over HTTP/1.1, within the task of the client's connection.
+//! An HTTP/1.1 client for workers that runs within the task of the client's connection.
 //!
-//! A token is worth some microseconds of the router's time, and most of those are the system's: one read, one write, one
-//! wake-up. hyper's pooled client adds a task per connection, so that a token passes two tasks and a channel between them,
-//! and a frame per chunk of the wire, which is per token. Here the future of the client's own request reads the worker's
-//! socket itself: one wake-up per read, one frame per read however many chunks are in it, no memory for a stream that is
-//! silent. What that gains is in docs/performance.md.
+//! A token costs some microseconds of the router's time, most of it in the kernel: one read, one write, one wake-up.
+//! hyper's pooled client adds a task per connection, so a token passes two tasks and a channel between them, and
+//! yields a frame per HTTP chunk, which is per token. Here the future of the client's own request reads the worker's
+//! socket: one wake-up per read, one frame per read however many chunks it contains, no buffer for an idle stream.
+//! docs/performance.md has the measurements.
 //!
-//! What is spoken is the part of HTTP/1.1 that an engine speaks to a sidecar: requests whose body is here as a whole, in
-//! plain text, answered one at a time. Everything else (https, upgrades, bodies that stream in) goes through hyper's
-//! client, whose answers have the same type here.
+//! The client implements the part of HTTP/1.1 that engines use with a sidecar: complete request bodies, plain text,
+//! one request at a time per connection. Everything else (https, upgrades, streamed request bodies) goes through
+//! hyper's client, whose responses are converted to the same type.
 //!
-//! - An answer that can be read in two ways is refused, and a connection on which there was any doubt is not used again.
-//! - A connection that the worker has closed meanwhile is noticed before anything is written on it, if the system knows.
-//! - Dropping the answer, or the future that waits for it, closes the connection. That is how a worker learns that nobody
-//!   listens any more.
+//! - A response with ambiguous framing is rejected, and a connection with any framing doubt is not reused.
+//! - A connection that the worker has closed in the meantime is detected before a request is written, if the kernel
+//!   has the close.
+//! - Dropping the response, or the future that waits for it, closes the connection. That tells the worker to abort.
 
 mod answer;
 mod decoder;
@@ -42,28 +42,28 @@ pub use self::head::MAX_HEAD_BYTES;
 pub use self::answer::Answer;
 use self::exchange::Failed;
 
-/// What is read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// A body of at most so much is written together with its head: to copy it costs less than the system takes for a list of two.
+/// A body up to this size is written together with its head: copying it costs less than a vectored write.
 const SMALL_BODY_BYTES: usize = 4096;
-/// Idle connections that are kept to a worker.
+/// Idle connections kept per worker.
 const MAX_IDLE: usize = 1024;
 
 thread_local! {
-    /// Where every read goes first: what is kept of it is copied out, so that a silent stream holds no buffer.
+    /// The buffer of every read. Data is copied out of it, so that an idle stream holds no buffer.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// Why a request brought no answer.
+/// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There was no connection to send it on.
+    /// No connection could be established.
     #[error("no connection")]
     Connect(#[source] io::Error),
     /// The connection was lost before the first byte was written.
     #[error("the connection was lost before the request was written")]
     Unsent(#[source] io::Error),
-    /// The connection was lost after that, or what came was no answer.
+    /// The connection was lost after that, or the peer sent no valid response.
     #[error("no answer")]
     Lost(#[source] io::Error),
     /// hyper's client failed.
@@ -72,7 +72,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether no connection came up.
+    /// Returns whether the connection could not be established.
     #[must_use]
     pub fn is_connect(&self) -> bool {
         match self {
@@ -83,20 +83,20 @@ impl Error {
     }
 }
 
-/// Idle connections are given up before the worker does so, which would be in the moment when one is used again: uvicorn,
-/// which serves vLLM and SGLang, closes them after five seconds.
+/// How long idle connections are kept. Shorter than the five seconds of uvicorn, which serves vLLM and SGLang, so
+/// that a worker does not close a connection just when it is reused.
 pub const POOL_IDLE: Duration = Duration::from_secs(4);
 
-/// Where a worker is, and the connections to it that nobody uses at the moment.
+/// The address of a worker and the idle connections to it.
 #[derive(Debug)]
 pub struct Origin {
     host: String,
     port: u16,
     authority: HeaderValue,
     connect_timeout: Duration,
-    /// A connection that has been idle for longer is not used again: before the worker is likely to close it.
+    /// A connection idle for longer is not reused, because the worker is likely to close it.
     idle_timeout: Duration,
-    /// The longest idle first.
+    /// Ordered by idle time, the longest first.
     idle: Mutex<VecDeque<Idle>>,
 }
 
@@ -106,28 +106,28 @@ struct Idle {
     since: Instant,
 }
 
-/// An answer as far as it was read off the wire.
+/// A response as far as it could be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// The status.
     pub status: StatusCode,
-    /// The header fields, which say nothing of the body's end that does not hold.
+    /// The header fields, without framing fields that do not apply.
     pub headers: HeaderMap,
-    /// What has come of the body.
+    /// The decoded part of the body.
     pub body: Vec<u8>,
-    /// Its trailers.
+    /// The trailers of the body.
     pub trailers: Option<HeaderMap>,
-    /// The body has ended.
+    /// The body is complete.
     pub is_whole: bool,
-    /// Bytes behind it, which are no answer to anything.
+    /// Bytes after the end of the body.
     pub behind: usize,
 }
 
-/// Reads an answer off a connection that gives these pieces and then ends; `None` if its head did not come. By the same steps
-/// as [`Origin::send`] does, without a socket.
+/// Decodes a response from the bytes of a connection that then closes; `None` if the head is incomplete. Takes the
+/// same steps as [`Origin::send`], without a socket.
 ///
 /// # Errors
-/// If it is no answer, or can be read in two ways.
+/// If the bytes are no response, or its framing is ambiguous.
 pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Decoded>, io::Error> {
     let mut reading = head::Reading::default();
     let (head, first) = loop {
@@ -157,15 +157,15 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
     }))
 }
 
-/// An answer of hyper's client, if its head can be read in one way only; its length is then the body's.
+/// Checks a response of hyper's client for ambiguous framing and removes framing fields that do not apply.
 ///
 /// # Errors
-/// If it can be read in several ways.
+/// If the framing is ambiguous.
 pub fn vetted(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     head::vetted(response).map_err(|error| Error::Lost(invalid(error)))
 }
 
-/// An answer that is waited for. Dropping it closes the connection.
+/// A pending response. Dropping it closes the connection.
 pub struct Reply(Pin<Box<dyn Future<Output = Result<Response<Answer>, Error>> + Send>>);
 
 impl Future for Reply {
@@ -183,7 +183,7 @@ impl std::fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// An answer that comes through hyper's client.
+    /// Wraps a pending response of hyper's client.
     #[must_use]
     pub fn hyper(reply: legacy::ResponseFuture) -> Self {
         Self(Box::pin(
@@ -193,7 +193,7 @@ impl Reply {
 }
 
 impl Origin {
-    /// The origin of a worker at `url`; `None` if it cannot be spoken to in plain text.
+    /// Returns the origin of a worker at `url`; `None` if the URL is not plain `http`.
     #[must_use]
     pub fn new(url: &Uri, connect_timeout: Duration, idle_timeout: Duration) -> Option<Arc<Self>> {
         if url.scheme_str() != Some("http") {
@@ -205,7 +205,7 @@ impl Origin {
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
-        // A name and a password in it, if any, are no part of the host.
+        // User name and password are not part of the host.
         let (_, named) = authority
             .as_str()
             .rsplit_once('@')
@@ -220,7 +220,7 @@ impl Origin {
         }))
     }
 
-    /// Sends a request, on a connection that is free if there is one.
+    /// Sends a request, on an idle connection if there is one.
     #[must_use]
     pub fn send(self: &Arc<Self>, request: Request<Bytes>) -> Reply {
         let origin = Arc::clone(self);
@@ -239,7 +239,7 @@ impl Origin {
                 };
                 match exchange::exchange(&origin, stream, &head, &body).await {
                     Ok(response) => return Ok(response),
-                    // It had been closed, and the worker has seen nothing of this.
+                    // The idle connection was closed and the worker has seen nothing of this request.
                     Err(Failed { sent: false, .. }) if is_kept => {}
                     Err(Failed { sent: false, error }) => return Err(Error::Unsent(error)),
                     Err(Failed { sent: true, error }) => return Err(Error::Lost(error)),
@@ -257,13 +257,13 @@ impl Origin {
         Ok(stream)
     }
 
-    /// The connection that was used last, if it is still good.
+    /// Returns the most recently used connection that is still open.
     fn take(&self) -> Option<TcpStream> {
         let mut idle = self.idle.lock();
         self.drop_old(&mut idle);
         while let Some(Idle { stream, .. }) = idle.pop_back() {
-            // Without a call to the system unless it has said that there is something to read: the worker's goodbye, or
-            // bytes that nobody asked for.
+            // `try_read` makes a system call only after the kernel has signalled readability: the worker's close, or
+            // unsolicited bytes.
             let quiet = stream.try_read(&mut [0; 1]);
             if quiet.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                 return Some(stream);
@@ -272,7 +272,7 @@ impl Origin {
         None
     }
 
-    /// Keeps a connection on which nothing is under way.
+    /// Returns a connection without a request in progress to the pool.
     fn keep(&self, stream: TcpStream) {
         let mut idle = self.idle.lock();
         self.drop_old(&mut idle);
@@ -294,7 +294,8 @@ impl Origin {
         }
     }
 
-    /// Closes connections that have been idle for too long. To be called now and then: without requests nobody else does.
+    /// Closes connections that have been idle for too long. Call it periodically, because otherwise only requests do
+    /// so.
     pub fn tidy(&self) {
         self.drop_old(&mut self.idle.lock());
     }

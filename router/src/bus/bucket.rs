@@ -1,8 +1,8 @@
-//! The fleet's key-value bucket in JetStream: what all replicas have in common, written by compare-and-set.
+//! The cluster's key-value bucket in JetStream: the state that all replicas share, written by compare-and-set.
 //!
-//! It is called as the fleet is, keeps the last revisions of each key on the server's disk, and is made by whoever comes
-//! first. Nothing of it is held here: each look asks the server, so that a bucket that was lost, or made anew, is noticed.
-//! It is read from whoever leads its stream and not from a copy, which may be behind: what was read is then the truth.
+//! It is named after the cluster, keeps the latest revisions of each key on the server's disk, and is created by the
+//! first replica. Nothing is cached here: each read asks the server, so that a lost or recreated bucket is noticed.
+//! Reads go to the leader of its stream, because a follower may be behind.
 
 use std::time::Duration;
 
@@ -16,48 +16,48 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
 
-/// Revisions of each key that the bucket keeps: the most that a bucket can.
+/// Revisions kept per key: the maximum of a bucket.
 pub const HISTORY: usize = 64;
-/// Longest value that is written.
+/// Longest value.
 pub const LONGEST_BYTES: usize = 64 << 10;
-/// Most that all values together take on the server's disk.
+/// Most bytes of all values on the server's disk.
 const MOST_BYTES: i64 = 64 << 20;
-/// Highest number that is believed of a revision or a calibration: each counts on by one.
+/// Highest accepted number of a revision or a calibration. Each counts up by one.
 pub(super) const HIGHEST_NUMBER: u64 = 1 << 53;
-/// Between two looks at what was written: whoever writes without a pause is looked at with one.
+/// Pause between two reads after notifications, which limits the effect of continuous writes.
 pub(super) const BREATH: Duration = Duration::from_millis(50);
-/// For the bucket to answer.
+/// Timeout of a request to the bucket.
 pub(super) const LIMIT: Duration = Duration::from_secs(2);
-/// What a value that was taken away is marked with.
+/// The header that marks a deleted value.
 const OPERATION: &str = "KV-Operation";
 
-/// The bucket, wherever it is.
+/// A handle to the bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
     client: Client,
     name: String,
 }
 
-/// Why the bucket is of no use.
+/// Why the bucket cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BucketError {
-    /// The server is no JetStream server.
+    /// The server has no JetStream.
     #[error("the NATS server has no JetStream (start it with --jetstream)")]
     NoJetStream,
-    /// It does not answer as it should.
+    /// The request failed.
     #[error("JetStream's bucket {0}: {1}")]
     Trouble(String, String),
-    /// What should be written is longer than any value.
+    /// The value is too long.
     #[error("{0} bytes, and the bucket takes at most {LONGEST_BYTES}")]
     Long(usize),
 }
 
-/// What stands under a key.
+/// The entry of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// Its place in the bucket's order: what compare-and-set compares. 0: nothing ever stood there.
+    /// Its sequence number, which compare-and-set compares. 0 if the key was never written.
     pub(super) sequence: u64,
-    /// The value, unless it was taken away.
+    /// The value, unless it was deleted.
     pub(super) value: Option<Bytes>,
 }
 
@@ -69,8 +69,8 @@ impl Bucket {
         }
     }
 
-    /// Tells whenever something is written under a key: it may be no news, or have been refused. What was written is not kept,
-    /// however much of it comes before it is looked at. The sender is gone when no more can be heard.
+    /// Returns a channel that is notified of every write to a key, including repeated or rejected ones. The values
+    /// are not kept. The sender is dropped when the subscription ends.
     pub(super) async fn changes(&self, key: &str) -> Result<watch::Receiver<()>, BucketError> {
         let heard = self.client.subscribe(self.subject(key)).await;
         let mut heard = heard.map_err(|error| self.trouble(error))?;
@@ -89,7 +89,7 @@ impl Bucket {
         Ok(told)
     }
 
-    /// What stands under a key now. The bucket is made if it is not there.
+    /// Reads a key. Creates the bucket if it does not exist.
     pub(super) async fn get(&self, key: &str) -> Result<Standing, BucketError> {
         let context = self.context();
         let stream = context.get_stream_no_info(self.stream()).await;
@@ -109,7 +109,7 @@ impl Bucket {
         }
     }
 
-    /// All values that are remembered of a key, oldest first.
+    /// Returns all kept values of a key, oldest first.
     pub(super) async fn history(&self, key: &str) -> Result<Vec<Bytes>, BucketError> {
         let all = async {
             let store = self.context().get_key_value(&self.name).await;
@@ -129,8 +129,7 @@ impl Bucket {
         in_time.unwrap_or_else(|_| Err(self.trouble("its history does not come")))
     }
 
-    /// Writes under a key, over what stands there since `over`. Returns the value's place, or `None` where something else
-    /// stands by now.
+    /// Writes a key if its sequence is still `over`. Returns the new sequence, or `None` if the key was changed.
     pub(super) async fn put(&self, key: &str, value: Vec<u8>, over: u64) -> Result<Option<u64>, BucketError> {
         if value.len() > LONGEST_BYTES {
             return Err(BucketError::Long(value.len()));
@@ -152,14 +151,14 @@ impl Bucket {
         }
     }
 
-    /// Makes the bucket, as the stream that it is: the library's own call asks for what servers before 2.10 do not know.
+    /// Creates the bucket as a stream: the library's own call uses options that servers before 2.10 do not know.
     async fn make(&self, context: &Context) -> Result<(), BucketError> {
         let made = context.create_stream(stream::Config {
             name: self.stream(),
             description: Some("what the replicas of a fleet of tailroute have in common".to_owned()),
             subjects: vec![self.subject(">")],
             max_messages_per_subject: HISTORY as i64,
-            // With its headers.
+            // Value and headers.
             max_message_size: 2 * LONGEST_BYTES as i32,
             max_bytes: MOST_BYTES,
             discard: stream::DiscardPolicy::New,
@@ -187,7 +186,7 @@ impl Bucket {
         format!("$KV.{}.{key}", self.name)
     }
 
-    /// A value that is no such value.
+    /// Returns the error of an invalid value.
     pub(super) fn unreadable(&self, key: &str, why: &str) -> BucketError {
         self.trouble(format!(
             "what stands under {key} cannot be used ({why}); are all replicas of one version and one configuration? \
@@ -196,12 +195,12 @@ impl Bucket {
         ))
     }
 
-    /// It has not answered.
+    /// Returns the error of a timeout.
     pub(super) fn is_late(&self) -> BucketError {
         self.trouble("no answer in time")
     }
 
-    /// There was one, and the server has no JetStream any more.
+    /// Returns the error of a bucket that existed on a server that has no JetStream any more.
     pub(super) fn is_lost(&self) -> BucketError {
         self.trouble(BucketError::NoJetStream)
     }
@@ -212,7 +211,7 @@ impl Bucket {
 }
 
 fn standing(message: StreamMessage) -> Standing {
-    // Only what was taken away is marked by the tools; a value may be marked as one.
+    // Deletions carry this header. Values may carry it too, as `PUT`.
     let is_gone = message
         .headers
         .get(OPERATION)
@@ -231,7 +230,7 @@ fn is_no_jetstream(error: &LastRawMessageError) -> bool {
         ];
         return none.contains(&why.error_code());
     }
-    // Nobody at all hears what is asked of JetStream.
+    // Without JetStream, requests to it have no responders.
     let request = std::error::Error::source(error).and_then(|why| why.downcast_ref::<RequestError>());
     request.is_some_and(|why| why.kind() == RequestErrorKind::NoResponders)
 }

@@ -1,8 +1,8 @@
-//! What `gpu-bench --push` has told any replica of its workers' costs, for all of them: one key in the fleet's bucket.
+//! Calibrations from `gpu-bench --push`, shared by all replicas in one key of the bucket.
 //!
-//! A push counts at once on the replica that it came to, which then writes it into the bucket, as soon as NATS is there; the
-//! others take what is newer there than what they have taken. Which is newer the bucket's order says and nobody's clock: a
-//! calibration's number is one more than that of any before it. So a replica that starts begins with what was measured last.
+//! A push takes effect at once on the replica that receives it. That replica writes it into the bucket as soon as NATS
+//! is connected; the others take entries newer than the ones they have. The order is the bucket's, not a clock's: a
+//! calibration's number is one more than all before it. So a new replica begins with the latest measurements.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,47 +22,47 @@ use crate::app::App;
 use crate::operator::audit::{Happened, Who};
 use fleet::hold::Measured;
 
-/// Where they stand in the bucket.
+/// The key in the bucket.
 const KEY: &str = "calibrations";
-/// Between two looks at the bucket.
+/// Polling interval of the bucket.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What was measured of a worker, as the bucket has it.
+/// A worker's calibration in the bucket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// α, β, γ, as the admin port takes them.
+    /// α, in the units of the admin port.
     pub alpha_ms_per_token: f64,
     /// β.
     pub beta_ms: f64,
     /// γ.
     pub gamma_ms_per_token2: f64,
-    /// What a prompt takes at the least; 0 without a floor.
+    /// Shortest time of a prompt; 0 without a floor.
     #[serde(default)]
     pub floor_ms: f64,
-    /// When it was measured.
+    /// Time of the measurement.
     pub measured_at_unix_s: u64,
-    /// Share of the variance that it explains.
+    /// Share of the variance that the fit explains.
     pub r_squared: f64,
-    /// Whose token it came with.
+    /// Name of the token that it was pushed with.
     pub by: String,
-    /// Why.
+    /// The reason given.
     pub reason: String,
 }
 
-/// One of a worker, and where it came from.
+/// A worker's calibration with its number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
-    /// More than that of any before it.
+    /// Higher than any earlier number.
     number: u64,
     replica: String,
     #[serde(flatten)]
     what: Calibration,
 }
 
-/// By worker's name.
+/// Calibrations by worker name.
 type All = BTreeMap<String, Told>;
 
-/// What was told here, and what the bucket has.
+/// Calibrations pushed to this replica, and those in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Calibrations {
     state: Mutex<State>,
@@ -71,11 +71,11 @@ pub(super) struct Calibrations {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Told here, and not in the bucket yet.
+    /// Pushed here and not yet in the bucket.
     new: BTreeMap<String, Calibration>,
-    /// The newest that counts here, by worker.
+    /// The number in force here, by worker.
     taken: BTreeMap<String, u64>,
-    /// What the bucket had when it was looked at last.
+    /// The bucket's content at the last read.
     known: All,
 }
 
@@ -93,7 +93,7 @@ impl Calibration {
             self.floor_ms,
             self.r_squared,
         ];
-        // As the admin port has checked it, whoever wrote it.
+        // The same checks as on the admin port, because any replica may have written it.
         let is_cost = cost.alpha_ms_per_token > 0.0 && numbers.iter().all(|number| *number >= 0.0);
         let is_finite = cost.alpha_ms_per_token <= 1e6
             && cost.beta_ms <= 1e9
@@ -108,7 +108,7 @@ impl Calibration {
 }
 
 impl Bus {
-    /// A worker was measured, and this replica was told; all the others are to know.
+    /// Records a calibration pushed to this replica, for the others.
     pub fn calibrated(&self, worker: &str, what: Calibration) {
         let mut state = self.calibrations.state.lock();
         state.new.insert(worker.to_owned(), what);
@@ -116,13 +116,13 @@ impl Bus {
         self.calibrations.wanted.notify_one();
     }
 
-    /// Writes what was told here, and takes what was told elsewhere.
+    /// Writes the calibrations pushed here and applies those pushed elsewhere.
     async fn exchange_calibrations(&self, app: &App, bucket: &Bucket) -> Result<(), BucketError> {
         loop {
             let standing = bucket.get(KEY).await?;
             let mut all: All = match &standing.value {
                 Some(bytes) => read(bytes).map_err(|why| bucket.unreadable(KEY, &why))?,
-                // It has none yet, or was lost; or somebody has taken them away.
+                // The key was never written, or the bucket was lost; otherwise it was deleted.
                 None if standing.sequence == 0 => self.calibrations.state.lock().known.clone(),
                 None => All::new(),
             };
@@ -137,7 +137,7 @@ impl Bus {
             if bucket.put(KEY, bytes, standing.sequence).await?.is_some() {
                 {
                     let mut state = self.calibrations.state.lock();
-                    // What was told here meanwhile is newer.
+                    // A push received in the meantime is newer.
                     state.new.retain(|worker, what| new.get(worker) != Some(what));
                     state.taken.extend(numbers);
                 }
@@ -159,7 +159,7 @@ impl Bus {
             };
             let is_news = {
                 let mut state = self.calibrations.state.lock();
-                // One that was told here, and is on its way to the bucket, is newer.
+                // A push that is on its way to the bucket is newer.
                 let is_new = state.taken.get(name) != Some(&told.number) && !state.new.contains_key(name);
                 if is_new {
                     state.taken.insert(name.clone(), told.number);
@@ -192,7 +192,7 @@ impl Bus {
     }
 }
 
-/// What another replica wrote.
+/// Parses the value written by another replica.
 fn read(bytes: &[u8]) -> Result<All, String> {
     if bytes.len() > LONGEST_BYTES {
         return Err(format!("{} bytes", bytes.len()));
@@ -204,7 +204,7 @@ fn read(bytes: &[u8]) -> Result<All, String> {
     }
 }
 
-/// Puts what was told here above all that was told before. Returns the numbers.
+/// Numbers the new calibrations after all earlier ones. Returns the numbers.
 fn number(all: &mut All, new: &BTreeMap<String, Calibration>, replica: &str) -> Vec<(String, u64)> {
     let mut last = all.values().map(|told| told.number).max().unwrap_or(0);
     let mut numbers = Vec::new();
@@ -221,7 +221,7 @@ fn number(all: &mut All, new: &BTreeMap<String, Calibration>, replica: &str) -> 
     numbers
 }
 
-/// As many as the bucket takes, the newest.
+/// Serialises the newest calibrations that fit into a value.
 fn fitting(all: &mut All) -> Vec<u8> {
     loop {
         let bytes = serde_json::to_vec(all).unwrap_or_default();
@@ -236,7 +236,7 @@ fn fitting(all: &mut All) -> Vec<u8> {
     }
 }
 
-/// Exchanges them for as long as the task lives.
+/// Synchronises with the bucket forever.
 pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     let mut trouble = None;
@@ -270,7 +270,7 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
 
 fn say(error: Option<&BucketError>) {
     match error {
-        // It is said of the policy.
+        // Reported for the policy already.
         None | Some(BucketError::NoJetStream) => debug!("calibrations: {error:?}"),
         Some(error) => warn!(%error, "what is measured of workers does not reach other replicas"),
     }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_last_has_the_highest_number_and_outlives_what_there_is_no_room_for() {
+    fn the_latest_calibration_has_the_highest_number_and_is_kept_longest() {
         let mut all = All::new();
         number(
             &mut all,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_there_is_read_within_bounds() {
+    fn bucket_values_are_read_within_bounds() {
         let told = |number: u64| {
             let what = Told {
                 number,
@@ -328,7 +328,7 @@ mod tests {
             serde_json::to_vec(&All::from([("w".to_owned(), what)])).unwrap()
         };
         assert_eq!(read(&told(HIGHEST_NUMBER)).unwrap().len(), 1);
-        // The next one would have no number above it.
+        // The largest number would leave none for the next calibration.
         assert!(read(&told(u64::MAX)).is_err());
         for garbage in [&b"\xff"[..], b"[]", b"{\"w\":1}", &vec![b' '; LONGEST_BYTES + 1]] {
             assert!(read(garbage).is_err());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_no_cost_are_not_taken() {
+    fn invalid_costs_are_ignored() {
         assert!(measured(0.1).measured().is_some());
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e7] {
             assert!(measured(wrong).measured().is_none(), "{wrong}");

@@ -1,16 +1,16 @@
-//! A replica that starts takes what another one knows of who holds what, so that it does not send the next turn of every
-//! conversation anywhere.
+//! A new replica takes the prefix index from another one, so that it does not send the next turn of every
+//! conversation to an arbitrary worker.
 //!
 //! ```text
-//! joiner ── CLUSTER.join ───────────▶ all         who am I to ask?
-//! joiner ◀── offer ────────────────── each        its id, and since when it knows things, if it does
-//! joiner ── CLUSTER.join.ID ────────▶ the oldest  chunk 0, 1, …
-//! joiner ◀── chunk ────────────────── it          a quarter of a megabyte of a snapshot
+//! joiner ── CLUSTER.join ───────────▶ all         asks for offers joiner ◀── offer ────────────────── each
+//! its id, and its uptime if it has an index joiner ── CLUSTER.join.ID ────────▶ the oldest  chunk 0, 1, … joiner ◀──
+//! chunk ────────────────── it          a quarter of a megabyte of a snapshot
 //! ```
 //!
-//! A snapshot is the very one that is written to disk ([`crate::snapshot`]), taken when chunk 0 is asked for and held in memory
-//! until nobody has asked for some seconds. What is heard of turns meanwhile comes first. `/readyz` says no until it is
-//! there, or nobody has one, or NATS is not there, but for two seconds at the most; what comes later is taken all the same.
+//! The snapshot has the format written to disk ([`crate::snapshot`]). It is taken when chunk 0 is requested and kept
+//! in memory until no chunk was requested for some seconds. Reports received in the meantime take precedence.
+//! `/readyz` fails until the snapshot is loaded, no replica has one, or NATS is known to be unreachable, for at most
+//! two seconds. A later snapshot is still loaded.
 
 mod give;
 mod wire;
@@ -34,37 +34,37 @@ use super::Bus;
 use crate::app::App;
 use crate::snapshot::{self, SnapshotError};
 
-/// Since its start, a replica waits no longer for what others know.
+/// Longest time after startup that readiness waits for a snapshot.
 pub const READY_WITHIN: Millis = Millis(2_000.0);
-/// For the first to offer, and for the others then.
+/// Timeouts for the first offer, and for further ones after it.
 const OFFERS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(50));
-/// Offers that are read.
+/// Most offers read.
 const MOST_OFFERS: usize = 64;
-/// Replicas that are asked, one after the other.
+/// Most replicas asked, one after the other.
 const ATTEMPTS: usize = 3;
-/// For a chunk to come. The first one waits until the snapshot is taken.
+/// Timeout of a chunk. The first one includes taking the snapshot.
 const CHUNK_LIMIT: Duration = Duration::from_millis(1_500);
-/// For all of it.
+/// Timeout of the whole transfer.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Between two looks whether NATS is there.
+/// Polling interval for the connection to NATS.
 const LOOK: Duration = Duration::from_millis(5);
-/// Largest snapshot that goes over the bus: some four million keys.
+/// Largest snapshot: some four million keys.
 const MOST_BYTES: usize = 64 << 20;
-/// Of one message, which NATS takes up to a megabyte as it comes.
+/// Bytes per chunk. NATS accepts messages up to a megabyte by default.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// What was taken from another replica at the start.
+/// The result of a join.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Joined {
-    /// From whom.
+    /// Name of the other replica.
     pub from: String,
     /// Entries of the index.
     pub entries: usize,
-    /// How many seconds after its start this replica had them.
+    /// Seconds from startup to the end of the join.
     pub after_s: f64,
 }
 
-/// Why another's snapshot was not taken.
+/// Why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error("no answer in time")]
@@ -86,15 +86,15 @@ enum JoinError {
 }
 
 impl Bus {
-    /// Whether this replica has just started, and waits for what others know.
+    /// Returns whether readiness still waits for the join.
     #[must_use]
     pub fn is_joining(&self, now: Millis) -> bool {
-        // Once it is known that NATS is not there, nobody can be asked.
+        // Once NATS is known to be unreachable, there is nothing to wait for.
         let may_be_up = self.is_up() || self.link.lock().since.is_none();
         now < READY_WITHIN && !self.has_joined.load(Ordering::Acquire) && may_be_up
     }
 
-    /// Whether there is something to give to others.
+    /// Returns whether this replica has an index to give.
     fn knows_things(&self) -> bool {
         self.has_joined.load(Ordering::Acquire)
     }
@@ -104,7 +104,7 @@ impl Bus {
     }
 }
 
-/// Takes what the others know, once NATS is there.
+/// Joins once NATS is connected.
 pub(super) async fn join(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     while !bus.is_up() {
         tokio::time::sleep(LOOK).await;
@@ -127,7 +127,7 @@ pub(super) async fn join(app: Arc<App>, bus: Arc<Bus>, client: Client) {
 
 async fn take(app: &Arc<App>, bus: &Bus, client: &Client) -> Result<Option<Joined>, JoinError> {
     let offers = offers(bus, client).await?;
-    // Caches are restored to workers that are there.
+    // Caches can be restored only for workers that are known.
     app.discovery.settled().await;
     for offer in offers.into_iter().take(ATTEMPTS) {
         let restored = match fetch(bus, client, offer.id).await {
@@ -156,7 +156,7 @@ async fn restore(app: Arc<App>, bytes: Bytes) -> Result<usize, JoinError> {
     Ok(restored?)
 }
 
-/// Who has something to give, the longest-lived first.
+/// Returns the offers of replicas with an index, the longest uptime first.
 async fn offers(bus: &Bus, client: &Client) -> Result<Vec<Offer>, JoinError> {
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await?;
@@ -182,7 +182,7 @@ async fn offers(bus: &Bus, client: &Client) -> Result<Vec<Offer>, JoinError> {
     Ok(offers)
 }
 
-/// All of one replica's snapshot.
+/// Fetches the snapshot of one replica.
 async fn fetch(bus: &Bus, client: &Client, from: u64) -> Result<Bytes, JoinError> {
     let subject = format!("{}.{from:016x}", bus.subject_of_joins());
     let mut all = BytesMut::new();

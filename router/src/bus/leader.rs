@@ -1,12 +1,12 @@
-//! Who of the replicas does what only one should: a lease in the fleet's bucket.
+//! Leader election by a lease in the bucket.
 //!
-//! Whoever leads writes its key anew each second, by compare-and-set. The others watch it: a lease that has not been written
-//! for four seconds, by the watcher's own clock, is anybody's, and of those that write it then one succeeds. The leader takes
-//! itself for one only until three seconds after it has begun its last write that succeeded, so there are never two.
-//! One that is told to end gives the lease back.
+//! The leader rewrites its key each second by compare-and-set. The other replicas watch it. A lease that was not
+//! rewritten for four seconds by the watcher's own clock is free; of several replicas that then write it, one
+//! succeeds. The leader considers itself leader only until three seconds after the start of its last successful
+//! write, so there are never two. A replica that shuts down releases the lease.
 //!
-//! What it does: it ends changes of the policy that were for a time. The others do that only where it is long overdue. Probes are
-//! nobody's alone: whether a worker is reached from here nobody else can say.
+//! The leader reverts temporary policy changes when they are due. Other replicas do so only when a revert is long
+//! overdue. Health probes are not shared, because reachability differs between replicas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,32 +20,32 @@ use super::Bus;
 use super::bucket::{Bucket, BucketError, Standing};
 use crate::app::App;
 
-/// Where it stands in the bucket.
+/// The key in the bucket.
 const KEY: &str = "leader";
-/// Between two writes, or two looks.
+/// Intervals between writes and between reads.
 const RENEW: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
-/// A leader takes itself for one for so long after a write.
+/// How long a leader considers itself leader after a write.
 const HELD: Duration = Duration::from_secs(3);
-/// Others take the lease when it has not been written for so long.
+/// Time without a write after which the lease is free.
 const EXPIRED: Duration = Duration::from_secs(4);
 
-/// The lease, as far as it is known here.
+/// This replica's view of the lease.
 #[derive(Debug, Default)]
 pub(super) struct Lease(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Until when this replica leads.
+    /// End of this replica's leadership.
     until: Option<Instant>,
-    /// Who leads, as the bucket has it, and since when that has not changed.
+    /// The lease's sequence in the bucket, when it was first seen, and the holder's name.
     seen: Option<(u64, Instant, String)>,
 }
 
-/// The lease, as it stands in the bucket.
+/// The lease as written in the bucket.
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
-    /// The process; 0: it was given back.
+    /// Id of the holding process; 0 if released.
     id: u64,
     replica: String,
 }
@@ -55,7 +55,7 @@ impl Lease {
         self.0.lock().until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Who leads, if anybody is known to.
+    /// Returns the name of the leader, if known.
     fn leader(&self) -> Option<String> {
         let state = self.0.lock();
         let seen = state.seen.as_ref();
@@ -63,7 +63,7 @@ impl Lease {
         seen.map(|(_, _, name)| name.clone())
     }
 
-    /// Takes in what stands in the bucket. Returns whether it is to be written by this replica.
+    /// Records the entry in the bucket. Returns whether this replica should write it.
     fn look(&self, own: u64, standing: &Standing) -> bool {
         let value = standing.value.as_deref().unwrap_or_default();
         let written = serde_json::from_slice::<Written>(value).ok();
@@ -81,7 +81,7 @@ impl Lease {
         is_free || is_own || since.elapsed() >= EXPIRED
     }
 
-    /// This replica wrote it, beginning then. Returns whether that is news.
+    /// Records a successful write that began at `begun`. Returns whether this replica became leader.
     fn wrote(&self, sequence: u64, begun: Instant, name: &str) -> bool {
         let mut state = self.0.lock();
         let was = state.until.replace(begun + HELD);
@@ -89,26 +89,26 @@ impl Lease {
         was.is_none_or(|until| until < begun)
     }
 
-    /// Somebody else did, or it was given back.
+    /// Records that the lease was lost or released.
     fn lost(&self) {
         self.0.lock().until = None;
     }
 }
 
 impl Bus {
-    /// Whether this replica leads.
+    /// Returns whether this replica is the leader.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.lease.leads()
     }
 
-    /// What the replica is called that leads, if one does.
+    /// Returns the name of the leader, if there is one.
     #[must_use]
     pub(super) fn leader(&self) -> Option<String> {
         self.lease.leader()
     }
 
-    /// Renews the lease, takes it, or sees who has it.
+    /// Renews or takes the lease, or records its holder.
     async fn renew(&self, bucket: &Bucket, ends: bool) -> Result<(), BucketError> {
         let begun = Instant::now();
         let standing = bucket.get(KEY).await?;
@@ -136,7 +136,7 @@ impl Bus {
     }
 }
 
-/// Holds the lease, or waits for it, for as long as the task lives.
+/// Runs for election forever.
 pub(super) async fn lead(app: Arc<App>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     loop {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_taken_when_it_was_not_written_for_four_seconds_and_not_before() {
+    async fn a_lease_is_free_after_four_seconds_without_a_write() {
         let lease = Lease::default();
         assert!(!lease.look(1, &standing(7, 2)));
         assert_eq!(lease.leader().as_deref(), Some("router-2"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_leads_no_longer_than_others_leave_it_the_lease() {
+    async fn leadership_ends_before_the_lease_is_free() {
         let lease = Lease::default();
         assert!(lease.look(1, &Standing::default()), "nobody has it");
         assert!(lease.wrote(1, Instant::now(), "router-1") && lease.leads());

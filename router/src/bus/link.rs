@@ -1,7 +1,7 @@
-//! The connection to NATS: one, for everything, which comes back by itself.
+//! The connection to NATS, shared by all tasks, with automatic reconnection.
 //!
-//! Nothing is kept for a server that is not there: what was true then is not true any more when it is back. The roll call
-//! that follows at once says what is.
+//! Messages are not kept while the server is unreachable, because they would be outdated on reconnection. The roll
+//! call that follows at once has the current state.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,22 +24,22 @@ use crate::app::App;
 use crate::supervise::{Task, forever, until_done};
 use tailroute_http::tls;
 
-/// Between two attempts to reach a server: the first, and the longest.
+/// Pauses between connection attempts: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// For a server to answer a connection.
+/// Timeout of a connection attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// A server that is silent for two of these is not there: its machine may be gone.
+/// Ping interval. A server that is silent for two intervals counts as lost.
 const PING: Duration = Duration::from_secs(1);
-/// Messages of a subscription that wait in the client; what comes then is lost, and its number is missed.
+/// Most messages of a subscription waiting in the client. Further ones are lost and detected by their numbers.
 const INBOX: usize = 1_024;
-/// Bytes of others' messages that wait to be read.
+/// Most bytes of received messages waiting to be processed.
 const INBOX_BYTES: usize = 16 << 20;
-/// Longest file of credentials.
+/// Longest credentials file.
 const LONGEST_CREDENTIALS: u64 = 1 << 20;
-/// Between two looks at who is silent.
+/// Interval of the check for silent replicas.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why NATS cannot even be tried.
+/// Why no connection can be attempted.
 #[derive(Debug, thiserror::Error)]
 enum LinkError {
     #[error("the files of [fleet]")]
@@ -52,7 +52,7 @@ enum LinkError {
     Subscribe(#[from] async_nats::SubscribeError),
 }
 
-/// Messages to NATS.
+/// Sends messages to NATS.
 struct ToNats {
     client: Client,
     bus: Arc<Bus>,
@@ -76,13 +76,13 @@ impl Out for ToNats {
     }
 }
 
-/// What the tasks of a connection share.
+/// The parts shared by the tasks of a connection.
 #[derive(Clone)]
 struct Connected {
     app: Arc<App>,
     bus: Arc<Bus>,
     client: Client,
-    /// What becomes of the connection; held by the task that watches it.
+    /// Events of the connection; locked by the task that watches it.
     events: Arc<Mutex<mpsc::Receiver<Event>>>,
 }
 
@@ -99,7 +99,7 @@ impl Connected {
 /// A task of a connection.
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Connects, speaks and hears, for as long as the task lives.
+/// Connects and runs all tasks of the bus forever.
 pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
     let (client, events) = loop {
         match connect(&bus).await {
@@ -114,7 +114,7 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
             }
         }
     };
-    // Nobody else sets it.
+    // Set only here.
     let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
     let connected = Connected {
         app: Arc::clone(&app),
@@ -165,7 +165,7 @@ fn subject(bus: &Bus) -> String {
     format!("{}.turns", bus.settings.cluster)
 }
 
-/// A client that goes on trying to reach a server, and what becomes of it.
+/// Returns a client that reconnects automatically, and its events.
 async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError> {
     let settings = &bus.settings;
     let (tell, events) = mpsc::channel(64);
@@ -185,7 +185,7 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
         .event_callback(move |event| {
             let tell = tell.clone();
             async move {
-                // A full queue means that nothing new is in it.
+                // A full queue already holds enough events to see the current state.
                 let _ = tell.try_send(event);
             }
         });
@@ -207,13 +207,12 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
     Ok((options.connect(settings.servers.as_slice()).await?, events))
 }
 
-/// Reads certificates.
 async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, LinkError> {
     let read = tokio::task::spawn_blocking(move || tls::towards_nats(&settings)).await;
     Ok(read.map_err(io::Error::other)??)
 }
 
-/// Says when NATS comes and goes.
+/// Logs and records when NATS connects and disconnects.
 async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
     let mut events = events.lock().await;
     while let Some(event) = events.recv().await {
@@ -255,7 +254,7 @@ fn trouble(app: &App, bus: &Bus, error: &str) {
     }
 }
 
-/// Messages of others that wait to be read, within a bound of bytes.
+/// Received messages waiting to be processed, bounded in bytes.
 #[derive(Debug, Default)]
 struct Inbox {
     waiting: VecDeque<Bytes>,
@@ -263,7 +262,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// Takes a message in, unless it is too long for any, or there is no room.
+    /// Adds a message, unless it is too long or the inbox is full.
     fn put(&mut self, bus: &Bus, payload: Bytes) {
         if payload.len() > wire::LONGEST_BYTES {
             bus.counters.message("received", payload.len());
@@ -272,7 +271,7 @@ impl Inbox {
             bus.counters.lost("inbox", 1);
         } else {
             self.bytes += payload.len();
-            // A slice would keep what was read with it.
+            // A slice would keep the whole read buffer alive.
             self.waiting.push_back(Bytes::copy_from_slice(&payload));
         }
     }
@@ -284,7 +283,7 @@ impl Inbox {
     }
 }
 
-/// Hears the others.
+/// Receives the other replicas' messages.
 async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     loop {
         match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {
@@ -294,7 +293,7 @@ async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
                     inbox.put(&bus, message.payload);
                     while let Some(payload) = inbox.take() {
                         bus.peers.hear(&app, bus.id, &payload);
-                        // The client holds messages by their number, whatever their length: none waits there for long.
+                        // The client bounds messages by number, not by bytes, so they are moved out at once.
                         while let Some(Some(message)) = messages.next().now_or_never() {
                             inbox.put(&bus, message.payload);
                         }

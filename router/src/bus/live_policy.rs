@@ -1,15 +1,16 @@
-//! The live policy of all replicas: one key in the fleet's bucket, with compare-and-set and history.
+//! The live policy of all replicas: one key in the bucket, with compare-and-set and history.
 //!
-//! Whoever changes it names the revision that is changed, and of two at once one is told so, on whatever replica. A change is
-//! in force here when the bucket has it, and elsewhere within milliseconds: each replica hears what is written there, and
-//! looks every two seconds anyway, and as soon as NATS is back. While it is gone the policy stays what it was, and a change
-//! is refused: it would be in force on one replica alone.
+//! A change names the revision that it is based on; of two concurrent changes, on whatever replicas, one is rejected. A
+//! change is in force here once the bucket has it, and elsewhere within milliseconds: each replica is notified of
+//! writes, and also reads the key every two seconds and after a reconnection. While NATS is unreachable the policy
+//! stays as it was, and changes are rejected, because they would apply to one replica only.
 //!
-//! Who finds nothing there writes what is in force here: at the first start of a fleet, what is configured. Who comes later
-//! takes what is there. A server without JetStream has no bucket: then each replica's policy is its own.
+//! If the key does not exist, a replica writes its own policy: at the first start of a cluster, the configured one.
+//! Later replicas take the existing one. A server without JetStream has no bucket: then each replica has its own
+//! policy.
 //!
-//! A write that was not answered may have been made all the same. Whoever asked for it is told so, and when it is found in
-//! the bucket it is in force and in the audit log like another replica's.
+//! A write without an answer may have succeeded. The caller gets an error that says so. If the change is found in the
+//! bucket, it takes effect and is audited like another replica's.
 
 mod document;
 
@@ -31,47 +32,47 @@ use crate::app::App;
 use crate::operator::audit::Happened;
 use crate::operator::revisions::{Adopted, Change, Made, Revision, Stale};
 
-/// Where it stands in the bucket.
+/// The key in the bucket.
 const KEY: &str = "policy";
-/// Between two looks at the bucket.
+/// Polling interval of the bucket.
 const LOOK: Duration = Duration::from_secs(2);
-/// Between two attempts, if it does not answer.
+/// Pause before a retry.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Who does not lead ends a change that was for a time only when it is so long overdue.
+/// A replica that is not the leader reverts a temporary change only when it is overdue by this much.
 const OVERDUE: Millis = Millis(6_000.0);
-/// For a change to be made.
+/// Timeout of a change.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Attempts of a change that names no revision, if others come in between.
+/// Attempts of a change without an expected revision, if others interfere.
 const ATTEMPTS: usize = 4;
 
-/// What is known of the policy in the bucket.
+/// This replica's view of the policy in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct LivePolicy {
-    /// Held while the bucket is looked at or changed: one after the other.
+    /// Serialises reads and changes of the bucket.
     turn: tokio::sync::Mutex<()>,
     looked: Mutex<Looked>,
-    /// Somebody should look.
+    /// Notified when the bucket should be read.
     pub(super) wanted: Notify,
 }
 
-/// What came of the last look.
+/// The result of the last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Looked {
-    /// There was none.
+    /// There was no read yet.
     #[default]
     Never,
     Found,
     Failed(BucketError),
 }
 
-/// Where the live policy is, for people.
+/// The state of the live policy, for display.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LivePolicyState {
-    /// Whether it is that of all replicas, in the fleet's bucket; otherwise it is this replica's own.
+    /// Whether the policy is shared through the bucket; otherwise it is this replica's own.
     pub shared: bool,
-    /// Whether it can be changed now.
+    /// Whether the policy can be changed now.
     pub changeable: bool,
-    /// Why the bucket is of no use, if it is not.
+    /// Why the bucket cannot be used, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -82,7 +83,7 @@ pub enum ChangeError {
     /// Another revision is in force.
     #[error("revision {0} is in force by now")]
     Stale(u64),
-    /// NATS is not there.
+    /// NATS is not connected.
     #[error(
         "NATS is not there ({0}), and a change would be in force on this replica alone: nothing was changed. Try again when \
          GET /admin/v1/replicas says that it is connected"
@@ -91,19 +92,18 @@ pub enum ChangeError {
     /// The bucket cannot be read.
     #[error("{0}; a change would be in force on this replica alone: nothing was changed")]
     Unread(BucketError),
-    /// The bucket did not say that it has it.
+    /// The write was not confirmed.
     #[error("{0}; it is not known whether the policy was changed: GET it when NATS answers again")]
     Unwritten(BucketError),
 }
 
 impl Bus {
-    /// Whether the policy is this replica's own, since there is no bucket.
+    /// Returns whether the policy is this replica's own, because there is no bucket.
     #[must_use]
     pub fn has_own_policy(&self) -> bool {
         *self.live_policy.looked.lock() == Looked::Failed(BucketError::NoJetStream)
     }
 
-    /// Where the policy is.
     #[must_use]
     pub(super) fn live_policy_state(&self) -> LivePolicyState {
         let looked = self.live_policy.looked.lock().clone();
@@ -118,7 +118,7 @@ impl Bus {
         }
     }
 
-    /// Changes the policy of all replicas, if `expected` is the revision that is changed, or none is expected.
+    /// Changes the policy of all replicas. A given `expected` must be the current revision.
     ///
     /// # Errors
     /// If another revision is in force, or the bucket cannot be reached.
@@ -178,7 +178,7 @@ impl Bus {
         Err(ChangeError::Stale(app.policy.now().0.revision))
     }
 
-    /// Puts an earlier policy in force again on all replicas, if that is due, and no other replica has done it.
+    /// Reverts a temporary change on all replicas, if it is due and no other replica has done so.
     pub async fn revert_policy(&self, app: &App) -> Option<(Arc<Revision>, Arc<Revision>)> {
         if self.has_own_policy() {
             return app.revert_policy();
@@ -200,7 +200,7 @@ impl Bus {
         }
     }
 
-    /// Looks what is in the bucket, and takes it. Returns its place. Who finds nothing writes what is in force here.
+    /// Reads the bucket and applies its policy. Writes this replica's policy if there is none. Returns the sequence.
     async fn look(&self, app: &App, bucket: &Bucket) -> Result<u64, BucketError> {
         loop {
             let Standing { sequence, value } = bucket.get(KEY).await?;
@@ -239,7 +239,7 @@ impl Bus {
         }
     }
 
-    /// What the bucket remembers from before. What cannot be read is left out.
+    /// Returns the earlier revisions in the bucket, leaving out invalid ones.
     async fn earlier(
         &self,
         app: &App,
@@ -253,13 +253,13 @@ impl Bus {
         Ok(of_bucket.map(|adopted| adopted.revision).collect())
     }
 
-    /// Looks, and says when what comes of it is another thing than before.
+    /// Reads the bucket and logs a changed result.
     async fn look_again(&self, app: &App, bucket: &Bucket) -> bool {
         let looked = {
             let _turn = self.live_policy.turn.lock().await;
             match self.look(app, bucket).await {
                 Ok(_) => Looked::Found,
-                // What was in common does not become each one's own because a server was changed.
+                // A shared policy does not become each replica's own because the server was replaced.
                 Err(BucketError::NoJetStream) if app.policy.is_shared() => Looked::Failed(bucket.is_lost()),
                 Err(error) => Looked::Failed(error),
             }
@@ -282,7 +282,7 @@ impl Bus {
     }
 }
 
-/// Follows the bucket for as long as the task lives.
+/// Follows the bucket forever.
 pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     loop {
@@ -294,7 +294,7 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
     }
 }
 
-/// Returns whether more can be heard.
+/// Reads the bucket and waits for the next write. Returns whether the subscription is alive.
 async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut watch::Receiver<()>) -> bool {
     let mut pause = AGAIN;
     if bus.is_up() {
@@ -316,7 +316,7 @@ async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut watch::
     }
 }
 
-/// `[routing]` of this replica's configuration has changed: that is a revision for all, unless they have it.
+/// Writes a changed `[routing]` of this replica's configuration as a revision for all, unless they have it.
 async fn put_configured(app: &App, bus: &Bus) {
     let Some(change) = app.policy.to_configure() else {
         return;

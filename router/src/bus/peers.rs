@@ -1,4 +1,4 @@
-//! What other replicas say, held in the books as this one's own turns are.
+//! The other replicas' turns, accounted for like this replica's own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::app::App;
 use fleet::{Worker, hold};
 use tailroute_http::unread::Unread;
 
-/// Replicas that are heard at the same time; what more say is not understood.
+/// Most replicas tracked at the same time; others are ignored.
 const MOST_PEERS: usize = 64;
-/// Turns of one replica that are held.
+/// Most turns tracked per replica.
 const MOST_TURNS: usize = 65_536;
-/// Bytes of the turns of all replicas that are held.
+/// Most bytes of all tracked turns.
 pub(super) const MOST_BYTES: usize = 64 << 20;
-/// A turn that is held, with its places in maps and queues.
+/// Bytes counted for a turn, including its entries in maps and queues.
 pub(super) const TURN_BYTES: usize = 256;
-/// A key of its prompt that is held.
+/// Bytes counted for a key of a turn's prompt.
 const KEY_BYTES: usize = size_of::<u32>();
-/// Longest prefill that is believed of one turn. A longer one says no more: nothing is sent behind it anyway.
+/// Longest prefill accepted for one turn. A longer one would make no difference: nothing is queued behind it anyway.
 const MOST_PREFILL: Millis = Millis(600_000.0);
-/// Messages that one message can show to be missing: more are not sent in [`SILENT`].
+/// Most missing messages counted at once: more are not sent within [`SILENT`].
 const MOST_MISSING: u64 = 100_000;
-/// Who has said nothing for so long is gone.
+/// A replica without messages for this long is removed.
 pub const SILENT: Millis = Millis(3_000.0);
 
 /// The other replicas.
@@ -44,9 +44,9 @@ pub struct Peers(Mutex<All>);
 struct All {
     peers: BTreeMap<u64, Peer>,
     workers: Workers,
-    /// Bytes that all turns take.
+    /// Bytes of all tracked turns.
     held: Arc<AtomicUsize>,
-    /// Whether it was said that somebody is not understood.
+    /// Whether an unreadable message was logged.
     is_foreign_known: bool,
 }
 
@@ -56,13 +56,13 @@ struct Peer {
     name: String,
     heard: Millis,
     draining: bool,
-    /// The number that its next message should have.
+    /// Expected number of its next message.
     next: u64,
     lost: u64,
     turns: BTreeMap<u64, Turn>,
 }
 
-/// A turn of another replica's.
+/// A turn of another replica.
 #[derive(Debug)]
 struct Turn {
     worker: Arc<Worker>,
@@ -72,22 +72,22 @@ struct Turn {
     _room: Unread,
 }
 
-/// Another replica, as people see it.
+/// Another replica, for display.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PeerState {
-    /// What it is called.
+    /// Its name.
     pub replica: String,
     /// Seconds since its last message.
     pub heard_s: f64,
-    /// Whether it is on its way out.
+    /// Whether it is draining.
     pub draining: bool,
-    /// Turns that it has under way.
+    /// Its turns in progress.
     pub in_flight: usize,
-    /// Messages of it that did not come.
+    /// Number of its messages that were lost.
     pub lost_messages: u64,
 }
 
-/// Workers by what they are called on the bus.
+/// Workers by their keys on the bus.
 #[derive(Debug, Default)]
 struct Workers {
     of: Option<Arc<Vec<Arc<Worker>>>>,
@@ -113,7 +113,7 @@ impl Workers {
 }
 
 impl Peers {
-    /// Another replica's message arrives.
+    /// Processes a message of another replica.
     pub fn hear(&self, app: &App, own: u64, message: &[u8]) {
         let Some(bus) = &app.bus else { return };
         let counters = &bus.counters;
@@ -144,7 +144,7 @@ impl Peers {
         all.workers.refresh(app);
         let workers = &all.workers;
         let peer = all.peers.entry(head.sender).or_insert_with(|| {
-            // What this one has under way is news to it.
+            // The new replica needs this one's turns in progress.
             bus.roll_wanted.notify_one();
             Peer::new(head.number)
         });
@@ -171,7 +171,7 @@ impl Peers {
         }
     }
 
-    /// Strikes out who has said nothing for too long, and what is on workers that have left.
+    /// Removes silent replicas, and turns on removed workers.
     pub fn tidy(&self, app: &App) {
         let all = &mut *self.0.lock();
         all.workers.refresh(app);
@@ -193,7 +193,7 @@ impl Peers {
         });
     }
 
-    /// How many are heard, and the turns that they have under way.
+    /// Returns the number of replicas and of their turns.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let all = self.0.lock();
@@ -203,7 +203,7 @@ impl Peers {
         )
     }
 
-    /// Each, for people.
+    /// Returns the state of each replica.
     #[must_use]
     pub fn state(&self, now: Millis) -> Vec<PeerState> {
         let all = self.0.lock();
@@ -231,7 +231,7 @@ impl Peer {
     }
 }
 
-/// Where it is written down.
+/// The accounts that turns are applied to.
 struct Books<'a> {
     app: &'a App,
     workers: &'a Workers,
@@ -284,7 +284,7 @@ impl Books<'_> {
         found
     }
 
-    /// Room for one more turn with so many keys.
+    /// Reserves room for a turn with this number of keys.
     fn room(&self, peer: &Peer, keys: usize) -> Option<Unread> {
         let mut room = Unread::new(Arc::clone(self.held), MOST_BYTES);
         let has_room = peer.turns.len() < MOST_TURNS && room.grow(TURN_BYTES + keys * KEY_BYTES);
@@ -296,7 +296,7 @@ impl Books<'_> {
 
     fn sent(&mut self, peer: &mut Peer, sent: &Sent) {
         let at = self.now.saturating_sub(sent.age);
-        // A roll call may have told of it.
+        // A roll call may have reported it earlier.
         if let Some(known) = peer.turns.remove(&sent.turn) {
             self.gone(known, at);
         }
@@ -337,7 +337,7 @@ impl Books<'_> {
         }
     }
 
-    /// The worker computed its prompt, and what is known of its reply.
+    /// Records that the worker computed the turn's prompt, and what is known of its reply.
     fn settle(&self, turn: Turn, left: Option<&Left>) {
         let Some(hold) = turn.hold else { return };
         let reply = left.filter(|left| !left.reply.is_empty()).map(|left| Reply {
@@ -352,7 +352,7 @@ impl Books<'_> {
         });
     }
 
-    /// It is not on its worker any more. What had begun was computed.
+    /// Removes a turn from its worker. A turn that had begun was computed.
     fn gone(&self, mut turn: Turn, at: Millis) {
         let has_begun = turn.ticket.is_none();
         turn.worker.others_ended(at, turn.ticket.take());
@@ -366,7 +366,7 @@ impl Books<'_> {
     }
 
     fn roll(&mut self, peer: &mut Peer, roll: Roll) {
-        // A process keeps its name: one that gives another each time is not told of each time.
+        // A process keeps its name; logging only the first prevents log spam by a faulty peer.
         if peer.name.is_empty() && !roll.name.is_empty() {
             info!(replica = roll.name, "another replica is heard");
             peer.name = roll.name;
@@ -388,7 +388,7 @@ impl Books<'_> {
         }
     }
 
-    /// A turn is under way, whatever was heard of it. Which prompt it has nobody says again.
+    /// Records a turn in progress from a roll call, which does not repeat prompts.
     fn under_way(&mut self, peer: &mut Peer, turn: &UnderWay) {
         if let Some(known) = peer.turns.get_mut(&turn.turn) {
             if turn.begun {
@@ -429,7 +429,7 @@ impl Books<'_> {
         }
     }
 
-    /// A worker's slot may have another holder soon.
+    /// Removes turns on removed workers, whose slots may be reused.
     fn leave_workers(&mut self, peer: &mut Peer) {
         let left: Vec<u64> = (peer.turns.iter())
             .filter(|(_, turn)| turn.worker.hold() == hold::Hold::Gone)

@@ -1,7 +1,7 @@
-//! What requests have said, made into messages.
+//! Batches reports of requests into messages.
 //!
-//! What is said first after a while goes out at once; what follows is gathered for [`TICK`], so that however many turns
-//! there are, there are no more than a few hundred messages a second.
+//! The first report after a pause is sent at once; the following ones are collected for [`TICK`], so that there are
+//! at most a few hundred messages a second, whatever the number of turns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use super::turns::{Said, Turn};
 use super::wire::{Head, Kind, Roll, Sent, UnderWay, Writer};
 use crate::app::App;
 
-/// Between two messages. Told within 5 ms, three routers lose 1 to 3 % of p95 to one; within 20 ms, 3 to 9 %.
+/// Interval between messages. With 5 ms, three routers lose 1 to 3 % of p95 to one; with 20 ms, 3 to 9 %.
 const TICK: Duration = Duration::from_millis(2);
-/// How often a replica says what it has under way.
+/// Interval between roll calls.
 pub(super) const ROLL_CALL: Duration = Duration::from_secs(1);
-/// Turns of one message of the roll call.
+/// Turns per message of a roll call.
 const PER_MESSAGE: usize = 4_096;
-/// What is taken from the queue at once.
+/// Most reports taken from the queue at once.
 const AT_ONCE: usize = 256;
 
-/// Where messages go.
+/// A destination of messages.
 pub(super) trait Out {
-    /// Sends a message to all. What cannot be sent now is lost.
+    /// Sends a message to all replicas. A message that cannot be sent now is lost.
     fn publish(&mut self, message: Vec<u8>) -> impl Future<Output = ()> + Send;
 }
 
-/// Makes messages.
+/// Creates messages.
 #[derive(Debug)]
 pub(super) struct Speaker {
     bus: Arc<Bus>,
     writer: Writer,
-    /// What is under way, by number.
+    /// Turns in progress, by number.
     turns: BTreeMap<u64, Arc<Turn>>,
     number: u64,
 }
 
-/// Speaks for as long as the task lives.
+/// Sends messages forever.
 pub(super) async fn speak(app: &App, bus: &Arc<Bus>, out: &mut impl Out) {
     let mut queue = bus.waiting.lock().await;
     let mut speaker = Speaker::new(bus);
@@ -87,7 +87,7 @@ impl Speaker {
         self.writer.is_full()
     }
 
-    /// Writes down what was said.
+    /// Adds reports to the next message.
     pub(super) fn take_in(&mut self, now: Millis, said: &mut Vec<Said>) {
         self.bus.counters.events("sent", said.len() as u64);
         for said in said.drain(..) {
@@ -119,7 +119,7 @@ impl Speaker {
         }
     }
 
-    /// Sends what waits.
+    /// Sends the waiting reports.
     pub(super) async fn flush(&mut self, out: &mut impl Out) {
         if self.waits() {
             let message = self.message(Kind::Turns);
@@ -137,14 +137,14 @@ impl Speaker {
         self.writer.take(head)
     }
 
-    /// Says what is under way, after all that was said before.
+    /// Sends a roll call, after all earlier reports.
     pub(super) async fn call_roll(
         &mut self,
         app: &App,
         queue: &mut mpsc::Receiver<Said>,
         out: &mut impl Out,
     ) {
-        // Nobody has them any more: that they are over is in the queue, or was lost.
+        // Turns that are not referenced elsewhere have ended; that report is in the queue, or was lost.
         let over: Vec<u64> = (self.turns.iter())
             .filter(|(_, turn)| Arc::strong_count(turn) == 1)
             .map(|(number, _)| *number)
@@ -169,7 +169,7 @@ impl Speaker {
         }
     }
 
-    /// The roll in parts: all numbers are in one of them.
+    /// Splits the roll call into messages that together cover all numbers.
     fn rolls(&self, now: Millis, draining: bool) -> Vec<Roll> {
         let under_way = |turn: &Arc<Turn>| UnderWay {
             turn: turn.number,

@@ -1,4 +1,4 @@
-//! Two replicas whose messages a test carries, loses, or holds back.
+//! Tests with two replicas whose messages are delivered, lost or delayed by the test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::*;
 use crate::app::App;
 use fleet::Worker;
 
-/// A replica, and what it has said.
+/// A replica and its pending reports.
 struct Replica {
     app: Arc<App>,
     speaker: Speaker,
@@ -60,7 +60,7 @@ impl Replica {
         Arc::clone(&self.app.fleet.workers()[slot])
     }
 
-    /// A turn goes to the first worker.
+    /// Sends a turn to the first worker.
     fn sends(&self, keys: &Chain) -> turns::Told {
         let worker = self.worker(0);
         self.bus().sent(
@@ -72,7 +72,7 @@ impl Replica {
         )
     }
 
-    /// What it says of its turns by now.
+    /// Returns the replica's new messages.
     async fn says(&mut self) -> Vec<Vec<u8>> {
         let mut said = Vec::new();
         let bus = Arc::clone(self.bus());
@@ -100,12 +100,12 @@ impl Replica {
         }
     }
 
-    /// Requests of others on the first worker, and how many of them wait.
+    /// Requests of other replicas on the first worker, and how many of them wait.
     fn others(&self) -> (u32, usize) {
         self.worker(0).with_load(|load| (load.others, load.pending.len()))
     }
 
-    /// Keys that the first worker is believed to hold.
+    /// Number of keys that the first worker is believed to hold.
     fn holds(&self, keys: &Chain) -> usize {
         let id = self.worker(0).id;
         self.app.knowledge.update(id, |residency| {
@@ -132,7 +132,7 @@ fn prompt() -> (Chain, ChainBuilder) {
 }
 
 #[tokio::test]
-async fn a_turn_of_another_replica_counts_until_it_is_over_and_leaves_what_it_computed() {
+async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_cached() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, reply) = prompt();
     let told = one.sends(&keys);
@@ -179,7 +179,7 @@ async fn a_turn_that_never_began_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_lost_on_the_way_is_mended_by_the_roll_call() {
+async fn lost_messages_are_repaired_by_the_roll_call() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
     other.hears(&one.calls_the_roll().await);
@@ -199,10 +199,10 @@ async fn what_is_lost_on_the_way_is_mended_by_the_roll_call() {
 }
 
 #[tokio::test]
-async fn what_found_the_queue_full_is_mended_by_the_roll_call() {
+async fn reports_dropped_by_a_full_queue_are_repaired_by_the_roll_call() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let told: Vec<_> = (0..QUEUE).map(|_| one.sends(&Chain::new())).collect();
-    // None of these fits any more.
+    // The queue is full, so this report is lost.
     told[0].begun();
     other.hears(&one.calls_the_roll().await);
     assert_eq!(other.others(), (QUEUE as u32, QUEUE - 1));
@@ -214,7 +214,7 @@ async fn what_found_the_queue_full_is_mended_by_the_roll_call() {
 }
 
 #[tokio::test]
-async fn a_replica_that_is_silent_counts_no_longer() {
+async fn a_silent_replica_is_removed() {
     tokio::time::pause();
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
@@ -227,13 +227,13 @@ async fn a_replica_that_is_silent_counts_no_longer() {
     other.bus().peers.tidy(&other.app);
     assert_eq!((other.others(), other.holds(&keys)), ((0, 0), 0));
     assert_eq!(other.bus().peers.count(), (0, 0));
-    // It was only slow.
+    // The replica was only slow.
     other.hears(&one.calls_the_roll().await);
     assert_eq!(other.others(), (1, 1));
 }
 
 #[tokio::test]
-async fn nobody_hears_itself_rubbish_or_a_worker_that_it_does_not_know() {
+async fn own_messages_garbage_and_unknown_workers_are_ignored() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
     let _told = one.sends(&keys);
@@ -259,11 +259,11 @@ async fn nobody_hears_itself_rubbish_or_a_worker_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
+async fn hint_epochs_continue_after_those_of_other_replicas() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let now_us = UNIX_EPOCH.elapsed().expect("a clock after 1970").as_micros() as u64;
     let ahead = now_us + 60_000_000;
-    // No clock is two hours wrong: such a number would silence everybody else.
+    // No clock is two hours wrong: such an epoch would make all later hints stale.
     for number in [ahead, now_us + 7_200_000_000, u64::MAX] {
         one.bus().hinted(&one.worker(0), number);
         other.hears(&one.says().await);
@@ -274,7 +274,7 @@ async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
 }
 
 #[tokio::test]
-async fn what_one_replica_gives_up_has_room_on_every_replicas_mirror() {
+async fn blocks_trimmed_by_one_replica_are_freed_in_every_mirror() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let (keys, _) = prompt();
     let told = one.sends(&keys);
@@ -292,7 +292,7 @@ async fn what_one_replica_gives_up_has_room_on_every_replicas_mirror() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_another_replica_continues_is_not_silent_here() {
+async fn a_conversation_continued_by_another_replica_stays_active() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let id = other.worker(0).id;
     let silent = policy::tail::Answered {
@@ -314,7 +314,7 @@ async fn a_conversation_that_another_replica_continues_is_not_silent_here() {
 }
 
 #[tokio::test]
-async fn a_long_roll_is_called_in_parts_that_leave_no_gap() {
+async fn a_long_roll_call_is_split_without_gaps() {
     let (mut one, other) = (Replica::new("one"), Replica::new("other"));
     let mut told = Vec::new();
     for _ in 0..9 {
@@ -331,7 +331,7 @@ async fn a_long_roll_is_called_in_parts_that_leave_no_gap() {
     assert_eq!(other.others().0 as usize, told.len());
 }
 
-/// A message that no honest replica would write.
+/// A message that no correct replica sends.
 fn lie(sender: u64, number: u64, sent: &[wire::Sent]) -> Vec<u8> {
     let mut writer = wire::Writer::default();
     for sent in sent {
@@ -356,7 +356,7 @@ fn sent(turn: u64, worker: u64, keys: &Chain) -> wire::Sent {
 }
 
 #[tokio::test]
-async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_silent() {
+async fn false_reports_are_bounded_and_removed_seconds_after_the_last_message() {
     tokio::time::pause();
     let honest = Replica::new("honest");
     let worker = honest.worker(0);
@@ -382,7 +382,7 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
     honest.bus().peers.tidy(&honest.app);
     assert_eq!((honest.others(), honest.bus().peers.count()), ((0, 0), (0, 0)));
     assert_eq!(wait(&honest), 0.0);
-    // The utilisation fades within minutes, whatever was claimed.
+    // The utilisation decays within minutes, whatever was reported.
     tokio::time::advance(std::time::Duration::from_secs(600)).await;
     let rho = honest
         .worker(0)
@@ -391,7 +391,7 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
 }
 
 #[tokio::test]
-async fn more_replicas_than_are_heard_and_more_turns_than_are_held_take_no_room() {
+async fn replicas_and_turns_beyond_the_bounds_take_no_memory() {
     let honest = Replica::new("honest");
     let key = worker_key(honest.worker(0).name());
     let long = Chain::of_ends((1..=4_096).map(|n| (policy::ids::PrefixHash(n), n)).collect());

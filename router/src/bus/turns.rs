@@ -1,6 +1,6 @@
-//! What a request says of itself, from its own thread: one push into a bounded queue, which never waits.
+//! Reports from a request's own thread: one push into a bounded queue, which never waits.
 //!
-//! What does not fit is lost and counted: the next roll call says what is under way all the same.
+//! Reports that do not fit are dropped and counted; the next roll call corrects the state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use super::{Bus, worker_key};
 use fleet::Worker;
 use fleet::clock::Clock;
 
-/// A turn of this replica's that is under way.
+/// A turn of this replica in progress.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) number: u64,
@@ -26,7 +26,6 @@ pub(super) struct Turn {
     pub(super) begun: AtomicBool,
 }
 
-/// What happened.
 #[derive(Debug)]
 pub(super) enum Said {
     Sent(Arc<Turn>, Keys),
@@ -37,7 +36,7 @@ pub(super) enum Said {
     Trimmed(wire::Trimmed),
 }
 
-/// A turn that the others were told of; dropped, they are told that it is gone, unless it was answered.
+/// A turn reported to the others. Dropping it reports its end, unless it was answered.
 #[derive(Debug)]
 pub struct Told {
     bus: Arc<Bus>,
@@ -47,7 +46,7 @@ pub struct Told {
 }
 
 impl Bus {
-    /// A turn goes to a worker. `tokens` tells where in tokens an end of its keys is.
+    /// Reports a turn sent to a worker. `tokens` converts a key's end into tokens.
     #[must_use]
     pub fn sent(
         self: &Arc<Self>,
@@ -65,7 +64,7 @@ impl Bus {
             session,
             begun: AtomicBool::new(false),
         });
-        // Nobody would hear them; that it is under way is said when NATS is back.
+        // Without NATS the keys would be lost; the roll call after reconnection reports the turn.
         let keys = if self.is_up() {
             Keys::of(keys, 0, tokens)
         } else {
@@ -80,13 +79,13 @@ impl Bus {
         }
     }
 
-    /// A worker was told something under this number.
+    /// Reports that a worker was sent a hint with this epoch.
     pub fn hinted(&self, worker: &Worker, epoch: u64) {
         self.say(Said::Hinted(worker_key(worker.name()), epoch));
     }
 
-    /// A worker was told to drop the end of a conversation first, past its first `keep` tokens. `keys` are some of its
-    /// keys, the last one first.
+    /// Reports that a worker was sent a hint to evict a conversation's end first, beyond its first `keep` tokens.
+    /// `keys` are some of its keys, the last one first.
     pub fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]) {
         self.say(Said::Trimmed(wire::Trimmed {
             worker: worker_key(worker.name()),
@@ -103,14 +102,15 @@ impl Bus {
 }
 
 impl Told {
-    /// Its first token passed.
+    /// Reports the first token.
     pub fn begun(&self) {
         if !self.turn.begun.swap(true, Ordering::Relaxed) {
             self.bus.say(Said::Begun(self.turn.number, self.clock.now()));
         }
     }
 
-    /// The worker computed it, and holds its prompt and its reply; `tokens` tells where in tokens an end of the reply is.
+    /// Reports that the worker computed the turn and holds its prompt and reply. `tokens` converts an end of the
+    /// reply into tokens.
     pub fn answered(
         mut self,
         reply: Option<&Reply<'_>>,

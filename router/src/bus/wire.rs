@@ -1,14 +1,14 @@
-//! What goes over the bus: small binary messages.
+//! The binary format of bus messages.
 //!
 //! ```text
-//! version u8 · kind u8 · sender u64 · number varint · workers: count varint, each u64 · what the kind says
+//! version u8 · kind u8 · sender u64 · number varint · workers: count varint, each u64 · fields of the kind
 //! ```
 //!
-//! Whole numbers are little-endian or LEB128 varints; a worker is its place in the message's list, which holds hashes of
-//! names. A prompt's keys are 8 bytes each, and a byte or two for the tokens that each adds. There is no text in it but the
+//! Integers are little-endian or LEB128 varints. A worker is an index into the message's list, which contains hashes
+//! of names. A prompt's keys take 8 bytes each, and a byte or two for the tokens that each adds. The only text is the
 //! replica's own name.
 //!
-//! What arrives is somebody else's bytes: whatever they are, they are read within bounds, or refused.
+//! Received bytes are untrusted: they are read within bounds, or rejected.
 
 mod read;
 
@@ -20,96 +20,96 @@ use policy::units::Millis;
 
 pub(super) use self::read::read;
 
-/// What the first byte says. A replica of another version is not heard, and counted.
+/// The first byte. Messages of other versions are ignored and counted.
 const VERSION: u8 = 2;
-/// Most keys of one prompt or reply: many megabytes of text. What is beyond them is not told.
+/// Most keys of one prompt or reply: many megabytes of text. Further keys are left out.
 pub(super) const MOST_KEYS: usize = 4_096;
-/// Most keys by which a conversation that was trimmed is found.
+/// Most keys that identify a trimmed conversation.
 const MOST_TIPS: usize = 16;
-/// Most workers that one message names.
+/// Most workers in one message.
 const MOST_WORKERS: usize = 10_000;
 /// Longest name of a replica.
 const LONGEST_NAME: usize = 64;
-/// Bytes from which on a message is full: what is in it goes out.
+/// Length from which on a message is sent.
 pub(super) const FULL_BYTES: usize = 64 * 1024;
 /// Longest message that is read: a full one and the longest prompt with its reply.
 pub(super) const LONGEST_BYTES: usize = FULL_BYTES + 2 * MOST_KEYS * 13 + 1024;
 
-/// Why a message was not understood.
+/// Why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It is of another version.
+    /// It has another version.
     #[error("it is of version {0}, and this router understands {VERSION}")]
     Version(u8),
-    /// It ends too soon.
+    /// It is truncated.
     #[error("it ends too soon")]
     Short,
-    /// It says what cannot be.
+    /// A value is out of range or inconsistent.
     #[error("it says what cannot be")]
     Malformed,
 }
 
-/// What a message is about.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Turns, as they are sent, begun and over.
+    /// Turns sent, begun and ended.
     Turns = 0,
-    /// What is under way, and that the replica lives.
+    /// A roll call, which also shows that the replica is alive.
     Roll = 1,
 }
 
-/// What every message begins with.
+/// The common fields of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) kind: Kind,
-    /// The process that sent it: a number of its own at each start.
+    /// Random id of the sending process.
     pub(super) sender: u64,
-    /// One more than the message before it.
+    /// One more than the sender's previous message.
     pub(super) number: u64,
 }
 
-/// A turn that goes to a worker.
+/// A turn sent to a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sent {
     pub(super) turn: u64,
     pub(super) worker: u64,
-    /// How long ago, when the message went out.
+    /// Age when the message was sent.
     pub(super) age: Millis,
     pub(super) prefill: Millis,
-    /// Its conversation.
+    /// Hash of its session.
     pub(super) session: Option<u64>,
     /// Its keys, with their ends in tokens.
     pub(super) keys: Chain,
 }
 
-/// What an answered turn left on its worker.
+/// The cached blocks that an answered turn leaves on its worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Left {
     /// Tokens of prompt and reply.
     pub(super) total: u64,
-    /// Of these, at the end, what the worker may drop first.
+    /// Tokens at the end that the worker may evict first.
     pub(super) evict_first: u64,
-    /// The prompt's key that the reply goes on from.
+    /// The prompt's key that the reply continues.
     pub(super) parent: Option<PrefixHash>,
     /// Whether the reply ends within a chunk.
     pub(super) open: bool,
-    /// Where the reply begins, in tokens.
+    /// Tokens before the reply.
     pub(super) before: u64,
     /// The reply's keys, with their ends in tokens.
     pub(super) reply: Chain,
 }
 
-/// A worker was told that the end of a conversation may go first.
+/// A hint to a worker to evict a conversation's end first.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Trimmed {
     pub(super) worker: u64,
-    /// Tokens of the conversation that it should keep.
+    /// Tokens of the conversation to keep.
     pub(super) keep: u64,
     /// Some of its keys, the last one first.
     pub(super) keys: Vec<PrefixHash>,
 }
 
-/// One turn's news.
+/// A report of one turn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum News {
     Sent(Sent),
@@ -126,7 +126,7 @@ pub(super) enum News {
         turn: u64,
         age: Millis,
     },
-    /// A worker was told something under this number: what others tell it has to come after.
+    /// A worker was sent a hint with this epoch; hints of other replicas need a later one.
     Hinted {
         worker: u64,
         epoch: u64,
@@ -134,7 +134,7 @@ pub(super) enum News {
     Trimmed(Trimmed),
 }
 
-/// A turn that is under way, as the roll call has it.
+/// A turn in progress, in a roll call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct UnderWay {
     pub(super) turn: u64,
@@ -144,18 +144,18 @@ pub(super) struct UnderWay {
     pub(super) prefill: Millis,
 }
 
-/// A replica says what it has under way, of the turns from one number up to another.
+/// A replica's turns in progress, within a range of numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Roll {
     pub(super) name: String,
     pub(super) draining: bool,
     pub(super) from: u64,
-    /// Not included.
+    /// End of the range, exclusive.
     pub(super) to: u64,
     pub(super) turns: Vec<UnderWay>,
 }
 
-/// What a message says after its head.
+/// The content of a message after its head.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Body {
     Turns(Vec<News>),
@@ -179,17 +179,17 @@ pub(super) struct Writer {
     places: HashMap<u64, u64>,
 }
 
-/// A turn's keys and the tokens at their ends, as they stand in a message: made where the turn is, on its own thread.
+/// A turn's encoded keys with their ends in tokens. Encoded on the turn's own thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys(Vec<u8>);
 
 impl Keys {
-    /// None.
+    /// Returns an empty list.
     pub(super) fn none() -> Self {
         Self(vec![0])
     }
 
-    /// The first keys of a chain; `tokens` tells where in tokens an end of it is, and is asked in rising order.
+    /// Encodes the first keys of a chain. `tokens` converts ends into tokens and is called in rising order.
     pub(super) fn of(chain: &Chain, before: u64, tokens: impl Fn(u64) -> u64) -> Self {
         let count = chain.len().min(MOST_KEYS);
         let mut bytes = Vec::with_capacity(count * 10 + 4);
@@ -205,12 +205,12 @@ impl Keys {
     }
 }
 
-/// An answered turn's [`Left`], as it stands in a message.
+/// The encoded [`Left`] of an answered turn.
 #[derive(Clone, Debug)]
 pub(super) struct LeftBytes(Vec<u8>);
 
 impl LeftBytes {
-    /// Everything but the keys is in `left`.
+    /// Encodes the fields of `left`, with the keys from `reply`.
     pub(super) fn of(left: &Left, reply: &Keys) -> Self {
         let mut bytes = Vec::with_capacity(reply.0.len() + 24);
         varint(&mut bytes, left.total);
@@ -226,12 +226,12 @@ impl LeftBytes {
 }
 
 impl Writer {
-    /// Whether nothing waits.
+    /// Returns whether nothing is waiting.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether what waits should go out now.
+    /// Returns whether the message should be sent now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= FULL_BYTES || self.workers.len() == MOST_WORKERS
     }
@@ -319,7 +319,7 @@ impl Writer {
         self.bytes.append(&mut turns);
     }
 
-    /// The message; nothing waits afterwards.
+    /// Takes the message.
     pub(super) fn take(&mut self, head: Head) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.bytes.len() + 8 * self.workers.len() + 24);
         bytes.extend_from_slice(&[VERSION, head.kind as u8]);
@@ -343,7 +343,7 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// In units of a tenth of a millisecond.
+/// Writes a time in units of a tenth of a millisecond.
 fn time(bytes: &mut Vec<u8>, time: Millis) {
     varint(bytes, (time.0 * 10.0).clamp(0.0, 1e12) as u64);
 }

@@ -1,17 +1,16 @@
-//! One worker's stream of events, for as long as the router runs.
+//! Follows one worker's stream of cache events.
 //!
-//! The subscription is read as it comes; nothing queues here, so a router that falls behind makes the publisher drop,
-//! which shows as a gap. Gaps are asked for on a second socket (`replay`). Once a second the same question is asked
-//! without a gap: it finds what a silent loss at the end of a burst would hide, and a publisher that is gone or is a new
-//! process.
+//! The subscription is read as it comes. Nothing is queued here, so a router that falls behind makes the publisher
+//! drop events, which shows as a gap. Lost batches are requested on a second socket (`replay`). Once a second the
+//! same request is sent without a gap: it detects a silent loss at the end of a burst, a publisher that is gone, and
+//! a new process.
 //!
-//! Where nobody answers for what was lost (no endpoint, one that is silent, or one that keeps too little), everything
-//! that was known is forgotten and learned again from the next batch on. What is never done is to go on as if nothing had
-//! been lost.
+//! If lost batches cannot be replayed (no endpoint, no answer, or too short a log), all knowledge of the cache is
+//! dropped and learned again from the next batch on. The stream never continues as if nothing was lost.
 //!
-//! A stream whose connection breaks, whose publisher exceeds a bound, or whose worker is not ready is ended, and begun anew
-//! after a pause: a tenth of a second at first, twice as long with each stream that ends soon, half a minute at the most.
-//! A worker that comes back is followed from its first turns on, wherever it publishes then.
+//! A stream ends if its connection breaks, its publisher exceeds a bound, or its worker is not ready. It restarts
+//! after a pause: a tenth of a second at first, doubled with each short-lived stream, half a minute at most. A worker
+//! that comes back is followed from its first turns on, at its current endpoint.
 
 mod cut;
 mod replay;
@@ -32,20 +31,20 @@ use super::zmtp::{Connection, Role, ZmtpError};
 use crate::app::App;
 use fleet::Worker;
 
-/// Between two questions whether anything was lost.
+/// Interval of the requests that detect silent losses.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Before a worker without events is asked again, and the longest wait after a stream broke. A stream that lasted as long
-/// is begun anew soon.
+/// Pause before asking a worker without events again, and the longest pause after a broken stream. A stream that
+/// lasted this long restarts with a short pause.
 const RETRY: Duration = Duration::from_secs(30);
-/// The shortest wait after a stream broke.
+/// The shortest pause after a broken stream.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// When a batch was made.
+/// The age of a batch relative to the mirror.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// After all that was applied before it: what it says of the cache is newer than the mirror.
+    /// Made after everything applied before it, so newer than the mirror.
     Since,
-    /// Nobody knows how long ago: the mirror, restored from a snapshot or taught by answers, may be newer.
+    /// Of unknown age: the mirror, restored from a snapshot or updated by responses, may be newer.
     Before,
 }
 
@@ -65,7 +64,7 @@ enum StreamError {
 }
 
 impl StreamError {
-    /// Whether the stream ends even where only the question for lost batches failed: the publisher cannot be believed.
+    /// Returns whether the stream ends even if only a replay failed: the publisher cannot be trusted.
     fn is_final(&self) -> bool {
         matches!(self, Self::Ranks(..)) || self.breach().is_some_and(|breach| breach != "unfinished")
     }
@@ -78,10 +77,10 @@ impl StreamError {
     }
 }
 
-/// Follows a worker's events for as long as the task lives.
+/// Follows a worker's events forever.
 pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
     let mut wait = FIRST_RETRY;
-    // Outlives a connection: the next one shows by a replay whether it is still the same process.
+    // Kept across connections: a replay on the next one shows whether the process is the same.
     let mut sequence = Sequence::new();
     let mut finder = Finder::default();
     loop {
@@ -111,9 +110,9 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         app.evidence_lost(&worker, &error);
         sequence.reconnected();
         if !can_resume {
-            // Nobody can say what was missed.
+            // Events may have been missed.
             app.metrics.kv_stream(worker.name(), "forget");
-            // Freed here, where no lock is held.
+            // The old state is freed here, without the lock.
             drop(app.knowledge.evidence(worker.id, WorkerEvidence::forget));
             sequence = Sequence::new();
         }
@@ -131,9 +130,9 @@ struct Stream<'a> {
     worker: &'a Worker,
     sequence: &'a mut Sequence,
     replay: Replay,
-    /// Most bytes of a message.
+    /// Longest message in bytes.
     limit: usize,
-    /// The rank whose events came, where the worker was not said to be one.
+    /// The rank whose events came, if the worker's rank is not configured.
     rank: Option<u32>,
 }
 
@@ -164,7 +163,7 @@ impl Stream<'_> {
         }
     }
 
-    /// A message came by subscription.
+    /// Handles a message of the subscription.
     async fn live(&mut self, message: &[Bytes]) -> Result<(), StreamError> {
         let (number, payload) = parts(message)?;
         let name = self.worker.name();
@@ -180,7 +179,7 @@ impl Stream<'_> {
                 if self.sequence.live(number) == Verdict::Apply {
                     self.apply(number, &payload, Made::Since).await?;
                 } else if self.sequence.next() <= number {
-                    // Not to be had any more: from here on, and nothing from before.
+                    // The lost batches cannot be replayed: continue from here without the earlier state.
                     self.lost(number);
                     self.apply(number, &payload, Made::Since).await?;
                 }
@@ -225,7 +224,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Whether a batch tells of this worker's cache. Several ranks may share a publisher.
+    /// Returns whether a batch belongs to this worker. Several ranks may share a publisher.
     fn is_own(&mut self, batch: Batch) -> Result<bool, StreamError> {
         let Some(rank) = batch.rank else {
             return Ok(true);
@@ -258,7 +257,7 @@ impl Stream<'_> {
         }
     }
 
-    /// The cache was emptied when this batch was made.
+    /// Clears the mirror as of this batch.
     fn emptied(&self, batch: Batch, made: Made) {
         if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
             let (knowledge, at_ms) = (&self.app.knowledge, (at_s * 1e3) as u64);
@@ -269,7 +268,7 @@ impl Stream<'_> {
         }
     }
 
-    /// The worker is a new process: its cache is empty but for what this process says.
+    /// Clears the mirror for a new process of the worker.
     fn restarted(&mut self) {
         info!(
             worker = self.worker.name(),
@@ -281,7 +280,7 @@ impl Stream<'_> {
         self.sequence.begin_at(0);
     }
 
-    /// Events are lost for good.
+    /// Drops the state after a permanent loss of events.
     fn lost(&mut self, number: u64) {
         info!(
             worker = self.worker.name(),
@@ -293,7 +292,7 @@ impl Stream<'_> {
 
     fn forget(&self) {
         self.app.metrics.kv_stream(self.worker.name(), "forget");
-        // Freed here, where no lock is held.
+        // The old state is freed here, without the lock.
         drop(
             self.app
                 .knowledge
@@ -302,7 +301,7 @@ impl Stream<'_> {
     }
 }
 
-/// The number and the payload: the last two frames.
+/// Returns the number and the payload: the last two frames.
 fn parts(frames: &[Bytes]) -> Result<(u64, Bytes), StreamError> {
     let [.., number, payload] = frames else {
         return Err(StreamError::Frames(frames.len()));

@@ -1,7 +1,7 @@
-//! Where a worker publishes its cache's events.
+//! Finds the publisher of a worker's cache events.
 //!
-//! A worker that is asked names ports of its own host. The host that it names is only compared with that of its url, so
-//! that no worker can make the router connect to another host; a publisher elsewhere is configured (`kv_events`).
+//! The worker reports ports of its own host. A reported host is only compared with that of the worker's URL, so that
+//! no worker can make the router connect elsewhere; a publisher on another host must be configured (`kv_events`).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,29 +19,29 @@ use fleet::Worker;
 /// A publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where to subscribe.
+    /// Endpoint of the subscription.
     pub endpoint: String,
-    /// Where to ask for what was lost, if anywhere.
+    /// Endpoint of replays, if there is one.
     pub replay: Option<String>,
-    /// What its messages' first frame begins with.
+    /// Prefix of the messages' first frame.
     pub topic: String,
-    /// The data-parallel rank that it tells of, if it says.
+    /// The data-parallel rank of the events, if reported.
     pub rank: Option<u32>,
 }
 
-/// Longest topic that is subscribed to, in bytes.
+/// Longest topic in bytes.
 const MAX_TOPIC_BYTES: usize = 256;
 
-/// Finds a worker's publisher, and remembers what was refused, which is logged once.
+/// Finds a worker's publisher. Rejected endpoints are logged once.
 #[derive(Debug, Default)]
 pub struct Finder {
-    /// The endpoint that was refused last.
+    /// The last rejected endpoint.
     refused: Option<String>,
 }
 
 impl Finder {
-    /// A worker's publisher: its rank's, where it is one rank of several. `None` if it has none, if it has several and the
-    /// worker's rank is not known, or if it is on another host.
+    /// Returns a worker's publisher: its rank's, if there are several. `None` if there is none, if there are several
+    /// and the worker's rank is not known, or if it is on another host.
     pub async fn find(&mut self, app: &App, worker: &Worker) -> Option<Source> {
         match &worker.spec.kv_events {
             KvEvents::Off => None,
@@ -55,7 +55,7 @@ impl Finder {
         }
     }
 
-    /// The source as it is reached from here; `None` if it is on another host.
+    /// Returns the source with endpoints reachable from here; `None` if it is on another host.
     fn reachable(&mut self, app: &App, worker: &Worker, source: Source) -> Option<Source> {
         let host = worker.spec.url.host().unwrap_or_default();
         let mut reach = |named: &str| {
@@ -88,7 +88,6 @@ impl Finder {
     }
 }
 
-/// What a worker names as its publisher.
 async fn ask(app: &App, worker: &Worker) -> Option<Source> {
     for (path, read) in [
         ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<Source>),
@@ -117,8 +116,8 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
     None
 }
 
-/// A rank's source among all of an endpoint's, or the only one, whose batches say whose they are. `Err` if there are
-/// several and no rank.
+/// Returns the rank's source. A single source is shared by all ranks, whose batches contain the rank. `Err` if there
+/// are several and the rank is not known.
 fn choose(sources: &[Source], rank: Option<u32>) -> Result<Option<&Source>, usize> {
     match (sources, rank) {
         ([], _) => Ok(None),
@@ -142,7 +141,8 @@ struct VllmSource {
     topic: String,
 }
 
-/// By data-parallel rank: `{"0": {"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "topic", …}}`
+/// Parses vLLM's answer: `{"0": {"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "topic", …}}`,
+/// by data-parallel rank.
 fn vllm(answer: &[u8]) -> Vec<Source> {
     let Ok(sources) = serde_json::from_slice::<BTreeMap<String, VllmSource>>(answer) else {
         return Vec::new();
@@ -167,7 +167,8 @@ fn vllm(answer: &[u8]) -> Vec<Source> {
         .collect()
 }
 
-/// `{"kv_events": {"publisher": "zmq", "endpoint_host", "endpoint_port_base", "topic", "dp_size"}}`
+/// Parses SGLang's answer: `{"kv_events": {"publisher": "zmq", "endpoint_host", "endpoint_port_base", "topic",
+/// "dp_size"}}`.
 fn sglang(answer: &[u8]) -> Vec<Source> {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
     let events = &answer["kv_events"];
@@ -196,7 +197,7 @@ fn sglang(answer: &[u8]) -> Vec<Source> {
         .collect()
 }
 
-/// The parts of `tcp://host:port`.
+/// Splits `tcp://host:port`.
 fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     port.parse()
@@ -205,8 +206,8 @@ fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
         .map(|port| (host, port))
 }
 
-/// An endpoint as it is reached from here, which is always on the worker's own host; `None` if it names another one. An
-/// engine that binds every interface names none.
+/// Returns an endpoint on the worker's own host; `None` if it names another one. An engine that binds every interface
+/// names none.
 fn on_own_host(endpoint: &str, own: &str) -> Option<String> {
     let (named, port) = host_and_port(endpoint)?;
     let is_own = match (address(named), address(own)) {
@@ -224,7 +225,7 @@ fn address(host: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Whether `localhost` stands for this address. Other loopback addresses are other hosts.
+/// Returns whether this is the address of `localhost`. Other loopback addresses are other hosts.
 fn is_localhost(address: IpAddr) -> bool {
     address == Ipv4Addr::LOCALHOST || address == Ipv6Addr::LOCALHOST
 }
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vllm_names_its_sources() {
+    fn vllms_sources_are_parsed() {
         let answer =
             br#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557",
             "replay_endpoint":"tcp://0.0.0.0:5558","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv"},
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn sglang_names_a_port_for_each_rank() {
+    fn sglangs_sources_are_parsed_with_a_port_per_rank() {
         let named = |base: &str| {
             let answer = format!(
                 r#"{{"kv_events":{{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":{base},"topic":"","dp_size":2}}}}"#
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_no_engine_would_have_is_not_subscribed_to() {
+    fn an_overlong_topic_is_rejected() {
         let topic = "t".repeat(MAX_TOPIC_BYTES + 1);
         let vllm_says = format!(
             r#"{{"0":{{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:1","topic":"{topic}"}}}}"#
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_takes_its_own_source_and_several_without_a_rank_are_refused() {
+    fn a_rank_uses_its_own_source_and_several_sources_need_a_rank() {
         let source = |port: u32, rank| Source {
             endpoint: format!("tcp://h:{port}"),
             replay: None,

@@ -1,13 +1,13 @@
-//! Cache events as engines put them on the wire: msgpack, `[timestamp, [event…], rank]`.
+//! Cache events in the engines' wire format: msgpack, `[timestamp, [event…], rank]`.
 //!
-//! Two forms are in use. vLLM since 0.24 and SGLang since 0.5.20 send an event as a map with a `type`; before, as an
-//! array that begins with the type and whose length grew by version. Fields and types that are not known here are
-//! skipped, so that the next version is read as well. Hashes are unsigned, signed (the same 64 bits) or byte strings (of
-//! which the last eight bytes are what the integer form would be).
+//! There are two forms. vLLM since 0.24 and SGLang since 0.5.20 send an event as a map with a `type`; earlier
+//! versions as an array that begins with the type and whose length grew by version. Unknown fields and types are
+//! skipped, so that later versions can be read. Hashes are unsigned, signed (the same 64 bits) or byte strings (whose
+//! last eight bytes are the integer form).
 //!
-//! The bytes come from outside. Nothing is allocated on a length's word alone, nothing recurses, and the hashes and events
-//! of a batch have a bound. Rejected: deriving the decoder (`rmp-serde`): it allocates the token ids, by far the largest part, which
-//! nobody here reads, and an untagged union of both forms buffers everything twice.
+//! The bytes are untrusted. No allocation depends only on a declared length, nothing recurses, and the hashes and
+//! events of a batch are bounded. Rejected: a derived decoder (`rmp-serde`), because it allocates the token ids, by
+//! far the largest part, which are not used, and an untagged union of both forms buffers everything twice.
 
 mod msgpack;
 
@@ -15,55 +15,56 @@ use msgpack::{Reader, Type};
 use policy::evidence::{Event, Medium, Stored};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most events of one batch.
+/// Most events in a batch.
 const MAX_EVENTS: u32 = 1 << 17;
-/// Most hashes of one event.
+/// Most hashes in an event.
 const MAX_HASHES: u32 = 1 << 20;
-/// Most hashes of one batch: as many blocks as are remembered of a worker. A hash takes a byte on the wire and eight here.
+/// Most hashes in a batch: as many blocks as the index keeps per worker. A hash takes one byte on the wire and eight
+/// here.
 const MAX_BATCH_HASHES: usize = 1 << 21;
 
 /// Why a batch cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The bytes end within a value.
+    /// The batch is truncated.
     #[error("the batch is cut short at byte {0}")]
     Short(usize),
-    /// A value is of a type that this field cannot have.
+    /// A value has a type that the field cannot have.
     #[error("{field}: found {found:?} at byte {at}")]
     Type {
         /// The field.
         field: &'static str,
-        /// What was found.
+        /// The type found.
         found: Type,
-        /// Where.
+        /// Its offset.
         at: usize,
     },
-    /// More elements than are taken.
+    /// A list has too many elements.
     #[error("{field}: {count} are too many")]
     TooMany {
         /// The field.
         field: &'static str,
-        /// How many.
+        /// Their number.
         count: u32,
     },
-    /// A field that the event needs is not there.
+    /// A required field of an event is missing.
     #[error("an event without {0}")]
     Missing(&'static str),
 }
 
-/// What a batch says of itself.
+/// The common fields of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// When it was made, in seconds since 1970 by the worker's clock.
+    /// Creation time by the worker's clock, in seconds since 1970.
     pub at_s: Option<f64>,
-    /// The data-parallel rank whose cache it tells of.
+    /// The data-parallel rank of the cache.
     pub rank: Option<u32>,
 }
 
-/// Reads a batch: hands each event that is understood to `take`, and returns what the batch says of itself.
+/// Decodes a batch. Passes each known event to `take` and returns the common fields.
 ///
 /// # Errors
-/// At the first value that cannot be read; the events before it were handed over.
+/// At the first invalid value. Events before it were passed on.
 pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, WireError> {
     let mut reader = Reader::new(payload);
     let parts = reader.array("batch")?;
@@ -126,7 +127,7 @@ impl Kind {
     }
 }
 
-/// What was read of an event.
+/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     hashes: Option<Vec<u64>>,
@@ -134,7 +135,7 @@ struct Fields {
     block_size: u32,
     medium: Medium,
     session: Option<u64>,
-    /// How many token ids it carries.
+    /// Number of token ids.
     tokens: u32,
     group: u32,
     partial: bool,
@@ -145,7 +146,8 @@ impl Fields {
         let hashes = self.hashes;
         let hashes = || hashes.ok_or(WireError::Missing("block_hashes"));
         Ok(Some(match kind {
-            // Without its tokens and what comes before it a block is only a name: a copy in another tier.
+            // A stored block without tokens and parent is a copy in another tier: its prefix is not known from the
+            // event.
             Kind::Stored if self.tokens == 0 && self.parent.is_none() && self.medium != Medium::Gpu => {
                 Event::Copied {
                     hashes: hashes()?,
@@ -209,7 +211,7 @@ impl Fields {
 }
 
 fn map_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
-    // The type may come last, and only it says what the other fields are.
+    // The type may come last, and the other fields depend on it.
     let mut ahead = reader.clone();
     let mut kind = None;
     for _ in 0..ahead.map("event")? {
@@ -272,7 +274,7 @@ fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
             count,
         });
     }
-    // A hash takes a byte at the least, so the rest of the batch bounds what is set aside.
+    // A hash takes at least one byte, so the remaining bytes bound the allocation.
     let mut hashes = Vec::with_capacity((count as usize).min(reader.left()));
     for _ in 0..count {
         hashes.push(hash(reader, "block_hashes")?);
@@ -291,7 +293,7 @@ fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<u64, WireError> 
                 at,
             }),
         },
-        // Signed or not, the 64 bits are the name.
+        // Signed and unsigned forms have the same 64 bits.
         _ => reader.integer(field).map(|number| number as u64),
     }
 }
@@ -306,7 +308,7 @@ fn optional<'a, T>(
     read(reader).map(Some)
 }
 
-/// Kinds of layers that attend to part of the prompt only. One that is not known here is taken to attend to all of it.
+/// Returns whether this kind of layer attends to only a part of the prompt. Unknown kinds count as full attention.
 fn is_partial(kind: &[u8]) -> bool {
     const PARTIAL: [&[u8]; 4] = [b"sliding_window", b"chunked_local", b"mamba", b"cross_attention"];
     PARTIAL.iter().any(|name| kind.starts_with(name))

@@ -1,12 +1,12 @@
-//! A client of ZMTP 3 (ZeroMQ's protocol) over TCP: SUB and DEALER sockets that connect, with the mechanism NULL.
+//! A ZMTP 3 client (ZeroMQ's protocol) over TCP: connecting SUB and DEALER sockets, with the NULL mechanism.
 //!
-//! Written here because the `zeromq` crate allocates what a peer's frame header declares and bounds neither frames nor
-//! messages, so a publisher could exhaust the router's memory with nine bytes.
+//! Written here because the `zeromq` crate allocates what a peer's frame header declares and bounds neither frames
+//! nor messages, so a publisher could exhaust the router's memory with nine bytes.
 //!
-//! Version 3.0 is spoken (RFC 23), which peers of 3.1 (RFC 37) answer in 3.0; their PING is answered with PONG. A
-//! connection is bounded in time and size at each step: [`OPENING`] for the connection and both handshakes,
-//! `limits.max_kv_message_bytes` for a message, [`WHOLE`] from a message's first byte to its last. A connection that
-//! breaks stays broken: its owner opens another one.
+//! The version is 3.0 (RFC 23), which peers with 3.1 (RFC 37) support; a PING is answered with PONG. Each step of a
+//! connection is bounded in time and size: [`OPENING`] for connecting and both handshakes,
+//! `limits.max_kv_message_bytes` for a message, [`WHOLE`] from a message's first byte to its last. A broken
+//! connection stays broken: its owner opens another one.
 
 pub mod codec;
 
@@ -21,23 +21,23 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use codec::{CodecError, Decoder, Incoming};
 
-/// For a connection to come up: TCP, greeting and READY.
+/// Timeout of connecting: TCP, greeting and READY.
 const OPENING: Duration = Duration::from_secs(5);
-/// For a message from its first byte to its last.
+/// Timeout of a message from its first byte to its last.
 const WHOLE: Duration = Duration::from_secs(30);
-/// For a peer to take what is sent to it.
+/// Timeout of sending.
 const SENDING: Duration = Duration::from_secs(5);
-/// Bytes read from the socket at once.
+/// Bytes per read.
 const READ_BYTES: usize = 16 << 10;
-/// Most bytes of a PING's context (RFC 37).
+/// Longest context of a PING (RFC 37).
 const MAX_CONTEXT_BYTES: usize = 16;
 
-/// A connection's part in a pattern of messages.
+/// The socket type of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Subscribes to a publisher.
+    /// Subscribes to a PUB socket.
     Sub,
-    /// Asks a ROUTER and reads what it answers.
+    /// Sends requests to a ROUTER socket and reads the answers.
     Dealer,
 }
 
@@ -49,7 +49,7 @@ impl Role {
         }
     }
 
-    /// Whether a socket of this type answers this one.
+    /// Returns whether the peer's socket type is compatible.
     fn matches(self, peer: &[u8]) -> bool {
         match self {
             Self::Sub => matches!(peer, b"PUB" | b"XPUB"),
@@ -70,7 +70,7 @@ pub enum ZmtpError {
     /// The peer closed the connection.
     #[error("the publisher closed the connection")]
     Closed,
-    /// The connection did not come up in time.
+    /// The connection was not established in time.
     #[error("no connection within {} s", OPENING.as_secs())]
     Opening,
     /// A message was not complete in time.
@@ -79,7 +79,7 @@ pub enum ZmtpError {
     /// The peer does not read.
     #[error("the publisher does not read what is sent to it")]
     Unread,
-    /// The peer's socket is of another type.
+    /// The peer's socket type is not compatible.
     #[error("it is not a socket that answers {0}")]
     Peer(&'static str),
     /// The peer refused the connection.
@@ -91,8 +91,8 @@ pub enum ZmtpError {
 }
 
 impl ZmtpError {
-    /// What a peer did that no well-behaved one does, as `tailroute_kv_stream_total` counts it. `None` for connections that
-    /// merely broke.
+    /// Returns the kind of protocol violation or exceeded bound, as counted in `tailroute_kv_stream_total`; `None`
+    /// for connections that merely broke.
     #[must_use]
     pub fn breach(&self) -> Option<&'static str> {
         match self {
@@ -109,17 +109,17 @@ impl ZmtpError {
 pub struct Connection<S = TcpStream> {
     stream: S,
     decoder: Decoder,
-    /// Bytes read and not decoded yet.
+    /// Bytes read and not yet decoded.
     input: BytesMut,
-    /// When the message under way began.
+    /// When the current message began.
     began: Option<Instant>,
 }
 
 impl Connection {
-    /// Connects to `tcp://host:port`. A message may be of `max_message_bytes` at the most.
+    /// Connects to `tcp://host:port`. A message may have at most `max_message_bytes`.
     ///
     /// # Errors
-    /// If the connection does not come up within five seconds.
+    /// If the connection is not established within five seconds.
     pub async fn connect(endpoint: &str, role: Role, max_message_bytes: usize) -> Result<Self, ZmtpError> {
         let address = endpoint.strip_prefix("tcp://");
         let address = address.ok_or_else(|| ZmtpError::Endpoint(endpoint.to_owned()))?;
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Asks for the messages whose first frame begins with `topic`.
+    /// Subscribes to messages whose first frame begins with `topic`.
     ///
     /// # Errors
     /// If the connection broke.
@@ -166,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send(&[&[&[1], topic].concat()]).await
     }
 
-    /// Sends a message. Not to be cancelled: a frame that is sent in part breaks the connection.
+    /// Sends a message. Not cancel-safe: a partially sent frame breaks the connection.
     ///
     /// # Errors
     /// If the connection broke, or the peer does not read.
@@ -179,10 +179,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(sent.map_err(|_| ZmtpError::Unread)??)
     }
 
-    /// The next message's frames. May be cancelled: what has arrived is kept.
+    /// Returns the next message's frames. Cancel-safe: received bytes are kept.
     ///
     /// # Errors
-    /// If the connection broke, the peer broke the protocol or exceeded a bound, or a message takes too long.
+    /// If the connection broke, the peer violated the protocol or exceeded a bound, or a message takes too long.
     pub async fn recv(&mut self) -> Result<Vec<Bytes>, ZmtpError> {
         loop {
             match self.incoming().await? {
@@ -195,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn incoming(&mut self) -> Result<Incoming, ZmtpError> {
         loop {
             if let Some(incoming) = self.decoder.read(&mut self.input)? {
-                // A command may come between a message's frames, whose time goes on.
+                // A command may come between a message's frames; the message's timeout continues.
                 self.began = self.began.filter(|_| self.decoder.is_within());
                 return Ok(incoming);
             }
@@ -217,13 +217,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// A command after the handshake. Those that are not known are passed over, as the protocol asks.
+    /// Handles a command after the handshake. Unknown ones are ignored, as the protocol requires.
     fn obey(&mut self, body: &[u8]) -> Result<(), ZmtpError> {
         match codec::name(body)? {
             (b"PING", [_, _, context @ ..]) if context.len() <= MAX_CONTEXT_BYTES => {
                 let mut pong = Vec::new();
                 codec::put_frame(&mut pong, true, false, &[b"\x04PONG", context].concat());
-                // Not awaited, so that a cancelled `recv` leaves no half of it behind. A peer that reads has room for it.
+                // Not awaited, so that a cancelled `recv` leaves no partial frame. A peer that reads has room for it.
                 match self.stream.write(&pong).now_or_never() {
                     Some(Ok(count)) if count == pong.len() => Ok(()),
                     Some(Err(error)) => Err(error.into()),

@@ -1,8 +1,8 @@
-//! What a gateway's messages may make the router hold, before they are decoded and while they wait.
+//! Bounds the memory of a gateway's messages, before decoding and while they wait.
 //!
-//! A message is buffered until it is whole, and one request's body may be in one message. So its bytes count against
-//! `limits.max_unread_bytes` from the first on, as those of a body at the data port do. Decoded, a head takes many times its
-//! bytes; so what is not a body is bounded by itself, and weighed by what it takes.
+//! A message is buffered until it is complete, and may contain a request's whole body. So its bytes count against
+//! `limits.max_unread_bytes` from the first on, like bodies on the data port. A decoded head takes many times its
+//! encoded size, so everything other than bodies has a separate bound and is counted by its decoded size.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -20,27 +20,27 @@ use super::wire::{BODY_TAGS, ProcessingRequest, ProcessingResponse};
 use tailroute_http::body::BodyError;
 use tailroute_http::unread::Unread;
 
-/// Longest of what a message has beside pieces of bodies: heads, attributes and metadata.
+/// Most bytes of a message other than bodies: heads, attributes and metadata.
 pub(super) const MOST_BESIDE_BODIES: usize = 256 * 1024;
-/// What a byte of that takes once decoded, at the most: an empty header has two bytes.
+/// Most decoded bytes per encoded byte of those: an empty header takes two bytes.
 const DECODED_BYTES: usize = 48;
-/// A flag and a length before each message.
+/// Flag and length before each message.
 const PREFIX_BYTES: usize = 5;
 
-/// Too much is held.
+/// Returns the error of an exceeded bound.
 pub(super) fn overloaded() -> Status {
     Status::resource_exhausted("what clients and gateways have sent exceeds limits.max_unread_bytes")
 }
 
-/// The body of a stream. What came of a message that is not whole takes room.
+/// The body of a stream, with the bytes of its incomplete message counted.
 pub(super) struct Counted {
     body: Incoming,
     prefix: [u8; PREFIX_BYTES],
-    /// Bytes of the prefix that have come.
+    /// Bytes of the prefix received.
     has: usize,
-    /// Bytes of the message that have not come.
+    /// Bytes of the message still to come.
     rest: usize,
-    /// Bytes of it that have.
+    /// Bytes of the message received.
     held: usize,
     room: Unread,
 }
@@ -57,7 +57,7 @@ impl Counted {
         }
     }
 
-    /// Bytes arrive. Returns whether there is room for them.
+    /// Counts received bytes. Returns whether the bound allows them.
     fn arrive(&mut self, mut data: &[u8]) -> bool {
         while !data.is_empty() {
             if self.has < PREFIX_BYTES {
@@ -106,13 +106,13 @@ impl HttpBody for Counted {
     }
 }
 
-/// A message, and the bytes that it takes.
+/// A message and the bytes that it takes.
 pub(super) struct Weighed {
     pub(super) message: ProcessingRequest,
     pub(super) bytes: usize,
 }
 
-/// Reads messages within bounds.
+/// Decodes messages within bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BoundedCodec;
 
@@ -151,7 +151,7 @@ impl Decoder for BoundedCodec {
     }
 }
 
-/// Bytes of a message that are not pieces of bodies.
+/// Returns the bytes of a message that are not body data.
 fn beside_bodies(mut message: &[u8]) -> Result<usize, prost::DecodeError> {
     let mut beside = 0;
     while !message.is_empty() {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_piece_of_a_body_is_counted() {
+    fn bytes_other_than_bodies_are_counted() {
         let piece = ProcessingRequest {
             request: Some(Said::RequestBody(HttpBody {
                 body: vec![7; 1000].into(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoded_head_takes_no_more_than_it_is_weighed_with() {
+    fn a_decoded_head_takes_at_most_its_counted_bytes() {
         assert!(size_of::<super::super::wire::HeaderValue>() <= 2 * DECODED_BYTES);
     }
 }

@@ -1,4 +1,4 @@
-//! A request's head as a gateway tells it, and whom the request may go to.
+//! Parses a request's head as sent by a gateway, and the workers that are eligible for it.
 
 use std::net::SocketAddr;
 
@@ -11,23 +11,23 @@ use crate::path::among::Among;
 use protocol::error::ApiError;
 use protocol::headers;
 
-/// Names the endpoints, in a header of the request and in metadata.
+/// The header and metadata key of the chosen endpoints.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
-/// The metadata that it is in, and what tells who served.
+/// The metadata namespace, and its key for the endpoint that served.
 pub(super) const NAMESPACE: &str = "envoy.lb";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
-/// The attribute by which a gateway that is a plain Envoy tells who served, if its configuration says so.
+/// The attribute with the endpoint that served, if a plain Envoy is configured to send it.
 const UPSTREAM: &str = "upstream.address";
 
-/// Fields of a head: the data port's hundred, and those that HTTP/2 has instead of a first line.
+/// Most fields of a head: the data port's hundred, and HTTP/2's pseudo-headers.
 const MOST_FIELDS: usize = 104;
 
-/// The head of a request.
+/// Parses the head of a request.
 ///
 /// # Errors
-/// If it is none, has more fields than the data port takes, or more bytes.
+/// If it is invalid, or has more fields or bytes than the data port accepts.
 pub(super) fn request(said: &wire::HttpHeaders, max_bytes: usize) -> Result<Request<()>, ApiError> {
     let all = said.headers.iter().flat_map(|headers| &headers.headers);
     let (mut fields, mut bytes) = (0, 0);
@@ -72,7 +72,7 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: &[u8]) -> Result<(), Ap
     added.map(drop).map_err(|_| ApiError::HeadersTooLarge)
 }
 
-/// The head of an answer: its status, and the headers that say what its body is.
+/// Parses the head of a response: its status, and the headers that describe its body.
 pub(super) fn response(said: &wire::HttpHeaders) -> (StatusCode, HeaderMap) {
     let (mut status, mut headers) = (StatusCode::BAD_GATEWAY, HeaderMap::new());
     for header in said.headers.iter().flat_map(|headers| &headers.headers) {
@@ -80,7 +80,7 @@ pub(super) fn response(said: &wire::HttpHeaders) -> (StatusCode, HeaderMap) {
             ":status" => status = StatusCode::from_bytes(header.bytes()).unwrap_or(status),
             "content-type" | "content-encoding" => {
                 if let Ok(name) = HeaderName::from_bytes(header.key.as_bytes()) {
-                    // One that makes no sense says nothing.
+                    // Invalid headers are ignored.
                     let _ = add(&mut headers, name, header.bytes());
                 }
             }
@@ -90,7 +90,7 @@ pub(super) fn response(said: &wire::HttpHeaders) -> (StatusCode, HeaderMap) {
     (status, headers)
 }
 
-/// What the head of an answer says that only the router says.
+/// Returns the response headers that workers set for the router only.
 pub(super) fn routers_own(said: &wire::HttpHeaders) -> HeaderMap {
     let all = said.headers.iter().flat_map(|headers| &headers.headers);
     let names = all.filter_map(|header| HeaderName::from_bytes(header.key.as_bytes()).ok());
@@ -100,8 +100,8 @@ pub(super) fn routers_own(said: &wire::HttpHeaders) -> HeaderMap {
         .collect()
 }
 
-/// The workers that a request may go to: those that the gateway lists, if it lists any. What it lists that is no address is
-/// nobody's.
+/// Returns the eligible workers: those listed by the gateway, or all if it lists none. Listed entries that are not
+/// addresses match no worker.
 pub(super) fn among(said: &ProcessingRequest) -> Among {
     let listed = said.metadata_context.as_ref();
     let Some(listed) = listed.and_then(|metadata| field(metadata, SUBSET_NAMESPACE, SUBSET)) else {
@@ -120,7 +120,7 @@ pub(super) fn among(said: &ProcessingRequest) -> Among {
     Among::Listed(addresses)
 }
 
-/// Who served, if the gateway says so.
+/// Returns the endpoint that served, if the gateway reports it.
 pub(super) fn served(said: &ProcessingRequest) -> Option<SocketAddr> {
     let metadata = said.metadata_context.as_ref();
     let told = metadata.and_then(|metadata| field(metadata, NAMESPACE, SERVED));
@@ -136,7 +136,7 @@ pub(super) fn served(said: &ProcessingRequest) -> Option<SocketAddr> {
 
 fn field<'a>(metadata: &'a Metadata, namespace: &str, name: &str) -> Option<&'a Kind> {
     let fields = &metadata.filter_metadata.get(namespace)?.fields;
-    // One that is there and says nothing of use is an empty list, not none.
+    // A present but unusable value counts as an empty list, not as absent.
     const EMPTY: &Kind = &Kind::Text(String::new());
     fields.get(name).map(|value| value.kind.as_ref().unwrap_or(EMPTY))
 }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_is_none_is_refused() {
+    fn an_invalid_head_is_rejected() {
         let line = [(":method", "GET"), (":path", "/")];
         for said in [&line[..1], &line[1..], &[], &[line[0], line[1], ("a b", "")]] {
             assert!(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_served_is_in_metadata_or_an_attribute() {
+    fn the_serving_endpoint_is_read_from_metadata_or_an_attribute() {
         let address = "10.0.0.1:80".parse().ok();
         assert_eq!(
             served(&with(NAMESPACE, SERVED, Some(text("10.0.0.1:80")))),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_an_answer_tells_its_status_and_what_its_body_is() {
+    fn a_response_head_has_the_status_and_the_body_headers() {
         let (status, read) = response(&headers(&[
             (":status", "200"),
             ("content-type", "text/event-stream"),

@@ -1,4 +1,4 @@
-//! What a gateway says of one request, message by message; its body as one that can be read like any other.
+//! A gateway's messages about one request, with the request's body as a readable stream.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::app::App;
 use tailroute_http::body::BodyError;
 use tailroute_http::unread::Unread;
 
-/// What comes in.
+/// The received messages.
 pub(super) struct Inbox {
     app: Arc<App>,
     incoming: Streaming<Weighed>,
-    /// Of the message that came last, until the next one comes or it is taken.
+    /// Room of the latest message, until the next one comes or it is taken.
     room: Option<Unread>,
-    /// What came while nobody wanted to know more than whether the gateway is still there.
+    /// A message received while waiting for the gateway to hang up.
     kept: Option<ProcessingRequest>,
 }
 
@@ -35,7 +35,7 @@ impl Inbox {
         }
     }
 
-    /// The room of the message that came last, to be kept for as long as it is.
+    /// Takes the room of the latest message, to be kept as long as the message is.
     pub(super) fn take_room(&mut self) -> Option<Unread> {
         self.room.take()
     }
@@ -57,16 +57,16 @@ impl Inbox {
         Poll::Ready(Ok(Some(message)))
     }
 
-    /// The next message; `None` if the gateway is done with the request.
+    /// Returns the next message; `None` if the gateway has finished with the request.
     ///
     /// # Errors
-    /// If it was reset, or cannot be understood.
+    /// If the stream was reset, or a message is invalid.
     pub(super) async fn next(&mut self) -> Result<Option<ProcessingRequest>, Status> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Ends when the gateway is done with the request, or has reset it. A message that comes instead is kept, and then it
-    /// does not end: nobody looks further ahead than that.
+    /// Waits until the gateway has finished with the request, or has reset it. If a message comes instead, it is kept
+    /// and this pends forever: only one message is read ahead.
     pub(super) async fn hung_up(&mut self) {
         std::future::poll_fn(|cx| {
             if self.kept.is_some() {
@@ -84,7 +84,7 @@ impl Inbox {
         .await;
     }
 
-    /// The request's body, which comes next.
+    /// Returns the request's body, which comes next.
     pub(super) fn body(&mut self, is_one_piece: bool) -> RequestBody<'_> {
         RequestBody {
             inbox: self,
@@ -95,13 +95,12 @@ impl Inbox {
     }
 }
 
-/// The body of a request.
 pub(super) struct RequestBody<'a> {
     inbox: &'a mut Inbox,
-    /// The first message has all of it, whatever it says of its end: trailers may come after it.
+    /// The first message contains the whole body, even if it does not say that it is the end: trailers may follow.
     is_one_piece: bool,
     is_over: bool,
-    /// What ended it were trailers, which wait to be answered.
+    /// The body was ended by trailers, which must be answered.
     pub(super) ended_by_trailers: bool,
 }
 
@@ -122,7 +121,7 @@ impl HttpBody for RequestBody<'_> {
             Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
             Poll::Ready(Ok(message)) => message,
         };
-        // The reader of a body accounts for the bytes that it keeps.
+        // The reader of the body accounts for the bytes that it keeps.
         drop(body.inbox.take_room());
         match message.and_then(|message| message.request) {
             Some(Said::RequestBody(piece)) => {

@@ -1,4 +1,4 @@
-//! The worker for a request, by the stages of the request's way: admit, parse, wait, choose.
+//! Picks the worker for a request with the stages of the data path: admit, parse, wait, choose.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,27 +23,26 @@ use protocol::error::ApiError;
 use protocol::headers;
 use protocol::routes::{Endpoint, Route};
 
-/// Where a request goes.
+/// The result of a pick.
 pub(super) struct Pick {
-    /// The best endpoint, and those that are as good as it can be had after it.
+    /// The best endpoint, followed by fallbacks in order.
     pub(super) endpoints: Vec<SocketAddr>,
-    /// The request's headers as the worker gets them.
+    /// The request's headers for the worker.
     pub(super) headers: HeaderMap,
-    /// Its body as the worker gets it.
+    /// Its body for the worker.
     pub(super) body: Bytes,
-    /// What is still to come.
+    /// The state for the rest of the exchange.
     pub(super) served: Served,
 }
 
-/// Whether the request's body has to be known before a worker can be picked.
 pub(super) fn needs_body(route: &Route) -> bool {
     matches!(route, Route::Turn(_) | Route::Upload(_))
 }
 
-/// Picks a worker for a request, of which all is here that [is needed](needs_body).
+/// Picks a worker for a request. The body must be complete if it [is needed](needs_body).
 ///
 /// # Errors
-/// If it is turned away, or there is no worker.
+/// If the request is rejected, or no worker is available.
 pub(super) async fn pick(
     context: &RequestContext<'_>,
     route: &Route,
@@ -57,7 +56,7 @@ pub(super) async fn pick(
     }
 }
 
-/// A turn of a conversation.
+/// Picks a worker for a turn of a conversation.
 async fn turn(
     context: &RequestContext<'_>,
     endpoint: Endpoint,
@@ -70,7 +69,7 @@ async fn turn(
     let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
     let (choice, pass) = forward::choose_admitted(app, &turn, &mut Vec::new())?;
     let charged = Charged::default();
-    // First: from here on the breaker's pass is held by a guard.
+    // First of all, so that a guard holds the breaker's pass from here on.
     let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
     flight.is_out();
     let request = match turn_request(app, head, body, &turn, &choice) {
@@ -95,7 +94,8 @@ async fn turn(
     })
 }
 
-/// The chosen worker's endpoint, and then those of workers that can take the very same request, the least score first.
+/// Returns the chosen worker's endpoint, followed by those of workers that can take the identical request, in order
+/// of score.
 fn endpoints(app: &App, choice: &Choice) -> Vec<SocketAddr> {
     let most = 1 + app
         .config
@@ -127,7 +127,8 @@ fn endpoints(app: &App, choice: &Choice) -> Vec<SocketAddr> {
     endpoints
 }
 
-/// Whether a request that was made ready for `picked` is one for this worker as well: the gateway sends the same to both.
+/// Returns whether a request prepared for `picked` is valid for this worker too: the gateway sends the same request
+/// to both.
 fn stands_in(worker: &Worker, picked: &Worker) -> bool {
     let (spec, other) = (&worker.spec, &picked.spec);
     spec.rank == other.rank
@@ -136,7 +137,7 @@ fn stands_in(worker: &Worker, picked: &Worker) -> bool {
         && worker.dialect().name() == picked.dialect().name()
 }
 
-/// A request that passes unread.
+/// Picks a worker for a request that is not parsed.
 fn other(
     context: &RequestContext<'_>,
     route: &Route,
@@ -149,7 +150,7 @@ fn other(
         among: Some(among),
         ..Wanted::default()
     };
-    // What of the body is not here yet is looked at as it passes.
+    // The remaining body is inspected as it passes.
     let mut inspector = Inspector::new(app, &head.headers);
     inspector.push(&body)?;
     match route {

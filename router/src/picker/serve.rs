@@ -1,7 +1,7 @@
-//! The endpoint picker's port: HTTP/2 connections of gateways, one stream of messages for each request.
+//! The endpoint picker's port: HTTP/2 connections of gateways, with a stream of messages per request.
 //!
-//! Bounded are the connections, the streams on each, a message's size and what waits to be sent on a stream. A stream is a task of
-//! hyper's, and ends with it. Where every place for a connection is taken, one without a stream is closed for a new one.
+//! Connections, streams per connection, message sizes and pending output per stream are bounded. A stream is handled by
+//! a task of hyper's, and ends with it. At the connection limit, a connection without streams is closed for a new one.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,16 +35,16 @@ use crate::serve::progress::{OpenRequest, Progress};
 use crate::serve::socket::{Socket, Tcp};
 use crate::supervise::{Task, until_done};
 
-/// Rest after an accept that failed.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Between looks whether a gateway is still there.
+/// Interval of HTTP/2 keep-alive pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// Messages that wait to be taken by a gateway, of one request.
+/// Pending messages to a gateway, per request.
 const WAITING: usize = 4;
 /// Longest head of a stream.
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
-/// Accepts connections until told to stop. Each of them holds a receiver of the phase for as long as it is served.
+/// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
 pub(crate) async fn run(
     app: Arc<App>,
     settings: EndpointPicker,
@@ -88,7 +88,7 @@ async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut pha
             }
         }
     }
-    // Who waits has connected already, and would be reset with the port.
+    // Clients in the backlog are connected already and would be reset with the socket.
     while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
         let progress = Arc::new(Progress::default());
         let Some(place) = connections.try_place(from.ip(), &progress) else {
@@ -104,7 +104,7 @@ async fn connection(
     (stream, (place, progress)): (TcpStream, (ConnectionPermit, Arc<Progress>)),
     mut phase: watch::Receiver<Phase>,
 ) {
-    // A gateway waits for each of many small messages.
+    // Messages are small, and the gateway waits for each.
     let _ = stream.set_nodelay(true);
     let opened = tokio::select! {
         opened = open(&app, &settings, stream) => opened,
@@ -152,7 +152,7 @@ async fn connection(
     }
 }
 
-/// Shakes hands, if the port is encrypted, and waits for the first byte: who connects and says nothing holds no place.
+/// Performs the TLS handshake, if TLS is on, and waits for the first byte, so that a silent connection takes no slot.
 async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
     let limit = app.config.limits.header_timeout;
     let opening = async {
@@ -208,10 +208,10 @@ impl tower_service::Service<tonic::Request<Streaming<Weighed>>> for Processor {
     }
 }
 
-/// A talk that goes on.
+/// The future of a running exchange.
 type Talking = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// What is said about one request. It goes on as long as somebody asks for the next message, and is over when it is
+/// The response stream of one request. The exchange advances as the stream is polled, and ends when the stream is
 /// dropped.
 struct Conversation {
     talking: Option<Talking>,
@@ -240,7 +240,7 @@ impl Stream for Conversation {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            // What was said leaves before anything else is done.
+            // Pending output is sent before the exchange advances.
             if let Poll::Ready(Some((told, _))) = this.told.poll_recv(cx) {
                 return Poll::Ready(Some(Ok(told)));
             }

@@ -1,8 +1,9 @@
-//! The answer to a request that a gateway carries: what the router sees of it, and the account of it.
+//! The response to a request that a gateway carries: its observation and its accounting.
 //!
-//! The account is the same as of what the router carries itself ([`Flight`]): opened when an endpoint is named, closed when
-//! the answer has passed, or when the gateway lets go of the request, whatever the reason. If the gateway had to go to
-//! another endpoint and says so, the account of the first is closed as not reached and the other's is opened.
+//! The accounting is the same as for requests that the router carries itself ([`Flight`]). It begins when an endpoint
+//! is named, and ends when the response has passed or the gateway gives up the request for whatever reason. If the
+//! gateway reports that it used another endpoint, the first worker's account is closed as not reached and the other's
+//! is opened.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,17 +29,16 @@ use protocol::headers;
 use protocol::watch::Watch;
 use telemetry::traces::AttemptSpan;
 
-/// A request that was picked for.
+/// A request with a picked worker.
 pub(super) enum Served {
-    /// A turn.
     Turn(Box<Carried>),
-    /// Anything else.
+    /// Any other request.
     Other(Box<Relayed>),
 }
 
 impl Served {
-    /// The head of the answer passes, as `by` gave it; if its body `comes_whole`, its first token cannot be timed. Returns what
-    /// is added to it.
+    /// Observes the head of the response from `by`. If the body `comes_whole`, its first token cannot be timed.
+    /// Returns the headers to add.
     pub(super) fn head(
         &mut self,
         (status, head): (StatusCode, &HeaderMap),
@@ -51,10 +51,10 @@ impl Served {
         }
     }
 
-    /// Some of the request's body passes, if it was not read before the worker was picked.
+    /// Inspects a piece of the request's body, if it was not parsed before the pick.
     ///
     /// # Errors
-    /// If it may not be passed on.
+    /// If the request must not be passed on.
     pub(super) fn asks(&mut self, piece: &[u8]) -> Result<(), ApiError> {
         match self {
             Self::Turn(_) => Ok(()),
@@ -62,7 +62,7 @@ impl Served {
         }
     }
 
-    /// Some of its body passes.
+    /// Observes a piece of the response's body.
     pub(super) fn body(&mut self, piece: &Bytes) {
         if let Self::Turn(turn) = self
             && let Some(observer) = &mut turn.observer
@@ -71,7 +71,7 @@ impl Served {
         }
     }
 
-    /// All of it has passed; `unseen`, if nothing but its head came by here.
+    /// Ends the response. `unseen` if only its head passed here.
     pub(super) fn ended(&mut self, unseen: bool) {
         if let Self::Turn(turn) = self
             && let Some(observer) = &mut turn.observer
@@ -85,7 +85,7 @@ impl Served {
     }
 }
 
-/// Who served, beside who was picked.
+/// Returns the endpoint that served, if it differs from the picked one, and counts the outcome.
 fn note_served(app: &App, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
     let elsewhere = by.filter(|by| picked.endpoint != Some(*by));
     let is_known = elsewhere.is_none_or(|by| at(app, picked, by).is_some());
@@ -97,7 +97,7 @@ fn note_served(app: &App, picked: &Worker, by: Option<SocketAddr>) -> Option<Soc
     elsewhere
 }
 
-/// The worker at an address; where several ranks are there, the one that the request was made ready for.
+/// Returns the worker at an address; with several ranks there, the one that the request was prepared for.
 fn at(app: &App, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
     let present = app.fleet.present();
     let mut there = present.iter().filter(|worker| worker.endpoint == Some(address));
@@ -112,12 +112,12 @@ pub(super) struct Carried {
     turn: Arc<Turn>,
     worker: Arc<Worker>,
     sequence: u64,
-    /// The terms of the choice, if they were asked for.
+    /// The explained choice, if requested.
     explained: Option<HeaderValue>,
-    /// Until the head of the answer is there.
+    /// Present until the head of the response.
     attempt: Option<(Box<Flight>, AttemptSpan)>,
     charged: Charged,
-    /// From then on.
+    /// Present after the head of the response.
     observer: Option<Observer>,
     place: Option<Place>,
 }
@@ -153,7 +153,7 @@ impl Carried {
         comes_whole: bool,
     ) -> HeaderMap {
         let mut marks = HeaderMap::new();
-        // A second head of one answer is none.
+        // A second response head is ignored.
         let Some(attempt) = self.attempt.take() else {
             return marks;
         };
@@ -180,7 +180,7 @@ impl Carried {
         marks
     }
 
-    /// Another worker than the one that was picked has answered.
+    /// Moves the account to the worker that answered in place of the picked one.
     fn moved(
         &mut self,
         (flight, span): (Box<Flight>, AttemptSpan),
@@ -195,7 +195,7 @@ impl Carried {
         };
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
         let choice = choose::choose(&self.app, &self.turn, &[]).ok()?;
-        // It has answered already, whatever its breaker says.
+        // It has answered already, whatever its breaker's state.
         let pass = worker.admit(self.app.clock.now(), true)?;
         let mut flight = Flight::start(&self.app, &self.turn, &choice, pass, Arc::clone(&self.charged));
         flight.is_out();
@@ -210,7 +210,7 @@ impl Carried {
 
 impl Drop for Carried {
     fn drop(&mut self) {
-        // Before its place: whoever gets that sees the worker without this turn.
+        // Dropped before the permit: the next request must see the worker without this turn.
         self.observer = None;
         if let Some((flight, span)) = self.attempt.take() {
             span.end(Outcome::Aborted.as_str(), None);
@@ -219,12 +219,12 @@ impl Drop for Carried {
     }
 }
 
-/// Anything else that a gateway carries.
+/// Any other request that a gateway carries.
 pub(super) struct Relayed {
     app: Arc<App>,
     in_flight: Option<InFlight>,
     _place: Place,
-    /// When it was picked for, and its name in metrics.
+    /// Time of the pick, and the endpoint's name in metrics.
     counted: (Millis, &'static str),
     is_answered: bool,
     inspector: Inspector,

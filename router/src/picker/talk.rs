@@ -1,15 +1,15 @@
-//! One request, as a gateway tells of it: its head, its body, then the head and the body of its answer.
+//! The exchange with a gateway about one request: its head and body, then the response's head and body.
 //!
-//! How bodies come is the gateway's configuration (`processing_mode`), which its first message tells:
+//! The gateway's configuration (`processing_mode`), sent in its first message, determines how bodies come:
 //!
 //! | `request_body_mode` | how a worker is named |
 //! |---|---|
-//! | `FULL_DUPLEX_STREAMED`, or not said | the head is not answered before all of the body is here; then head and body go out together |
+//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered once the whole body is here; then head and body are sent together |
 //! | `BUFFERED` | the head is answered at once, and the worker is named in the answer to the body |
-//! | any other | only for requests without a body, and such as are not looked into |
+//! | any other | only for requests without a body, or whose body is not parsed |
 //!
-//! What comes of the answer is looked at and passed on. The gateway ends all of it by closing or resetting its
-//! stream, at any moment: this future is dropped then, and what was in flight with it.
+//! The response is observed and passed on. The gateway may close or reset its stream at any moment: then this future
+//! is dropped, and the request's accounting with it.
 
 use std::sync::Arc;
 
@@ -42,18 +42,18 @@ use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 
-/// A message to a gateway, with the room of what it came from.
+/// A message to a gateway, with the room of the message that it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);
-/// Where answers go.
+/// The channel of answers.
 pub(super) type Outgoing = mpsc::Sender<Going>;
 
 /// Why no worker is named.
 enum No {
-    /// The client is told so.
+    /// The client gets an error.
     Refused(ApiError),
-    /// The gateway is not set up for it.
+    /// The gateway's configuration does not support the request.
     Protocol(Status),
-    /// The gateway has lost interest.
+    /// The gateway has hung up.
     Gone,
 }
 
@@ -63,7 +63,7 @@ impl From<ApiError> for No {
     }
 }
 
-/// How bodies come.
+/// How bodies are sent.
 #[derive(Clone, Copy, Debug)]
 struct Modes {
     request: BodyMode,
@@ -71,7 +71,7 @@ struct Modes {
 }
 
 impl Modes {
-    /// As the first message has it; a gateway that does not say is one that was made for endpoint pickers.
+    /// Returns the modes of the first message. A gateway that sends none is one made for endpoint pickers.
     fn of(first: &ProcessingRequest) -> Self {
         let duplex = BodyMode::FullDuplexStreamed;
         first.protocol_config.map_or(
@@ -87,10 +87,10 @@ impl Modes {
     }
 }
 
-/// Talks with a gateway about one request.
+/// Runs the exchange about one request.
 ///
 /// # Errors
-/// If the gateway does not keep to the protocol, or is not set up for it.
+/// If the gateway violates the protocol, or its configuration does not support the request.
 pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
     let limits = app.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
@@ -133,7 +133,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         given,
         trace,
     };
-    // Decoded, they take more than the request that was made of them.
+    // Decoded messages take more memory than the request made from them.
     drop((first, head, inbox.take_room()));
     asked.trace.asked(request.method(), asked.endpoint);
     let talking = async {
@@ -148,23 +148,23 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
     whose.within(talking).await
 }
 
-/// What is known of a request by its head.
+/// What a request's head says.
 struct Asked {
     caller: Result<Caller, ApiError>,
     family: Family,
     /// The name of its endpoint in metrics.
     endpoint: &'static str,
     started: Millis,
-    /// The workers that it may go to.
+    /// The eligible workers.
     among: Among,
     has_body: bool,
-    /// Its headers as the gateway has them.
+    /// Its headers as sent by the gateway.
     given: HeaderMap,
     trace: Trace,
 }
 
 impl Asked {
-    /// What is said to its client of its limits.
+    /// Returns the rate limit headers for its client.
     fn limits(&self, app: &App) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
@@ -174,7 +174,7 @@ impl Asked {
     }
 }
 
-/// The way to a gateway.
+/// The exchange with a gateway.
 struct Talk<'a> {
     app: &'a Arc<App>,
     modes: Modes,
@@ -186,7 +186,7 @@ impl Talk<'_> {
         self.out.send((told, None)).await.map_err(|_| No::Gone)
     }
 
-    /// No worker is named.
+    /// Handles a request without a worker.
     async fn no(&self, no: No, asked: &Asked) -> Result<(), Status> {
         match no {
             No::Gone => {
@@ -209,19 +209,19 @@ impl Talk<'_> {
         }
     }
 
-    /// The client is told what is wrong, by the gateway; that ends it.
+    /// Lets the gateway send an error to the client, which ends the exchange.
     async fn refuse(&self, (error, family, marks): (&ApiError, Family, HeaderMap)) -> Result<(), Status> {
         self.app.metrics.picked(match error.status().as_u16() {
             429 => "shed",
             500.. => "unavailable",
             _ => "refused",
         });
-        // Who does not listen any more need not hear it.
+        // The gateway may have hung up.
         let _ = self.out.send((told::refused(error, family, &marks), None)).await;
         Ok(())
     }
 
-    /// Picks a worker, and names it.
+    /// Picks a worker and names it.
     async fn ask(
         &self,
         inbox: &mut Inbox,
@@ -271,7 +271,7 @@ impl Talk<'_> {
         }
     }
 
-    /// All of the body, and whether trailers ended it.
+    /// Reads the whole body. Returns it, and whether trailers ended it.
     async fn read(
         &self,
         inbox: &mut Inbox,
@@ -297,7 +297,7 @@ impl Talk<'_> {
         Ok((read, body.ended_by_trailers))
     }
 
-    /// Names the worker in the answer to the body, and lets the body go on.
+    /// Names the worker in the answer to the body, and passes the body on.
     async fn name(
         &self,
         pick: Pick,
@@ -328,7 +328,7 @@ impl Talk<'_> {
         Ok(served)
     }
 
-    /// Lets everything go on, and looks at it.
+    /// Passes everything on and observes it until the end.
     async fn until_it_ends(
         &self,
         inbox: &mut Inbox,
@@ -350,13 +350,13 @@ impl Talk<'_> {
             }
         }
         if has_head && self.modes.response == BodyMode::None {
-            // As far as can be known: the gateway closes its stream in the same way when its client has left.
+            // Assumed complete: the gateway closes its stream in the same way when its client has disconnected.
             served.ended(true);
         }
         Ok(())
     }
 
-    /// A part of the request or its answer passes. Returns what is said of it.
+    /// Observes a part of the request or its response. Returns the answer to it.
     fn passes(
         &self,
         message: ProcessingRequest,

@@ -1,4 +1,4 @@
-//! What a gateway is told.
+//! Builds the answers to a gateway.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use protocol::routes::Family;
 /// Most bytes of a body in one message, as the protocol recommends.
 pub(super) const PIECE_BYTES: usize = 62 * 1024;
 
-/// What the gateway itself does on its connections: the head is read without these, and they stay as they are.
+/// Headers that the gateway manages on its own connections. They are neither read nor changed.
 const GATEWAYS_OWN: [HeaderName; 11] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -35,7 +35,7 @@ const GATEWAYS_OWN: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// A message about this part.
+/// Returns an answer to this part.
 fn part(part: impl FnOnce(PartResponse) -> Told, response: Option<CommonResponse>) -> ProcessingResponse {
     ProcessingResponse {
         response: Some(part(PartResponse { response })),
@@ -43,12 +43,12 @@ fn part(part: impl FnOnce(PartResponse) -> Told, response: Option<CommonResponse
     }
 }
 
-/// Go on; nothing is changed.
+/// Returns an answer that changes nothing.
 pub(super) fn go_on(of: impl FnOnce(PartResponse) -> Told) -> ProcessingResponse {
     part(of, None)
 }
 
-/// A piece of a body goes on.
+/// Returns an answer with a piece of a body.
 pub(super) fn piece(
     of: impl FnOnce(PartResponse) -> Told,
     body: Bytes,
@@ -64,7 +64,7 @@ pub(super) fn piece(
     part(of, Some(response))
 }
 
-/// A body in pieces; at least one, if it ends with the last of them.
+/// Returns a body as answers in pieces; at least one if the body ends here.
 pub(super) fn pieces(mut body: Bytes, ends: bool) -> impl Iterator<Item = ProcessingResponse> {
     let mut is_over = body.is_empty() && !ends;
     std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ pub(super) fn pieces(mut body: Bytes, ends: bool) -> impl Iterator<Item = Proces
     })
 }
 
-/// Where the request goes: these endpoints, with these changes. `body`: all of it, if it is another one now.
+/// Returns an answer that names these endpoints and changes the request. `body` is a new body, if it changed.
 pub(super) fn picked(
     of: impl FnOnce(PartResponse) -> Told,
     endpoints: &[SocketAddr],
@@ -100,7 +100,7 @@ pub(super) fn picked(
         body_mutation: body.map(|body| BodyMutation {
             mutation: Some(Mutation::Body(body)),
         }),
-        // A route may go by the header.
+        // Routes may depend on the header.
         clear_route_cache: true,
     };
     let value = |kind| wire::Value { kind: Some(kind) };
@@ -114,7 +114,7 @@ pub(super) fn picked(
     }
 }
 
-/// The head of an answer goes on with these headers as well, and without those that the worker has said for the router.
+/// Returns an answer that adds `marks` to the response's head and removes the headers meant for the router.
 pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> ProcessingResponse {
     let response = CommonResponse {
         header_mutation: Some(changes(said_for_router, marks)),
@@ -123,7 +123,7 @@ pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> Proces
     part(Told::ResponseHeaders, Some(response))
 }
 
-/// The client is answered this, and nobody is asked.
+/// Returns an error response to the client.
 pub(super) fn refused(error: &ApiError, family: Family, marks: &HeaderMap) -> ProcessingResponse {
     let response = error.response_for(family);
     let mut headers = response.headers().clone();
@@ -145,7 +145,6 @@ pub(super) fn refused(error: &ApiError, family: Family, marks: &HeaderMap) -> Pr
     }
 }
 
-/// What makes headers that were `before` what they are `after`.
 pub(super) fn changes(before: &HeaderMap, after: &HeaderMap) -> HeaderMutation {
     let is_ours = |name: &&HeaderName| !GATEWAYS_OWN.contains(name);
     let mut changes = HeaderMutation::default();
@@ -188,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_changed_and_nothing_that_is_the_gateways() {
+    fn only_differing_headers_are_changed_and_never_the_gateways_own() {
         let map = |pairs: &[(&'static str, &'static str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in pairs {
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_leaves_in_pieces_of_which_the_last_ends_it() {
+    fn a_body_is_sent_in_pieces_and_the_last_one_ends_it() {
         let told = |length: usize, ends| {
             let pieces = pieces(vec![b'x'; length].into(), ends);
             let piece = |told: ProcessingResponse| {

@@ -1,32 +1,32 @@
-//! The messages of Envoy's external processing (`envoy.service.ext_proc.v3`), as far as they are needed.
+//! The messages of Envoy's external processing (`envoy.service.ext_proc.v3`), limited to the fields in use.
 //!
-//! Written by hand from the published field numbers: generated code would need `protoc` at build time, or bring all of Envoy's
-//! API. Fields that are not here are passed over when they come, as protobuf has it.
+//! Written by hand from the published field numbers: generated code would need `protoc` at build time, or all of
+//! Envoy's API. Unknown fields are skipped, as protobuf specifies.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
-/// Where the service is.
+/// The path of the service's method.
 pub const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
-/// Fields of `ProcessingRequest` that are pieces of bodies.
+/// Tags of `ProcessingRequest`'s body fields.
 pub const BODY_TAGS: [u32; 2] = [4, 5];
 
-/// `ProcessingRequest`: what the gateway says.
+/// `ProcessingRequest`: a message of the gateway.
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingRequest {
-    /// What it is about.
+    /// The part it contains.
     #[prost(oneof = "Said", tags = "2, 3, 4, 5, 6, 7")]
     pub request: Option<Said>,
-    /// What filters before have noted.
+    /// Metadata of earlier filters.
     #[prost(message, optional, tag = "8")]
     pub metadata_context: Option<Metadata>,
-    /// What its configuration asks for (`request_attributes`, `response_attributes`), by the filter's name.
+    /// The configured attributes (`request_attributes`, `response_attributes`), by filter name.
     #[prost(map = "string, message", tag = "9")]
     pub attributes: HashMap<String, Struct>,
-    /// It will not listen to answers.
+    /// The gateway ignores answers.
     #[prost(bool, tag = "10")]
     pub observability_mode: bool,
     /// In the first message: how bodies are sent.
@@ -34,7 +34,7 @@ pub struct ProcessingRequest {
     pub protocol_config: Option<ProtocolConfiguration>,
 }
 
-/// The parts of a request and its response, as they come.
+/// The parts of a request and its response.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Said {
     /// The request's head.
@@ -49,10 +49,10 @@ pub enum Said {
     /// A piece of the response's body.
     #[prost(message, tag = "5")]
     ResponseBody(HttpBody),
-    /// The request's trailers: its body is over.
+    /// The request's trailers, which end its body.
     #[prost(message, tag = "6")]
     RequestTrailers(HttpTrailers),
-    /// The response's trailers: its body is over.
+    /// The response's trailers, which end its body.
     #[prost(message, tag = "7")]
     ResponseTrailers(HttpTrailers),
 }
@@ -72,15 +72,15 @@ pub struct ProtocolConfiguration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum BodyMode {
-    /// Not at all.
+    /// Not sent.
     None = 0,
     /// In pieces, each of which is answered.
     Streamed = 1,
     /// In one piece.
     Buffered = 2,
-    /// In one piece, which is cut off where it is too long.
+    /// In one piece, truncated if too long.
     BufferedPartial = 3,
-    /// In pieces, and passed on in those that come back.
+    /// In pieces, replaced by the answered ones.
     FullDuplexStreamed = 4,
     /// Message by message.
     Grpc = 5,
@@ -89,7 +89,7 @@ pub enum BodyMode {
 /// `HttpHeaders`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HttpHeaders {
-    /// All of them, `:method` and such as well.
+    /// All headers, including pseudo-headers such as `:method`.
     #[prost(message, optional, tag = "1")]
     pub headers: Option<HeaderMap>,
     /// There is no body.
@@ -100,10 +100,10 @@ pub struct HttpHeaders {
 /// `HttpBody`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HttpBody {
-    /// A piece.
+    /// A piece of a body.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
-    /// It is the last.
+    /// It is the last piece.
     #[prost(bool, tag = "2")]
     pub end_of_stream: bool,
 }
@@ -111,7 +111,7 @@ pub struct HttpBody {
 /// `HttpTrailers`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HttpTrailers {
-    /// All of them.
+    /// All trailers.
     #[prost(message, optional, tag = "1")]
     pub trailers: Option<HeaderMap>,
 }
@@ -119,7 +119,7 @@ pub struct HttpTrailers {
 /// `config.core.v3.HeaderMap`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderMap {
-    /// In order.
+    /// The headers in order.
     #[prost(message, repeated, tag = "1")]
     pub headers: Vec<HeaderValue>,
 }
@@ -127,19 +127,19 @@ pub struct HeaderMap {
 /// `config.core.v3.HeaderValue`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderValue {
-    /// In lower case.
+    /// The name in lower case.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// As text, if the gateway sends it so.
+    /// The value as text, if the gateway sends it so.
     #[prost(string, tag = "2")]
     pub value: String,
-    /// As bytes.
+    /// The value as bytes.
     #[prost(bytes = "bytes", tag = "3")]
     pub raw_value: Bytes,
 }
 
 impl HeaderValue {
-    /// The value, whichever way it came.
+    /// Returns the value in either form.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         if self.raw_value.is_empty() {
@@ -153,7 +153,7 @@ impl HeaderValue {
 /// `config.core.v3.Metadata`
 #[derive(Clone, PartialEq, Message)]
 pub struct Metadata {
-    /// By namespace.
+    /// Metadata by namespace.
     #[prost(map = "string, message", tag = "1")]
     pub filter_metadata: HashMap<String, Struct>,
 }
@@ -161,7 +161,7 @@ pub struct Metadata {
 /// `google.protobuf.Struct`
 #[derive(Clone, PartialEq, Message)]
 pub struct Struct {
-    /// By name.
+    /// Values by name.
     #[prost(map = "string, message", tag = "1")]
     pub fields: HashMap<String, Value>,
 }
@@ -169,12 +169,12 @@ pub struct Struct {
 /// `google.protobuf.Value`
 #[derive(Clone, PartialEq, Message)]
 pub struct Value {
-    /// What it is, of what is of interest here.
+    /// The value, if it is of a supported kind.
     #[prost(oneof = "Kind", tags = "3, 5, 6")]
     pub kind: Option<Kind>,
 }
 
-/// What a value is.
+/// The supported kinds of values.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Kind {
     /// Text.
@@ -191,18 +191,18 @@ pub enum Kind {
 /// `google.protobuf.ListValue`
 #[derive(Clone, PartialEq, Message)]
 pub struct ListValue {
-    /// In order.
+    /// The elements in order.
     #[prost(message, repeated, tag = "1")]
     pub values: Vec<Value>,
 }
 
-/// `ProcessingResponse`: what the gateway is told.
+/// `ProcessingResponse`: an answer to the gateway.
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingResponse {
-    /// What it is about.
+    /// The answered part.
     #[prost(oneof = "Told", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub response: Option<Told>,
-    /// For filters after, by namespace.
+    /// Metadata for later filters, by namespace.
     #[prost(message, optional, tag = "8")]
     pub dynamic_metadata: Option<Struct>,
 }
@@ -210,25 +210,25 @@ pub struct ProcessingResponse {
 /// The answers to the parts.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Told {
-    /// To the request's head.
+    /// Answers the request's head.
     #[prost(message, tag = "1")]
     RequestHeaders(PartResponse),
-    /// To the response's head.
+    /// Answers the response's head.
     #[prost(message, tag = "2")]
     ResponseHeaders(PartResponse),
-    /// To a piece of the request's body.
+    /// Answers a piece of the request's body.
     #[prost(message, tag = "3")]
     RequestBody(PartResponse),
-    /// To a piece of the response's body.
+    /// Answers a piece of the response's body.
     #[prost(message, tag = "4")]
     ResponseBody(PartResponse),
-    /// To the request's trailers.
+    /// Answers the request's trailers.
     #[prost(message, tag = "5")]
     RequestTrailers(TrailersResponse),
-    /// To the response's trailers.
+    /// Answers the response's trailers.
     #[prost(message, tag = "6")]
     ResponseTrailers(TrailersResponse),
-    /// In place of all others: what the client is answered.
+    /// A response to the client, in place of all other answers.
     #[prost(message, tag = "7")]
     Immediate(ImmediateResponse),
 }
@@ -236,25 +236,25 @@ pub enum Told {
 /// `HeadersResponse`, and `BodyResponse`, which has the same form.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct PartResponse {
-    /// What is to be changed.
+    /// The changes.
     #[prost(message, optional, tag = "1")]
     pub response: Option<CommonResponse>,
 }
 
-/// `TrailersResponse`, without what is never changed.
+/// `TrailersResponse`, without the mutations, which are not used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct TrailersResponse {}
 
 /// `CommonResponse`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct CommonResponse {
-    /// Of the head.
+    /// Changes of the head.
     #[prost(message, optional, tag = "2")]
     pub header_mutation: Option<HeaderMutation>,
-    /// Of the body.
+    /// Changes of the body.
     #[prost(message, optional, tag = "3")]
     pub body_mutation: Option<BodyMutation>,
-    /// The route may be another one now.
+    /// The gateway has to choose the route again.
     #[prost(bool, tag = "5")]
     pub clear_route_cache: bool,
 }
@@ -262,10 +262,10 @@ pub struct CommonResponse {
 /// `HeaderMutation`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderMutation {
-    /// What is set.
+    /// Headers to set.
     #[prost(message, repeated, tag = "1")]
     pub set_headers: Vec<HeaderValueOption>,
-    /// What is taken out.
+    /// Headers to remove.
     #[prost(string, repeated, tag = "2")]
     pub remove_headers: Vec<String>,
 }
@@ -276,7 +276,7 @@ pub struct HeaderValueOption {
     /// The header.
     #[prost(message, optional, tag = "1")]
     pub header: Option<HeaderValue>,
-    /// What becomes of one that is there.
+    /// What to do if the header exists.
     #[prost(enumeration = "AppendAction", tag = "3")]
     pub append_action: i32,
 }
@@ -285,29 +285,29 @@ pub struct HeaderValueOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum AppendAction {
-    /// It is there as well.
+    /// Append the value.
     AppendIfExistsOrAdd = 0,
-    /// It stays as it is.
+    /// Keep the existing value.
     AddIfAbsent = 1,
-    /// It is replaced.
+    /// Replace the existing value.
     OverwriteIfExistsOrAdd = 2,
 }
 
 /// `BodyMutation`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct BodyMutation {
-    /// What it is now.
+    /// The new content.
     #[prost(oneof = "Mutation", tags = "1, 3")]
     pub mutation: Option<Mutation>,
 }
 
-/// What a body is now.
+/// The new content of a body.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub enum Mutation {
-    /// This, in place of what came.
+    /// Replaces the received piece.
     #[prost(bytes = "bytes", tag = "1")]
     Body(Bytes),
-    /// This comes next, where pieces pass both ways.
+    /// The next piece, in full duplex mode.
     #[prost(message, tag = "3")]
     Streamed(StreamedBody),
 }
@@ -315,10 +315,10 @@ pub enum Mutation {
 /// `StreamedBodyResponse`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct StreamedBody {
-    /// A piece.
+    /// A piece of the body.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
-    /// It is the last.
+    /// It is the last piece.
     #[prost(bool, tag = "2")]
     pub end_of_stream: bool,
 }
@@ -329,13 +329,13 @@ pub struct ImmediateResponse {
     /// Its status.
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
-    /// Its headers, beside the usual ones.
+    /// Additional headers.
     #[prost(message, optional, tag = "2")]
     pub headers: Option<HeaderMutation>,
     /// Its body.
     #[prost(bytes = "bytes", tag = "3")]
     pub body: Bytes,
-    /// For the gateway's log.
+    /// Text for the gateway's log.
     #[prost(string, tag = "5")]
     pub details: String,
 }
@@ -343,7 +343,7 @@ pub struct ImmediateResponse {
 /// `type.v3.HttpStatus`
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct HttpStatus {
-    /// The number.
+    /// The status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }

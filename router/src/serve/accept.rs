@@ -1,4 +1,4 @@
-//! The data port's listener: who is let in, until it is told to stop.
+//! Accepts connections on the data port.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::app::App;
 use crate::path::arrival;
 use crate::supervise::{Task, until_done};
 
-/// Rest after an accept that failed for want of file descriptors.
+/// Pause after an accept that failed, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections until told to stop. Each of them holds a receiver of the phase for as long as it is served.
+/// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
 pub(super) async fn run(app: Arc<App>, listener: TcpListener, phase: watch::Receiver<Phase>) {
     let port = Arc::new((
         listener,
@@ -71,7 +71,7 @@ async fn accept(
                 continue;
             }
         };
-        // At the bound this client waits here, and those behind it in the listen backlog.
+        // At the connection limit, this client waits here and later ones in the listen backlog.
         let progress = Arc::new(Progress::default());
         let place = tokio::select! {
             biased;
@@ -85,8 +85,8 @@ async fn accept(
         };
         begin(client, (place, progress));
     }
-    // Whoever is in the queue has connected already, and would be reset with it. If the queue is another process's too
-    // by now, that one would have taken them as well.
+    // Clients in the backlog are connected already and would be reset with the socket, so they are accepted too. If
+    // another process shares the backlog, it would serve them as well.
     while let Some(Ok(client)) = listener.accept().now_or_never() {
         let progress = Arc::new(Progress::default());
         let Some(place): Option<ConnectionPermit> = connections.try_place(client.1.ip(), &progress) else {

@@ -1,8 +1,9 @@
-//! A client's bytes on their way to hyper, past [`Framing`].
+//! Passes a client's bytes to hyper after checking them with [`Framing`].
 //!
-//! Nothing behind a refused line reaches hyper. A refused head is answered in its turn: hyper sees the end of the connection
-//! once the answers before it are complete and written, and the connection's task then says what was wrong
-//! ([`Progress::refusal`]). A refused line within a body breaks that body off, so that it is never taken for a whole one.
+//! Nothing after a rejected line reaches hyper. A rejected head is answered in order: hyper sees the end of the
+//! connection once the earlier responses are complete and written, and then the connection's task writes the error
+//! ([`Progress::refusal`]). A rejected line within a body aborts that body, so that it is never taken for a complete
+//! one.
 
 use std::io;
 use std::pin::Pin;
@@ -16,21 +17,22 @@ use super::progress::Progress;
 use protocol::error::ApiError;
 use tailroute_http::unread::Unread;
 
-/// Bytes of an unfinished head that are not counted among what all connections hold: hyper reads into as much at once.
+/// Bytes of an unfinished head that do not count against the bound of all connections; hyper buffers that much for
+/// each.
 const UNCOUNTED_BYTES: usize = 8 * 1024;
 
-/// A connection whose framing is checked on the way in; what goes out passes as it is.
+/// A connection whose incoming bytes are checked. Outgoing bytes are passed through.
 #[derive(Debug)]
 pub(super) struct Checked<S> {
     inner: S,
     framing: Framing,
     progress: Arc<Progress>,
-    /// Room for an unfinished head.
+    /// The reservation for an unfinished head.
     room: Unread,
     refused: Option<Part>,
 }
 
-/// What a refused line belongs to.
+/// The part of a request that a rejected line belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Head,
@@ -38,7 +40,7 @@ enum Part {
 }
 
 impl<S> Checked<S> {
-    /// A connection at its beginning, whose heads have up to `max_head` bytes.
+    /// Returns a checked connection whose heads have at most `max_head` bytes.
     pub(super) fn new(inner: S, progress: Arc<Progress>, max_head: usize, room: Unread) -> Self {
         Self {
             inner,
@@ -49,13 +51,13 @@ impl<S> Checked<S> {
         }
     }
 
-    /// Whether what was read leaves the heads of all connections within their bound.
+    /// Reserves room for the unfinished head. Returns whether the bound of all connections allows it.
     fn has_room(&mut self) -> bool {
         let counted = self.framing.unfinished_head().saturating_sub(UNCOUNTED_BYTES);
         self.room.resize(counted)
     }
 
-    /// Nothing more is read.
+    /// Stops reading after a rejected line.
     fn refuse(&mut self, refused: Refused) {
         if !refused.in_head {
             self.refused = Some(Part::Body);
@@ -69,12 +71,12 @@ impl<S> Checked<S> {
         });
     }
 
-    /// What hyper reads after a refused line.
+    /// Ends the read side for hyper after a rejected line.
     fn poll_end(&self, cx: &Context<'_>, part: Part) -> Poll<io::Result<()>> {
         if part == Part::Body || self.progress.is_http2() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        // In this order: what is complete after the question wakes the task.
+        // The waker is registered before the check: an answer completed in between wakes the task.
         self.progress.wake_when_answered(cx.waker());
         if self.progress.is_answered() {
             Poll::Ready(Ok(()))
@@ -115,7 +117,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         }
         buf.set_filled(before + passed);
         match checked.refused {
-            // To pass nothing on would say that the connection has ended.
+            // Returning no bytes would signal the end of the connection.
             Some(part) if passed == 0 => checked.poll_end(cx, part),
             _ => Poll::Ready(Ok(())),
         }

@@ -1,10 +1,10 @@
-//! A client's socket: as hyper sees it, and for the last answer after hyper has let go of it.
+//! A client's socket, used by hyper and, after hyper has released it, for the last response.
 //!
-//! Clients of this API expect a JSON error. A request that is refused before hyper has read it, or that never becomes
-//! whole, is answered here ([`say`]).
+//! Clients of this API expect a JSON error. A request that is rejected before hyper has read it, or that never
+//! becomes complete, is answered here ([`say`]).
 //!
-//! A client that does not read holds what is behind its answer: hyper asks for no more of it, so nothing there can notice
-//! that its time is up. So this socket gives up when nothing of what waits to be written was taken for a while.
+//! A client that does not read its response also blocks the timeouts behind it, because hyper polls the response no
+//! further. So the socket fails when none of the pending output was accepted for some time.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -24,22 +24,22 @@ use super::read_ahead::ReadAhead;
 use super::socket::Socket;
 use protocol::error::ApiError;
 
-/// Time that a client is given to read its last answer and close.
+/// Time for a client to read its last response and close.
 const LINGER: Duration = Duration::from_secs(5);
-/// Buffer for what is read only to be thrown away.
+/// Size of the buffer for input that is discarded.
 const WASTE_BYTES: usize = 16 * 1024;
 
-/// The socket as hyper sees it.
+/// The socket as used by hyper.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     stream: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     ahead: Arc<ReadAhead>,
     progress: Arc<Progress>,
-    /// For how long a client may take nothing of what waits for it, and when that is over if it does not now.
+    /// The longest time without progress on pending output, and its current deadline.
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
-    /// The connection's place among all of them. It is here because a tunnel outlives the serving of its connection.
+    /// The connection's permit. It is kept here because a tunnel outlives the serving of its connection.
     _place: Arc<dyn Any + Send + Sync>,
 }
 
@@ -61,7 +61,7 @@ impl ClientIo {
         }
     }
 
-    /// A connection of another port.
+    /// Returns the socket of a connection on another port.
     pub(crate) fn of_other_port(
         socket: Socket,
         (place, progress): (ConnectionPermit, &Arc<Progress>),
@@ -75,13 +75,13 @@ impl ClientIo {
         )
     }
 
-    /// hyper's last write was taken whole, or was not.
+    /// Records whether hyper's latest write was accepted completely.
     fn wrote(&self, whole: bool) {
         self.outgoing.written(whole);
         self.progress.wrote(whole);
     }
 
-    /// What became of writing, unless the client has taken nothing for too long.
+    /// Passes on the result of a write, or a timeout if the client accepts nothing for too long.
     fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stuck = None;
@@ -98,7 +98,7 @@ impl ClientIo {
         )))
     }
 
-    /// What is left of a piece that went past hyper is written first.
+    /// Writes the remainder of a piece that was written past hyper, before any other output.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let written = self.outgoing.poll_rest(cx, &self.stream);
@@ -157,7 +157,7 @@ impl AsyncWrite for ClientIo {
         ready!(io.poll_rest(cx))?;
         let flushed = io.stream.poll_flush(cx);
         if !io.stream.is_encrypted() {
-            // It has nothing to flush: that it is ready says nothing of what waits to be written.
+            // Nothing to flush does not mean that no output is pending.
             return flushed;
         }
         io.wrote(flushed.is_ready());
@@ -166,14 +166,14 @@ impl AsyncWrite for ClientIo {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.progress.refusal().is_some() {
-            // The connection's task has something to say yet, and closes the socket then.
+            // The connection's task still has an error to write, and closes the socket after it.
             return Poll::Ready(Ok(()));
         }
         self.stream.poll_shutdown(cx)
     }
 }
 
-/// An error as a whole HTTP/1.1 answer, after which the connection closes.
+/// Formats an error as a complete HTTP/1.1 response that closes the connection.
 fn raw(error: &ApiError) -> Vec<u8> {
     let (status, json) = (error.status(), error.json());
     let head = format!(
@@ -187,7 +187,7 @@ fn raw(error: &ApiError) -> Vec<u8> {
     [head.as_bytes(), &json].concat()
 }
 
-/// Says an error on a connection that hyper has given up on.
+/// Writes an error on a connection that hyper has given up.
 pub(super) async fn say(stream: &Socket, error: &ApiError) {
     let answer = raw(error);
     let mut rest = &answer[..];
@@ -203,9 +203,9 @@ pub(super) async fn say(stream: &Socket, error: &ApiError) {
     let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
 }
 
-/// Closes a connection so that the client gets to read the last answer: closing while it still sends, as a client
-/// whose request is too large does, would reset the connection under it. So what it sends is read and thrown away for
-/// a while, until it closes too.
+/// Closes a connection so that the client can read the last response. Closing while the client still sends, as with a
+/// request that is too large, would reset the connection before that. So input is read and discarded for a while,
+/// until the client closes too.
 pub(super) async fn close(stream: &Socket) {
     let mut waste = vec![0; WASTE_BYTES];
     let read = async {
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_raw_answer_is_whole() {
+    fn the_raw_error_is_a_complete_response() {
         let raw = String::from_utf8(raw(&ApiError::MalformedHttp)).unwrap();
         let (head, body) = raw.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n"));

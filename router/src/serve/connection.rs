@@ -1,7 +1,7 @@
-//! One client's connection: limits, timeouts, HTTP/1.1 and h2c on one port, its part of a drain.
+//! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, its part of a drain.
 //!
-//! A connection's task is woken for each token that passes. What may happen to it besides, which is hardly ever, is one
-//! future with a waker of its own ([`Events`]).
+//! A connection's task is woken for each token. Its rare events are combined in one future with a waker of its own
+//! ([`Events`]).
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -40,25 +40,25 @@ use protocol::error::ApiError;
 use tailroute_http::bell::rarely;
 use tailroute_http::body::{Body, BodyError};
 
-/// Room above the configured limit for what a head is made of beside names and values. Within it the router's own check
-/// answers, which knows which error a client's API expects.
+/// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
+/// check rejects the head, with the error format of the client's API.
 const HEAD_SLACK_BYTES: usize = 16 * 1024;
-/// What hyper reads of HTTP/1 at once, at most. A head is bounded before hyper sees it; bodies are read in pieces of this.
+/// Longest HTTP/1 read of hyper. A head is bounded before hyper sees it; bodies are read in pieces of this size.
 const READ_BYTES: usize = 256 * 1024;
-/// What an HTTP/2 client may send of a body before the router reads it.
+/// HTTP/2 flow control window of a stream: bytes of a body that a client may send before the router reads it.
 pub(crate) const H2_STREAM_BYTES: u32 = 256 * 1024;
-/// The same, of all bodies of a connection.
+/// HTTP/2 flow control window of a connection.
 pub(crate) const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
-/// What is kept of an answer for an HTTP/2 client that reads more slowly than it comes.
+/// Buffer for a response to an HTTP/2 client that reads slowly.
 pub(crate) const H2_SEND_BYTES: usize = 64 * 1024;
-/// For a client to use a connection once more after an answer that did not say yet that it ends, at least.
+/// Shortest time that a keep-alive connection remains usable after a response that did not announce its end.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
-/// Time for a connection that is cut to say so.
+/// Time for a cut connection to send its last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-/// Between questions whether an HTTP/2 client is still there.
+/// Interval of HTTP/2 keep-alive pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// What every connection is served with.
+/// The shared parts that connections are served with.
 #[derive(Clone)]
 pub(super) struct Connector {
     app: Arc<App>,
@@ -75,7 +75,8 @@ impl Connector {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
-            // A token leaves as a chunk's size, itself and a line break: to put them together costs less than a list of them.
+            // A token is sent as a chunk size, the data and a line break: copying them together costs less than a
+            // vectored write.
             .writev(false)
             .max_buf_size(max_head.saturating_add(READ_BYTES));
         server
@@ -116,7 +117,7 @@ impl Connector {
         let (stream, place) = (Arc::new(stream), Arc::new(place));
         let ended = self.converse((&stream, peer), (&place, &progress), phase).await;
         if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
-            // What is upgraded is the tunnel's socket.
+            // The socket now belongs to the tunnel.
             return;
         }
         let closing = async {
@@ -136,8 +137,8 @@ impl Connector {
         }
     }
 
-    /// Serves requests until the connection ends. What serves them is gone with the block, so that nothing of it is left
-    /// when the socket is closed: a drain waits for connections, not for clients that take their time to close.
+    /// Serves requests until the connection ends. The server is dropped before the socket is closed, because a drain
+    /// waits for connections, not for clients that are slow to close.
     async fn converse(
         &self,
         (stream, peer): (&Arc<Socket>, Arc<Peer>),
@@ -174,7 +175,7 @@ impl Connector {
         let times = Times {
             head: self.app.config.limits.header_timeout,
             idle,
-            // A client that hears of the end by others within this time may rely on it here too.
+            // Clients that learn of the shutdown from elsewhere within the drain delay may still use this connection.
             unused: IDLE_GRACE.max(drain_delay),
         };
         let service = service_fn(|request: Request<Incoming>| {
@@ -202,38 +203,38 @@ impl Connector {
     }
 }
 
-/// What an answer means for its connection.
+/// Applies a response's effect on its connection.
 fn sent_as(app: &App, version: Version, progress: &Progress, response: &mut Response<Body>) {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         progress.upgrade();
     } else if app.is_draining() && version <= Version::HTTP_11 {
-        // So that the client's next request goes elsewhere, instead of to a connection about to close.
+        // The client's next request then goes elsewhere, not to a connection about to close.
         response
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
-/// How a connection ended.
+/// How the serving of a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// As it should, or because its client broke it.
+    /// Normally, or broken by the client.
     Served,
-    /// No request came, or not all of its head.
+    /// No complete head came in time.
     TimedOut,
-    /// It is closed at once: its client has left, or others need what it holds.
+    /// It is closed at once: the client has disconnected, or its resources are needed.
     Dropped,
 }
 
-/// What comes of serving a connection.
+/// The result of polling a connection.
 #[derive(Debug)]
 enum Happened {
-    /// hyper is done with it.
+    /// hyper has finished.
     Over(Result<(), BodyError>),
     Besides(Event),
 }
 
-/// Serves a connection until it ends by itself or by what happens to it.
+/// Serves a connection until it ends or an event ends it.
 async fn until_it_ends<C>(
     (mut connection, mut express, mut reader): (Pin<&mut C>, Express, Reader),
     mut events: Events,
@@ -247,7 +248,7 @@ where
         let serving = poll_fn(|cx| {
             express.poll(cx, |cx| match connection.as_mut().poll(cx) {
                 Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
-                // hyper has answered what it could at once; the rest was asked by a client that has left before.
+                // hyper has answered what it could; the remaining requests are from a client that has disconnected.
                 Poll::Pending if progress.is_abandoned() => Poll::Ready(Happened::Besides(Event::ClientLeft)),
                 Poll::Pending => match reader.poll(cx) {
                     Poll::Ready(event) => Poll::Ready(Happened::Besides(event)),
@@ -269,15 +270,15 @@ where
         }
         express.ring();
     }
-    // Streams end with an event that says why, and then break off; a client that does not read does not learn. Whatever is
-    // still answered after that is dropped here, and its request to the worker with it.
+    // Streams end with an error event and then break off. A client that does not read misses it. Responses that are
+    // still pending after this are dropped, together with their requests to workers.
     express.ring();
     let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
     let _ = tokio::time::timeout(LAST_WORDS, rest).await;
     Ended::Dropped
 }
 
-/// Shakes hands, if the data port is encrypted, within the time that a client has for a request's head.
+/// Performs the TLS handshake, if TLS is on, within the timeout of a request's head.
 async fn open(app: &App, stream: TcpStream) -> Option<Socket> {
     let Some(acceptor) = app.tls.acceptor() else {
         return Some(Socket::plain(stream));

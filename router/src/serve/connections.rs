@@ -1,8 +1,8 @@
-//! A port's connections: a bound on their number, and which of them make room at the bound.
+//! A port's connection limit, and the eviction of idle connections at the limit.
 //!
-//! A connection without an open request never keeps a new client out. At the bound the idle connections of one address end,
-//! the longest idle first: of the address that has most of them, so that a client which opens many takes the places of its
-//! own. A connection with an open request is never ended for another; requests have bounds of their own.
+//! A connection without an open request never keeps a new client out. At the limit, idle connections are closed, the
+//! longest idle first, of the address that has most of them, so that a client with many connections evicts its own. A
+//! connection with an open request is never closed for another one; requests have limits of their own.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,12 +15,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::progress::Progress;
 
-/// Between two looks for connections that can make room, while a new one waits.
+/// Polling interval for idle connections while a new one waits.
 const LOOK: Duration = Duration::from_millis(20);
-/// The share of all connections that make room at a time: looking through them costs the more the more there are.
+/// Inverse share of all connections that is evicted at a time, because the search costs more with more connections.
 const SHARE: usize = 64;
 
-/// All connections.
+/// All connections of a port.
 #[derive(Debug)]
 pub(crate) struct Connections {
     max: usize,
@@ -35,7 +35,7 @@ struct Open {
     progress: Arc<Progress>,
 }
 
-/// A connection's place among all. Dropping it frees the place.
+/// A connection's permit. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     connections: Arc<Connections>,
@@ -61,7 +61,7 @@ impl Connections {
         })
     }
 
-    /// A place for a client's connection, once there is one.
+    /// Waits for a permit for a client's connection.
     pub(crate) async fn place(
         self: &Arc<Self>,
         client: IpAddr,
@@ -79,7 +79,7 @@ impl Connections {
         }
     }
 
-    /// A place for a client's connection, if there is one now.
+    /// Returns a permit for a client's connection if one is free.
     pub(crate) fn try_place(
         self: &Arc<Self>,
         client: IpAddr,
@@ -108,13 +108,13 @@ impl Connections {
         }
     }
 
-    /// Places that are free.
+    /// Returns the number of free slots.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
         self.permits.available_permits()
     }
 
-    /// Ends some idle connections, if any are idle.
+    /// Evicts some idle connections, if there are any.
     fn make_room(&self) {
         let open = self.open.lock();
         let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();
@@ -133,7 +133,7 @@ impl Connections {
     }
 }
 
-/// What one client is taken to have: an address of IPv4, a /64 of IPv6.
+/// Returns the network that counts as one client: an IPv4 address, or an IPv6 /64.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -151,7 +151,7 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// A connection that ends when it has to give way, and then frees its place.
+    /// Opens a connection that releases its slot when evicted.
     async fn open(
         connections: &Arc<Connections>,
         client: IpAddr,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_the_bound_the_longest_idle_of_the_address_with_most_makes_room() {
+    async fn at_the_limit_the_longest_idle_connection_of_the_busiest_address_is_evicted() {
         let connections = Connections::new(4);
         let mut all = Vec::new();
         for client in [1, 2, 2, 2] {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_told_to_make_room_is_not_told_again_in_anothers_place() {
+    fn a_connection_under_eviction_is_not_chosen_again() {
         let connections = Connections::new(2);
         let open = [(); 2].map(|()| {
             let progress = Arc::new(Progress::default());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_counts_as_one_client() {
+    fn an_ipv6_network_counts_as_one_client() {
         let network = |text: &str| super::network(text.parse().unwrap());
         assert_eq!(network("2001:db8::1"), network("2001:db8::2"));
         assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_again_when_its_permit_is_dropped() {
+    fn dropping_a_permit_frees_its_slot() {
         let (connections, progress) = (Connections::new(1), Arc::new(Progress::default()));
         let place = connections.try_place(address(1), &progress).unwrap();
         assert!(connections.try_place(address(1), &progress).is_none());

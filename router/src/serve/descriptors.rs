@@ -1,8 +1,8 @@
-//! File descriptors: as many as the system allows, and bounds that fit within them.
+//! File descriptor limits, and bounds that fit within them.
 //!
-//! A client's connection takes one, a request in flight one more towards its worker. What is beyond the system's limit
-//! would fail in the wrong place: `accept` on the admin port, or a connection to a worker, which would look like the
-//! worker's fault. So the soft limit is raised to the hard one, and bounds that do not fit are lowered at the start.
+//! A client's connection takes one descriptor, a request in flight one more for its worker. Running out of them would
+//! fail in the wrong place: `accept` on the admin port, or a connection to a worker, which would look like the
+//! worker's fault. So the soft limit is raised to the hard one, and bounds that do not fit are lowered at startup.
 
 use std::num::NonZeroUsize;
 
@@ -10,10 +10,10 @@ use config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Descriptors that are not clients' or requests': the admin port's connections, control calls, files, the runtime's own.
+/// Descriptors for other uses: admin connections, control calls, files, the runtime.
 const OWN: usize = 1024;
 
-/// Raises the soft limit to the hard one, and lowers the bounds on connections and requests that do not fit it.
+/// Raises the soft limit to the hard one and lowers the connection and request limits to fit.
 pub fn fit(config: &mut Config) {
     let limit = raised();
     let limits = &mut config.limits;
@@ -32,7 +32,7 @@ pub fn fit(config: &mut Config) {
     }
 }
 
-/// The limit on open files, after raising it.
+/// Raises the limit of open files and returns it.
 fn raised() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -48,7 +48,7 @@ fn raised() -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Connections and requests in flight, lowered to what fits.
+/// Lowers the limits of connections and requests in flight to fit.
 fn fitting(
     (connections, in_flight): (NonZeroUsize, NonZeroUsize),
     picker: usize,
@@ -59,7 +59,7 @@ fn fitting(
     if connections.get().saturating_add(in_flight.get()) <= left {
         return (connections, in_flight);
     }
-    // A connection for each request, and the rest for those that wait.
+    // Each request in flight needs a connection too; the other descriptors are for waiting connections.
     let at_least_one = |count: usize| NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN);
     let in_flight = in_flight.min(at_least_one(left / 2));
     let connections = connections.min(at_least_one(left.saturating_sub(in_flight.get())));
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_that_fit_stay_and_others_are_lowered_to_what_fits() {
+    fn bounds_that_do_not_fit_are_lowered() {
         let fitting = |connections, in_flight, limit| {
             let count = |count| NonZeroUsize::new(count).unwrap();
             let (connections, in_flight) = super::fitting((count(connections), count(in_flight)), 0, limit);

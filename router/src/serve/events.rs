@@ -1,4 +1,4 @@
-//! What may happen to a connection besides what its two sides do: timers, the drain, a client that leaves.
+//! A connection's rare events: timers, drain phases, the client's disconnect, eviction.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::progress::Progress;
 use super::socket::Socket;
 use super::stalled::Answers;
 
-/// For a connection that was told to end to have no request open, until it is closed.
+/// How long a connection that has announced its end must be idle before it is closed.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 
-/// What a connection's events are made of.
+/// The parts of a connection that events are derived from.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) socket: Arc<Socket>,
@@ -24,14 +24,14 @@ pub(super) struct Watched {
     pub(super) phase: watch::Receiver<Phase>,
 }
 
-/// How long a connection may take.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// For the head of a request.
     pub(super) head: Duration,
-    /// Without an open request, over HTTP/2. hyper itself keeps time between requests of HTTP/1.
+    /// For an idle HTTP/2 connection. hyper handles idle HTTP/1 connections.
     pub(super) idle: Duration,
-    /// For a client to use a connection of HTTP/1 that is about to end, and has not said so yet.
+    /// For further requests on an HTTP/1 connection that is about to end without having announced it.
     pub(super) unused: Duration,
 }
 
@@ -46,22 +46,22 @@ pub(super) struct Events {
     client_closed: bool,
 }
 
-/// What is looked at when [`Events::look`] ends.
+/// What the timer of [`Events::look`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Whether a first request has come. hyper's own timer starts once it knows which version it reads.
+    /// Whether a first request has come. hyper's own timer starts only once the HTTP version is known.
     First,
     /// HTTP/1: nothing.
     Served,
-    /// HTTP/2: whether it is idle, or has been in the same header block since the last look.
+    /// HTTP/2: whether the connection is idle, or still in the header block of the last check.
     Http2 { block: Option<u64> },
-    /// The router drains, and the connection does not know yet that it ends.
+    /// The router drains, and the connection has not announced its end.
     Leaving { was_sending: bool },
-    /// The connection was told that it ends.
+    /// The connection has announced its end.
     Told,
 }
 
-/// Why the events were looked at.
+/// The wake-up that caused a check.
 enum Woken {
     Phase,
     ClientClosed,
@@ -69,22 +69,22 @@ enum Woken {
     Look,
 }
 
-/// What happened.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The time for a request's head is over.
+    /// The time for a request's head has passed.
     HeadIsDue,
-    /// The connection can end without losing a request, and should.
+    /// The connection should end, and can do so without losing a request.
     MayEnd,
-    /// It was told to end, and nothing is open on it.
+    /// The connection has announced its end and has no open request.
     Ended,
-    /// It has to make room for another.
+    /// The connection is evicted for another one.
     GivesWay,
-    /// Its client has closed its side while a request was open.
+    /// The client has closed its side during a request.
     ClientLeft,
-    /// Its client has pipelined more than is kept.
+    /// The client has pipelined more bytes than are buffered.
     PipelinesTooMuch,
-    /// The router has to go.
+    /// The router cuts its connections.
     Cut,
 }
 
@@ -100,7 +100,7 @@ impl Events {
         }
     }
 
-    /// The next one. Answers that are stuck are given up meanwhile.
+    /// Waits for the next event. Meanwhile it drops stalled responses.
     pub(super) async fn next(&mut self) -> Event {
         loop {
             let event = match self.woken().await {
@@ -131,7 +131,7 @@ impl Events {
         tokio::select! {
             biased;
             now = phase.wait_for(|phase| *phase > seen) => {
-                // A server that is gone without a word takes its connections along.
+                // Without a sender the server is gone, which cuts its connections.
                 self.seen = now.map_or(Phase::Cut, |now| *now);
                 Woken::Phase
             }
@@ -142,12 +142,12 @@ impl Events {
         }
     }
 
-    /// The router drains, or goes.
+    /// Handles a new phase.
     fn enter_phase(&mut self) -> Option<Event> {
         if self.seen == Phase::Cut {
             return Some(Event::Cut);
         }
-        // HTTP/2 has a word for it that loses nothing.
+        // GOAWAY in HTTP/2 loses no requests.
         if self.watched.progress.is_http2() {
             return Some(self.may_end());
         }
@@ -157,7 +157,7 @@ impl Events {
         None
     }
 
-    /// It is time to look.
+    /// Handles the timer.
     fn looked(&mut self) -> Option<Event> {
         let progress = &self.watched.progress;
         let idle_for = progress.idle_for();
@@ -187,7 +187,7 @@ impl Events {
         None
     }
 
-    /// A header block may last as long as any head. An idle connection is looked at when its time is over.
+    /// Schedules the next HTTP/2 check. A header block has the time limit of a head.
     fn look_at_http2(&mut self, idle_for: Option<Duration>) {
         let block = self.watched.progress.open_header_block();
         let idle_for = idle_for.unwrap_or_default();

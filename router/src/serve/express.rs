@@ -1,16 +1,16 @@
-//! Pieces of a stream that go past hyper.
+//! The fast path: writes pieces of a streamed response without hyper.
 //!
-//! A stream is a head, then pieces of a few bytes each for seconds, then an end. hyper does the head and the end. For each
-//! piece between them it would look at the client's side, its own state and the body, twice each, which is more work than the
-//! piece itself. So while a chunked answer of HTTP/1.1 waits for its next piece and nothing of what came before waits to be
-//! written, it is its connection's task that asks for pieces and writes each as a chunk (RFC 9112, section 7.1). hyper has a
-//! waker of its own and is polled only when that is rung: when the client sends or leaves.
+//! A stream is a head, then pieces of a few bytes each for seconds, then an end. hyper handles the head and the end.
+//! For each piece between them it would check the client's side, its own state and the body, twice each, which is
+//! more work than the piece itself. So while a chunked HTTP/1.1 response waits for its next piece and no earlier
+//! output is pending, the connection's task polls for pieces itself and writes each as a chunk (RFC 9112, section
+//! 7.1). hyper has a waker of its own and is polled only when that was woken: when the client sends or disconnects.
 //!
-//! hyper rings it itself when it can go on, as when more of a body is there than it reads at a time. Then it is polled again at once: were
-//! other connections to read theirs in between, the rest would find the processor's caches full of those.
+//! hyper wakes itself when it can go on, for example when more of a body is available than it reads at a time. Then
+//! it is polled again at once: after a turn of other connections, the processor's caches would have lost the body.
 //!
-//! Whatever is not a plain piece that the socket takes at once is hyper's again: the last piece, trailers, an error, and a
-//! client that reads slower than its answer comes ([`Outgoing`]).
+//! Everything but a plain piece that the socket accepts at once is left to hyper: the last piece, trailers, an error,
+//! and a client that reads more slowly than its response arrives ([`Outgoing`]).
 
 use std::cell::RefCell;
 use std::io;
@@ -31,26 +31,26 @@ use tailroute_http::body::Piece;
 /// Room for a chunk's size and its line break.
 const SIZE_BYTES: usize = 2 * size_of::<usize>() + 2;
 
-/// Times that hyper is polled before other connections have their turn: for some megabytes of a body.
+/// Most consecutive polls of hyper before other connections get a turn; enough for some megabytes of a body.
 const MOST_POLLS: usize = 16;
 
 thread_local! {
-    /// Where pieces become chunks.
+    /// Buffer in which pieces are framed as chunks.
     static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a connection's two writers, hyper and [`Express`], know of each other.
+/// Output state shared by a connection's two writers, hyper and [`Express`].
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// hyper has written what the system has not taken yet.
+    /// The kernel has not accepted all of hyper's output.
     held_back: AtomicBool,
     has_rest: AtomicBool,
-    /// What the system has not taken of a piece. It goes before all that hyper writes.
+    /// The remainder of a piece that the kernel has not accepted. It is written before any output of hyper.
     rest: Mutex<Vec<u8>>,
 }
 
 impl Outgoing {
-    /// hyper has written, and it was taken whole or was not.
+    /// Records whether hyper's latest write was accepted completely.
     pub(super) fn written(&self, whole: bool) {
         self.held_back.store(!whole, Ordering::Relaxed);
     }
@@ -64,7 +64,7 @@ impl Outgoing {
         self.has_rest.store(true, Ordering::Relaxed);
     }
 
-    /// Writes what is left of a piece; ready with how much of it was written, 0 once none is left.
+    /// Writes the remainder of a piece. Ready with the number of bytes written; 0 if nothing remains.
     pub(super) fn poll_rest(&self, cx: &mut Context<'_>, socket: &Socket) -> Poll<io::Result<usize>> {
         if !self.has_rest.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(0));
@@ -83,20 +83,20 @@ impl Outgoing {
     }
 }
 
-/// A connection with its way past hyper.
+/// The fast path of a connection.
 #[derive(Debug)]
 pub(super) struct Express {
     socket: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     answers: Arc<Answers>,
-    /// What the rest is woken with.
+    /// The waker of hyper and the rare events.
     bell: Bell,
-    /// The answer whose pieces go past hyper.
+    /// The response on the fast path.
     flowing: Option<Arc<Mutex<Held>>>,
 }
 
 impl Express {
-    /// None flows yet.
+    /// Returns a connection with no response on the fast path.
     pub(super) fn new(socket: Arc<Socket>, outgoing: Arc<Outgoing>, answers: Arc<Answers>) -> Self {
         Self {
             socket,
@@ -107,7 +107,8 @@ impl Express {
         }
     }
 
-    /// Serves the connection: its pieces here, all else by hyper, which `rest` polls with all that is as rare.
+    /// Serves the connection: pieces on the fast path, everything else by `rest`, which polls hyper and the rare
+    /// events.
     pub(super) fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -126,7 +127,7 @@ impl Express {
                 return happened;
             }
             self.begin();
-            // Without any left, whatever hyper asks for says that it can go on, and cannot.
+            // Without budget hyper's sockets wake the task at once but make no progress.
             if !coop::has_budget_remaining() {
                 break;
             }
@@ -135,14 +136,14 @@ impl Express {
         Poll::Pending
     }
 
-    /// The rest has to be polled, whatever flows.
+    /// Makes the next poll include hyper and the rare events.
     pub(super) fn ring(&self) {
         self.bell.waker().wake_by_ref();
     }
 
-    /// hyper has been polled: takes the answer that it waits for, if nothing else is to be written before its next piece.
+    /// Called after hyper was polled: takes over the response that hyper waits for, if no output is pending.
     fn begin(&mut self) {
-        // What hyper has all of is dropped with it: it has been written, or waits for the client within hyper.
+        // Bodies that hyper has finished are dropped with the value: their data is written or buffered in hyper.
         if let Some(answer) = self.answers.take_handed().offer
             && !self.outgoing.is_held_back()
         {
@@ -151,7 +152,7 @@ impl Express {
         }
     }
 
-    /// Hands on all pieces that are there. Returns whether the answer still flows; what cannot be handed on is left to hyper.
+    /// Writes all available pieces. Returns whether the response stays on the fast path; otherwise hyper continues.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(answer) = &self.flowing else {
             return false;
@@ -161,7 +162,7 @@ impl Express {
             let Some(body) = &mut held.body else {
                 break Some(Passage::Offered);
             };
-            // A body that comes without a socket would never let go of the task otherwise.
+            // A body that needs no socket would otherwise never yield the task.
             let Poll::Ready(budget) = coop::poll_proceed(cx) else {
                 break None;
             };
@@ -191,12 +192,12 @@ impl Express {
         flows
     }
 
-    /// Writes a piece, for whose size there is room before it, as a chunk. Returns whether the system took all of it; what it
-    /// did not take is held.
+    /// Writes a piece as a chunk; there is room for the size before it. Returns whether the kernel accepted all of
+    /// it; the remainder is kept.
     fn write(&self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> io::Result<bool> {
         let bytes = chunk.len() - SIZE_BYTES;
         if bytes == 0 {
-            // A chunk of nothing would be the end.
+            // An empty chunk would end the body.
             return Ok(true);
         }
         let begin = put_size(&mut chunk[..SIZE_BYTES], bytes);
@@ -222,7 +223,8 @@ impl Express {
     }
 }
 
-/// Puts a chunk's size and its line break at the end of this room. Returns where they begin. By hand, as each token has one.
+/// Writes a chunk's size and line break at the end of `room`. Returns where they begin. Formatted by hand because
+/// each token has one.
 fn put_size(room: &mut [u8], bytes: usize) -> usize {
     let mut begin = room.len() - 2;
     room[begin..].copy_from_slice(b"\r\n");

@@ -1,28 +1,28 @@
-//! Where one request ends and the next begins, read strictly: the guard against request smuggling.
+//! Strict request framing: the guard against request smuggling.
 //!
-//! A request is smuggled where two parties on its way disagree about that. hyper is as lenient as RFC 9112 allows a
-//! recipient to be: it drops a `Content-Length` beside a `Transfer-Encoding` (§6.3), ends lines at a bare LF (§2.2), takes a
-//! repeated length for one length, and allows white space behind a chunk's size. A proxy in front of this router may have
-//! read the same bytes the other way. So every byte that a client sends passes this reader before hyper sees it. It knows
-//! nothing but framing, and refuses whatever has more than one reading. Tests show that hyper reads the rest the same way.
+//! A request is smuggled where two parties on its way disagree about where it ends. hyper is as lenient as RFC 9112
+//! allows a recipient to be: it drops a `Content-Length` beside a `Transfer-Encoding` (§6.3), ends lines at a bare LF
+//! (§2.2), merges repeated equal lengths, and allows white space after a chunk's size. A proxy in front of this
+//! router may have read the same bytes differently. So every byte that a client sends passes this reader before hyper
+//! sees it. The reader checks only framing, and rejects everything ambiguous. Tests show that hyper reads all other
+//! input in the same way.
 //!
-//! Refused, on HTTP/1 connections:
+//! Rejected, on HTTP/1 connections:
 //! - `Transfer-Encoding` beside `Content-Length`, more than once, other than `chunked`, or in HTTP/1.0;
-//! - a `Content-Length` that is not digits alone, does not fit 64 bits, or comes twice, even if it says the same;
+//! - a `Content-Length` that is not only digits, does not fit 64 bits, or is repeated, even with the same value;
 //! - no `Host` or several in HTTP/1.1 (RFC 9112, section 3.2);
-//! - lines that do not end with CRLF, with CR or NUL within, folded lines, names that are no tokens, white space before a
-//!   colon, request lines of other than three parts with one space between them;
-//! - chunk sizes that are not 1 to 16 hexadecimal digits, extensions that are long or hold control characters;
-//! - trailers that speak of framing or routing;
-//! - values and targets that hyper refuses: it would answer them by itself, with an empty body;
+//! - lines that do not end with CRLF or contain CR or NUL, folded lines, names that are not tokens, white space
+//!   before a colon, request lines of other than three parts separated by single spaces;
+//! - chunk sizes that are not 1 to 16 hexadecimal digits, and extensions that are long or contain control characters;
+//! - trailers that affect framing or routing;
+//! - values and targets that hyper rejects: it would answer them by itself, with an empty body;
 //! - heads that are longer, or have more fields, than the connection's limits.
 //!
-//! [`Framing`] finds the lines and steps over bodies by their length; `lines` has the grammar of single lines. Only a line
-//! that arrives in parts is copied. Frames of HTTP/2 are stepped over too ([`http2`] knows which header block is
-//! unfinished).
+//! [`Framing`] finds the lines and skips bodies by their length; `lines` has the grammar of single lines. Only a line
+//! that arrives in parts is copied. HTTP/2 frames are skipped too ([`http2`] tracks unfinished header blocks).
 //!
-//! Rejected: a parser in hyper's place, since hyper's parsed head is needed anyway; and a look at that head, since what was
-//! ambiguous is gone by then.
+//! Alternatives that were rejected: a parser in hyper's place, because hyper's parsed head is needed anyway; and
+//! checks on that head, because the ambiguity is gone by then.
 
 mod http2;
 mod lines;
@@ -34,25 +34,25 @@ mod twin;
 use self::http2::Frames;
 use self::lines::{Head, begins};
 
-/// How an HTTP/2 connection begins (RFC 9113, section 3.4).
+/// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Longest line with a chunk's size: digits and an extension.
+/// Longest line with a chunk's size and its extension.
 const CHUNK_LINE_BYTES: usize = 256;
-/// Longest line of a trailer; hyper takes this much of all of them.
+/// Longest line of a trailer; hyper's limit for all trailers together.
 const TRAILER_LINE_BYTES: usize = 16 * 1024;
-/// Memory for a line in parts that is kept from one to the next.
+/// Capacity kept for partial lines.
 const KEPT: usize = 1024;
-/// Reads along with a connection.
+/// Checks the bytes of one connection.
 #[derive(Debug)]
 pub struct Framing {
     place: Place,
     head: Head,
-    /// The line that is being read, as far as it came in earlier parts.
+    /// The earlier parts of an incomplete line.
     part: Vec<u8>,
-    /// Bytes of the lines of an unfinished head, with empty lines before it.
+    /// Bytes of an unfinished head, including empty lines before it.
     head_bytes: usize,
     max_head: usize,
-    /// Requests that were read to their end.
+    /// Number of complete requests.
     whole: u64,
     frames: Frames,
 }
@@ -60,16 +60,15 @@ pub struct Framing {
 /// What the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// So many bytes came, all of them HTTP/2's preface.
+    /// This number of bytes of the HTTP/2 preface has come.
     Preface(usize),
     Line(Line),
-    /// So many bytes of a body are to come, then a request.
+    /// This number of bytes of a body remains, then a request follows.
     Body(u64),
-    /// So many bytes of a chunk are to come, then its end.
+    /// This number of bytes of a chunk remains, then its end follows.
     Chunk(u64),
-    /// Frames of HTTP/2.
     Http2,
-    /// Another protocol: whatever comes is left alone.
+    /// Another protocol: its bytes are not checked.
     Opaque,
     Refused,
 }
@@ -83,10 +82,10 @@ enum Line {
     Trailer,
 }
 
-/// Why a line is refused.
+/// Why a line is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It has more than one reading, or none.
+    /// It is ambiguous or invalid.
     Malformed,
     /// Its target is too long.
     TargetTooLong,
@@ -94,25 +93,25 @@ pub enum Why {
     HeadTooLarge,
 }
 
-/// The bytes cannot be read any further.
+/// A rejected line. Nothing more can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Where in the bytes given the line stands that is refused: no byte from there on may be used.
+    /// Offset of the rejected line in the given bytes: no byte from there on may be used.
     pub at: usize,
-    /// Whether it belongs to a head, not to a body.
+    /// Whether it belongs to a head rather than a body.
     pub in_head: bool,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// A line that is refused.
+/// The reason why a line is rejected.
 #[derive(Debug)]
 struct Bad(Why);
 
 const MALFORMED: Bad = Bad(Why::Malformed);
 
 impl Framing {
-    /// At the beginning of a connection. A head of more than `max_head` bytes is refused.
+    /// Returns a reader for a new connection. Heads of more than `max_head` bytes are rejected.
     #[must_use]
     pub fn new(max_head: usize) -> Self {
         Self {
@@ -126,13 +125,13 @@ impl Framing {
         }
     }
 
-    /// From here on the connection speaks something else.
+    /// Stops checking, because the connection has switched to another protocol.
     pub fn is_upgraded(&mut self) {
         self.place = Place::Opaque;
         self.part = Vec::new();
     }
 
-    /// Bytes of a head that has begun and not ended. Whoever parses it holds them.
+    /// Returns the bytes of an unfinished head, which the parser buffers.
     #[must_use]
     pub fn unfinished_head(&self) -> usize {
         match self.place {
@@ -141,13 +140,13 @@ impl Framing {
         }
     }
 
-    /// The state of HTTP/2's header blocks: how many have begun, and whether the last is unfinished. `None` in HTTP/1.
+    /// Returns the number of HTTP/2 header blocks begun, and whether the last one is unfinished; `None` in HTTP/1.
     #[must_use]
     pub fn header_blocks(&self) -> Option<(u64, bool)> {
         (self.place == Place::Http2).then(|| self.frames.blocks())
     }
 
-    /// Requests of HTTP/1 that were read to their end, and whether anything came after the last of them.
+    /// Returns the number of complete HTTP/1 requests, and whether any bytes came after them.
     #[must_use]
     pub fn requests(&self) -> (u64, bool) {
         let more = match self.place {
@@ -159,10 +158,10 @@ impl Framing {
         (self.whole, more)
     }
 
-    /// Reads what came next.
+    /// Checks the next bytes.
     ///
     /// # Errors
-    /// If it has more than one reading, or none; and on every call after that.
+    /// If they are ambiguous or invalid, and on every call after that.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         let mut at = 0;
         while at < bytes.len() {
@@ -209,7 +208,7 @@ impl Framing {
         Ok(())
     }
 
-    /// HTTP/2 as long as it goes on like its preface; the first other byte makes all of it HTTP/1.
+    /// Matches the HTTP/2 preface. At the first difference the bytes are treated as HTTP/1.
     fn preface(&mut self, known: usize, rest: &[u8]) -> usize {
         let alike = PREFACE[known..]
             .iter()
@@ -223,13 +222,14 @@ impl Framing {
             self.place = Place::Preface(known);
         } else {
             self.place = Place::Line(Line::Request);
-            // It was the beginning of a request line. If it was more than a line, it holds a CR, and is refused with it.
+            // The matched part began a request line. If it was longer than a line, it contains a CR and is rejected
+            // with it.
             self.part.extend_from_slice(&PREFACE[..known]);
         }
         alike
     }
 
-    /// Reads on in a line. Returns how many bytes belong to it.
+    /// Continues a line. Returns the number of bytes that belong to it.
     fn line(&mut self, line: Line, rest: &[u8]) -> Result<usize, Bad> {
         let end = memchr::memchr(b'\n', rest);
         let read = end.map_or(rest.len(), |end| end + 1);
@@ -260,7 +260,7 @@ impl Framing {
         Ok(read)
     }
 
-    /// Refuses a line that is this long so far, if that is too long.
+    /// Rejects a line that is too long so far.
     fn bound(&self, line: Line, bytes: usize) -> Result<(), Bad> {
         let (longest, why) = match line {
             Line::Request => (self.max_head - self.head_bytes, Why::TargetTooLong),
@@ -273,7 +273,7 @@ impl Framing {
     }
 }
 
-/// Steps over as much of `left` as there is.
+/// Skips up to `left` bytes.
 fn step(left: u64, rest: &[u8]) -> (usize, u64) {
     let read = usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
     (read, left - read as u64)

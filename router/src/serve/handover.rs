@@ -1,15 +1,13 @@
-//! One process gives its listening sockets to the next, so that an upgrade drops nothing.
+//! Hands listening sockets over to the next process, so that an upgrade drops no connections.
 //!
 //! ```text
-//! new ── connects to server.handover ──▶ old
-//! new ◀── its listening sockets ──────── old          both accept from here on
-//! new serves; some worker is ready (or READY_LIMIT has passed)
-//! new ── 'R' ──────────────────────────▶ old          which accepts no more, drains, and ends
-//! new listens on server.handover itself, under the same name
+//! new ── connects to server.handover ──▶ old new ◀── its listening sockets ──────── old          both accept from
+//! here on new serves; some worker is ready (or READY_LIMIT has passed) new ── 'R' ──────────────────────────▶ old
+//! which accepts no more, drains, and ends new listens on server.handover itself, under the same name
 //! ```
 //!
-//! Whatever goes wrong before the `R`, the old process goes on serving. The local socket's name is in a folder that only
-//! the two may write to, its mode is 0600, and the old process gives its sockets to no other user than its own.
+//! If anything fails before the `R`, the old process goes on serving. The local socket is in a directory that only
+//! the two processes can write to, its mode is 0600, and the old process gives its sockets only to its own user.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,21 +25,21 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{info, warn};
 
-/// Sockets that are handed over: of the data port, the admin port, and the endpoint picker's where there is one.
+/// Number of sockets handed over: data port, admin port, and the endpoint picker's if it is enabled.
 const FEWEST: usize = 2;
 const MOST: usize = 3;
-/// For the old process to answer.
+/// Timeout for the old process to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// What comes with the sockets, and what says that the new process serves.
+/// The byte sent with the sockets, and the byte that reports that the new process serves.
 const HERE: u8 = b'L';
 const READY: u8 = b'R';
 
-/// The process that had the sockets before.
+/// The connection to the predecessor process.
 #[derive(Debug)]
 pub(super) struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// Tells it that this process serves.
+    /// Reports that this process serves, so that the predecessor drains.
     pub(super) async fn relieve(mut self) {
         if let Err(error) = self.0.write_all(&[READY]).await {
             warn!(%error, "the process before this one was gone already");
@@ -49,7 +47,7 @@ impl Predecessor {
     }
 }
 
-/// Asks whoever listens on `path` for its sockets. `None` if nobody does.
+/// Requests the sockets from the process that listens on `path`; `None` if there is no such process.
 pub(super) async fn ask(path: &Path) -> io::Result<Option<(Vec<TcpListener>, Predecessor)>> {
     let stream = match UnixStream::connect(path).await {
         Ok(stream) => stream,
@@ -71,7 +69,7 @@ pub(super) async fn ask(path: &Path) -> io::Result<Option<(Vec<TcpListener>, Pre
     Ok(Some((sockets, Predecessor(stream))))
 }
 
-/// Waits until another process has taken over these sockets. Does not end before.
+/// Serves one handover. Returns once another process has taken over the sockets.
 pub(super) async fn offer(path: &Path, sockets: &[OwnedFd]) {
     let listener = match listen(path) {
         Ok(listener) => listener,
@@ -97,7 +95,7 @@ pub(super) async fn offer(path: &Path, sockets: &[OwnedFd]) {
     }
 }
 
-/// Listens under a name that another process may listen under still: the last one has it.
+/// Binds the path atomically, replacing a socket that another process may still listen on.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let mut own = path.as_os_str().to_owned();
     own.push(format!(".{}", std::process::id()));
@@ -120,7 +118,7 @@ async fn give(mut stream: UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
     stream
         .async_io(Interest::WRITABLE, || send(stream.as_fd(), sockets))
         .await?;
-    // As long as it takes: a new process may load a model list of many workers. If it dies, the stream ends.
+    // No timeout: the new process may have to load the model lists of many workers. If it dies, the stream ends.
     let mut said = [0];
     stream.read_exact(&mut said).await?;
     if said == [READY] {

@@ -1,12 +1,12 @@
-//! Where the listening sockets come from: this process, the service manager, or the process before this one.
+//! Opens the listening sockets, or takes them over from the service manager or the predecessor process.
 //!
-//! A socket that two processes share has one queue of connections, which nobody closes: so a new process that takes over
-//! the listening sockets of the old one loses none of them. Two sockets on one port (`SO_REUSEPORT`) would have a queue
-//! each, and the old one's is reset when it is closed.
+//! A socket shared by two processes has one accept queue, which survives either process. So a new process that takes
+//! over the old one's listening sockets loses no connections. Two sockets on one port (`SO_REUSEPORT`) would have a
+//! queue each, and the old one's is reset when it is closed.
 //!
 //! | from | how |
 //! |---|---|
-//! | the process before | `server.handover` names a local socket; see [`super::handover`] |
+//! | the predecessor process | `server.handover` names a local socket; see [`super::handover`] |
 //! | the service manager | systemd's `LISTEN_FDS`: the data port first, then the admin port, then the endpoint picker's |
 //! | this process | bound as configured |
 
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::handover::{self, Predecessor};
 
-/// Connections that wait to be accepted; the kernel takes less where `net.core.somaxconn` is.
+/// Size of the listen backlog; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
 
 /// The listening sockets.
@@ -28,13 +28,13 @@ const BACKLOG: u32 = 4096;
 pub(super) struct Listeners {
     pub(super) data: TcpListener,
     pub(super) admin: TcpListener,
-    /// Of the endpoint picker, if there is to be one.
+    /// The socket of the endpoint picker, if enabled.
     pub(super) picker: Option<TcpListener>,
-    /// Who had them before, and serves until it is told that this process does.
+    /// The predecessor process, which serves until it is told to drain.
     pub(super) predecessor: Option<Predecessor>,
 }
 
-/// Takes over, or opens, the sockets that are configured.
+/// Opens or takes over the configured sockets.
 pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
     let mut given = Given::default();
     let mut predecessor = None;
@@ -70,12 +70,12 @@ pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
     })
 }
 
-/// Sockets that somebody else has opened, in the order data, admin, endpoint picker.
+/// Sockets opened by another process, in the order data, admin, endpoint picker.
 #[derive(Debug, Default)]
 struct Given(Vec<std::net::TcpListener>);
 
 impl Given {
-    /// The one among them with this address, or the next one if any port will do; else one of this process's own.
+    /// Takes the given socket with this address, or the next one if any port will do; otherwise binds a new one.
     fn take_or_bind(&mut self, address: SocketAddr, key: &str, any_port: u16) -> anyhow::Result<TcpListener> {
         let fits = |socket: &std::net::TcpListener| {
             let bound = socket.local_addr().ok();
@@ -93,14 +93,14 @@ impl Given {
     }
 }
 
-/// A listening socket whose queue holds a burst of connections: in one that overflows, a client waits for a second or more until
-/// its own kernel asks again.
+/// Binds a listening socket. Its backlog holds a burst of connections: if it overflows, a client waits a second or
+/// more until its kernel retries.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A port whose last connections are still closing can be bound.
+    // Allows binding while earlier connections on the port are still closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

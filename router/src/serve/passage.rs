@@ -1,5 +1,4 @@
-//! Who asks for an answer's frames: hyper, or its connection, by which a stream's pieces go past hyper
-//! ([`express`](super::express)).
+//! Tracks whether hyper or the fast path ([`express`](super::express)) polls a response's frames.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,19 +14,19 @@ use tokio::time::Instant;
 use super::stalled::Held;
 use tailroute_http::body::{Body, BodyError};
 
-/// How answers to a request are carried.
+/// The encoding of the responses to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// HTTP/1.1: in chunks, unless they have a length.
+    /// HTTP/1.1: chunked, unless they have a length.
     Chunks,
-    /// HTTP/1, without chunks.
+    /// HTTP/1 without chunks.
     Plain,
-    /// HTTP/2: each is sent by a task of its own.
+    /// HTTP/2: each response is sent by a task of its own.
     Streams,
 }
 
 impl Carrier {
-    /// How this request's answer is.
+    /// Returns the encoding of the response to `request`.
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         match request.version() {
             Version::HTTP_11 if request.method() != Method::HEAD => Self::Chunks,
@@ -37,23 +36,23 @@ impl Carrier {
     }
 }
 
-/// Who asks for an answer's frames.
+/// Which side polls a response's frames.
 #[derive(Debug)]
 pub(super) enum Passage {
-    /// hyper, for all of them.
+    /// hyper polls all frames.
     Hyper,
-    /// hyper; while it waits, its connection may ([`express`](super::express)).
+    /// hyper polls; while it waits, the fast path may take over ([`express`](super::express)).
     Offered,
-    /// The connection: hyper waits.
+    /// The fast path polls; hyper waits.
     Express,
-    /// hyper again, for what the connection could not hand on.
+    /// hyper polls again, beginning with a result that the fast path could not write.
     Left(Option<Result<Frame<Bytes>, BodyError>>),
-    /// Nobody: it is over.
+    /// The body is complete.
     Over,
 }
 
 impl Passage {
-    /// That of an answer: only chunks may go past hyper.
+    /// Returns the initial state: only chunked responses may use the fast path.
     pub(super) fn of(answer: &Response<Body>, carrier: Carrier) -> Self {
         if carrier == Carrier::Chunks && has_no_length(answer) {
             Self::Offered
@@ -63,23 +62,23 @@ impl Passage {
     }
 }
 
-/// What hyper's side of an answer leaves to its connection.
+/// The results of hyper's polls for the connection's task.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// The one that hyper waits for, and whose pieces may go past it.
+    /// The response that hyper waits for and that may use the fast path.
     pub(super) offer: Option<Arc<Mutex<Held>>>,
-    /// One that hyper is done with: to be dropped after hyper has written, as what is behind it has work to do then.
+    /// A body that hyper has finished. It is dropped after hyper has written, because dropping it does work.
     pub(super) whole: Option<Body>,
 }
 
-/// Whether hyper sends it in chunks, if the client can be sent any.
+/// Returns whether hyper sends the response in chunks, if the client supports them.
 fn has_no_length(answer: &Response<Body>) -> bool {
     answer.status() == StatusCode::OK
         && !answer.headers().contains_key(CONTENT_LENGTH)
         && answer.body().size_hint().exact().is_none()
 }
 
-/// An answer as hyper sees it.
+/// A response as hyper sees it.
 pub(super) struct Watched {
     pub(super) held: Arc<Mutex<Held>>,
     pub(super) handed: Arc<Mutex<Handed>>,
@@ -115,7 +114,7 @@ impl HttpBody for Watched {
         let is_last = body.is_end_stream() || matches!(polled, Poll::Ready(None));
         held.handed_out = polled.is_ready().then(Instant::now);
         if is_last && polled.is_ready() && self.carrier == Carrier::Streams {
-            // hyper keeps it until the client's window has room for its end, which may be never.
+            // hyper keeps the response until the client's window has room for its end, which may never happen.
             held.passage = Passage::Over;
             let body = held.body.take();
             drop(held);
@@ -147,7 +146,7 @@ impl HttpBody for Watched {
 }
 
 impl Drop for Watched {
-    /// hyper wants no more of it: nor does its connection. The request is not open any more.
+    /// hyper has dropped the response, so the request is not open any more.
     fn drop(&mut self) {
         let mut held = self.held.lock();
         let (body, _request) = (held.body.take(), held.request.take());

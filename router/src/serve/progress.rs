@@ -1,4 +1,4 @@
-//! How far a connection has come: what its reader, its writer, its requests and its task tell each other.
+//! The state of a connection, shared by its reader, writer, requests and task.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -20,29 +20,29 @@ pub(crate) struct Progress {
     used: AtomicBool,
     http2: AtomicBool,
     unanswered: AtomicBool,
-    /// Something of an answer waits for the socket.
+    /// Output is pending.
     unwritten: AtomicBool,
     upgraded: AtomicBool,
-    /// Requests whose answers are not complete.
+    /// Requests whose responses are incomplete.
     open: AtomicUsize,
-    /// Requests of HTTP/1 that hyper has begun to serve.
+    /// HTTP/1 requests that hyper has begun to serve.
     begun: AtomicU64,
-    /// Requests of HTTP/1 that hyper has read to their end.
+    /// HTTP/1 requests that hyper has read completely.
     complete: AtomicU64,
     /// Whether hyper has read anything after the last complete request.
     has_more: AtomicBool,
-    /// When the last of them was complete, in milliseconds since `began`.
+    /// When the last open request ended, in milliseconds since `began`.
     idle_since_ms: AtomicU64,
     client_closed: AtomicBool,
-    /// HTTP/2 header blocks that have begun, and whether the last one has ended.
+    /// HTTP/2 header blocks begun, and whether the last one is unfinished.
     blocks_begun: AtomicU64,
     block_is_open: AtomicBool,
-    /// Why the reader has stopped for good.
+    /// Why the reader has stopped permanently.
     refusal: OnceLock<ApiError>,
-    /// The reader, while it waits for answers to be complete and written.
+    /// The reader's waker, while it waits for responses to be complete and written.
     reader: Mutex<Option<Waker>>,
     gives_way: Notify,
-    /// It was told to give way, and has not answered yet.
+    /// The connection is being evicted and has not ended yet.
     is_giving_way: AtomicBool,
 }
 
@@ -72,14 +72,14 @@ impl Default for Progress {
     }
 }
 
-/// A request whose answer is not complete. Dropping it completes the answer.
+/// An open request. Dropping it completes the response.
 #[derive(Debug)]
 pub(crate) struct OpenRequest(Arc<Progress>);
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         let Progress { began, open, .. } = &*self.0;
-        // Before the count, which is what readers of the time look at first.
+        // Stored before the count, which readers check first.
         let idle_since = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.idle_since_ms.store(idle_since, Ordering::Relaxed);
         open.fetch_sub(1, Ordering::AcqRel);
@@ -88,7 +88,7 @@ impl Drop for OpenRequest {
 }
 
 impl Progress {
-    /// A request's head was read to its end.
+    /// Registers a request whose head is complete.
     pub(crate) fn request_began(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::AcqRel);
         self.begun.fetch_add(1, Ordering::Relaxed);
@@ -97,13 +97,13 @@ impl Progress {
         OpenRequest(Arc::clone(self))
     }
 
-    /// hyper has read so many complete requests of HTTP/1, and more bytes after them or none.
+    /// Records the number of complete HTTP/1 requests that hyper has read, and whether more bytes came after them.
     pub(crate) fn read_requests(&self, complete: u64, has_more: bool) {
         self.complete.store(complete, Ordering::Relaxed);
         self.has_more.store(has_more, Ordering::Relaxed);
     }
 
-    /// Whether hyper holds bytes behind a request of HTTP/1 that is not answered. It reads no further then.
+    /// Returns whether hyper has buffered bytes after an unanswered HTTP/1 request. It then reads no further.
     pub(crate) fn has_pipelined(&self) -> bool {
         let complete = self.complete.load(Ordering::Relaxed);
         let begun = self.begun.load(Ordering::Relaxed);
@@ -111,22 +111,22 @@ impl Progress {
         (holds_more || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
     }
 
-    /// Whether any request was read to the end of its head.
+    /// Returns whether any request's head was complete.
     pub(crate) fn any_request(&self) -> bool {
         self.any_request.load(Ordering::Relaxed)
     }
 
-    /// Whether a request began since this was asked last.
+    /// Returns whether a request began since the last call.
     pub(crate) fn was_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether any request is open.
+    /// Returns whether any request is open.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// For how long no request has been open; `None` while one is, and for a tunnel.
+    /// Returns the time since the last request ended; `None` with an open request or a tunnel.
     pub(crate) fn idle_for(&self) -> Option<Duration> {
         if self.is_open() || self.is_upgraded() {
             return None;
@@ -135,45 +135,45 @@ impl Progress {
         Some(self.began.elapsed().saturating_sub(since))
     }
 
-    /// The connection speaks HTTP/2. So many header blocks have begun on it, and the last one is unfinished or is not.
+    /// Records that the connection uses HTTP/2, with its header blocks so far and whether the last one is unfinished.
     pub(crate) fn speaks_http2(&self, blocks_begun: u64, block_is_open: bool) {
         self.http2.store(true, Ordering::Relaxed);
         self.blocks_begun.store(blocks_begun, Ordering::Relaxed);
         self.block_is_open.store(block_is_open, Ordering::Relaxed);
     }
 
-    /// Whether the connection is known to speak HTTP/2.
+    /// Returns whether the connection is known to use HTTP/2.
     pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
     }
 
-    /// The number of the header block that has begun and not ended, if any.
+    /// Returns the number of the unfinished header block, if there is one.
     pub(crate) fn open_header_block(&self) -> Option<u64> {
         let is_open = self.block_is_open.load(Ordering::Relaxed);
         is_open.then(|| self.blocks_begun.load(Ordering::Relaxed))
     }
 
-    /// The connection speaks another protocol from here on.
+    /// Records the switch to another protocol.
     pub(crate) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Release);
     }
 
-    /// Whether it does.
+    /// Returns whether the connection has switched to another protocol.
     pub(crate) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
     }
 
-    /// Bytes came in.
+    /// Records input.
     pub(crate) fn received(&self) {
         self.unanswered.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes of an answer went out.
+    /// Records output of a response.
     pub(crate) fn answered(&self) {
         self.unanswered.store(false, Ordering::Relaxed);
     }
 
-    /// The socket took all that was to be written, or did not.
+    /// Records whether the socket accepted all output.
     pub(crate) fn wrote(&self, all: bool) {
         self.unwritten.store(!all, Ordering::Relaxed);
         if all {
@@ -181,37 +181,37 @@ impl Progress {
         }
     }
 
-    /// Whether every request is answered, and every answer written.
+    /// Returns whether every request is answered and every response written.
     pub(crate) fn is_answered(&self) -> bool {
         !self.is_open() && !self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Whether bytes came in after the last answer went out.
+    /// Returns whether input came after the last output.
     pub(crate) fn half_a_request(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed)
     }
 
-    /// The client has closed its side.
+    /// Records that the client has closed its side.
     pub(crate) fn client_closed(&self) {
         self.client_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the client has closed its side with a request open: nothing on this connection is worth going on with.
+    /// Returns whether the client has closed its side with a request open. Further work on the connection is useless.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed) && self.is_open()
     }
 
-    /// Nothing more is read: the next request cannot be.
+    /// Stops reading permanently, with an error for the next request.
     pub(crate) fn refuse(&self, error: ApiError) {
         let _ = self.refusal.set(error);
     }
 
-    /// Why nothing more is read, if that is so.
+    /// Returns the error that stopped the reader, if any.
     pub(crate) fn refusal(&self) -> Option<&ApiError> {
         self.refusal.get()
     }
 
-    /// Wakes this task when an answer is complete or has been written.
+    /// Registers the waker for a complete or written response.
     pub(crate) fn wake_when_answered(&self, reader: &Waker) {
         *self.reader.lock() = Some(reader.clone());
     }
@@ -225,19 +225,19 @@ impl Progress {
         }
     }
 
-    /// Ends the connection, so that a new one can have its place.
+    /// Evicts the connection, to free its slot.
     pub(crate) fn give_way(&self) {
         self.is_giving_way.store(true, Ordering::Relaxed);
         self.gives_way.notify_one();
     }
 
-    /// For how long it has been idle; `None` if it is not idle, or was told to give way already.
+    /// Returns how long the connection has been idle; `None` if it is not idle, or is being evicted already.
     pub(crate) fn could_give_way(&self) -> Option<Duration> {
         self.idle_for()
             .filter(|_| !self.is_giving_way.load(Ordering::Relaxed))
     }
 
-    /// Waits until the connection has to give way. A request that began meanwhile keeps it.
+    /// Waits for an eviction. A request that began in the meantime cancels it.
     pub(crate) async fn has_to_give_way(&self) {
         loop {
             self.gives_way.notified().await;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_began_meanwhile_keeps_a_connection_that_was_told_to_give_way() {
+    async fn a_new_request_cancels_the_eviction_of_its_connection() {
         let progress = Arc::new(Progress::default());
         progress.give_way();
         let request = progress.request_began();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pipelined_is_told_from_the_rest_of_the_open_request() {
+    fn pipelined_bytes_are_distinguished_from_the_open_requests_body() {
         let progress = Arc::new(Progress::default());
         let _request = progress.request_began();
         for (complete, has_more, has_pipelined) in [
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_closed_its_side_abandons_what_is_open() {
+    fn a_client_that_closed_its_side_abandons_its_open_requests() {
         let progress = Arc::new(Progress::default());
         progress.client_closed();
         assert!(!progress.is_abandoned());

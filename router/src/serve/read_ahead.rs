@@ -1,9 +1,9 @@
 //! Bytes that a client pipelines behind an unanswered request.
 //!
-//! hyper stops reading while its buffer holds bytes of a later request. The rest then stays in the kernel, and once the
-//! receive buffer is full, the client's FIN cannot arrive: the router would not see that the client has left. So the
-//! connection's task reads these bytes itself and keeps them until hyper asks for them. A client that pipelines more than
-//! [`MAX_BYTES`] loses its connection. RFC 9112, section 9.3.2, lets a server close a connection with pipelined requests.
+//! hyper stops reading while its buffer holds bytes of a later request. Further bytes then stay in the kernel, and
+//! once the receive buffer is full, the client's FIN cannot arrive: the router would not detect the disconnect. So
+//! the connection's task reads these bytes itself and keeps them for hyper. A client that pipelines more than
+//! [`MAX_BYTES`] loses its connection, as RFC 9112, section 9.3.2, permits.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::progress::Progress;
 use super::socket::Socket;
 use tailroute_http::unread::Unread;
 
-/// Most bytes that are kept for a connection.
+/// Most bytes buffered per connection.
 const MAX_BYTES: usize = 64 * 1024;
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Bytes that were read before hyper asked for them, in order.
+/// Bytes read ahead of hyper, in order.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
     any: AtomicBool,
@@ -31,7 +31,7 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Moves as many as fit into `buf`. Returns whether there were any.
+    /// Moves bytes into `buf`. Returns whether there were any.
     pub(super) fn take_into(&self, buf: &mut ReadBuf<'_>) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -47,7 +47,7 @@ impl ReadAhead {
         true
     }
 
-    /// Appends bytes. Returns how many are kept.
+    /// Appends bytes. Returns the number buffered.
     fn append(&self, more: &[u8]) -> usize {
         let mut bytes = self.bytes.lock();
         bytes.extend_from_slice(more);
@@ -69,13 +69,13 @@ pub(super) struct Reader {
     pub(super) socket: Arc<Socket>,
     pub(super) progress: Arc<Progress>,
     pub(super) ahead: Arc<ReadAhead>,
-    /// The share of `limits.max_unread_bytes` that the bytes take.
+    /// The reservation of the bytes in `limits.max_unread_bytes`.
     pub(super) room: Unread,
 }
 
 impl Reader {
-    /// Reads what the socket has of pipelined bytes. To be polled after hyper, by the same task. Ready if the connection has
-    /// to end.
+    /// Reads pipelined bytes from the socket. Must be polled after hyper, by the same task. Ready if the connection
+    /// has to end.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
         while self.progress.has_pipelined() {
             let mut memory = [MaybeUninit::uninit(); READ_BYTES];
@@ -90,7 +90,7 @@ impl Reader {
                 return Poll::Ready(Event::PipelinesTooMuch);
             }
         }
-        // hyper may have taken some since.
+        // hyper may have taken some bytes in the meantime.
         let _ = self.room.resize(self.ahead.len());
         Poll::Pending
     }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_ahead_is_taken_in_order_and_in_pieces() {
+    fn bytes_read_ahead_are_taken_in_order_and_in_pieces() {
         let ahead = ReadAhead::default();
         let mut memory = [0; 3];
         let mut buf = ReadBuf::new(&mut memory);

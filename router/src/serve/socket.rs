@@ -1,8 +1,8 @@
-//! A client's connection, encrypted or not.
+//! A client's connection, with or without TLS.
 //!
-//! It is shared: hyper reads and writes it, pieces of streams are written past hyper, and the last answer is written after
-//! hyper has let go of it. A plain socket can be used from all sides as it is. The state of an encrypted one is behind a
-//! lock without contention, since its users never overlap.
+//! It is shared: hyper reads and writes it, the fast path writes pieces of streams, and the last response is written
+//! after hyper has released it. A plain socket supports concurrent use. The TLS state is behind an uncontended lock,
+//! because its users never overlap.
 
 use std::io;
 use std::pin::Pin;
@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// A client's connection. A plain one is held here itself: each token is written to it, and another pointer to follow would
-/// be a cache line more.
+/// A client's connection. A plain one is stored inline: each token is written to it, and a pointer would cost another
+/// cache line.
 #[derive(Debug)]
 pub(crate) struct Socket(Kind);
 
@@ -28,18 +28,18 @@ enum Kind {
 
 #[derive(Debug)]
 struct Encrypted {
-    /// The connection beneath.
+    /// The TCP connection below TLS.
     tcp: Tcp,
     tls: Mutex<TlsStream<Tcp>>,
 }
 
 impl Socket {
-    /// Without encryption.
+    /// Returns a plain connection.
     pub(crate) fn plain(stream: TcpStream) -> Self {
         Self(Kind::Plain(stream))
     }
 
-    /// Within TLS.
+    /// Returns a TLS connection.
     pub(crate) fn encrypted(stream: TlsStream<Tcp>) -> Self {
         Self(Kind::Encrypted(Box::new(Encrypted {
             tcp: stream.get_ref().0.clone(),
@@ -58,11 +58,11 @@ impl Socket {
         }
     }
 
-    /// Ends once the client has closed its side, by FIN or RST, whatever it sent before that is still unread.
+    /// Waits until the client has closed its side, by FIN or RST, even if earlier bytes are unread.
     pub(super) async fn closed_by_client(&self) {
-        // Readiness of this interest is nothing but the end of the reading side, and errors; it is never cleared.
+        // This interest reports only the end of the read side and errors, and is never cleared.
         let closed = Interest::PRIORITY | Interest::ERROR;
-        // An error here means that the runtime is shutting down, and this socket with it.
+        // An error means that the runtime is shutting down.
         let _ = self.tcp().ready(closed).await;
     }
 
@@ -91,7 +91,7 @@ impl Socket {
         }
     }
 
-    /// Nothing more will be written; what the other side sends can still be read.
+    /// Shuts down the write side. The read side stays open.
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = match &self.0 {
             Kind::Plain(stream) => shut_down(stream),
@@ -115,12 +115,12 @@ fn read(stream: &TcpStream, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll
     }
 }
 
-/// Reads what is there. A read that does not fill the buffer has emptied the socket, so the socket counts as not
-/// readable until the system says otherwise: that spares a call per request that would only say so.
+/// Reads available bytes. A read that does not fill the buffer has emptied the socket, so readiness is cleared until
+/// the kernel reports more. This saves a system call per request.
 fn try_read(stream: &TcpStream, buf: &mut ReadBuf<'_>) -> io::Result<usize> {
     let room = buf.remaining();
     let mut read = Err(io::ErrorKind::WouldBlock.into());
-    // Asked from within, so that readiness which comes meanwhile is not taken back with it.
+    // Within `try_io`, so that readiness reported in the meantime is not cleared too.
     let _ = stream.try_io(Interest::READABLE, || {
         read = stream.try_read_buf(buf);
         match read {
@@ -132,7 +132,7 @@ fn try_read(stream: &TcpStream, buf: &mut ReadBuf<'_>) -> io::Result<usize> {
 }
 
 fn write(stream: &TcpStream, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-    // There is room nearly always, so whether there is any is asked only once there was none.
+    // There is nearly always room in the send buffer, so readiness is checked only after a failed write.
     if let [one] = bufs
         && let Ok(written) = rustix::net::send(stream, one, SendFlags::NOSIGNAL)
     {
@@ -152,7 +152,7 @@ fn shut_down(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write)
 }
 
-/// The TCP connection beneath TLS, shared so that it can be watched while TLS owns the stream.
+/// The TCP connection below TLS, shared so that it can be watched while TLS owns the stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Tcp(Arc<TcpStream>);
 

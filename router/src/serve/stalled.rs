@@ -1,11 +1,11 @@
-//! Answers of which the client takes nothing.
+//! Drops responses whose client does not read.
 //!
-//! Who does not read is not asked for more: hyper polls an answer only when there is room for its next frame, so nothing
-//! within the answer can notice that its time is up, and a worker would be held for as long as the client likes. In
-//! HTTP/2 that goes for each stream, while the connection is well. So each connection looks from outside at the answers
-//! that it is sending: one whose last frame was handed out, and no other asked for, for `limits.idle_timeout_s` or past
-//! its request's deadline, is dropped, and with it all that is behind it. Its client gets an error where it reads on. Its
-//! request is not open any more, so a connection on which nothing is taken becomes idle, and ends as an idle one does.
+//! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks the
+//! response's own timeouts, and could hold a worker for as long as it likes. In HTTP/2 this applies to each stream,
+//! while the connection is healthy. So each connection watches its responses from outside: a response whose last
+//! frame was taken, without a poll for the next one, for `limits.idle_timeout_s` or past its request's deadline, is
+//! dropped, together with its request to the worker. A client that reads on gets an error. The request is not open
+//! any more, so a connection without reads becomes idle, and ends as an idle one does.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -22,10 +22,10 @@ use super::progress::OpenRequest;
 use crate::path::Due;
 use tailroute_http::body::{self, Body};
 
-/// Between two looks at an answer that is late already, and would be stuck as soon as its client takes nothing.
+/// Polling interval for a response that is past its deadline and would be stalled without another read.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The answers that a connection is sending.
+/// The responses that a connection is sending.
 #[derive(Debug)]
 pub(super) struct Answers {
     patience: Duration,
@@ -37,27 +37,27 @@ pub(super) struct Answers {
 #[derive(Debug, Default)]
 struct Sending {
     answers: Vec<Weak<Mutex<Held>>>,
-    /// When they are looked at next. None of them can be stuck before; without any nobody looks.
+    /// Time of the next check. No response can be stalled before it; `None` without responses.
     next_look: Option<Instant>,
 }
 
-/// An answer on its way.
+/// A response in transmission.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// `None` once it was given up.
+    /// `None` once it was dropped.
     pub(super) body: Option<Body>,
-    /// When its last frame was handed out, if no other was asked for since.
+    /// When the last frame was taken, if none was polled for since.
     pub(super) handed_out: Option<Instant>,
-    /// When all of it has to be there.
+    /// The request's deadline.
     due: Option<Instant>,
-    /// Open until hyper drops the answer, or the answer is given up.
+    /// Open until hyper drops the response, or it is dropped as stalled.
     pub(super) request: Option<OpenRequest>,
     pub(super) passage: Passage,
 }
 
 impl Held {
-    /// When it will be stuck if nothing happens to it any more, or, while it waits for its own next frame, the earliest time
-    /// at which it could be.
+    /// Returns when the response will be stalled without further polls. While its next frame is awaited, returns the
+    /// earliest possible time.
     fn stuck_at(&self, now: Instant, patience: Duration) -> Instant {
         let silent = self.handed_out.unwrap_or(now) + patience;
         let due = self.due.map(|due| match self.handed_out {
@@ -69,7 +69,7 @@ impl Held {
 }
 
 impl Answers {
-    /// None yet. A client may take nothing of one for so long.
+    /// Returns an empty set. `patience` is the longest time without a poll.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -79,7 +79,7 @@ impl Answers {
         }
     }
 
-    /// An answer that is going to be sent to this request.
+    /// Adds the response to this request.
     pub(super) fn send(
         &self,
         mut answer: Response<Body>,
@@ -102,7 +102,7 @@ impl Answers {
             let mut sending = self.sending.lock();
             sending.answers.retain(|other| other.strong_count() > 0);
             sending.answers.push(Arc::downgrade(&held));
-            // What has no time of its own cannot be stuck before what was there when it was last looked.
+            // Without a deadline, a response cannot be stalled before those present at the last check.
             let is_sooner = |at| due.is_some_and(|due| due < at);
             if sending.next_look.is_none_or(is_sooner) {
                 self.sooner.notify_one();
@@ -116,19 +116,19 @@ impl Answers {
         })
     }
 
-    /// What hyper's side has left, now that hyper has been polled.
+    /// Takes the results of hyper's polls.
     pub(super) fn take_handed(&self) -> Handed {
         std::mem::take(&mut self.handed.lock())
     }
 
-    /// Whether any is being sent.
+    /// Returns whether any response is being sent.
     pub(super) fn are_any(&self) -> bool {
         let sending = self.sending.lock();
         sending.answers.iter().any(|answer| answer.strong_count() > 0)
     }
 
-    /// Gives up those that are stuck, for ever. An answer that flows is looked at once in the time that it may be stuck, and
-    /// not oftener: there are many of them.
+    /// Drops stalled responses, forever. A healthy response is checked only once per `patience`, because there are
+    /// many of them.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             match self.give_up() {
@@ -140,7 +140,7 @@ impl Answers {
         }
     }
 
-    /// Gives up those that are stuck. Returns when to look again, if any is being sent.
+    /// Drops stalled responses. Returns the time of the next check, if any response is being sent.
     fn give_up(&self) -> Option<Instant> {
         let now = Instant::now();
         let (mut given_up, mut next_look) = (Vec::new(), None::<Instant>);
@@ -158,7 +158,7 @@ impl Answers {
         });
         sending.next_look = next_look;
         drop(sending);
-        // Here, and not while anything is locked: it frees the worker, and lets the next request in.
+        // Dropped without locks held: this frees the worker and admits the next request.
         drop(given_up);
         next_look
     }
@@ -184,7 +184,7 @@ mod tests {
         Arc::new(Progress::default()).request_began()
     }
 
-    /// An answer of these frames that does not end, and what tells when it was given up.
+    /// Returns an endless response of these frames, and a channel that reports when it was dropped.
     fn answer(frames: &[&'static str], due: Option<Duration>) -> (Response<Body>, mpsc::Sender<()>) {
         let (alive, held) = mpsc::channel(1);
         let frames: Vec<_> = frames
@@ -206,7 +206,7 @@ mod tests {
         (answer, alive)
     }
 
-    /// After how long the answer is given up, once the client has asked for so many frames of it.
+    /// Returns the time after which the response is dropped, once the client has polled this number of frames.
     async fn given_up_after(
         frames: &[&'static str],
         asked: usize,
@@ -230,12 +230,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_of_which_nothing_is_taken_is_given_up_when_the_patience_is_over() {
+    async fn an_unread_response_is_dropped_after_the_idle_timeout() {
         assert_eq!(seconds(given_up_after(&["a", "b"], 1, None).await), Some(120));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_whose_own_next_frame_is_waited_for_is_not_given_up() {
+    async fn a_response_that_waits_for_its_own_next_frame_is_kept() {
         assert_eq!(given_up_after(&["a"], 2, None).await, None);
         assert_eq!(
             given_up_after(&["a"], 2, Some(Duration::from_secs(5))).await,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_taken_by_the_time_it_is_due_is_given_up_then() {
+    async fn an_unread_response_is_dropped_at_its_deadline() {
         assert_eq!(
             seconds(given_up_after(&["a", "b"], 1, Some(Duration::from_secs(5))).await),
             Some(5)
@@ -252,14 +252,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_due_sooner_than_the_next_look_is_looked_at_in_time() {
+    async fn a_deadline_before_the_next_check_brings_the_check_forward() {
         let answers = Arc::new(Answers::new(PATIENCE));
         let (endless, _alive) = answer(&["a"], None);
         let (urgent, alive) = answer(&["a", "b"], Some(Duration::from_secs(2)));
         let mut endless = answers.send(endless, Carrier::Plain, request()).into_body();
         let began = Instant::now();
         let urgent = async {
-            // By then the watch sleeps until the other one could be stuck.
+            // By then the watch sleeps until the other response could be stalled.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let mut urgent = answers.send(urgent, Carrier::Plain, request()).into_body();
             let _ = urgent.frame().await;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_whose_answer_is_given_up_is_not_open_any_more() {
+    async fn dropping_a_stalled_response_closes_its_request() {
         for (frames, asked) in [(&["a", "b"][..], 1), (&["a"], 1)] {
             let (answers, progress) = (Arc::new(Answers::new(PATIENCE)), Arc::new(Progress::default()));
             let frames: Vec<_> = frames
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_let_go_of_at_its_end_over_http_2_and_once_it_is_written_over_http_1() {
+    async fn a_body_is_dropped_at_its_end_over_http_2_and_after_the_write_over_http_1() {
         for (carrier, is_gone) in [(Carrier::Streams, true), (Carrier::Chunks, false)] {
             let (alive, held) = mpsc::channel::<()>(1);
             let frames =
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_flows_wakes_its_connection_once_in_its_patience() {
+    async fn a_healthy_response_is_checked_once_per_idle_timeout() {
         let answers = Arc::new(Answers::new(PATIENCE));
         let (answer, _alive) = answer(&["a"], None);
         let mut body = answers.send(answer, Carrier::Plain, request()).into_body();

@@ -1,7 +1,7 @@
-//! Encoded batches, numbered from 0, the newest of them kept: what the publisher sends and replay answers from.
+//! A bounded log of encoded batches, numbered from 0, for the publisher and for replay.
 //!
-//! The number is given when a batch is made, not when it is sent, so a publisher that falls behind the buffer leaves a
-//! gap that a subscriber can see and repair, as with vLLM's bounded queue.
+//! A number is assigned when a batch is created, not when it is sent, so a publisher that falls behind the buffer
+//! leaves a gap that subscribers can detect and repair, as with vLLM's bounded queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -20,18 +20,18 @@ pub(crate) struct EventLog {
     pub(crate) grown: Notify,
     style: EventStyle,
     rank: u32,
-    /// Nothing is sent for now.
+    /// A fault: the publisher sends nothing.
     pub(crate) mute: AtomicBool,
-    /// Nobody who asks is answered for now.
+    /// A fault: replay requests are not answered.
     pub(crate) deaf: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Batches {
-    /// Of the first one kept.
+    /// Number of the oldest batch kept.
     first: u64,
     kept: VecDeque<Bytes>,
-    /// Counts restarts, after which numbers begin at 0 again.
+    /// Number of restarts. Batch numbers begin at 0 after each.
     life: u64,
 }
 
@@ -48,12 +48,12 @@ impl EventLog {
         }
     }
 
-    /// Appends one batch; none if there are no events.
+    /// Appends a batch, unless there are no events.
     pub(crate) fn append(&self, timestamp_s: f64, events: &[KvEvent]) {
         if events.is_empty() {
             return;
         }
-        // Encoding plain data into memory cannot fail; if it did, the missing number would show as a gap.
+        // Encoding plain data into memory cannot fail. If it did, the missing number would show as a gap.
         let payload = match self.style {
             EventStyle::Vllm => rmp_serde::to_vec_named(&(timestamp_s, events, self.rank)),
             EventStyle::Sglang => rmp_serde::to_vec_named(&(timestamp_s, sglang::events(events), self.rank)),
@@ -69,7 +69,7 @@ impl EventLog {
         self.grown.notify_one();
     }
 
-    /// A new process: nothing is kept and numbers begin at 0.
+    /// Simulates a new process: drops all batches and restarts the numbers at 0.
     pub(crate) fn restart(&self) {
         let mut batches = self.batches.lock();
         *batches = Batches {
@@ -78,7 +78,7 @@ impl EventLog {
         };
     }
 
-    /// The next batch for a reader that stands at `cursor`, and where it stands then.
+    /// Returns the next batch at `cursor`, and the cursor after it.
     pub(crate) fn next(&self, cursor: Cursor) -> Option<(u64, Bytes, Cursor)> {
         let batches = self.batches.lock();
         let wanted = if cursor.life == batches.life {
@@ -101,7 +101,7 @@ impl EventLog {
         ))
     }
 
-    /// A reader that begins with number `next` of the present life.
+    /// Returns a cursor at number `next` of the current life.
     pub(crate) fn from(&self, next: u64) -> Cursor {
         Cursor {
             life: self.batches.lock().life,
@@ -110,7 +110,7 @@ impl EventLog {
     }
 }
 
-/// Where a reader stands.
+/// The position of a reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     life: u64,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_fell_behind_skips_to_what_is_kept() {
+    fn a_slow_reader_skips_to_the_oldest_kept_batch() {
         let log = EventLog::new(2, EventStyle::Vllm, 0);
         for _ in 0..5 {
             log.append(0.0, &[KvEvent::AllBlocksCleared]);

@@ -1,6 +1,6 @@
-//! The two ZMQ sockets: PUB, and ROUTER for those who missed something.
+//! The two ZMQ sockets: PUB for events, ROUTER for replays.
 //!
-//! A message is topic | 8-byte big-endian number | payload. A DEALER asks for a replay with `["", from]` and gets
+//! A message is topic | 8-byte big-endian number | payload. A DEALER requests a replay with `["", from]` and receives
 //! `["", topic, number, payload]…`, the last one numbered `ffffffffffffffff`.
 
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage
 use super::log::{Cursor, EventLog};
 use crate::config::KvEventsConfig;
 
-/// Attempts to find ports for all ranks.
+/// Attempts to find consecutive free ports for all ranks.
 const ATTEMPTS: u32 = 20;
 /// The number that ends a replay.
 const END: u64 = u64::MAX;
 
-/// Where the sockets are, once bound.
+/// The bound endpoints.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct KvEventSource {
-    /// Of the PUB socket.
+    /// Endpoint of the PUB socket.
     pub endpoint: String,
-    /// Of the replay ROUTER socket.
+    /// Endpoint of the replay ROUTER socket.
     pub replay_endpoint: String,
-    /// The first frame.
+    /// The first frame of every message.
     pub topic: String,
     /// The data-parallel rank.
     pub rank: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Publisher {
     pub(crate) tasks: Vec<JoinHandle<()>>,
 }
 
-/// Publishers for each log, on ports that follow one another.
+/// Starts a publisher per log, on consecutive ports.
 pub(crate) async fn start(
     config: &KvEventsConfig,
     logs: &[Arc<EventLog>],
@@ -44,7 +44,7 @@ pub(crate) async fn start(
     let mut attempts = 0;
     loop {
         match start_all(config, logs).await {
-            // Any free port was asked for, and one of those after it is taken.
+            // With port 0, one of the ports after the one that was chosen may be taken.
             Err(_) if attempts < ATTEMPTS && config.endpoint.ends_with(":0") => attempts += 1,
             done => return done,
         }
@@ -78,7 +78,7 @@ async fn start_all(
     Ok(publishers)
 }
 
-/// The port so many after an endpoint's.
+/// Returns the endpoint with its port increased by `rank`.
 fn later_port(endpoint: &str, rank: u32) -> String {
     let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "0"));
     format!("{host}:{}", port.parse::<u32>().unwrap_or(0) + rank)
@@ -145,7 +145,7 @@ async fn answer_replays(mut socket: RouterSocket, topic: Bytes, log: Arc<EventLo
         };
         let mut cursor = log.from(u64::from_be_bytes(from));
         let mut batches = Vec::new();
-        // Taken before sending, so that a busy engine cannot keep one replay going for ever.
+        // The batches are collected before sending, so that a busy engine cannot prolong a replay forever.
         while let Some((sequence, payload, next)) = log.next(cursor) {
             cursor = next;
             batches.push((sequence, payload));

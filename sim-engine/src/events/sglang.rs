@@ -1,10 +1,10 @@
-//! The same events as SGLang ≥ 0.5.20 sends them: one block each, hashes signed, no session, no group.
+//! Cache events in the format of SGLang ≥ 0.5.20: one block per event, signed hashes, no session, no group.
 
 use serde::Serialize;
 
 use super::KvEvent;
 
-/// One event, field for field what SGLang 0.5.23 sends.
+/// One event with the fields of SGLang 0.5.23.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub(super) enum SglangEvent<'a> {
@@ -24,7 +24,7 @@ pub(super) enum SglangEvent<'a> {
     AllBlocksCleared,
 }
 
-/// vLLM's events as SGLang's.
+/// Converts vLLM's events into SGLang's.
 pub(super) fn events(events: &[KvEvent]) -> Vec<SglangEvent<'_>> {
     events.iter().flat_map(event).collect()
 }

@@ -12,7 +12,7 @@ use crate::tokens::BlockHasher;
 
 const BLOCK: u32 = 4;
 
-/// Prompts that branch: of conversation `c`, the tokens up to `shared` are everybody's.
+/// A prompt of one conversation; the tokens up to `shared` are the same in all conversations.
 fn submission(conversation: u32, shared: u32, length: u32, output_tokens: u32) -> Submission {
     let tokens: Vec<u32> = (0..length)
         .map(|at| {
@@ -42,7 +42,7 @@ fn submission(conversation: u32, shared: u32, length: u32, output_tokens: u32) -
     }
 }
 
-/// What a subscriber knows: every block and its parent.
+/// The blocks that a subscriber has learned, with their parents.
 #[derive(Default)]
 struct Subscriber(BTreeMap<u64, Option<u64>>);
 
@@ -95,7 +95,7 @@ impl Subscriber {
 
 proptest! {
     #[test]
-    fn a_subscriber_knows_exactly_what_is_cached(
+    fn events_describe_the_cache_exactly(
         turns in prop::collection::vec((0..4u32, 0..20u32, 1..60u32, 1..20u32, 0.0..80.0, any::<bool>()), 1..25),
     ) {
         let config = EngineConfig {

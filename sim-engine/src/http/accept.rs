@@ -1,4 +1,4 @@
-//! Connections: taken while the engine is alive, cut when it dies.
+//! Accepts connections while the engine is alive and cuts them when it dies.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,17 +13,17 @@ use tokio::task::JoinSet;
 
 use crate::engine::Ranks;
 
-/// How long a client may take to send a request's head.
+/// Timeout of a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Between attempts to get the port back after a death.
+/// Pause between attempts to rebind the port after a death.
 const REBIND_PAUSE: Duration = Duration::from_millis(5);
 
-/// Connections that may wait to be accepted.
+/// Size of the listen backlog.
 const BACKLOG: u32 = 1024;
 
 pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr) {
-    // All die and come back together.
+    // All ranks die and restart together.
     let Some(mut alive) = ranks.first().map(|rank| rank.alive.subscribe()) else {
         return;
     };
@@ -55,7 +55,7 @@ pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr)
                 Ok((socket, _)) => {
                     connections.spawn(connection(Arc::clone(&ranks), socket));
                 }
-                // Out of file descriptors, mostly: others will close some.
+                // Usually out of file descriptors, which other connections will free.
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
                     tokio::time::sleep(REBIND_PAUSE).await;
@@ -67,8 +67,8 @@ pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr)
     }
 }
 
-/// Keeps the port without listening: connections to a dead engine are refused, and no other server is given its port,
-/// whose clients would take that one for this one come back.
+/// Binds the port without listening, so that connections to a dead engine are refused and no other server gets its
+/// port.
 fn keep(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() {
         TcpSocket::new_v4()

@@ -9,10 +9,10 @@ use hyper::body::Frame;
 
 use crate::fault::Break;
 
-/// Whole or streamed; an error cuts the connection.
+/// A complete or streamed body. An error cuts the connection.
 pub(crate) type Body = UnsyncBoxBody<Bytes, CutOff>;
 
-/// The connection is cut on purpose.
+/// The connection is cut by a fault.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("cut off, as a fault asked")]
 pub(crate) struct CutOff;
@@ -26,7 +26,7 @@ pub(crate) fn full(status: StatusCode, content_type: &'static str, body: Bytes) 
     response
 }
 
-/// The first half of an answer, and then what `how` says.
+/// Returns the first half of a response, then breaks it off as `how` says.
 pub(crate) async fn half(answer: Response<Body>, how: Break) -> Response<Body> {
     let (head, body) = answer.into_parts();
     let mut first = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
@@ -40,7 +40,7 @@ pub(crate) async fn half(answer: Response<Body>, how: Break) -> Response<Body> {
         match how {
             Break::End => return None,
             Break::Stall => std::future::pending::<()>().await,
-            // The server flushes what was said before only if the body makes it wait.
+            // The server flushes earlier data only when the body is pending.
             Break::Reset => tokio::task::yield_now().await,
         }
         Some((Err(CutOff), None))
@@ -53,7 +53,7 @@ pub(crate) async fn half(answer: Response<Body>, how: Break) -> Response<Body> {
 }
 
 pub(crate) fn json_response(status: StatusCode, value: &impl serde::Serialize) -> Response<Body> {
-    // Our own plain types: encoding them cannot fail.
+    // Encoding these plain types cannot fail.
     let body = serde_json::to_vec(value).unwrap_or_default();
     full(status, "application/json", Bytes::from(body))
 }

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`: admission, then a streamed or a whole reply.
+//! `/v1/chat/completions` and `/v1/completions`: admission, then a streamed or an unstreamed reply.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ pub(super) async fn tokenize(
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-/// What every chunk of a reply has in common.
+/// The common parts of a reply's chunks.
 pub(super) struct Shape {
     pub(super) id: String,
     pub(super) chat: bool,
@@ -83,7 +83,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// `usage`, as the configuration lets it be told.
+    /// Returns `usage`, with cached tokens if configured.
     pub(super) fn usage(&self, progress: &Progress) -> Value {
         let prompt = self.reply.prompt_tokens;
         let generated = u64::from(progress.generated);
@@ -98,7 +98,7 @@ impl Shape {
         })
     }
 
-    /// `sglext`, where it was asked for.
+    /// Returns `sglext`, if requested.
     pub(super) fn tiers(&self, progress: &Progress) -> Option<Value> {
         let device = progress.cached_tokens - progress.host_tokens;
         let details = json!({ "device": device, "host": progress.host_tokens });
@@ -107,7 +107,7 @@ impl Shape {
             .then(|| json!({ "cached_tokens_details": details }))
     }
 
-    /// `metrics`, in wall milliseconds, where they are switched on.
+    /// Returns `metrics` in wall milliseconds, if enabled.
     pub(super) fn metrics(&self, progress: &Progress) -> Option<Value> {
         self.shared.config.per_request_metrics.then(|| {
             json!({
@@ -147,7 +147,7 @@ async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure>
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-/// A message of text.
+/// Returns a text message.
 pub(super) fn plain(said: String) -> Value {
     json!({ "role": "assistant", "content": said, "tool_calls": [] })
 }
@@ -169,7 +169,7 @@ pub(super) fn whole_answer(shape: &Shape, message: Value, usage: Value) -> Value
     })
 }
 
-/// The client's `X-Request-Id` becomes the reply's id.
+/// Returns the reply's id: the client's `X-Request-Id`, if it sent one.
 pub(super) fn reply_id(headers: &HeaderMap, chat: bool, number: u64) -> String {
     let kind = if chat { "chatcmpl" } else { "cmpl" };
     match header_text(headers, "x-request-id") {

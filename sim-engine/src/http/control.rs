@@ -1,4 +1,4 @@
-//! The `tailroute` dialect, the switches under `/sim`, and where cache events are.
+//! The `tailroute` dialect, the controls under `/sim`, and the listing of cache event sources.
 
 use ::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -13,10 +13,10 @@ use crate::engine::{Ranks, Shared};
 use crate::fault::Fault;
 use crate::memory::{Hint, HintOutcome, Objective};
 
-/// Hints taken in one request.
+/// Most hints in one request.
 const MAX_HINTS: usize = 4096;
 
-/// `GET /v1/tailroute`: what this engine understands.
+/// `GET /v1/tailroute`: the engine's capabilities.
 pub(super) fn capabilities(shared: &Shared) -> Response<Body> {
     let config = &shared.config;
     let mut answer = json!({
@@ -39,7 +39,7 @@ struct Hints {
     hints: Vec<Value>,
 }
 
-/// `POST /v1/tailroute/hints`: applies what it can and says how many fared how. One bad hint spoils no other.
+/// `POST /v1/tailroute/hints`: applies the hints independently and returns the number of each outcome.
 pub(super) async fn hints(shared: &Shared, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
     let body = read_body(shared, request).await?;
     let Hints { hints } = parse(&body)?;
@@ -111,7 +111,7 @@ pub(super) fn kv_event_sources(ranks: &Ranks) -> Response<Body> {
     json_response(StatusCode::OK, &by_rank)
 }
 
-/// `GET /server_info`: of what SGLang says there, what its cache drops first and where its cache events are.
+/// `GET /server_info`: SGLang's eviction policy and cache event endpoints.
 pub(super) fn server_info(ranks: &Ranks) -> Response<Body> {
     let events = ranks.first().and_then(|first| {
         let source = first.kv_source.as_ref()?;
@@ -142,7 +142,7 @@ pub(super) fn server_info(ranks: &Ranks) -> Response<Body> {
     json_response(StatusCode::OK, &answer)
 }
 
-/// `GET /sim/stats`; with capture on, the last request is told too.
+/// `GET /sim/stats`; with capture enabled, it includes the latest request.
 pub(super) fn stats(shared: &Shared) -> Response<Body> {
     let mut answer = serde_json::to_value(shared.stats()).unwrap_or_default();
     if let Some(last) = shared.captured().last() {
@@ -189,7 +189,7 @@ struct Pace {
     gap_ms: f64,
 }
 
-/// `PUT /sim/pace`: wall milliseconds between the tokens of a fast engine's streams from now on. 0: all at once.
+/// `PUT /sim/pace`: wall milliseconds between the tokens of a fast engine's streams; 0 sends them at once.
 pub(super) async fn set_pace(ranks: &Ranks, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
     let Some(first) = ranks.first() else {
         return Ok(json_response(StatusCode::OK, &Value::Null));

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::body::{Body, json_response};
 
-/// What the client is told.
+/// The error sent to the client.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,

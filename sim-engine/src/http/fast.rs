@@ -1,8 +1,8 @@
-//! Fast mode: an engine that costs next to nothing, for measuring what is in front of it.
+//! Fast mode: an engine with minimal cost, for measuring a proxy in front of it.
 //!
-//! A request is read only as far as the answer depends on it: whether it streams, and how many tokens it asks for. Four
-//! bytes are taken for a token of the prompt. A streamed reply has one event, and one write, per token, as real engines
-//! have: either all at once or at a pace that `PUT /sim/pace` sets, by the wall's clock whatever the time scale.
+//! Only the fields that the reply depends on are parsed: whether it streams, and how many tokens are requested. A
+//! prompt token is taken to be four bytes. A streamed reply has one event, and one write, per token, as with real
+//! engines: either all at once or at the pace set by `PUT /sim/pace`, in wall time whatever the time scale.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use crate::engine::Shared;
 use crate::scheduler::Progress;
 use crate::text;
 
-/// What of a request the answer depends on.
+/// The fields of a request that the reply depends on.
 #[derive(Deserialize)]
 struct Asked {
     stream: Option<bool>,
@@ -80,13 +80,13 @@ pub(super) fn answer(
     ))
 }
 
-/// A reply, one event per token.
+/// A reply with one event per token.
 struct Paced {
     writer: Writer,
     said: u32,
     tokens: u32,
     gap: Duration,
-    /// When the next token is due; `None` without a pace.
+    /// Time of the next token; `None` without a pace.
     due: Option<Pin<Box<Sleep>>>,
 }
 
@@ -114,7 +114,7 @@ impl hyper::body::Body for Paced {
         }
         if let Some(due) = &mut paced.due {
             ready!(due.as_mut().poll(cx));
-            // From when it was due, not from when it left: the pace is kept on a busy machine too.
+            // Counted from the deadline, not from the actual write, so that the pace holds on a busy machine too.
             let next = due.deadline() + paced.gap;
             due.as_mut().reset(next);
         }

@@ -1,4 +1,4 @@
-//! `/metrics`, under the names that vLLM uses. Times are wall times.
+//! `/metrics`, with vLLM's metric names. Times are wall times.
 
 use std::fmt::{Display, Write as _};
 
@@ -30,7 +30,7 @@ impl Page {
         self.line(name, "", value);
     }
 
-    /// A histogram of which only the sum and the count are kept.
+    /// Adds a histogram that has only a sum and a count.
     fn sum(&mut self, name: &str, sum: impl Display, count: u64) {
         self.head(name, "histogram");
         self.line(&format!("{name}_bucket"), ",le=\"+Inf\"", count);
@@ -50,7 +50,7 @@ pub(super) fn render(shared: &Shared) -> String {
     };
     page.one("vllm:num_requests_running", "gauge", stats.running);
     page.one("vllm:num_requests_waiting", "gauge", stats.waiting);
-    // As vLLM: blocks that could be evicted count as free.
+    // As in vLLM, evictable blocks count as free.
     let usage = stats.cache_pinned_tokens as f64 / (stats.cache_capacity_tokens as f64).max(1.0);
     page.one("vllm:kv_cache_usage_perc", "gauge", usage);
     if config.tells_capacity {

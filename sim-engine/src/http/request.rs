@@ -1,4 +1,4 @@
-//! From a request's bytes to what the scheduler takes.
+//! Converts a request body into a submission for the scheduler.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ use crate::script::{self, Script};
 use crate::text;
 use crate::tokens::{BlockHasher, push_text, special_token};
 
-/// In-request hint: how many tokens at the end of the finished turn may be evicted first.
+/// In-request hint: number of tokens at the end of the finished turn that may be evicted first.
 const EVICT_FIRST_HEADER: &str = "x-tailroute-evict-first-tokens";
 
-/// Body fields that mean something here or are known from OpenAI's and vLLM's documentation; `--strict` refuses others.
+/// Body fields that are implemented, or known from OpenAI's and vLLM's documentation; `--strict` rejects others.
 const KNOWN_FIELDS: &[&str] = &[
     "add_generation_prompt",
     "add_special_tokens",
@@ -148,7 +148,7 @@ struct Xargs {
     session_id: Option<String>,
 }
 
-/// Why the reply ends where it does.
+/// The finish reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     Stop,
@@ -166,19 +166,19 @@ impl Finish {
     }
 }
 
-/// How the reply is to look.
+/// The format of the reply.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) finish: Finish,
-    /// Bytes of text after which a stop string began.
+    /// Bytes of text before a stop string.
     pub(super) cut: Option<usize>,
-    /// Calls tools instead of saying words.
+    /// The tool calls that replace words.
     pub(super) script: Option<Arc<Script>>,
     pub(super) seed: u64,
     pub(super) prompt_tokens: u64,
-    /// Says in which tiers the cached tokens were, as SGLang does.
+    /// Reports the tiers of cached tokens, as SGLang does.
     pub(super) tells_tiers: bool,
 }
 
@@ -201,7 +201,7 @@ pub(super) fn fields(config: &EngineConfig, body: &[u8]) -> Result<Fields, ApiEr
 }
 
 impl Fields {
-    /// The prompt's tokens, by the chat template or as a plain prompt.
+    /// Returns the prompt's tokens, by the chat template or as a plain prompt.
     pub(super) fn prompt_tokens(&self) -> Result<Vec<u32>, ApiError> {
         let mut tokens = Vec::new();
         match (&self.messages, &self.prompt) {
@@ -224,7 +224,8 @@ impl Fields {
         Ok(tokens)
     }
 
-    /// `<|role|>content<|end|>` for each message, tools first; parts as their JSON, tool calls as they are generated.
+    /// Appends `<|role|>content<|end|>` for each message, tools first. Content parts are rendered as JSON, tool calls
+    /// as they are generated.
     fn template(&self, messages: &[Message], tokens: &mut Vec<u32>) {
         if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_null()) {
             tokens.push(special_token("tools"));
@@ -261,7 +262,7 @@ impl Fields {
         }
     }
 
-    /// Everything the scheduler and the reply need to know.
+    /// Returns the submission and the format of the reply.
     pub(super) fn submission(
         self,
         config: &EngineConfig,
@@ -296,7 +297,7 @@ impl Fields {
         };
         let script = self.script(seed, limit, config.multibyte).map(Arc::new);
         let (output_tokens, cut) = stopped.map_or((limit, None), |(tokens, bytes)| (tokens, Some(bytes)));
-        // Where nobody names a limit the model ends its answer itself.
+        // Without a limit in the request the model ends the reply itself.
         let natural_end = wanted.is_none() && !self.ignore_eos.unwrap_or(false);
         let (output_tokens, finish) = match &script {
             Some(script) if script.len() <= limit => (script.len(), Finish::ToolCalls),
@@ -332,8 +333,8 @@ impl Fields {
         Ok((submission, reply))
     }
 
-    /// Tools are called where they must be: `tool_choice` names a function or is `required`. Then the first two are, or one
-    /// where calls may not be parallel.
+    /// Returns the tool calls of the reply. They are made only where `tool_choice` names a function or is `required`:
+    /// to the first two functions, or to one if parallel calls are disabled.
     fn script(&self, seed: u64, limit: u32, multibyte: bool) -> Option<Script> {
         let named = self.tool_choice.as_ref()?;
         let names: Vec<&str> = match named["function"]["name"].as_str() {

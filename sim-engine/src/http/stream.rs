@@ -1,7 +1,7 @@
-//! Server-sent events: a role chunk, content chunks, a finish chunk, usage where asked for, `[DONE]`.
+//! Streamed replies: a role chunk, content chunks, a finish chunk, usage if requested, `[DONE]`.
 //!
-//! Everything that was said since the last write goes into one content chunk, so a reader that is slow, or a clock that
-//! is fast, makes chunks longer and never a queue.
+//! All text since the last write goes into one content chunk, so that a slow reader or a fast clock makes chunks
+//! longer, and nothing queues up.
 
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
@@ -48,7 +48,7 @@ pub(super) fn event_stream(body: Body) -> Response<Body> {
 struct Stream {
     writer: Writer,
     progress: watch::Receiver<Progress>,
-    /// Dropped with the stream: then the client has left.
+    /// Dropped with the stream when the client disconnects.
     hold: Option<Hold>,
     breaks: Option<(u32, Break)>,
 }
@@ -65,12 +65,12 @@ impl Stream {
             .await
         {
             Ok(progress) => *progress,
-            // The engine is gone.
+            // The engine has died.
             Err(_) => return Err(CutOff),
         };
         match self.breaks {
             Some((tokens, how)) if said >= tokens => return self.break_off(how).await,
-            // Says exactly as many tokens as it was asked to before it breaks off.
+            // Send exactly the requested number of tokens before breaking off.
             Some((tokens, _)) if progress.generated >= tokens => {
                 let part = Progress {
                     generated: tokens,
@@ -89,10 +89,10 @@ impl Stream {
 
     async fn break_off(&mut self, how: Break) -> Result<Option<Bytes>, CutOff> {
         if how == Break::Stall {
-            // Until the client leaves.
+            // Stall until the client disconnects.
             std::future::pending::<()>().await;
         }
-        // The server flushes what was said before only if the body makes it wait.
+        // The server flushes earlier data only when the body is pending.
         tokio::task::yield_now().await;
         if let Some(mut hold) = self.hold.take() {
             hold.injected = true;
@@ -102,10 +102,10 @@ impl Stream {
     }
 }
 
-/// Writes events by hand: a reply's chunks differ in their text alone.
+/// Formats events without a serialiser, because the chunks of a reply differ only in their text.
 pub(super) struct Writer {
     shape: Shape,
-    /// `data: {"id":…,"choices":`, the same for every chunk.
+    /// `data: {"id":…,"choices":`, the same in every chunk.
     head: String,
     said: u32,
     bytes: usize,
@@ -134,7 +134,7 @@ impl Writer {
         }
     }
 
-    /// The events that lead from what was written to `progress`.
+    /// Returns the events from the last written state to `progress`.
     pub(super) fn events(&mut self, progress: &Progress) -> String {
         let mut out = String::with_capacity(2 * self.head.len() + 128);
         if self.said == 0 && self.shape.chat {
@@ -153,7 +153,7 @@ impl Writer {
         }
         let text = self.new_text(progress.generated);
         if !text.is_empty() {
-            // Words hold nothing that JSON escapes.
+            // Generated words contain nothing that JSON escapes.
             let content = if self.shape.chat {
                 format!("\"delta\":{{\"content\":\"{text}\"}}")
             } else {
@@ -167,7 +167,7 @@ impl Writer {
         out
     }
 
-    /// Words said since the last event; none where there is a script, which was said before.
+    /// Returns the words since the last event; empty if there is a script, whose deltas are written separately.
     fn new_text(&mut self, generated: u32) -> String {
         let mut text = text::words(
             self.shape.reply.seed,
@@ -211,7 +211,7 @@ impl Writer {
             out.push_str(&self.head);
             out.push_str(&format!("[],\"usage\":{usage}{metrics}}}\n\n"));
         } else if !metrics.is_empty() {
-            // No usage chunk to carry them: the finish chunk does.
+            // Without a usage chunk, the finish chunk carries the metrics.
             out.truncate(out.len() - "}\n\n".len());
             out.push_str(&format!("{metrics}}}\n\n"));
         }

@@ -1,4 +1,4 @@
-//! What an engine counts. Times are reported as the client sees them: in wall seconds, not virtual ones.
+//! The engine's counters. Times are reported in wall seconds, as clients see them.
 
 use policy::units::{Millis, Tokens};
 
@@ -8,7 +8,7 @@ pub const TTFT_BUCKETS_S: [f64; 22] = [
     80.0, 160.0, 640.0, 2560.0,
 ];
 
-/// Where a request was when its client left.
+/// The phase of a request when its client disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting for prefill.
@@ -19,7 +19,7 @@ pub enum Phase {
     Decode,
 }
 
-/// Requests whose clients left, by phase.
+/// Aborted requests by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs, reason = "the names are the phases")]
 pub struct Aborts {
@@ -29,7 +29,7 @@ pub struct Aborts {
 }
 
 impl Aborts {
-    /// All phases together.
+    /// Returns the sum of all phases.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.queued + self.prefill + self.decode
@@ -44,13 +44,13 @@ impl Aborts {
     }
 }
 
-/// Running totals since the engine started.
+/// Totals since the engine started.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "each name says what it counts and in which unit")]
 pub struct Counters {
     virtual_ms_per_wall_s: f64,
     pub completed: u64,
-    /// Of the completed: those that ended at their token limit.
+    /// Completed requests that ended at their token limit.
     pub ran_out: u64,
     pub refused: u64,
     pub aborted: Aborts,
@@ -63,7 +63,7 @@ pub struct Counters {
     pub prefills: u64,
     pub ttft_seconds: f64,
     pub ttft_count: u64,
-    /// Not cumulative; the last one is past every bound.
+    /// Not cumulative; the last one is beyond every bound.
     pub ttft_buckets: [u64; TTFT_BUCKETS_S.len() + 1],
 }
 

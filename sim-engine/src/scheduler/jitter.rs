@@ -1,4 +1,4 @@
-//! How prefills differ from what they cost: normal noise in proportion, and now and then a stall.
+//! Random deviation of prefill times: proportional normal noise, and occasional stalls.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, StandardNormal};
@@ -6,7 +6,7 @@ use rand_pcg::Pcg64;
 
 use crate::config::Jitter;
 
-/// However far the noise strays, a prefill takes this share of what it costs.
+/// Smallest factor: a prefill takes at least this share of its cost.
 const LEAST: f64 = 0.1;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Jittering {
         Self { jitter, rng }
     }
 
-    /// How many times as long as it should the next prefill takes.
+    /// Returns the factor of the next prefill's time.
     pub(super) fn factor(&mut self) -> f64 {
         if self.jitter.share == 0.0 && self.jitter.stalls == 0.0 {
             return 1.0;

@@ -24,7 +24,6 @@ fn config() -> EngineConfig {
     }
 }
 
-/// Tokens that only this conversation has.
 fn tokens(conversation: u32, range: std::ops::Range<u32>) -> Vec<u32> {
     range.map(|at| conversation * 100_000 + at).collect()
 }
@@ -52,7 +51,6 @@ fn of_session(mut request: Submission, session: &str) -> Submission {
     request
 }
 
-/// What was said to a prompt, as tokens.
 fn reply(request: &Submission) -> Vec<u32> {
     (0..request.output_tokens)
         .map(|at| piece_token(text::word(request.seed, at, false)))
@@ -90,7 +88,7 @@ impl Fixture {
         });
     }
 
-    /// Runs until nothing is left to do; returns when that was.
+    /// Runs all events; returns the time of the last one.
     fn finish(&mut self) -> f64 {
         while let Some(next) = self.scheduler.next_event() {
             self.advance(next.0);
@@ -98,7 +96,6 @@ impl Fixture {
         self.scheduler.now.0
     }
 
-    /// One turn by itself.
     fn turn(&mut self, request: Submission) -> Progress {
         let id = self.submit(self.scheduler.now.0, request);
         self.finish();
@@ -166,7 +163,7 @@ fn the_next_turn_hits_the_cache_through_the_reply() {
     let request = submission(&prompt, 70);
     let history = [prompt, reply(&request), tokens(9, 0..20)].concat();
     f.turn(request);
-    // The last of 130 tokens was said but never computed.
+    // The last of 130 tokens was generated but its keys and values were never computed.
     assert_eq!(f.turn(submission(&history, 1)).cached_tokens, 128);
 }
 
@@ -202,12 +199,12 @@ fn a_batch_of_two_takes_longer_steps() {
     });
     f.submit(0.0, submission(&tokens(1, 0..20), 20));
     f.submit(0.0, submission(&tokens(2, 0..20), 20));
-    // Alone from 1 to 10; together for 18 steps of 10; the second says its last token alone.
+    // Alone from 1 to 10; together for 18 steps of 10; the second one's last token alone.
     close(f.finish(), 10.0 + 18.0 * 10.0 + 9.0);
 }
 
 #[test]
-fn an_abort_frees_what_was_held_in_every_phase() {
+fn an_abort_frees_the_requests_memory_in_every_phase() {
     let mut f = Fixture::new(&config());
     let decoding = f.submit(0.0, submission(&tokens(1, 0..40), 1000));
     f.advance(31.0);
@@ -239,7 +236,7 @@ fn an_abort_frees_what_was_held_in_every_phase() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_priorities_overtake() {
+fn a_full_queue_rejects_and_priorities_reorder() {
     let mut f = Fixture::new(&EngineConfig {
         max_queued: 2,
         order: Order::Priority,
@@ -350,12 +347,12 @@ fn a_hint_waits_for_the_running_turn_unless_its_time_runs_out() {
 }
 
 #[test]
-fn a_release_marks_what_the_header_or_else_the_objective_says() {
+fn a_release_marks_blocks_by_the_header_or_else_the_objective() {
     let mut f = Fixture::new(&config());
     let mut request = submission(&tokens(1, 0..64), 16);
     request.terms.evict_first_tail = Some(40);
     f.turn(request);
-    // L = 80, so 40 are kept: three of the four blocks (the fifth lacks the token said last).
+    // L = 80, so 40 are kept: three of the four blocks (the fifth lacks the last generated token).
     assert_eq!(f.evict_first(), 16);
     let objective = Objective {
         xi_tokens: 60.0,
@@ -412,7 +409,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     })
 }
 
-/// Plays arrivals and aborts, looking at the engine every `tick` ms as well.
+/// Runs arrivals and aborts, and also advances the engine every `tick` ms.
 fn play(arrivals: &[Arrival], tick: f64) -> (BTreeMap<RequestId, Progress>, f64) {
     let mut f = Fixture::new(&EngineConfig {
         capacity_blocks: 20,
@@ -464,9 +461,9 @@ fn play(arrivals: &[Arrival], tick: f64) -> (BTreeMap<RequestId, Progress>, f64)
 }
 
 proptest! {
-    /// The naive twin of "each event at its own time" is looking all the time.
+    /// The naive twin of "each event at its own time" advances in small ticks.
     #[test]
-    fn how_often_anybody_looks_changes_nothing(arrivals in arrivals(), tick in 0.3..50.0) {
+    fn the_polling_interval_changes_nothing(arrivals in arrivals(), tick in 0.3..50.0) {
         prop_assert_eq!(play(&arrivals, tick), play(&arrivals, f64::INFINITY));
     }
 }

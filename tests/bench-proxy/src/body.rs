@@ -1,15 +1,15 @@
-//! Requests as clients of a chat write them: a system prompt, then messages in turn, up to a size.
+//! Chat requests of a given size: a system prompt, then alternating messages.
 //!
-//! A request is written once per connection and changed in place: the number of its conversation stands in the first
-//! message of the user, so that a new conversation has nothing in common with another but the system prompt, and the
-//! number of its turn in the last message. A router that reads prompts finds the prefix again from turn to turn.
+//! A request is built once per connection and changed in place: the conversation's number is in the first user
+//! message, so that different conversations share only the system prompt, and the turn's number in the last message.
+//! A router that reads prompts finds the prefix again from turn to turn.
 
 use std::fmt::Write as _;
 
 /// Digits of the numbers in a request.
 const DIGITS: usize = 10;
-/// Bytes of a message's text, about: at least so many, at most so many, and between them this share of the body. What is
-/// long is so because tools and documents speak in it.
+/// Approximate bytes of a message's text: minimum, maximum, and the divisor of the body's size in between. Long
+/// messages stand for tool output and documents.
 const MESSAGE_BYTES: (usize, usize, usize) = (900, 16 << 10, 32);
 const SYSTEM: &str = "You are a careful assistant. Answer in few words, and say so when you do not know.";
 const WORDS: [&str; 16] = [
@@ -17,17 +17,16 @@ const WORDS: [&str; 16] = [
     "queue", "in", "stream",
 ];
 
-/// One connection's request.
 pub(crate) struct Request {
     bytes: Vec<u8>,
     conversation_at: usize,
     turn_at: usize,
 }
 
-/// What is asked of the engine.
+/// The parameters of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
-    /// Bytes of the body, about.
+    /// Approximate size of the body in bytes.
     pub size: usize,
     /// Tokens of the reply.
     pub tokens: u32,
@@ -36,7 +35,7 @@ pub(crate) struct Asked {
 }
 
 impl Request {
-    /// The request of connection `seed` to a server at `host`.
+    /// Returns the request of connection `seed` to a server at `host`.
     pub(crate) fn new(host: &str, asked: Asked, seed: u64) -> Self {
         let number = "0".repeat(DIGITS);
         let mut body = format!(
@@ -80,7 +79,6 @@ impl Request {
         }
     }
 
-    /// The bytes for this turn of this conversation.
     pub(crate) fn turn(&mut self, conversation: u64, turn: u64) -> &[u8] {
         for (at, number) in [(self.conversation_at, conversation), (self.turn_at, turn)] {
             let digits = format!("{:0DIGITS$}", number % 10_u64.pow(DIGITS as u32));
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_json_of_about_the_size_asked_for_whatever_its_numbers() {
+    fn a_request_is_json_of_about_the_requested_size() {
         for size in [0, 8 << 10, 1 << 20] {
             let asked = Asked {
                 size,

@@ -1,4 +1,4 @@
-//! What is compared, and how each is set up: as its users would, with one thread where it has to be told.
+//! The servers that are compared, each configured as its users would, with one thread where that is an option.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 /// A server between clients and engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Contender {
-    /// None: the clients talk to an engine.
+    /// No server: the clients connect to an engine.
     Direct,
     /// nginx, as a plain proxy.
     Nginx,
@@ -20,27 +20,27 @@ pub(crate) enum Contender {
     Envoy,
     /// SGLang's router, cache-aware.
     SglangRouter,
-    /// Its successor, cache-aware.
+    /// SMG, its successor, cache-aware.
     Smg,
     /// vLLM's fork of it, cache-aware.
     VllmRouter,
-    /// Ours, as it comes: routing, metrics and hints on.
+    /// tailroute with its defaults: routing, metrics and hints on.
     Tailroute,
 }
 
-/// Where programs and files are.
+/// Locations of programs and files.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// The folder of tailroute's own binary.
+    /// The folder of tailroute's binary.
     pub bin: PathBuf,
-    /// The environment that `scripts/peers` builds.
+    /// The environment built by `scripts/peers`.
     pub peers: PathBuf,
-    /// Where configurations and logs go.
+    /// The folder of configurations and logs.
     pub folder: PathBuf,
 }
 
 impl Contender {
-    /// All, in the table's order.
+    /// All contenders, in the table's order.
     pub(crate) const ALL: [Self; 8] = [
         Self::Direct,
         Self::Haproxy,
@@ -52,7 +52,6 @@ impl Contender {
         Self::Tailroute,
     ];
 
-    /// Its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -77,7 +76,6 @@ impl Contender {
         }
     }
 
-    /// Its version; an error says why it cannot take part.
     pub(crate) fn version(self, places: &Places) -> anyhow::Result<String> {
         let program = self.program(places);
         let mut asked = Command::new(&program);
@@ -106,7 +104,7 @@ impl Contender {
         Ok(number.unwrap_or(said.trim()).to_owned())
     }
 
-    /// How it is started on port `port` (with `port + 1` for its own use) in front of `engines`.
+    /// Returns the command that starts it on port `port` (with `port + 1` for its own use) in front of `engines`.
     pub(crate) fn command(
         self,
         places: &Places,
@@ -159,7 +157,7 @@ impl Contender {
     }
 }
 
-/// Debian keeps servers where only root looks.
+/// Returns the path of a program. Debian installs servers in folders of root's `PATH`.
 fn on_path(name: &str) -> PathBuf {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders)
@@ -169,7 +167,7 @@ fn on_path(name: &str) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(name))
 }
 
-/// SGLang's router and its two descendants.
+/// Adds the arguments of SGLang's router and its two descendants.
 fn router(command: &mut Command, port: u16, own: &str, urls: impl Iterator<Item = String>, level: &str) {
     command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
     command.args(["--policy", "cache_aware", "--log-level", level]);
@@ -209,7 +207,7 @@ http {{
     )
 }
 
-/// `http-no-delay`, without which it holds chunks back.
+/// Returns HAProxy's configuration. Without `http-no-delay` it would delay chunks.
 fn haproxy(port: u16, engines: &[SocketAddr]) -> String {
     let mut text = format!(
         "global

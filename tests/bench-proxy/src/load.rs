@@ -1,4 +1,4 @@
-//! The load: clients that each wait for their answer before they ask again, and clients that read streams.
+//! Clients that generate the load. Each waits for a response before its next request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tokio::task::JoinSet;
 use crate::body::{Asked, Request};
 use crate::wire::Connection;
 
-/// What the clients have counted so far. They run on one thread; the atomics are for sharing, not for order.
+/// The clients' counters. The clients run on one thread; the atomics are only for sharing.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Requests sent.
     pub asked: AtomicU64,
-    /// Answers read to their end.
+    /// Complete responses.
     pub answers: AtomicU64,
-    /// Events read, of answers read to their end and of those that are being read.
+    /// Events read, including those of incomplete responses.
     pub events: AtomicU64,
-    /// Streams whose first event is there.
+    /// Streams whose first event has come.
     pub begun: AtomicU64,
     stop: AtomicBool,
 }
 
-/// Times of single requests or tokens.
+/// Latencies of requests or tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
-    /// From sending to the end of the answer.
+    /// From sending to the end of the response.
     pub whole: Vec<Duration>,
     /// From sending to the first event.
     pub first: Vec<Duration>,
@@ -37,35 +37,34 @@ pub(crate) struct Times {
     pub gaps: Vec<Duration>,
 }
 
-/// Clients at work.
+/// Running clients.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// What they have counted.
+    /// Their counters.
     pub counts: Arc<Counts>,
-    /// Whether they may ask.
+    /// Whether they may send requests.
     open: watch::Sender<bool>,
     clients: JoinSet<anyhow::Result<Times>>,
 }
 
-/// What clients do.
+/// The behaviour of clients.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// How many.
+    /// Number of clients.
     pub clients: usize,
-    /// What each asks.
+    /// Parameters of their requests.
     pub asked: Asked,
-    /// The first client's number: conversations of different loads differ.
+    /// Number of the first client, so that conversations of different loads differ.
     pub seed: u64,
-    /// Over what time they begin.
+    /// Time over which they start.
     pub spread: Duration,
-    /// Requests of a conversation.
+    /// Turns per conversation.
     pub turns: u64,
-    /// Requests of a client; it stops by itself after the last.
+    /// Requests per client, after which it stops.
     pub requests: u64,
 }
 
 impl Load {
-    /// Starts clients of `target`.
     pub(crate) fn start(target: SocketAddr, shape: Shape) -> Self {
         let counts = Arc::new(Counts::default());
         let open = watch::Sender::new(true);
@@ -87,12 +86,12 @@ impl Load {
         }
     }
 
-    /// Lets the clients go on.
+    /// Resumes paused clients.
     pub(crate) fn resume(&self) {
         self.open.send_replace(true);
     }
 
-    /// Has every client wait, and waits until those that have asked have their answers.
+    /// Pauses the clients and waits for their pending responses.
     pub(crate) async fn pause(&mut self, limit: Duration) -> anyhow::Result<()> {
         self.open.send_replace(false);
         self.until(limit, |counts| {
@@ -101,7 +100,7 @@ impl Load {
         .await
     }
 
-    /// Waits for so long, or until a client fails.
+    /// Waits for `time`, or until a client fails.
     pub(crate) async fn run(&mut self, time: Duration) -> anyhow::Result<()> {
         let until = tokio::time::Instant::now() + time;
         while let Ok(Some(ended)) = tokio::time::timeout_at(until, self.clients.join_next()).await {
@@ -111,7 +110,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits until the clients have counted enough, at most for `limit`.
+    /// Waits until the clients' counters are high enough, at most for `limit`.
     pub(crate) async fn until(
         &mut self,
         limit: Duration,
@@ -125,7 +124,7 @@ impl Load {
         Ok(())
     }
 
-    /// Lets every client end with the answer it is reading, and returns what they timed.
+    /// Stops the clients after their current responses. Returns their latencies.
     pub(crate) async fn finish(mut self) -> anyhow::Result<Times> {
         self.counts.stop.store(true, Ordering::Relaxed);
         self.resume();
@@ -156,13 +155,13 @@ async fn talk(
     let mut request = Request::new(&target.to_string(), shape.asked, seed);
     let mut times = Times::default();
     for number in 0..shape.requests {
-        // Its other end goes with the clients themselves.
+        // The sender is dropped only together with the clients.
         let _ = gate.wait_for(|open| *open).await;
         if counts.stop.load(Ordering::Relaxed) {
             break;
         }
         counts.asked.fetch_add(1, Ordering::Relaxed);
-        // Numbers of conversations are one client's own, since its text is.
+        // Conversation numbers need to be unique per client only, because each client has its own text.
         let bytes = request.turn(number / shape.turns, number);
         let sent = Instant::now();
         connection.send(bytes).await?;
@@ -180,7 +179,7 @@ async fn talk(
                 }
                 Some(last) => {
                     times.gaps.push(now - last);
-                    // Those that came with it came without a gap.
+                    // Events in the same read count as without a gap.
                     times.gaps.extend((1..events.min(64)).map(|_| Duration::ZERO));
                 }
             }
@@ -193,7 +192,7 @@ async fn talk(
     Ok(times)
 }
 
-/// The value below which the share `q` of the times is; NaN of none.
+/// Returns the `q` quantile of the times; NaN if there are none.
 pub(crate) fn quantile(times: &mut [Duration], q: f64) -> f64 {
     times.sort_unstable();
     let at = ((times.len() as f64 - 1.0) * q).round().max(0.0) as usize;

@@ -1,11 +1,11 @@
-//! What the router costs as a proxy, side by side with other proxies and with other routers.
+//! Measures the router's overhead as a proxy, side by side with other proxies and routers.
 //!
-//! One processor is the contender's, the other belongs to the load and the engines. The contenders take turns: every
-//! figure is measured of all of them one after the other (costs of requests in [slices] of a quarter of a second), and that
-//! several times over, so that what changes on the machine changes it for all. Medians are told.
+//! One processor runs the contender, the other runs the load and the engines. Every figure is measured for all
+//! contenders one after the other (costs of requests in [slices] of a quarter of a second), in several rounds, so
+//! that disturbances of the machine affect all of them. The results are medians.
 //!
-//! Rejected: *requests per second at full load*. On a shared machine it says as much of the neighbours as of the proxy,
-//! and with the load on the same machine it is the load that is measured as soon as the proxy is the faster one.
+//! Rejected: *requests per second at full load*. On a shared machine it depends on the neighbours as much as on the
+//! proxy, and with the load on the same machine, the load is the bottleneck once the proxy is faster.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -39,46 +39,47 @@ use process::{Cores, Process};
 use report::{RSS_AFTER, RSS_IDLE, Report};
 use slices::{Slices, in_slices};
 
-/// For a contender to take its first request. Python is slow to start on a busy machine.
+/// Timeout of a contender's first response. Python is slow to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(90);
-/// For a contender to have begun everything that it does at the start.
+/// Time for a contender to finish its startup work.
 const SETTLE: Duration = Duration::from_secs(1);
 const ENGINES: u16 = 2;
 
-/// Measures what the router costs as a proxy, beside its peers.
+/// Measures the router's overhead as a proxy, beside its peers.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Shorter measurements.
+    /// Take shorter measurements.
     #[arg(long)]
     quick: bool,
-    /// JSON lines instead of tables.
+    /// Print JSON lines instead of tables.
     #[arg(long)]
     json: bool,
-    /// How often every figure is measured.
+    /// Measurements per figure.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Only these contenders, by name.
+    /// Measure only these contenders.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Only these figures, by name.
+    /// Measure only these figures.
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(figures()), hide_possible_values = true)]
     figures: Vec<String>,
-    /// Milliseconds of each measurement, instead of what --quick says.
+    /// Milliseconds per measurement; overrides --quick.
     #[arg(long)]
     time_ms: Option<u64>,
     /// Folder of `tailroute` and `sim-engine`.
     #[arg(long, default_value = "target/dist")]
     bin: PathBuf,
-    /// Environment of the peers that come from PyPI.
+    /// Environment of the peers from PyPI.
     #[arg(long, default_value = ".")]
     peers: PathBuf,
-    /// What telemetry costs instead: the router with all of it off, and with all of it on, in turns.
+    /// Measure telemetry instead: the router with all of it off, and with all of it on, in turns.
     #[arg(long)]
     telemetry: bool,
-    /// With --telemetry: each part of it alone as well.
+    /// With --telemetry: also measure each part of it alone.
     #[arg(long, requires = "telemetry")]
     parts: bool,
-    /// Folder of another `tailroute`, which that in --bin is compared with: requests and tokens of both in turns, without peers.
+    /// Folder of another `tailroute` to compare the one in --bin with: requests and tokens of both in turns, without
+    /// peers.
     #[arg(long, conflicts_with = "telemetry")]
     against: Option<PathBuf>,
     /// First of the ports to use.
@@ -86,13 +87,12 @@ struct Args {
     port: u16,
 }
 
-/// The names of all figures.
+/// Returns the names of all figures.
 fn figures() -> impl Iterator<Item = &'static str> {
     let measured = FIGURES.iter().map(|&(name, ..)| name);
     measured.chain([RSS_IDLE, RSS_AFTER])
 }
 
-/// A contender that runs.
 struct Running {
     contender: Contender,
     address: SocketAddr,
@@ -162,7 +162,7 @@ fn run(args: Args) -> anyhow::Result<bool> {
     );
     match done {
         Ok(()) => std::fs::remove_dir_all(&folder)?,
-        // What the servers said is worth reading.
+        // The servers' logs may explain the error.
         Err(error) => return Err(error.context(format!("see {}", folder.display()))),
     }
     Ok(report.holds())
@@ -206,7 +206,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Engines on the load's processor; they end with what is returned.
+    /// Starts engines on the load's processor. Dropping the processes ends them.
     async fn start_engines(&mut self) -> anyhow::Result<Vec<Process>> {
         let load = self.cores.load;
         let mut engines = Vec::new();
@@ -281,7 +281,7 @@ impl Bench {
             (None, false) => 2500,
         };
         match cell {
-            // These are told by a thousand tokens or a hundred streams.
+            // These figures consist of a thousand tokens or a hundred streams.
             Cell::Paced(64) | Cell::Stream => Duration::from_millis(ms * 2),
             _ => Duration::from_millis(ms),
         }
@@ -314,7 +314,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Takes what was measured. One that fails under a load has no figure of it; the others have.
+    /// Adds a measurement. A contender that fails under a load has no value for this figure only.
     fn add(
         &mut self,
         round: u32,
@@ -340,7 +340,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Memory is looked at in a process of its own, which has seen nothing before.
+    /// Measures memory in a fresh process.
     async fn memory(&mut self, contender: Contender) -> anyhow::Result<()> {
         let running = self.start(contender).await?;
         let Some(process) = &running.process else {
@@ -392,7 +392,6 @@ async fn ready(address: SocketAddr, process: Option<(&mut Process, &Path)>) -> a
     }
 }
 
-/// Tells the engines at what pace streams go on.
 async fn pace(engines: &[SocketAddr], gap: Duration) -> anyhow::Result<()> {
     use std::io::{Read as _, Write as _};
     for engine in engines {

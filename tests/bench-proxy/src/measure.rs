@@ -1,8 +1,8 @@
-//! One figure of one contender.
+//! Measures one figure of one contender.
 //!
-//! Cost is processor time of the contender's processes between two moments, divided by what was done between them: it
-//! does not depend on who else uses the machine, as a rate would. Times are compared with those of the clients talking to
-//! the engine directly, in the same round.
+//! Cost is the processor time of the contender's processes between two moments, divided by the work done between
+//! them: unlike a rate, it does not depend on other users of the machine. Latencies are compared with those of
+//! clients connected directly to the engine, in the same round.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -13,38 +13,37 @@ use crate::load::{Load, Shape, Times, quantile};
 use crate::process::Process;
 use crate::slices::{Slices, in_slices};
 
-/// Connections, as far as a figure does not say otherwise.
+/// Default number of connections.
 const CLIENTS: usize = 64;
-/// Between two tokens of a paced stream.
+/// Interval between two tokens of a paced stream.
 pub(crate) const GAP: Duration = Duration::from_millis(40);
-/// Tokens of a stream that is cut before it ends.
+/// Tokens of a stream that is cut before its end.
 const ENDLESS: u32 = 1_000_000;
 /// Tokens of a burst.
 const BURST: u32 = 1000;
-/// Tokens of a stream that is timed.
+/// Tokens of a timed stream.
 const SHORT: u32 = 25;
-/// Conversations after which memory is looked at, and their turns.
+/// Conversations before memory is measured, and their turns.
 const CONVERSATIONS: u64 = 10_000;
 const TURNS_REMEMBERED: u64 = 2;
-/// For a contender to get going.
+/// Timeout for a contender to reach its steady state.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cell {
-    /// Time of a tiny request that is alone.
+    /// Latency of a tiny request without other load.
     Latency,
     /// Cost of a request with a body of this size at 64 connections.
     Request(usize),
-    /// Cost of a token at so many paced streams.
+    /// Cost of a token with this number of paced streams.
     Paced(usize),
-    /// Cost of a token of streams as fast as they will go.
+    /// Cost of a token of streams at full speed.
     Burst,
-    /// Times of 64 paced streams that end and begin.
+    /// Latencies of 64 paced streams that end and begin.
     Stream,
 }
 
-/// The figures: name, unit, and whether it is what the contender adds to the engine's own.
+/// The figures: name, unit, and whether the engine's own value is subtracted.
 pub(crate) const FIGURES: [(&str, &str, bool); 12] = [
     ("latency_p50", "µs", true),
     ("request_tiny", "µs CPU", false),
@@ -61,7 +60,7 @@ pub(crate) const FIGURES: [(&str, &str, bool); 12] = [
 ];
 
 impl Cell {
-    /// All, in the order in which they are measured.
+    /// All measurements, in order.
     pub(crate) const ALL: [Self; 10] = [
         Self::Latency,
         Self::Request(0),
@@ -75,7 +74,6 @@ impl Cell {
         Self::Stream,
     ];
 
-    /// What it gives.
     pub(crate) fn figures(self) -> &'static [&'static str] {
         match self {
             Self::Latency => &["latency_p50"],
@@ -91,7 +89,7 @@ impl Cell {
         }
     }
 
-    /// Time between tokens that the engines have to keep for it.
+    /// Returns the time between tokens that the engines have to keep.
     pub(crate) fn gap(self) -> Duration {
         match self {
             Self::Paced(_) | Self::Stream => GAP,
@@ -99,7 +97,7 @@ impl Cell {
         }
     }
 
-    /// Whether several have their load for it in turns.
+    /// Returns whether contenders share the load in slices.
     pub(crate) fn is_sliced(self) -> bool {
         matches!(self, Self::Request(_) | Self::Burst)
     }
@@ -112,7 +110,7 @@ impl Cell {
             Self::Burst => (CLIENTS, 0, BURST, true),
             Self::Stream => (CLIENTS, 0, SHORT, true),
         };
-        // Streams do not step together: that would spare every proxy its wake-ups.
+        // The streams' tokens are spread over time: in step, they would spare every proxy wake-ups.
         let spread = match self {
             Self::Paced(streams) => GAP.max(Duration::from_millis(streams as u64)),
             Self::Stream => GAP * SHORT,
@@ -128,8 +126,8 @@ impl Cell {
         }
     }
 
-    /// Measures it on `target` for about `time`; figures as [`Self::figures`] names them. There is no `process` where
-    /// the target is an engine; then costs are not told.
+    /// Measures `target` for about `time` and returns the figures named by [`Self::figures`]. Without a `process`
+    /// (the target is an engine) costs are left out.
     pub(crate) async fn measure(
         self,
         target: SocketAddr,
@@ -165,7 +163,7 @@ async fn timed(target: SocketAddr, shape: Shape, time: Duration) -> anyhow::Resu
     load.finish().await
 }
 
-/// Microseconds per token of streams that go on for ever.
+/// Returns the microseconds per token of endless streams.
 async fn token(target: SocketAddr, shape: Shape, process: &Process, time: Duration) -> anyhow::Result<f64> {
     let mut load = Load::start(target, shape);
     load.run(shape.spread + time / 8).await?;
@@ -178,12 +176,12 @@ async fn token(target: SocketAddr, shape: Shape, process: &Process, time: Durati
     load.run(time).await?;
     let per_token = per(process.cpu()? - cpu, done(&load) - before)?;
     drop(load);
-    // Everybody notices that the clients have left.
+    // Time for the servers to notice the disconnects.
     tokio::time::sleep(Duration::from_millis(300)).await;
     Ok(per_token)
 }
 
-/// The value in the middle; NaN of none.
+/// Returns the median; NaN for no values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -199,7 +197,7 @@ pub(crate) fn per(cpu: Duration, done: u64) -> anyhow::Result<f64> {
     Ok(cpu.as_secs_f64() * 1e6 / done as f64)
 }
 
-/// Resident megabytes after ten thousand conversations of two turns, 8 KB each.
+/// Returns the resident megabytes after ten thousand conversations of two turns, 8 KB each.
 pub(crate) async fn resident_after_conversations(
     target: SocketAddr,
     process: &Process,
@@ -220,7 +218,6 @@ pub(crate) async fn resident_after_conversations(
     Ok(megabytes(process))
 }
 
-/// Resident megabytes.
 pub(crate) fn megabytes(process: &Process) -> f64 {
     process.resident() as f64 / f64::from(1 << 20)
 }

@@ -1,4 +1,4 @@
-//! Processes: started on a processor of their own, asked what they used, ended.
+//! Processes pinned to a processor: starting, measuring and ending them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,20 +12,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
-/// How long a process may take to end before it is killed.
+/// Time for a process to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Which processor is whose.
+/// The assignment of processors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cores {
-    /// What is measured.
+    /// The measured contender.
     pub proxy: usize,
     /// The load and the engines.
     pub load: usize,
 }
 
 impl Cores {
-    /// The first two that this process may use; both the same where there is one.
+    /// Returns the first two processors that this process may use; both the same if there is only one.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let allowed = sched_getaffinity(Pid::this())?;
         let mut free = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
@@ -37,19 +37,19 @@ impl Cores {
     }
 }
 
-/// Puts this process, and what it starts from now on, on one processor.
+/// Pins this process, and the ones it starts from now on, to one processor.
 pub(crate) fn pin(core: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     set.set(core)?;
     Ok(sched_setaffinity(Pid::this(), &set)?)
 }
 
-/// A process and what it has started; ended with this.
+/// A process and its descendants, ended on drop.
 #[derive(Debug)]
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Starts `command` on `core`; its output goes to `log`. This process, which has one thread, goes to `back`.
+    /// Starts `command` on `core` with its output in `log`. This process, which has one thread, then moves to `back`.
     pub(crate) fn start(mut command: Command, log: &Path, core: usize, back: usize) -> anyhow::Result<Self> {
         let output = File::create(log).with_context(|| log.display().to_string())?;
         command
@@ -63,12 +63,11 @@ impl Process {
         child.map(Self).with_context(|| format!("cannot start {name}"))
     }
 
-    /// Whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// It and its descendants.
+    /// Returns its process id and those of its descendants.
     fn tree(&self) -> BTreeSet<i32> {
         let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
             .into_iter()
@@ -77,7 +76,7 @@ impl Process {
             .filter_map(|entry| {
                 let pid = entry.file_name().to_str()?.parse().ok()?;
                 let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-                // The name before it, in brackets, may hold anything.
+                // The name before it, in brackets, may contain any character.
                 let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
                 Some((pid, parent.parse().ok()?))
             })
@@ -96,7 +95,7 @@ impl Process {
         }
     }
 
-    /// Processor time used so far, to the nanosecond: what /proc/PID/stat says in ticks.
+    /// Returns the processor time used so far, in nanoseconds; /proc/PID/stat only has ticks.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         let mut sum = Duration::ZERO;
         for pid in self.tree() {
@@ -109,7 +108,7 @@ impl Process {
         Ok(sum)
     }
 
-    /// Resident memory, in bytes.
+    /// Returns the resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let of = |pid: i32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -130,7 +129,7 @@ impl Drop for Process {
             std::thread::sleep(Duration::from_millis(20));
         }
         for pid in tree {
-            // Only what is still there and ours: a child of ours that was not waited for keeps its number.
+            // Only processes that still exist and are ours: the id of a child is not reused before it is waited for.
             if pid != self.0.id() as i32 || !self.has_ended() {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }

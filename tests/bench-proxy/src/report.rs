@@ -1,4 +1,4 @@
-//! What was found: a table to read, or JSON lines to compare, and whether our promises are kept.
+//! The results: a table or JSON lines, and the check of the promised bounds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,21 +8,21 @@ use serde_json::json;
 use crate::contender::Contender;
 use crate::measure::{FIGURES, median};
 
-/// Resident megabytes once it is ready, and after ten thousand conversations.
+/// Resident megabytes when ready, and after ten thousand conversations.
 pub(crate) const RSS_IDLE: &str = "rss_idle";
 pub(crate) const RSS_AFTER: &str = "rss_after_10000_conversations";
 
-/// Everything measured.
+/// All measurements.
 #[derive(Default)]
 pub(crate) struct Report {
-    /// Who took part, with its version.
+    /// The contenders measured, with their versions.
     pub present: BTreeMap<Contender, String>,
-    /// Who did not, and why.
+    /// The contenders left out, with reasons.
     pub absent: BTreeMap<Contender, String>,
     values: BTreeMap<(Contender, &'static str), Vec<f64>>,
 }
 
-/// A bound on a figure of ours.
+/// A bound on one of tailroute's figures.
 struct Promise {
     figure: &'static str,
     says: String,
@@ -41,12 +41,11 @@ impl Promise {
 }
 
 impl Report {
-    /// Takes what was measured.
     pub(crate) fn add(&mut self, contender: Contender, figure: &'static str, value: f64) {
         self.values.entry((contender, figure)).or_default().push(value);
     }
 
-    /// The rounds' values of a figure; where it is what the contender adds, the engine's own of the same round taken off.
+    /// Returns the rounds' values of a figure. For overheads, the engine's own value of the same round is subtracted.
     fn rounds(&self, contender: Contender, figure: &str) -> Vec<f64> {
         let of = |contender: Contender| {
             let mut all = self.values.iter();
@@ -104,7 +103,7 @@ impl Report {
         ]
     }
 
-    /// Whether no promise is broken.
+    /// Returns whether all promises hold.
     pub(crate) fn holds(&self) -> bool {
         self.promises()
             .iter()
@@ -116,7 +115,7 @@ impl Report {
         FIGURES.iter().map(|&(name, unit, _)| (name, unit)).chain(memory)
     }
 
-    /// For people: one row per figure, since contenders are fewer.
+    /// Formats a table with one row per figure.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from("| median of the rounds | unit |");
         for (contender, version) in &self.present {
@@ -157,7 +156,7 @@ impl Report {
         text
     }
 
-    /// For programs: one object per line.
+    /// Formats JSON, one object per line.
     pub(crate) fn json(&self) -> String {
         let mut text = String::new();
         for (contender, version) in &self.present {
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_contender_adds_is_told_against_the_engine_of_the_same_round() {
+    fn overhead_is_relative_to_the_engine_in_the_same_round() {
         let mut report = Report::default();
         for (direct, nginx, ours) in [(10.0, 12.0, 90.0), (20.0, 25.0, 91.0), (30.0, 33.0, 92.0)] {
             report.add(Contender::Direct, "latency_p50", direct);
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_not_judged_without_the_peer_that_it_is_measured_by() {
+    fn a_promise_is_not_checked_without_its_peer() {
         let mut report = Report::default();
         report.add(Contender::Tailroute, "request_tiny", 1e9);
         assert!(report.holds());

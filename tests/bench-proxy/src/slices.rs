@@ -1,7 +1,8 @@
-//! Costs of several contenders that have the load in turns, a slice of time each.
+//! Measures the costs of several contenders that have the load in turns, a slice of time each.
 //!
-//! What the machine's neighbours do for longer than some slices, they do to all alike: the same router, measured twice for a
-//! second after a second of another one, differs by a fifth on a shared machine, and by a fiftieth in slices.
+//! Disturbances of the machine that last longer than some slices affect all contenders alike: the same router,
+//! measured twice for a second after a second of another one, differs by a fifth on a shared machine, and by a
+//! fiftieth in slices.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -11,18 +12,18 @@ use crate::load::Load;
 use crate::measure::{Cell, PATIENCE, per};
 use crate::process::Process;
 
-/// How time is cut.
+/// The division of time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slices {
-    /// Of one contender.
+    /// Length of a slice.
     pub each: Duration,
     pub count: u32,
-    /// What it does while others have the load is its cost, too: some of that is owed.
+    /// Whether a contender's work outside its slices counts, because some of it belongs to its load.
     pub all_counts: bool,
 }
 
 impl Slices {
-    /// Of so much time, for contenders that may take a while to answer.
+    /// Divides `time` into slices for contenders that may be slow to answer.
     pub(crate) fn of(time: Duration) -> Self {
         const COUNT: u32 = 10;
         Self {
@@ -33,14 +34,14 @@ impl Slices {
     }
 }
 
-/// One that is measured.
+/// A contender under measurement.
 struct Measured<'a> {
     process: &'a Process,
     cell: Cell,
     load: Load,
-    /// What it had used and done when its measurement began.
+    /// Its processor time and work when its measurement began.
     before: (Duration, u64),
-    /// Used in its slices.
+    /// Processor time used in its slices.
     used: Duration,
 }
 
@@ -65,7 +66,7 @@ impl<'a> Measured<'a> {
         Ok(measured)
     }
 
-    /// Answers, or events of the answers where these are long.
+    /// Returns the number of responses, or of events if responses are long.
     fn done(&self) -> u64 {
         let counts = &self.load.counts;
         match self.cell {
@@ -95,7 +96,8 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// Microseconds of each per answer, or per event of answers that are long; or why there is no figure of it.
+/// Returns each contender's microseconds per response, or per event if responses are long; or the reason for a
+/// missing value.
 pub(crate) async fn in_slices(
     cell: Cell,
     targets: &[(SocketAddr, &Process)],
@@ -108,7 +110,7 @@ pub(crate) async fn in_slices(
     }
     for slice in 0..slices.count as usize {
         for turn in 0..all.len() {
-            // Nobody comes always after the same one.
+            // The order alternates, so that no contender always follows the same one.
             let place = if slice % 2 == 0 {
                 turn
             } else {

@@ -1,14 +1,15 @@
-//! What telemetry costs: routers that differ in nothing else, under the same load in turns. And, with `--against`, what another
-//! build costs, which is the same question of routers with telemetry off.
+//! Measures the cost of telemetry: routers that differ only in telemetry, under the same load in turns. With
+//! `--against`, compares two builds with telemetry off.
 //!
-//! One has all of it off that can be off, one has all of it on, and with `--parts` there is one for each part alone. Their
-//! collector is this process, which counts the traces that arrive; their metrics are read once a second, as OpenMetrics.
+//! One router has all telemetry off, one has all of it on, and with `--parts` there is one for each part alone. This
+//! process is their collector and counts the received traces; their metrics are read once a second, as OpenMetrics.
 //! Counting itself cannot be switched off, and is in both.
 //!
-//! What is compared is the cost of the same load within a round, which follows what else the machine does; a new process has
-//! its memory elsewhere, so the routers are started anew after some rounds, and serve for a while before they are measured:
-//! what they keep of the last turns has to be full, or a page that is touched for the first time counts as a turn's. The medians of all rounds' ratios are told, and
-//! that of a second router with all of it off: what is in that is chance.
+//! Costs of the same load are compared within a round, because the machine's state varies between rounds. A new
+//! process has a different memory layout, so the routers are restarted after some rounds, and are warmed up before
+//! measurements: their bounded records of turns have to be full, or the first access of a page counts as a turn's
+//! cost. The results are the medians of all rounds' ratios; a second router with all telemetry off shows the
+//! variation by chance.
 
 mod collector;
 mod reader;
@@ -30,14 +31,14 @@ use crate::process::Process;
 use crate::slices::{Slices, in_slices};
 use crate::{Bench, pace, ready};
 
-/// What is measured: requests that cost little else, those of a usual size, and tokens of streams.
+/// The figures: requests that cost little else, requests of a usual size, and tokens of streams.
 const CELLS: [Cell; 4] = [
     Cell::Request(0),
     Cell::Request(8 << 10),
     Cell::Paced(256),
     Cell::Burst,
 ];
-/// What builds are compared by.
+/// The figures for comparing builds.
 const CELLS_OF_BUILDS: [Cell; 8] = [
     Cell::Request(0),
     Cell::Request(8 << 10),
@@ -48,40 +49,39 @@ const CELLS_OF_BUILDS: [Cell; 8] = [
     Cell::Paced(1000),
     Cell::Burst,
 ];
-/// Every second of a router's load its metrics are read and what is left of a batch of traces is sent, so a measurement is as
-/// long.
+/// The metrics are read, and the last batch of traces is sent, once per second of a router's load, so a measurement
+/// takes a second.
 const MEASURE: Duration = Duration::from_secs(1);
-/// Of streams that several builds have at once.
+/// Duration of streams that several builds run at the same time.
 const AT_ONCE: Duration = Duration::from_secs(4);
-/// The same in parts. Traces are sent a while after the requests that they are of. (What a router does besides while others have
-/// the load, two thousandths of a processor, is in all alike.)
+/// The same in slices. Traces are sent some time after their requests. (The work outside slices, two thousandths of a
+/// processor, is the same for all.)
 const SLICES: Slices = Slices {
     each: Duration::from_millis(50),
     count: 20,
     all_counts: true,
 };
-/// Of a router's load, from one reading of its metrics to the next.
+/// Interval of reading a router's metrics, in time under load.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// Tiny requests for so long after a start: some tens of thousands.
+/// Duration of the warm-up with tiny requests: some tens of thousands.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// Rounds from one start of the routers to the next.
+/// Rounds between restarts of the routers.
 const ROUNDS_OF_A_START: u32 = 4;
-/// Most that all of it may cost, of what is without.
+/// Highest cost ratio of all telemetry to none.
 const BOUND: f64 = 1.08;
 
-/// What a router has switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Variant {
     name: &'static str,
-    /// Traces go to a collector.
+    /// Traces are sent to a collector.
     traces: bool,
-    /// Decisions are kept, to be explained.
+    /// Decisions are kept for explanation.
     decisions: bool,
-    /// The log says what it says unless told otherwise.
+    /// The log has its default level.
     log: bool,
     /// Turns are captured in memory.
     capture: bool,
-    /// Somebody reads the metrics.
+    /// Metrics are read.
     read: bool,
 }
 
@@ -94,12 +94,12 @@ impl Variant {
         capture: false,
         read: false,
     };
-    /// The same again: how much is chance.
+    /// The first variant again, to show the variation by chance.
     const AGAIN: Self = Self {
         name: "off_again",
         ..Self::OFF
     };
-    /// Builds, with as little: the one that is compared against, the same again, and the one that is asked about.
+    /// Builds with telemetry off: the baseline, the baseline again, and the build under test.
     const BUILDS: [Self; 3] = [
         Self {
             name: "before",
@@ -177,7 +177,7 @@ struct Router {
     reader: Option<Reader>,
 }
 
-/// Measures, prints, and says whether the promise is kept.
+/// Measures and prints. Returns whether the promise holds.
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
     let variants = variants(bench);
     let _engines = bench.start_engines().await?;
@@ -193,7 +193,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
                 routers.push(router);
             }
         }
-        // Nobody is always the first after another figure's load.
+        // The order rotates, so that no router always follows another figure's load.
         routers.rotate_left(1);
         let cells = match bench.args.against {
             Some(_) => &CELLS_OF_BUILDS[..],
@@ -219,7 +219,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<bool> {
     Ok(verdicts.iter().all(Verdict::holds))
 }
 
-/// What is compared, first that which all others are compared with: telemetry on and off, or two builds without.
+/// Returns the variants to compare, beginning with the baseline: telemetry on and off, or two builds without.
 fn variants(bench: &Bench) -> Vec<Variant> {
     if bench.args.against.is_some() {
         return Variant::BUILDS.to_vec();
@@ -260,7 +260,7 @@ async fn start(
         variant,
         address,
         process,
-        // Each has its load for its share of the time.
+        // Each router has the load for its share of the time.
         reader: variant
             .read
             .then(|| Reader::start(admin, READ_EVERY * routers as u32)),
@@ -288,7 +288,7 @@ async fn measure(
     let figure = cell.figures()[0];
     let mut costs = BTreeMap::new();
     if !cell.is_sliced() && bench.args.against.is_some() {
-        // Streams go on for ever, so they cannot be had in slices: all routers have them at once, and share what the machine does.
+        // Endless streams cannot be sliced: all routers run them at the same time and share the machine's disturbances.
         let measuring = routers
             .iter()
             .map(|router| cell.measure(router.address, Some(&router.process), AT_ONCE, bench.seed));
@@ -301,7 +301,7 @@ async fn measure(
     } else if !cell.is_sliced() {
         for router in routers {
             let name = router.variant.name;
-            // The same conversations for all of them, and the metrics once in the middle.
+            // All routers get the same conversations, and their metrics are read once in the middle.
             let measured = cell.measure(router.address, Some(&router.process), MEASURE, bench.seed);
             let read = async {
                 tokio::time::sleep(cell.shape(0).spread + MEASURE / 2).await;
@@ -339,7 +339,7 @@ async fn measure(
     Ok(())
 }
 
-/// `traces`: how many have come, where any were to.
+/// Prints the verdicts. `traces` is the number of traces received, if any were expected.
 fn print_all(verdicts: &[Verdict], json: bool, traces: Option<u64>) {
     if json {
         for verdict in verdicts {

@@ -1,4 +1,4 @@
-//! A client's connection, as lean as can be: it shares a processor with the engines.
+//! A minimal client connection, because it shares a processor with the engines.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,43 +7,42 @@ use anyhow::{Context as _, bail};
 use memchr::{memchr_iter, memmem};
 use tokio::net::TcpStream;
 
-/// Read at once.
+/// Bytes per read.
 const BUFFER: usize = 64 * 1024;
 
 /// A kept-alive connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// What of the buffer has been read and not been looked at.
+    /// The part of the buffer that was read but not parsed.
     filled: std::ops::Range<usize>,
 }
 
-/// Where a body ends.
 enum Framing {
     Length(usize),
     Chunked,
 }
 
-/// How far a chunked body has been read.
+/// The parser's state in a chunked body.
 enum Chunk {
-    /// In the line that says how long the next one is.
+    /// In the line with the chunk's size.
     Size(usize),
-    /// In its bytes, of which so many are left.
+    /// In the chunk's data, with the number of bytes left.
     Data(usize),
-    /// In the line break after them, of which so many bytes are left.
+    /// In the line break after the data, with the number of bytes left.
     Break(usize),
-    /// In the trailer: length of its current line.
+    /// In the trailer, with the length of its current line.
     Trailer(usize),
 }
 
-/// Counts events as they pass: each ends with an empty line.
+/// Counts events; each ends with an empty line.
 #[derive(Default)]
 pub(crate) struct Events {
     after_break: bool,
 }
 
 impl Events {
-    /// Events that end in these bytes.
+    /// Returns the number of events that end in these bytes.
     fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut ends = 0;
         let mut last = if self.after_break { Some(usize::MAX) } else { None };
@@ -61,7 +60,6 @@ impl Events {
 }
 
 impl Connection {
-    /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -72,7 +70,6 @@ impl Connection {
         })
     }
 
-    /// Sends a request.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {
@@ -102,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Reads an answer to its end. `seen` is told, after each read, of how many events ended in it.
+    /// Reads a response to its end. Calls `seen` after each read with the number of events that ended in it.
     ///
     /// # Errors
     /// If the status is not 200 or the connection breaks.
@@ -152,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has been read of a chunked body. Returns whether it ended, and the events that did.
+    /// Parses the chunked data that was read. Returns whether the body ended, and the number of events that did.
     fn chunks(&mut self, at: &mut Chunk, events: &mut Events) -> anyhow::Result<(bool, u64)> {
         let mut ended = 0;
         while !self.filled.is_empty() {
@@ -206,7 +203,7 @@ impl Connection {
     }
 }
 
-/// From a head in lower case.
+/// Returns the framing of a head in lower case.
 fn framing(head: &str) -> anyhow::Result<Framing> {
     let (status, fields) = head.split_once("\r\n").unwrap_or((head, ""));
     if !status.contains(" 200 ") {

@@ -1,12 +1,13 @@
-//! Goodput under overload: turns per second whose first token came within the objective, at loads from half to three
-//! times what the engines can do, with admission and without.
+//! Goodput under overload: turns per second with the first token within the objective, at loads from half to three
+//! times the engines' capacity, with and without admission.
 //!
-//! One JSON line per load and way: `{"admission":bool,"load":x,"offered_per_s":…,"goodput_per_s":…,"served":…,"shed":…,
-//! "failed":…,"p50_ms":…,"p95_ms":…}` (times to first token of what was served), and last `{"peak_per_s":…,
-//! "at_three_times":…,"share_of_peak":…}` for either way. Arrivals are a seeded Poisson process; every prompt is new, so
-//! that a turn's work is known: capacity is workers ÷ prefill.
+//! Prints one JSON line per load and mode:
+//! `{"admission":bool,"load":x,"offered_per_s":…,"goodput_per_s":…,"served":…,"shed":…,"failed":…,"p50_ms":…,"p95_ms":…}`
+//! (times to first token of served turns), and last `{"peak_per_s":…,"at_three_times":…,"share_of_peak":…}` for each
+//! mode. Arrivals are a seeded Poisson process. Every prompt is new, so that a turn's work is known: capacity is
+//! workers ÷ prefill.
 //!
-//! `make overload`; `SECONDS=8`, the length of each run, and `ROUNDS=1`.
+//! `make overload`, with `SECONDS=8`, the length of each run, and `ROUNDS=1`.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,11 +33,11 @@ const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 const OBJECTIVE_MS: f64 = 300.0;
 const LOADS: [f64; 6] = [0.5, 0.8, 1.0, 1.5, 2.0, 3.0];
 
-/// How a turn ended.
+/// The outcome of a turn.
 enum Ended {
-    /// Its first token came after so many milliseconds.
+    /// The time to its first token, in milliseconds.
     Served(f64),
-    /// It was told to come back.
+    /// It was rejected with a Retry-After.
     Shed,
     Failed,
 }
@@ -78,7 +79,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// One run; its goodput per second.
+/// Runs one load. Returns its goodput per second.
 async fn run(admission: bool, load: f64, per_s: f64, seconds: f64, seed: u64) -> f64 {
     let engine = EngineConfig {
         prefill: COST,

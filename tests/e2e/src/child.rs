@@ -1,7 +1,7 @@
-//! Processes: this program, started again to play an engine or a router.
+//! Processes: this test program started again as an engine or a router.
 //!
-//! A test's program that starts them has an ignored test called `part`, which does nothing but [`play`]. If `TAILROUTE_BIN`
-//! names a binary, that is the router instead.
+//! A test program that starts processes has an ignored test called `part`, which only calls [`play`]. If
+//! `TAILROUTE_BIN` names a binary, that is used as the router instead.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -15,20 +15,20 @@ use sim_engine::{Engine, EngineConfig};
 use crate::client;
 use crate::metrics::Page;
 
-/// Names the part that a process plays.
+/// The variable that selects a process's part.
 const PART: &str = "TAILROUTE_TEST_PART";
-/// Its arguments, one a line.
+/// The variable with its arguments, one per line.
 const ARGUMENTS: &str = "TAILROUTE_TEST_ARGUMENTS";
-/// Names the router's binary.
+/// The variable with the path of the router's binary.
 const BINARY: &str = "TAILROUTE_BIN";
-/// For a process to answer after it was started, on a busy machine.
+/// Time for a process to answer after its start, on a busy machine.
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A process. Dropping it kills it.
+/// A child process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
 }
 
@@ -38,12 +38,12 @@ impl Drop for Child {
     }
 }
 
-/// What a process finds when it starts.
+/// The environment of a new process.
 #[derive(Debug)]
 pub struct Surroundings {
     /// Its standard error.
     pub stderr: Stdio,
-    /// What a shell does before it becomes the process, such as `ulimit -f 16`; nothing if it is empty.
+    /// Shell commands to run before it, such as `ulimit -f 16`; none if empty.
     pub shell: String,
 }
 
@@ -58,16 +58,16 @@ impl Default for Surroundings {
 
 impl Child {
     fn start(address: SocketAddr, mut command: Command) -> Self {
-        // What is read of standard input never ends while this process lives; then the part ends too.
+        // The child reads standard input, whose end when this process dies ends the child too.
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let process = command.spawn().unwrap();
         Self { process, address }
     }
 
-    /// An engine in fast mode, or one that computes, with this many milliseconds a token.
+    /// Starts an engine: in fast mode, or one with a cost of `token_ms` milliseconds per token.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub async fn engine(address: SocketAddr, fast: bool, token_ms: f64) -> Self {
         let arguments = [address.to_string(), fast.to_string(), token_ms.to_string()];
         let child = Self::start(address, part("engine", &arguments, ""));
@@ -80,18 +80,18 @@ impl Child {
         child
     }
 
-    /// `tailroute serve` with this configuration file.
+    /// Starts `tailroute serve` with this configuration file.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub async fn router(address: SocketAddr, admin: SocketAddr, config: &Path) -> Self {
         Self::router_under("", address, admin, config).await
     }
 
-    /// The same, started by a shell that runs these commands first: `ulimit`, or where standard error goes.
+    /// Does the same after these shell commands, such as `ulimit` or a redirection of standard error.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub async fn router_under(shell: &str, address: SocketAddr, admin: SocketAddr, config: &Path) -> Self {
         let found = Surroundings {
             shell: shell.to_owned(),
@@ -100,10 +100,10 @@ impl Child {
         Self::router_in(address, admin, config, found).await
     }
 
-    /// `tailroute serve` with this configuration file, in these surroundings.
+    /// Starts `tailroute serve` with this configuration file in this environment.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub async fn router_in(
         address: SocketAddr,
         admin: SocketAddr,
@@ -127,7 +127,7 @@ impl Child {
         child
     }
 
-    /// Sends it a signal, such as `TERM`.
+    /// Sends a signal, such as `TERM`.
     ///
     /// # Panics
     /// If it cannot be sent.
@@ -138,10 +138,10 @@ impl Child {
         assert!(sent.unwrap().success(), "{self:?} is gone");
     }
 
-    /// Waits until it has ended by itself, and returns whether it says that all is well.
+    /// Waits until the process exits by itself. Returns whether it was successful.
     ///
     /// # Panics
-    /// If the kernel does not tell.
+    /// If its status cannot be read.
     pub async fn ends(&mut self) -> bool {
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
@@ -169,30 +169,30 @@ impl Child {
         tokio::time::timeout(STARTED_WITHIN, answered).await.is_ok()
     }
 
-    /// Whether it is still there.
+    /// Returns whether the process is running.
     ///
     /// # Panics
-    /// If the kernel does not tell.
+    /// If its status cannot be read.
     pub fn lives(&mut self) -> bool {
         self.process.try_wait().unwrap().is_none()
     }
 
-    /// Kills it as `kill -9` does, and waits until it is gone.
+    /// Kills the process as `kill -9` does, and waits until it is gone.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What the kernel says of it.
+    /// Returns its resource usage.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it is not running.
     pub fn usage(&self) -> Usage {
         let of = |what: &str| format!("/proc/{}/{what}", self.process.id());
         let status = std::fs::read_to_string(of("status")).unwrap();
@@ -209,23 +209,23 @@ impl Child {
     }
 }
 
-/// What a process holds.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Resident memory.
     pub rss_kib: u64,
-    /// The most of it since the process began.
+    /// Peak resident memory.
     pub peak_kib: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// Open files and sockets.
+    /// Number of open files and sockets.
     pub fds: usize,
 }
 
-/// The router's command line with these arguments, started by a shell that runs these commands first, if there are any.
+/// Returns a command that runs the router with these arguments, after these shell commands, if any.
 ///
 /// # Panics
-/// If this program has no path.
+/// If the path of this program is unknown.
 #[must_use]
 pub fn tailroute(arguments: &[String], shell: &str) -> Command {
     match std::env::var_os(BINARY) {
@@ -238,7 +238,6 @@ pub fn tailroute(arguments: &[String], shell: &str) -> Command {
     }
 }
 
-/// This program, to play a part.
 fn part(part: &str, arguments: &[String], shell: &str) -> Command {
     let mut command = under(shell, std::env::current_exe().unwrap().as_os_str());
     command
@@ -259,7 +258,7 @@ fn under(shell: &str, program: &OsStr) -> Command {
     command
 }
 
-/// A port that is free now. Somebody else may take it before it is used; nobody does on purpose.
+/// Returns a free address. Another process may take the port before it is used, which is unlikely.
 ///
 /// # Panics
 /// If there is none.
@@ -268,18 +267,18 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// A router's metrics page.
+/// Fetches a router's metrics page.
 ///
 /// # Panics
-/// If there is none.
+/// If it cannot be fetched.
 pub async fn metrics(admin: SocketAddr) -> Page {
     Page::read(client::admin(admin, "GET", "/metrics", &[], None).await.text())
 }
 
-/// Plays the part that this process was started for, if any.
+/// Runs the part that this process was started for, if any.
 ///
 /// # Panics
-/// If it does not end well.
+/// If the part fails.
 #[expect(
     clippy::disallowed_methods,
     reason = "a part whose test is gone has nothing left to drain"
@@ -289,7 +288,7 @@ pub fn play() {
     let arguments = std::env::var(ARGUMENTS).unwrap();
     let arguments: Vec<String> = arguments.lines().map(str::to_owned).collect();
     std::thread::spawn(|| {
-        // Ends when who started it has ended, however that was.
+        // Ends when the parent process has ended in any way.
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
     });

@@ -1,4 +1,4 @@
-//! A client that speaks proper HTTP/1.1, one connection per request, so that a test can hang up whenever it likes.
+//! An HTTP/1.1 client with one connection per request, so that a test can disconnect at any time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 
 use crate::wait::within;
 
-/// Where chat completions are.
+/// Path of chat completions.
 pub const CHAT: &str = "/v1/chat/completions";
 
 /// Header fields of a request.
 pub type Fields<'a> = &'a [(&'a str, &'a str)];
 
-/// An answer whose body is still to come. Dropping it hangs up.
+/// A response whose body has not been read. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Answer {
     /// The status.
@@ -31,7 +31,7 @@ pub struct Answer {
     _connection: Connection,
 }
 
-/// Hangs up when it is dropped.
+/// Closes the connection when it is dropped.
 #[derive(Debug)]
 struct Connection(JoinHandle<()>);
 
@@ -41,30 +41,30 @@ impl Drop for Connection {
     }
 }
 
-/// An answer that is all there.
+/// A complete response.
 #[derive(Debug)]
 pub struct Whole {
     /// The status.
     pub status: StatusCode,
     /// The header fields.
     pub headers: HeaderMap,
-    /// The body, as far as it came.
+    /// The body, as far as it was received.
     pub body: Bytes,
-    /// Whether it ended as HTTP says that it should.
+    /// Whether the body ended properly.
     pub clean: bool,
 }
 
 impl Answer {
-    /// A header field's value.
+    /// Returns a header field's value.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The worker that the router says answered.
+    /// Returns the worker named by the router.
     ///
     /// # Panics
-    /// If it does not say.
+    /// If the header is missing.
     #[must_use]
     pub fn worker(&self) -> String {
         self.header("x-tailroute-worker")
@@ -72,7 +72,7 @@ impl Answer {
             .to_owned()
     }
 
-    /// The next piece of the body; `None` at its end, an error where it broke off.
+    /// Returns the next piece of the body; `None` at its end, an error if it broke off.
     pub async fn chunk(&mut self) -> Option<hyper::Result<Bytes>> {
         loop {
             match within(self.body.frame()).await? {
@@ -86,7 +86,7 @@ impl Answer {
         }
     }
 
-    /// Reads until `count` more bytes are there.
+    /// Reads `count` more bytes.
     ///
     /// # Panics
     /// If the body ends before.
@@ -98,7 +98,7 @@ impl Answer {
         all
     }
 
-    /// Reads the rest of the body, and the trailers after it.
+    /// Reads the rest of the body and returns the trailers.
     ///
     /// # Panics
     /// If the body breaks off.
@@ -111,7 +111,7 @@ impl Answer {
         HeaderMap::new()
     }
 
-    /// All the rest.
+    /// Reads the rest of the response.
     pub async fn whole(mut self) -> Whole {
         let (mut body, mut clean) = (Vec::new(), true);
         while let Some(chunk) = self.chunk().await {
@@ -133,16 +133,16 @@ impl Answer {
 }
 
 impl Whole {
-    /// A header field's value.
+    /// Returns a header field's value.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The worker that the router says answered.
+    /// Returns the worker named by the router.
     ///
     /// # Panics
-    /// If it does not say.
+    /// If the header is missing.
     #[must_use]
     pub fn worker(&self) -> String {
         self.header("x-tailroute-worker")
@@ -150,25 +150,25 @@ impl Whole {
             .to_owned()
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not UTF-8.
     #[must_use]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
     }
 
-    /// The code of an error, after checking that the answer is one that OpenAI's clients can read.
+    /// Checks that the response is an error in OpenAI's format and returns its code.
     ///
     /// # Panics
     /// If it is not.
@@ -179,17 +179,17 @@ impl Whole {
         code_of(&self.json())
     }
 
-    /// The payloads of an event stream, in order.
+    /// Returns the payloads of an event stream, in order.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
         events(&self.body)
     }
 }
 
-/// The code in an error of OpenAI's shape.
+/// Returns the code of an error in OpenAI's format.
 ///
 /// # Panics
-/// If it has another shape.
+/// If it has another format.
 #[must_use]
 pub fn code_of(answer: &Value) -> String {
     let error = &answer["error"];
@@ -204,10 +204,10 @@ pub fn code_of(answer: &Value) -> String {
     error["code"].as_str().expect("a code").to_owned()
 }
 
-/// The payloads of an event stream; what is no JSON, as `[DONE]`, comes as a string.
+/// Parses the payloads of an event stream. Those that are not JSON, such as `[DONE]`, become strings.
 ///
 /// # Panics
-/// If it is none.
+/// If it is not an event stream.
 #[must_use]
 pub fn events(stream: &[u8]) -> Vec<Value> {
     std::str::from_utf8(stream)
@@ -220,10 +220,10 @@ pub fn events(stream: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// Sends a request and waits for the head of its answer. Dropping the future hangs up.
+/// Sends a request and waits for the head of its response. Dropping the future closes the connection.
 ///
 /// # Errors
-/// What went wrong, if no answer came.
+/// If there is no response, as text.
 pub async fn open(
     address: SocketAddr,
     method: &str,
@@ -238,7 +238,7 @@ pub async fn open(
         .await
         .map_err(|error| error.to_string())?;
     let connection = Connection(tokio::spawn(async move {
-        // The sender or the body tells the test what went wrong.
+        // Errors are reported by the sender or the body too.
         let _ = connection.await;
     }));
     let mut request = Request::builder().method(method).uri(path);
@@ -261,7 +261,7 @@ pub async fn open(
     })
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the complete response.
 ///
 /// # Panics
 /// If there is none.
@@ -279,10 +279,10 @@ pub async fn call(
         .await
 }
 
-/// Calls the admin port, as somebody on the same machine: by its address. What is sent is JSON.
+/// Calls the admin port by its address, as a local client. The body is JSON.
 ///
 /// # Panics
-/// If there is no answer.
+/// If there is no response.
 pub async fn admin(
     address: SocketAddr,
     method: &str,
@@ -302,7 +302,7 @@ pub async fn admin(
     call(address, method, path, &fields, body).await
 }
 
-/// One HTTP/2 connection, begun without asking (h2c by prior knowledge). Dropping it hangs up.
+/// An HTTP/2 connection with prior knowledge (h2c). Dropping it closes the connection.
 #[derive(Debug)]
 pub struct H2 {
     sender: hyper::client::conn::http2::SendRequest<Full<Bytes>>,
@@ -313,17 +313,17 @@ impl H2 {
     /// Connects.
     ///
     /// # Panics
-    /// If the other side does not speak HTTP/2.
+    /// If the peer does not speak HTTP/2.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.unwrap();
-        // Or a reset waits for the other side to acknowledge what was sent before.
+        // With delays, a reset would wait for the acknowledgement of earlier data.
         socket.set_nodelay(true).unwrap();
         let (sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
                 .await
                 .unwrap();
         let connection = Connection(tokio::spawn(async move {
-            // The sender or a body tells the test what went wrong.
+            // Errors are reported by the sender or a body too.
             let _ = connection.await;
         }));
         Self {
@@ -332,7 +332,7 @@ impl H2 {
         }
     }
 
-    /// The same connection once more: it stays until both are dropped.
+    /// Returns another handle to the connection, which stays open until all handles are dropped.
     #[must_use]
     pub fn again(&self) -> Self {
         Self {
@@ -341,10 +341,10 @@ impl H2 {
         }
     }
 
-    /// Sends a request on a stream of its own. Dropping what is returned resets that stream, not the connection.
+    /// Sends a request on a new stream. Dropping the response resets the stream, not the connection.
     ///
     /// # Panics
-    /// If there is no answer.
+    /// If there is no response.
     pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> http::Response<Incoming> {
         let request = Request::post(format!("http://router.test{path}"))
             .body(Full::new(body.into()))

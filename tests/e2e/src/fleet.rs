@@ -1,4 +1,4 @@
-//! A router in front of workers, all in this process, over real sockets on free ports.
+//! A router with workers in this process, connected through real sockets on free ports.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use crate::metrics::Page;
 use crate::talk::Conversation;
 use crate::wait::{PATIENCE, until, within};
 
-/// Virtual hours: nothing that costs this much ends within a test.
+/// Virtual hours: nothing with this cost ends within a test.
 pub const NEVER_MS: f64 = 3.6e7;
-/// What the router takes a prompt to cost, unless a test says otherwise.
+/// The router's default assumption of a prompt's cost in tests.
 pub const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 
-/// An engine a thousand times as fast as the wall that remembers what it was sent.
+/// An engine with time scaled by 1,000 that captures its requests.
 #[must_use]
 pub fn quick() -> EngineConfig {
     EngineConfig {
@@ -34,7 +34,7 @@ pub fn quick() -> EngineConfig {
     }
 }
 
-/// An engine that never ends a prefill.
+/// An engine that never completes a prefill.
 #[must_use]
 pub fn stuck_in_prefill() -> EngineConfig {
     EngineConfig {
@@ -43,7 +43,7 @@ pub fn stuck_in_prefill() -> EngineConfig {
     }
 }
 
-/// An engine that says one token at once, and never a second one.
+/// An engine that generates one token at once, and never a second one.
 #[must_use]
 pub fn stuck_in_decode() -> EngineConfig {
     EngineConfig {
@@ -52,14 +52,14 @@ pub fn stuck_in_decode() -> EngineConfig {
     }
 }
 
-/// Probes every few milliseconds, which are patient, so that a busy machine makes no worker look dead.
+/// Sets probes at short intervals with long timeouts, so that a busy machine makes no worker look dead.
 pub fn probe_often(config: &mut Config) {
     config.health.interval = Duration::from_millis(10);
     config.health.timeout = PATIENCE;
     config.health.queue_interval = Some(Duration::from_millis(10));
 }
 
-/// A router and the engines behind it.
+/// A router and its engines.
 pub struct Fleet {
     /// The engines, in the order of the router's workers.
     pub engines: Vec<Engine>,
@@ -67,23 +67,23 @@ pub struct Fleet {
     pub router: Server,
 }
 
-/// What a turn came to.
+/// The outcome of a turn.
 #[derive(Clone, Debug)]
 pub struct Turned {
-    /// The engine that answered.
+    /// Index of the engine that answered.
     pub engine: usize,
-    /// The worker's name: the engine, or one of its ranks.
+    /// Name of the worker: the engine, or one of its ranks.
     pub worker: String,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt: u64,
-    /// Of these, found in the engine's cache.
+    /// Prompt tokens found in the engine's cache.
     pub cached: u64,
 }
 
-/// A configuration with these workers, free ports, and the rest by default.
+/// Returns a configuration with these workers, free ports, and defaults otherwise.
 ///
 /// # Panics
-/// If a worker's address makes no url.
+/// If a worker's address is not valid in a URL.
 #[must_use]
 pub fn configured(workers: &[SocketAddr]) -> Config {
     let overrides = Overrides {
@@ -99,7 +99,7 @@ pub fn configured(workers: &[SocketAddr]) -> Config {
     config
 }
 
-/// A router in front of these workers, all of them ready.
+/// Starts a router with these workers, and waits until all of them are ready.
 ///
 /// # Panics
 /// If they do not become ready.
@@ -113,20 +113,20 @@ pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> S
     router
 }
 
-/// A router's metrics page.
+/// Fetches a router's metrics page.
 ///
 /// # Panics
-/// If there is none.
+/// If it cannot be fetched.
 pub async fn metrics(router: &Server) -> Page {
     let page = client::admin(router.admin_address, "GET", "/metrics", &[], None).await;
     assert_eq!(page.status, 200);
     Page::read(page.text())
 }
 
-/// Waits until nothing is in flight in a router, and checks that nothing was lost on the way there.
+/// Waits until a router has nothing in flight, and checks that no counts are left over.
 ///
 /// # Panics
-/// If something stays.
+/// If something remains in flight.
 pub async fn at_rest(router: &Server) {
     let app = router.app();
     until("nothing in flight", || app.in_flight() == 0).await;
@@ -141,7 +141,7 @@ pub async fn at_rest(router: &Server) {
 }
 
 impl Fleet {
-    /// Starts engines, and a router in front of them when all of them are known to be ready.
+    /// Starts engines and a router, and waits until all of them are ready.
     ///
     /// # Panics
     /// If they do not start.
@@ -158,21 +158,21 @@ impl Fleet {
         }
     }
 
-    /// `count` quick engines and a router as it comes.
+    /// Starts `count` quick engines and a router with defaults.
     pub async fn of(count: usize) -> Self {
         Self::start(vec![quick(); count], |_| {}).await
     }
 
-    /// Where clients connect.
+    /// Returns the address of the data port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.router.address
     }
 
-    /// Which engine a worker's name means.
+    /// Returns the index of a worker's engine.
     ///
     /// # Panics
-    /// If it means none.
+    /// If the worker is unknown.
     #[must_use]
     pub fn engine_of(&self, worker: &str) -> usize {
         self.engines
@@ -181,26 +181,26 @@ impl Fleet {
             .unwrap_or_else(|| panic!("no engine is called {worker}"))
     }
 
-    /// Sends a chat request and waits for the head of its answer.
+    /// Sends a chat request and waits for the head of its response.
     ///
     /// # Panics
-    /// If no answer comes.
+    /// If there is no response.
     pub async fn open(&self, headers: Fields<'_>, body: &Value) -> Answer {
         client::open(self.address(), "POST", CHAT, headers, body.to_string())
             .await
             .expect("an answer")
     }
 
-    /// Sends a chat request and reads the whole answer.
+    /// Sends a chat request and reads the complete response.
     pub async fn chat(&self, headers: Fields<'_>, body: &Value) -> Whole {
         self.open(headers, body).await.whole().await
     }
 
-    /// The conversation's next turn: the user says something, and the engine's reply becomes part of it. Every other
-    /// turn is streamed, so that both ways are gone.
+    /// Sends the conversation's next turn with this user message, and adds the engine's reply to the conversation.
+    /// Every other turn is streamed.
     ///
     /// # Panics
-    /// If it is not answered.
+    /// If there is no successful response.
     pub async fn turn(&self, talk: &mut Conversation, headers: Fields<'_>, text: &str) -> Turned {
         talk.user(text);
         let streamed = talk.turns().is_multiple_of(2);
@@ -229,7 +229,7 @@ impl Fleet {
         }
     }
 
-    /// The metrics page.
+    /// Fetches the metrics page.
     pub async fn metrics(&self) -> Page {
         metrics(&self.router).await
     }
@@ -239,7 +239,7 @@ impl Fleet {
         at_rest(&self.router).await;
     }
 
-    /// Kills an engine, and waits until its port refuses.
+    /// Kills an engine, and waits until its port refuses connections.
     pub async fn kill(&self, engine: usize) {
         let engine = &self.engines[engine];
         engine.set_fault(Fault {
@@ -254,7 +254,7 @@ impl Fleet {
         .await;
     }
 
-    /// Completions that arrived at each engine.
+    /// Returns the number of completion requests received by each engine.
     #[must_use]
     pub fn received(&self) -> Vec<u64> {
         self.engines

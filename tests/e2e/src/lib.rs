@@ -1,10 +1,10 @@
-//! Scenarios through real sockets: the router in front of simulated engines and scripted workers.
+//! Test support for scenarios through real sockets: the router with simulated engines and scripted workers.
 //!
-//! The scenarios themselves are in `tests/it`; their names, read as sentences, say what the router does. Here is what
-//! they stand on. [`fleet`] starts engines and a router in front of them; [`upstream`] is a worker that sends a byte
-//! only when the test says so; [`client`] speaks proper HTTP and can hang up, [`raw`] writes any bytes at all;
-//! [`talk`] makes conversations; [`log`] keeps what is logged; [`wait`] waits for a condition with a deadline, so that no test sleeps to be right;
-//! [`child`] runs a part as a process of its own, and [`replies`] knows whether a stream is the engine's, byte for byte.
+//! The scenarios are in `tests/it`; their names state what the router does. [`fleet`] starts engines and a router;
+//! [`upstream`] is a worker that sends bytes only on the test's command; [`client`] speaks proper HTTP and can
+//! disconnect, [`raw`] writes arbitrary bytes; [`talk`] builds conversations; [`log`] captures the log; [`wait`]
+//! waits for a condition with a deadline, so that no test relies on sleeping; [`child`] runs a part as a process;
+//! [`replies`] compares a stream with the engine's, byte for byte.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What the router logs, kept in memory.
+//! Captures the router's log in memory.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tracing::Subscriber;
 use tracing_subscriber::fmt::format::DefaultFields;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-/// What was logged so far. A clone is the same log.
+/// The captured log. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -25,16 +25,16 @@ impl Write for Log {
 }
 
 impl Log {
-    /// What there is.
+    /// Returns the captured text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock()).into_owned()
     }
 
-    /// Writes to it what a log of this level shows.
+    /// Returns a subscriber that captures this level.
     ///
     /// # Panics
-    /// If there is no such level.
+    /// If the level is invalid.
     #[must_use]
     pub fn at(&self, level: &str) -> impl Subscriber + Send + Sync + use<> {
         let log = self.clone();

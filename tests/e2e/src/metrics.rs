@@ -1,4 +1,4 @@
-//! Reading the router's metrics page.
+//! Parses the router's metrics page.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ pub struct Page {
     samples: Vec<Sample>,
 }
 
-/// One line of it.
+/// One sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The metric's name.
@@ -20,10 +20,10 @@ pub struct Sample {
 }
 
 impl Page {
-    /// Reads Prometheus's text format. Labels must hold neither commas nor quotes.
+    /// Parses Prometheus's text format. Labels must contain neither commas nor quotes.
     ///
     /// # Panics
-    /// If a line has another form.
+    /// If a line does not parse.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let samples = text
@@ -34,7 +34,7 @@ impl Page {
         Self { samples }
     }
 
-    /// The sum over all samples of this name that carry these labels.
+    /// Returns the sum of all samples with this name and these labels.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.samples
@@ -49,7 +49,7 @@ impl Page {
             .sum()
     }
 
-    /// Every sample.
+    /// Returns all samples.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples

@@ -1,4 +1,4 @@
-//! A publisher of cache events that breaks ZMTP on purpose.
+//! A publisher of cache events that violates ZMTP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What each connection is sent.
+/// The bytes sent on each connection.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// First, at once.
+    /// Sent first.
     pub opening: Vec<u8>,
-    /// Then again and again until the connection ends; empty: nothing.
+    /// Sent repeatedly until the connection ends; empty: nothing.
     pub then: Vec<u8>,
-    /// Before each of these.
+    /// Pause before each repetition.
     pub pause: Duration,
     /// Whether the connection is closed after the opening.
     pub hangs_up: bool,
@@ -24,7 +24,7 @@ pub struct Script {
 /// A publisher that follows a script.
 #[derive(Debug)]
 pub struct Hostile {
-    /// Where it listens, as `tcp://host:port`.
+    /// Its endpoint, `tcp://host:port`.
     pub endpoint: String,
     seen: Arc<Seen>,
     accepting: JoinHandle<()>,
@@ -44,7 +44,7 @@ impl Drop for Hostile {
 }
 
 impl Hostile {
-    /// Starts one.
+    /// Starts a publisher.
     ///
     /// # Panics
     /// If there is no free port.
@@ -52,7 +52,7 @@ impl Hostile {
         Self::on("127.0.0.1", script).await
     }
 
-    /// Starts one on this address.
+    /// Starts a publisher on this address.
     ///
     /// # Panics
     /// If there is no free port.
@@ -79,26 +79,26 @@ impl Hostile {
         }
     }
 
-    /// Connections that it has taken.
+    /// Returns the number of connections accepted.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.seen.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections that have ended.
+    /// Returns the number of connections that have ended.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.seen.ended.load(Ordering::Relaxed)
     }
 
-    /// Most bytes that a connection took before it ended.
+    /// Returns the most bytes that a connection accepted before it ended.
     #[must_use]
     pub fn longest(&self) -> u64 {
         self.seen.longest.load(Ordering::Relaxed)
     }
 }
 
-/// Returns the bytes that the peer's side took.
+/// Runs the script on a connection. Returns the number of bytes that the peer accepted.
 async fn play(mut stream: TcpStream, script: &Script) -> u64 {
     if stream.write_all(&script.opening).await.is_err() {
         return 0;
@@ -122,7 +122,7 @@ async fn play(mut stream: TcpStream, script: &Script) -> u64 {
     sent
 }
 
-/// A greeting of ZMTP 3.0 and the READY command of such a socket.
+/// Returns a ZMTP 3.0 greeting and the READY command of this socket type.
 #[must_use]
 pub fn handshake(socket_type: &str) -> Vec<u8> {
     let mut bytes = greeting();
@@ -134,7 +134,7 @@ pub fn handshake(socket_type: &str) -> Vec<u8> {
     bytes
 }
 
-/// A greeting of ZMTP 3.0.
+/// Returns a ZMTP 3.0 greeting.
 #[must_use]
 pub fn greeting() -> Vec<u8> {
     let mut bytes = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL".to_vec();
@@ -142,7 +142,7 @@ pub fn greeting() -> Vec<u8> {
     bytes
 }
 
-/// The head of a long frame with these flags beside LONG.
+/// Returns the head of a long frame with these flags in addition to LONG.
 #[must_use]
 pub fn long_frame(flags: u8, length: u64) -> Vec<u8> {
     let mut head = vec![flags | 2];

@@ -1,4 +1,4 @@
-//! Any bytes at all, and whole answers to them.
+//! A client that writes arbitrary bytes and reads complete responses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::client::code_of;
 use crate::wait::within;
 
-/// One answer, read as RFC 9112 frames it.
+/// A response, read according to RFC 9112.
 #[derive(Clone, Debug)]
 pub struct RawAnswer {
     /// The status.
@@ -22,7 +22,7 @@ pub struct RawAnswer {
 }
 
 impl RawAnswer {
-    /// The code of an error, after checking that the answer is one that OpenAI's clients can read.
+    /// Checks that the response is an error in OpenAI's format and returns its code.
     ///
     /// # Panics
     /// If it is not.
@@ -35,7 +35,7 @@ impl RawAnswer {
     }
 }
 
-/// A connection on which a test writes what it likes.
+/// A connection for arbitrary bytes.
 #[derive(Debug)]
 pub struct Wire {
     stream: BufReader<TcpStream>,
@@ -45,14 +45,14 @@ impl Wire {
     /// Connects.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If the connection fails.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self::over(stream)
     }
 
-    /// A connection that is there already.
+    /// Wraps an existing connection.
     #[must_use]
     pub fn over(stream: TcpStream) -> Self {
         Self {
@@ -60,33 +60,33 @@ impl Wire {
         }
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     ///
     /// # Panics
-    /// If the other side does not take it.
+    /// If the peer does not accept them.
     pub async fn write(&mut self, bytes: &[u8]) {
         within(self.stream.get_mut().write_all(bytes))
             .await
             .expect("all of it is taken");
     }
 
-    /// Writes nothing more, but goes on reading.
+    /// Shuts down the write side. The read side stays open.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If that fails.
     pub async fn finish_writing(&mut self) {
         self.stream.get_mut().shutdown().await.unwrap();
     }
 
-    /// Reads one whole answer; `None` if the connection ended instead.
+    /// Reads a complete response; `None` if the connection ended instead.
     ///
     /// # Panics
-    /// If what comes is no whole answer.
+    /// If the response is incomplete or invalid.
     pub async fn answer(&mut self) -> Option<RawAnswer> {
         within(self.read_answer()).await
     }
 
-    /// Reads up to and past these bytes, wherever they are in an answer.
+    /// Reads up to the end of these bytes.
     ///
     /// # Panics
     /// If they do not come.
@@ -97,10 +97,10 @@ impl Wire {
         }
     }
 
-    /// Whether the other side closes, with nothing more said.
+    /// Waits until the peer closes. Returns whether it sent nothing more.
     pub async fn closes(&mut self) -> bool {
         let mut more = Vec::new();
-        // A reset closes as well as an end.
+        // A reset counts as a close.
         let _ = within(self.stream.read_to_end(&mut more)).await;
         more.is_empty()
     }
@@ -116,7 +116,7 @@ impl Wire {
             .collect();
         let mut body = Vec::new();
         if matches!(status, 204 | 304) {
-            // It has no body, whatever it says of one.
+            // Such a response has no body, whatever its headers say.
         } else if let Some(length) = headers.get("content-length") {
             body.resize(length.parse().unwrap(), 0);
             self.stream.read_exact(&mut body).await.expect("a whole body");
@@ -165,7 +165,7 @@ impl Wire {
     }
 }
 
-/// A request's bytes: a line, header fields, an empty line, a body.
+/// Builds a request from a request line, header fields and a body.
 #[must_use]
 pub fn request(line: &str, fields: &[&str], body: &str) -> Vec<u8> {
     let mut text = format!("{line} HTTP/1.1\r\nhost: router.test\r\n");
@@ -178,19 +178,18 @@ pub fn request(line: &str, fields: &[&str], body: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Writes these bytes on a connection of their own, all of them before it reads, and reads one answer.
+/// Writes these bytes completely on a new connection, then reads one response.
 ///
 /// # Panics
-/// If the bytes are not all taken, or there is no answer.
+/// If the bytes are not accepted, or there is no response.
 pub async fn exchange(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
     attempt(address, bytes).await.unwrap().expect("an answer")
 }
 
-/// Writes these bytes on a connection of their own, all of them before it reads, and reads one answer; `None` if the
-/// other side closes instead.
+/// Writes these bytes completely on a new connection, then reads one response; `None` if the peer closes instead.
 ///
 /// # Errors
-/// If the bytes are not all taken.
+/// If the bytes are not accepted.
 pub async fn attempt(address: SocketAddr, bytes: &[u8]) -> Result<Option<RawAnswer>, String> {
     let mut wire = Wire::connect(address).await;
     within(wire.stream.get_mut().write_all(bytes))

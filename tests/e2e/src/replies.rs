@@ -1,7 +1,7 @@
-//! Whether a stream is what the engine sent, byte for byte.
+//! Compares streams with the engine's, byte for byte.
 //!
-//! A fast engine's reply follows from its request alone: so a reference is asked for once of an engine itself, for each
-//! shape of request, and only the reply's name and the time of its making may differ.
+//! A fast engine's reply depends only on its request. So one reference per shape of request is fetched from an engine
+//! directly, and only the reply's id and creation time may differ.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::client::{self, CHAT};
 use crate::talk::{ask, words};
 
-/// A question of so many words to which the answer is a stream of so many tokens: a shape.
+/// Returns a request of this shape: the number of words of the question and of tokens of the streamed reply.
 #[must_use]
 pub fn body(reply: u64, question: u64) -> String {
     ask(
@@ -20,7 +20,7 @@ pub fn body(reply: u64, question: u64) -> String {
     .to_string()
 }
 
-/// A reply to the request of this id, without its name and the time when it was made.
+/// Returns the reply to the request with this id, without its id and creation time.
 #[must_use]
 pub fn timeless(reply: &[u8], id: &str) -> String {
     let text = String::from_utf8_lossy(reply).replace(&format!("chatcmpl-{id}"), "ID");
@@ -34,10 +34,10 @@ pub fn timeless(reply: &[u8], id: &str) -> String {
     out + rest
 }
 
-/// What an engine says to a shape, timeless.
+/// Fetches an engine's reply to a shape, without its id and creation time.
 ///
 /// # Panics
-/// If it does not say it all.
+/// If the reply is incomplete.
 pub async fn reference(engine: SocketAddr, reply: u64, question: u64) -> String {
     let id = [("x-request-id", "reference")];
     let answer = client::call(engine, "POST", CHAT, &id, body(reply, question)).await;

@@ -1,4 +1,4 @@
-//! A worker that falls silent as a dead host does: connections to it are neither taken nor refused.
+//! A worker that becomes unreachable like a dead host: connections are neither accepted nor refused.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A connection that takes longer on loopback is never taken.
+/// A connection on loopback that takes longer will not be accepted.
 const TAKEN_WITHIN: Duration = Duration::from_millis(300);
 
-/// Answers probes until it falls silent.
+/// A worker that answers probes until it becomes unreachable.
 #[derive(Debug)]
 pub struct Silent {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     speaks: watch::Sender<bool>,
     accepting: JoinHandle<TcpListener>,
-    /// They fill the queue of connections that wait to be taken.
+    /// Connections that fill the listen backlog.
     waiting: Vec<TcpStream>,
 }
 
@@ -29,7 +29,7 @@ impl Drop for Silent {
 }
 
 impl Silent {
-    /// Starts one that is well.
+    /// Starts a healthy worker.
     ///
     /// # Panics
     /// If there is no free port.
@@ -46,7 +46,7 @@ impl Silent {
                     Ok((stream, _)) = listener.accept() => drop(tokio::spawn(answer(stream))),
                 }
             }
-            // Kept, so that nobody is refused.
+            // The listener is kept, so that connections are not refused.
             std::future::pending::<()>().await;
             listener
         });
@@ -58,7 +58,7 @@ impl Silent {
         }
     }
 
-    /// From now on nobody is answered.
+    /// Makes the worker unreachable.
     pub async fn fall_silent(&mut self) {
         self.speaks.send_replace(false);
         while let Ok(Ok(stream)) = tokio::time::timeout(TAKEN_WITHIN, TcpStream::connect(self.address)).await
@@ -82,6 +82,6 @@ async fn answer(mut stream: TcpStream) {
         "404 Not Found"
     };
     let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    // The router may be gone.
+    // The router may have disconnected.
     let _ = stream.write_all(answer.as_bytes()).await;
 }

@@ -1,11 +1,11 @@
-//! Conversations, and the bodies that carry them.
+//! Conversations and their request bodies.
 
 use serde_json::{Value, json};
 
-/// The model that the simulated engines serve.
+/// The model of the simulated engines.
 pub const MODEL: &str = "sim";
 
-/// Text of `count` words that depends on the seed alone; one word is one token of a simulated engine.
+/// Returns `count` words determined by the seed. One word is one token of a simulated engine.
 #[must_use]
 pub fn words(seed: u64, count: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -22,7 +22,7 @@ pub fn words(seed: u64, count: usize) -> String {
     text
 }
 
-/// A chat body of these messages with further fields.
+/// Returns a chat body of these messages with extra fields.
 #[must_use]
 pub fn chat(messages: &[(&str, &str)], extra: Value) -> Value {
     let messages: Vec<Value> = messages
@@ -32,13 +32,13 @@ pub fn chat(messages: &[(&str, &str)], extra: Value) -> Value {
     with(json!({ "model": MODEL, "messages": messages }), extra)
 }
 
-/// A chat body of one question.
+/// Returns a chat body of one question.
 #[must_use]
 pub fn ask(text: &str, extra: Value) -> Value {
     chat(&[("user", text)], extra)
 }
 
-/// The body with further fields.
+/// Returns the body with extra fields.
 #[must_use]
 pub fn with(mut body: Value, extra: Value) -> Value {
     if let (Value::Object(body), Value::Object(extra)) = (&mut body, extra) {
@@ -54,7 +54,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// A conversation with a system prompt.
+    /// Returns a conversation with a system prompt.
     #[must_use]
     pub fn new(system: &str) -> Self {
         Self {
@@ -62,23 +62,23 @@ impl Conversation {
         }
     }
 
-    /// The user says something.
+    /// Adds a user message.
     pub fn user(&mut self, text: &str) {
         self.messages.push(json!({ "role": "user", "content": text }));
     }
 
-    /// The assistant said something.
+    /// Adds an assistant message.
     pub fn assistant(&mut self, text: &str) {
         self.messages
             .push(json!({ "role": "assistant", "content": text }));
     }
 
-    /// A message as it is.
+    /// Adds a message.
     pub fn push(&mut self, message: Value) {
         self.messages.push(message);
     }
 
-    /// Times that the user has spoken.
+    /// Returns the number of user messages.
     #[must_use]
     pub fn turns(&self) -> usize {
         self.messages
@@ -87,7 +87,7 @@ impl Conversation {
             .count()
     }
 
-    /// The body of the next request.
+    /// Returns the body of the next request.
     #[must_use]
     pub fn body(&self, extra: Value) -> Value {
         with(json!({ "model": MODEL, "messages": self.messages }), extra)

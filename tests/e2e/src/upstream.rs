@@ -1,6 +1,6 @@
-//! A worker that does exactly what a test tells it: it sends a byte only when it is told to.
+//! A scripted worker that sends bytes only on the test's command.
 //!
-//! It answers probes by itself. Any other request is handed to the test as an [`Exchange`], which holds the connection.
+//! It answers probes by itself. Any other request is passed to the test as an [`Exchange`], which owns the connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::wait::within;
 /// A scripted worker. Dropping it closes its port.
 #[derive(Debug)]
 pub struct Upstream {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     exchanges: mpsc::Receiver<Exchange>,
     well: Arc<AtomicBool>,
@@ -24,10 +24,10 @@ pub struct Upstream {
     accepting: JoinHandle<()>,
 }
 
-/// Paths, and the JSON that they are answered with.
+/// Paths and the JSON answers to them.
 type Says = Arc<[(&'static str, &'static str)]>;
 
-/// A request that arrived, and the connection on which it is to be answered.
+/// A received request with its connection.
 #[derive(Debug)]
 pub struct Exchange {
     /// Request line and header fields.
@@ -44,7 +44,7 @@ impl Drop for Upstream {
 }
 
 impl Upstream {
-    /// Starts one on a free port.
+    /// Starts a worker on a free port.
     ///
     /// # Panics
     /// If there is none.
@@ -52,8 +52,8 @@ impl Upstream {
         Self::saying(&[]).await
     }
 
-    /// Starts one that answers these paths with this JSON, as an engine says what it is. A path with an empty answer is
-    /// handed to the test like any other request.
+    /// Starts a worker that answers these paths with this JSON. A path with an empty answer is passed to the test
+    /// like any other request.
     ///
     /// # Panics
     /// If there is no free port.
@@ -85,17 +85,17 @@ impl Upstream {
         }
     }
 
-    /// From now on its probes say that it is well, or that it is not.
+    /// Sets whether probes succeed.
     pub fn is_well(&self, well: bool) {
         self.well.store(well, Ordering::Relaxed);
     }
 
-    /// From now on a request is handed over when its head is there, with as much of its body as came along.
+    /// Passes requests to the test as soon as the head is complete, with the part of the body received so far.
     pub fn hands_over_early(&self) {
         self.early.store(true, Ordering::Relaxed);
     }
 
-    /// The next request.
+    /// Returns the next request.
     ///
     /// # Panics
     /// If none comes.
@@ -103,13 +103,13 @@ impl Upstream {
         within(self.exchanges.recv()).await.expect("a request")
     }
 
-    /// Whether a request is waiting that was not expected.
+    /// Returns whether another request is waiting.
     pub fn has_more(&mut self) -> bool {
         self.exchanges.try_recv().is_ok()
     }
 }
 
-/// Answers probes until another request comes, which is handed over with the connection.
+/// Answers probes until another request comes, which is passed to the test with its connection.
 async fn serve(
     mut stream: TcpStream,
     exchanges: mpsc::Sender<Exchange>,
@@ -133,7 +133,7 @@ async fn serve(
                 json("404 Not Found", "{}", "")
             }
             _ => {
-                // The test may be over.
+                // The test may have ended.
                 let _ = exchanges.send(Exchange { head, body, stream }).await;
                 return;
             }
@@ -181,7 +181,7 @@ async fn read_request(stream: &mut TcpStream, early: &AtomicBool) -> Option<(Str
 }
 
 impl Exchange {
-    /// A header field of the request.
+    /// Returns a header field of the request.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head
@@ -191,7 +191,7 @@ impl Exchange {
             .map(|(_, value)| value.trim())
     }
 
-    /// Reads on until so much of the body is there.
+    /// Reads until the body has this length.
     ///
     /// # Panics
     /// If it ends before.
@@ -202,33 +202,33 @@ impl Exchange {
         }
     }
 
-    /// Reads on until the router has hung up.
+    /// Reads until the router disconnects.
     pub async fn read_to_end(&mut self) {
-        // A reset ends it too.
+        // A reset ends the read too.
         let _ = within(self.stream.read_to_end(&mut self.body)).await;
     }
 
-    /// The connection.
+    /// Returns the connection.
     #[must_use]
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes.
     ///
     /// # Panics
-    /// If the router does not take them.
+    /// If the router does not accept them.
     pub async fn send(&mut self, bytes: &[u8]) {
         within(self.stream.write_all(bytes)).await.unwrap();
     }
 
-    /// Begins an event stream.
+    /// Sends the head of an event stream.
     pub async fn begin_events(&mut self) {
         self.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n")
             .await;
     }
 
-    /// Sends one chunk of a chunked body.
+    /// Sends a chunk of a chunked body.
     pub async fn chunk(&mut self, data: &[u8]) {
         let mut bytes = format!("{:x}\r\n", data.len()).into_bytes();
         bytes.extend_from_slice(data);
@@ -236,26 +236,26 @@ impl Exchange {
         self.send(&bytes).await;
     }
 
-    /// Ends a chunked body as it should end.
+    /// Ends a chunked body properly.
     pub async fn end(mut self) {
         self.send(b"0\r\n\r\n").await;
     }
 
-    /// Answers with JSON, whole.
+    /// Sends a complete JSON response.
     pub async fn answer(mut self, status: &str, body: &str) {
         self.send(json(status, body, "connection: close\r\n").as_bytes())
             .await;
     }
 
-    /// Cuts the connection so that the other side sees a reset.
+    /// Resets the connection.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If that fails.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// Waits until the router has hung up.
+    /// Waits until the router disconnects.
     pub async fn hung_up(&mut self) {
         let mut nothing = [0; 64];
         loop {

@@ -1,16 +1,16 @@
-//! Waiting for something to be so: as long as it takes, and no longer than a test may hang.
+//! Waits for conditions, up to a deadline that catches hanging tests.
 
 use std::time::Duration;
 
-/// A test that waits longer than this hangs.
+/// Longest wait of a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at a condition that nothing announces.
+/// Polling interval of a condition.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The result of `work`, which must come in time.
+/// Returns the result of `work`.
 ///
 /// # Panics
-/// If it does not.
+/// If it is not ready before the deadline.
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work)
         .await
@@ -20,7 +20,7 @@ pub async fn within<T>(work: impl Future<Output = T>) -> T {
 /// Waits until a condition holds.
 ///
 /// # Panics
-/// If it does not come to hold in time; `what` says what was waited for.
+/// If it does not hold before the deadline; `what` names the condition.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !holds() {

@@ -1,15 +1,15 @@
-//! What is logged of choices. Alone in its process: who is asked whether anybody wants a line is remembered for all threads, and
-//! tests without a log would answer for this one.
+//! The log of choices. It has a process of its own, because `tracing` caches for all threads whether a callsite is
+//! enabled, and tests without a log would disable it.
 
 use tailroute_e2e::fleet::Fleet;
 use tailroute_e2e::log::Log;
 use tailroute_e2e::talk::{Conversation, words};
 
-/// A log that said nothing of choices, at no level: <https://github.com/smg-project/smg/pull/2210>.
+/// The log of another router did not contain choices at any level: <https://github.com/smg-project/smg/pull/2210>.
 #[tokio::test]
-async fn the_log_says_of_each_choice_where_and_why() {
+async fn each_choice_is_logged_with_its_worker_and_terms() {
     let log = Log::default();
-    // The test's own thread is the router's too.
+    // The router runs on the test's own thread.
     let _logged = tracing::subscriber::set_default(log.at("debug"));
     let fleet = Fleet::of(2).await;
     let mut talk = Conversation::new(&words(1, 400));

@@ -1,14 +1,15 @@
-//! How soon an engine knows that a client has left: 200 times in each phase of a request, from the moment when the
-//! client hangs up to the moment when the engine has taken the request out.
+//! The time from a client's disconnect to the end of its request on the engine, 200 times in each phase of a request.
 //!
-//! A cancelled request that goes on keeps a GPU busy for nobody: <https://github.com/sgl-project/sglang/issues/6280>,
-//! <https://github.com/smg-project/smg/issues/2136>. On a quiet machine `make disconnect` holds every one of them to
-//! 10 ms; here, where tests share the machine, to what no scheduler should take.
+//! A cancelled request that continues keeps a GPU busy for nothing:
+//! <https://github.com/sgl-project/sglang/issues/6280>, <https://github.com/smg-project/smg/issues/2136>. `make
+//! disconnect` on a quiet machine requires at most 10 ms for each; here, where tests share the machine, the bound is
+//! one that no scheduler should reach.
 //!
-//! And the forms in which a client can leave, 20 times each: it closes its connection, resets it or closes it for writing
-//! alone; while its head is under way, in the router's queue, before the first byte of an answer, in the middle of a stream;
-//! with nothing behind its request, with an empty line, with another request; or it resets a stream of HTTP/2. Closing for
-//! writing alone is leaving: on the wire it is the same FIN, and a router that waited for more would work for those who closed.
+//! Also covers the ways in which a client can disconnect, 20 times each: it closes its connection, resets it, or
+//! closes it for writing only; while sending its head, in the router's queue, before the first byte of a response,
+//! mid-stream; with nothing after its request, with an empty line, with another request; or it resets an HTTP/2
+//! stream. Closing for writing counts as a disconnect: on the wire it is the same FIN, and a router that waited for
+//! more would work for disconnected clients.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,25 +32,24 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 const TRIALS: u64 = 200;
-/// What was promised.
+/// The promised bound.
 const SOON: Duration = Duration::from_millis(10);
-/// What a busy machine may make of it.
+/// The bound on a busy machine.
 const AT_ALL: Duration = Duration::from_secs(2);
 
-/// Where a request is when its client leaves.
+/// The phase of a request when its client disconnects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// In the router's queue: no engine is to hear of it, and its place is free.
+    /// In the router's queue: no engine receives it, and its slot is free afterwards.
     Waiting,
-    /// In the engine's queue, behind another.
+    /// In the engine's queue, behind another request.
     Queued,
     /// Before its first token.
     Prefill,
-    /// In the middle of a stream.
     Stream,
-    /// In the middle of a stream, over HTTP/2: the stream is reset and the connection stays.
+    /// Mid-stream over HTTP/2: the stream is reset and the connection stays.
     H2Stream,
-    /// While a whole answer is made.
+    /// While an unstreamed response is generated.
     Whole,
 }
 
@@ -69,7 +69,7 @@ impl Phase {
     }
 }
 
-/// One trial in the router's own queue.
+/// Runs one trial in the router's own queue.
 async fn trial_in_front(fleet: &Fleet, number: u64) -> Duration {
     let gate = &fleet.router.app().admission.gate;
     let before = (gate.counts(), fleet.received());
@@ -94,7 +94,7 @@ async fn trial_in_front(fleet: &Fleet, number: u64) -> Duration {
     took
 }
 
-/// One trial: how long it took.
+/// Runs one trial. Returns the time it took.
 async fn trial(fleet: &Fleet, phase: Phase, number: u64) -> Duration {
     let engine = &fleet.engines[0];
     let before = engine.stats();
@@ -138,7 +138,7 @@ async fn trial(fleet: &Fleet, phase: Phase, number: u64) -> Duration {
                     return left.elapsed();
                 }
             }
-            // Leaving this block hangs up.
+            // Leaving this block disconnects.
             Instant::now()
         }
     };
@@ -148,7 +148,7 @@ async fn trial(fleet: &Fleet, phase: Phase, number: u64) -> Duration {
 
 async fn trials(phase: Phase) -> Vec<Duration> {
     let fleet = Fleet::start(vec![phase.engine()], |config| {
-        // Nothing else that could wake anybody.
+        // Disables all other wake-ups.
         config.health.interval = Duration::from_secs(3600);
         config.health.queue_interval = None;
         if phase == Phase::Waiting {
@@ -184,7 +184,7 @@ async fn trials(phase: Phase) -> Vec<Duration> {
 }
 
 #[test]
-fn a_client_that_leaves_is_known_to_be_gone_at_the_engine_at_once() {
+fn a_disconnect_aborts_the_request_on_the_engine_at_once() {
     let limit = if std::env::var_os("STRICT").is_some() {
         SOON
     } else {
@@ -217,7 +217,7 @@ fn a_client_that_leaves_is_known_to_be_gone_at_the_engine_at_once() {
     }
 }
 
-/// What a client does when it leaves.
+/// The way in which a client disconnects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Manner {
     Fin,
@@ -226,7 +226,7 @@ enum Manner {
     H2Reset,
 }
 
-/// How far its request has come.
+/// The progress of its request at that time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Moment {
     Head,
@@ -235,7 +235,7 @@ enum Moment {
     Stream,
 }
 
-/// A form of leaving: how, when, and what had been sent behind the request.
+/// A case: manner, moment, and the bytes sent after the request.
 #[derive(Clone, Copy, Debug)]
 struct Form(Manner, Moment, &'static str);
 
@@ -258,7 +258,7 @@ fn forms() -> Vec<Form> {
     forms
 }
 
-/// A client that can leave in every form.
+/// A client that can disconnect in every way.
 enum Leaver {
     One(TcpStream),
     Two(H2, tokio::task::JoinHandle<()>),
@@ -288,7 +288,7 @@ impl Leaver {
         Self::One(stream)
     }
 
-    /// Leaves. What is returned keeps a half-closed connection.
+    /// Disconnects. Returns the half-closed connection, if there is one.
     async fn leave(self, manner: Manner) -> Option<Self> {
         match self {
             Self::One(mut stream) if manner == Manner::HalfClose => {
@@ -309,7 +309,7 @@ impl Leaver {
     }
 }
 
-/// One trial: how long it took, if the request was given up at all.
+/// Runs one trial. Returns the time it took, if the request was aborted.
 async fn form_trial(fleet: &Fleet, form: Form, number: u64) -> Option<Duration> {
     let Form(manner, moment, _) = form;
     let (engine, gate) = (&fleet.engines[0], &fleet.router.app().admission.gate);
@@ -333,7 +333,7 @@ async fn form_trial(fleet: &Fleet, form: Form, number: u64) -> Option<Duration> 
         match (moment, rest) {
             (Moment::Head, Some(Leaver::One(mut stream))) => {
                 let mut said = Vec::new();
-                // A reset closes it too.
+                // A reset closes the connection too.
                 let _ = stream.read_to_end(&mut said).await;
             }
             (Moment::Head, _) => assert_eq!(engine.stats().received, before.received),
@@ -357,7 +357,7 @@ async fn form_trial(fleet: &Fleet, form: Form, number: u64) -> Option<Duration> 
     is_gone.then(|| left.elapsed())
 }
 
-/// The times of those trials in which the engine came to know. A form of which it does not is not tried again.
+/// Returns the times of the trials in which the request was aborted. A case that fails once is not tried again.
 async fn form_trials(form: Form) -> Vec<Duration> {
     let Form(_, moment, _) = form;
     let engine = match moment {
@@ -365,7 +365,7 @@ async fn form_trials(form: Form) -> Vec<Duration> {
         _ => stuck_in_decode(),
     };
     let fleet = Fleet::start(vec![engine], |config| {
-        // Nothing else that could wake anybody.
+        // Disables all other wake-ups.
         config.health.interval = Duration::from_secs(3600);
         config.health.queue_interval = None;
         if moment == Moment::Queue {
@@ -399,7 +399,7 @@ async fn form_trials(form: Form) -> Vec<Duration> {
 }
 
 #[test]
-fn in_every_form_of_leaving_a_client_is_known_to_be_gone_at_once() {
+fn every_form_of_disconnect_aborts_the_request_at_once() {
     let limit = if std::env::var_os("STRICT").is_some() {
         SOON
     } else {

@@ -1,4 +1,4 @@
-//! Nothing secret is ever logged or traced: keys, prompts and answers, at the most talkative level, however a request ends.
+//! Keys, prompts and responses are never logged or traced, at the most verbose level, however a request ends.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,14 +26,14 @@ use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::until;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// What must not come up.
+/// Texts that must not appear.
 const KEY: &str = "tr-canary-of-the-key-0123456789";
 const WRONG_KEY: &str = "tr-canary-of-a-wrong-key";
 const PROMPT: &str = "canary in the prompt";
 const REPLY: &str = "canary in the reply";
 const CANARY: &str = "canary";
 
-/// What a collector of traces has received: requests with their spans, and the bytes, in which text stands as it is.
+/// The traces received by a collector: the number of requests, and the bytes, which contain text in plain form.
 #[derive(Clone, Default)]
 struct Traced(Arc<Mutex<(usize, Vec<u8>)>>);
 
@@ -109,7 +109,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced(
     let own = [("authorization", bearer.as_str())];
     let body = ask(PROMPT, json!({ "stream": true })).to_string();
 
-    // A stream that is whole, and one that breaks off.
+    // A complete stream, and one that breaks off.
     for breaks in [false, true] {
         let respond = async {
             let mut exchange = upstream.next().await;
@@ -129,7 +129,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced(
         let whole = answer.unwrap().whole().await;
         assert_eq!(whole.clean, !breaks);
     }
-    // An engine that fails and says the prompt in its error.
+    // An engine that fails with the prompt in its error.
     let respond = async {
         let exchange = upstream.next().await;
         exchange
@@ -141,7 +141,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced(
     };
     let (answer, ()) = tokio::join!(client::open(address, "POST", CHAT, &own, body.clone()), respond);
     assert_eq!(answer.unwrap().status, 500);
-    // What is refused: a wrong key, no JSON, a model that is not there.
+    // Rejected requests: a wrong key, invalid JSON, an unknown model.
     let wrong = format!("Bearer {WRONG_KEY}");
     let wrong = client::call(address, "POST", CHAT, &[("authorization", &wrong)], body.clone()).await;
     assert_eq!(wrong.status, 401);
@@ -158,7 +158,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced(
     );
     let leaks: Vec<&str> = text.lines().filter(|line| line.contains(CANARY)).collect();
     assert!(leaks.is_empty(), "{leaks:#?}");
-    // Two streams, the failure, and the body that is no JSON were all somebody's.
+    // Traces of the two streams, the failure, and the invalid body, which all had a valid key.
     until("their traces have come", || traced.requests() >= 4).await;
     let traces = String::from_utf8_lossy(&traced.0.lock().1).into_owned();
     assert!(traces.contains("tailroute.worker"), "they do say something");

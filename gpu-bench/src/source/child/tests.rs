@@ -1,4 +1,4 @@
-//! Shell scripts take the place of what measures.
+//! Tests with shell scripts as children.
 
 use super::*;
 
@@ -17,8 +17,8 @@ const CELL: Cell = Cell {
 };
 
 #[tokio::test]
-async fn it_greets_answers_and_ends_with_its_input() {
-    // Answers that the question is what it was asked.
+async fn a_child_greets_answers_and_exits_at_the_end_of_its_input() {
+    // Checks the request and answers it.
     let answer = r#"while read -r line; do
         [ "$line" = '{"cached_tokens":64,"uncached_tokens":32,"repeat":1}' ] || exit 9
         echo '{"cached_tokens":64,"uncached_tokens":31,"prefill_ms":12.5,"flops":1e9,"bytes":1e6}'; done; exit 3"#;
@@ -34,7 +34,7 @@ async fn it_greets_answers_and_ends_with_its_input() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_started_is_named() {
+async fn a_child_that_cannot_be_started_is_named() {
     let long = Duration::from_secs(60);
     let error = Child::start(OsStr::new("/nowhere/python"), &[], long, long).await;
     let error = error.unwrap_err().to_string();
@@ -42,7 +42,7 @@ async fn one_that_cannot_be_started_is_named() {
 }
 
 #[tokio::test]
-async fn one_that_ends_early_says_how() {
+async fn the_exit_status_of_a_child_that_exits_early_is_reported() {
     let error = child("exit 7").await.unwrap_err().to_string();
     assert!(error.contains("exit status: 7"), "{error}");
     let mut child = child(&format!("{HELLO}; read -r line; exit 8")).await.unwrap();
@@ -54,7 +54,7 @@ async fn one_that_ends_early_says_how() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_shown() {
+async fn an_invalid_answer_is_shown() {
     let error = child("echo Traceback; cat").await.unwrap_err().to_string();
     assert!(
         error.contains("\"Traceback\"") && error.contains("hello"),
@@ -71,7 +71,7 @@ async fn what_is_no_answer_is_shown() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_given_up() {
+async fn a_child_that_hangs_times_out() {
     let arguments = ["-c".into(), format!("{HELLO}; exec cat > /dev/null").into()];
     let (long, short) = (Duration::from_secs(60), Duration::from_millis(20));
     let mut child = Child::start(OsStr::new("sh"), &arguments, long, short)

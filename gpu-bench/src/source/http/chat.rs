@@ -1,4 +1,4 @@
-//! One streamed chat completion: when its tokens came, and what the worker says of it.
+//! One streamed chat completion: the times of its tokens, and the worker's counts.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,22 @@ use serde_json::Value;
 
 use super::{Client, ProbeError};
 
-/// What was found.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Prompt tokens that came from the cache, as the worker counted.
+    /// Cached prompt tokens, as reported by the worker.
     pub cached: Tokens,
     /// Prompt tokens that had to be computed.
     pub uncached: Tokens,
-    /// Tokens of the answer, as the worker counted.
+    /// Generated tokens, as reported by the worker.
     pub generated: u64,
-    /// From the request to its first content, by this program's clock.
+    /// Time from the request to its first content, by this program's clock.
     pub first: Millis,
-    /// When its text came, and how many bytes each time.
+    /// Arrival times and lengths in bytes of the pieces of text.
     pub pieces: Vec<(Millis, usize)>,
-    /// Time to first token less time in the queue, by the engine's clock, if it tells.
+    /// Time to first token minus time in the queue, by the engine's clock, if reported.
     pub engine: Option<Millis>,
-    /// In which tiers the cached tokens were, if the engine tells: (name, tokens).
+    /// Tiers of the cached tokens as (name, tokens), if reported.
     pub tiers: Vec<(String, Tokens)>,
 }
 
@@ -66,45 +66,45 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// vLLM's, with `--enable-per-request-metrics`.
+/// vLLM's metrics, sent with `--enable-per-request-metrics`.
 #[derive(Clone, Copy, Deserialize)]
 struct Metrics {
     time_to_first_token_ms: Option<f64>,
     queue_time_ms: Option<f64>,
 }
 
-/// SGLang's, with `return_cached_tokens_details`.
+/// SGLang's extension, sent with `return_cached_tokens_details`.
 #[derive(Deserialize)]
 struct Sglext {
     cached_tokens_details: Option<serde_json::Map<String, Value>>,
 }
 
-/// What is asked for.
+/// A chat completion request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The model.
+    /// The model to request.
     pub model: &'a str,
-    /// The one user message.
+    /// The only user message.
     pub prompt: &'a str,
-    /// Tokens of the answer.
+    /// Tokens to generate.
     pub tokens: u32,
-    /// Ask SGLang in which tiers the cached tokens were.
+    /// Whether to request the tiers of cached tokens from SGLang.
     pub tiers: bool,
 }
 
 impl Client {
-    /// Sends a prompt as one user message and reads the streamed answer.
+    /// Sends a prompt as one user message and reads the streamed response.
     ///
     /// # Errors
-    /// If there is no streamed answer with content and usage.
+    /// If the response is not a stream with content and usage.
     pub async fn chat(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, || ())).await
     }
 
-    /// As [`Client::chat`]; `begun` is called when the first content is there.
+    /// Does what [`Client::chat`] does, and calls `begun` at the first content.
     ///
     /// # Errors
-    /// If there is no streamed answer with content and usage.
+    /// If the response is not a stream with content and usage.
     pub async fn chat_and_tell(&self, ask: Ask<'_>, begun: impl FnOnce()) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, begun)).await
     }
@@ -156,7 +156,7 @@ impl Client {
     }
 }
 
-/// What was read of a stream so far.
+/// The part of a stream that was read so far.
 #[derive(Default)]
 struct Reading {
     pieces: Vec<(Millis, usize)>,
@@ -203,7 +203,7 @@ impl Reading {
         }
         let first = self.pieces.first().ok_or(ProbeError::Incomplete("content"))?.0;
         let usage = self.usage.ok_or(ProbeError::Incomplete("usage"))?;
-        // vLLM leaves the details out where nothing was cached.
+        // vLLM omits the details if nothing was cached.
         let cached = usage
             .prompt_tokens_details
             .and_then(|details| details.cached_tokens)

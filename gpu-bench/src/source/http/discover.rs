@@ -1,6 +1,6 @@
-//! What a worker is: engine, model, context, cache.
+//! Facts about a worker: engine, model, context, cache.
 //!
-//! Everything but the model may remain unknown; no engine answers all of these paths.
+//! Everything but the model may remain unknown, because no engine serves all of these paths.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,10 +20,10 @@ struct Card {
     owned_by: Option<String>,
 }
 
-/// Asks a worker what it is. `wanted` is the model to measure; otherwise it is the first that the worker names.
+/// Collects the facts. `wanted` is the model to measure; by default the first that the worker lists.
 ///
 /// # Errors
-/// If it cannot be reached, or names no model and none was wanted.
+/// If the worker cannot be reached, or no model is wanted or listed.
 pub async fn facts(client: &Client, wanted: Option<&str>) -> Result<Facts, ProbeError> {
     let card = model(client, wanted).await?;
     let mut facts = Facts {
@@ -60,7 +60,7 @@ async fn model(client: &Client, wanted: Option<&str>) -> Result<Card, ProbeError
     }
 }
 
-/// vLLM's `/version`.
+/// Reads vLLM's `/version`.
 async fn version(client: &Client, facts: &mut Facts) {
     let Ok(answer) = client.json::<Value>("/version").await else {
         return;
@@ -71,7 +71,7 @@ async fn version(client: &Client, facts: &mut Facts) {
     }
 }
 
-/// The `tailroute` dialect's document, of the engines that speak it.
+/// Reads the capabilities document of engines with the `tailroute` dialect.
 async fn capabilities(client: &Client, facts: &mut Facts) {
     let Ok(answer) = client.json::<Value>("/v1/tailroute").await else {
         return;
@@ -85,7 +85,7 @@ async fn capabilities(client: &Client, facts: &mut Facts) {
     facts.software = text("software");
 }
 
-/// SGLang's.
+/// Reads SGLang's `/server_info`.
 async fn server_info(client: &Client, facts: &mut Facts) {
     let answer = match client.json::<Value>("/server_info").await {
         Ok(answer) => answer,
@@ -101,7 +101,7 @@ async fn server_info(client: &Client, facts: &mut Facts) {
     facts.capacity_tokens = facts.capacity_tokens.or(answer["max_total_num_tokens"].as_u64());
 }
 
-/// What the metrics say of the cache.
+/// Reads the cache configuration from the metrics page.
 fn cache_config(page: &str, facts: &mut Facts) {
     let label = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -118,19 +118,19 @@ fn cache_config(page: &str, facts: &mut Facts) {
     }
 }
 
-/// What a worker has to do.
+/// The load of a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// Requests that run or wait.
+    /// Running and waiting requests.
     pub requests: f64,
-    /// Requests that it has finished since its start, if it says.
+    /// Requests finished since its start, if reported.
     pub finished: Option<f64>,
 }
 
-/// Asks a worker what it has to do.
+/// Reads a worker's load.
 ///
 /// # Errors
-/// If it cannot be asked, or does not say.
+/// If the metrics page cannot be read, or lacks the load.
 pub async fn load(client: &Client) -> Result<Load, ProbeError> {
     let page = match client.text("/metrics").await {
         Ok(page) => page,
@@ -149,14 +149,14 @@ pub async fn load(client: &Client) -> Result<Load, ProbeError> {
     })
 }
 
-/// A metric's values, added up; `None` if it is not on the page.
+/// Returns the sum of a metric's values; `None` if it is not on the page.
 fn sum(page: &str, name: &str) -> Option<f64> {
     let values = page.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
         if !rest.starts_with(['{', ' ']) {
             return None;
         }
-        // A timestamp may follow; labels may hold spaces.
+        // A timestamp may follow the value; labels may contain spaces.
         let after = rest.rsplit_once('}').map_or(rest, |(_, after)| after);
         after.split_whitespace().next()?.parse::<f64>().ok()
     });

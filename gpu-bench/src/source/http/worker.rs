@@ -1,9 +1,10 @@
-//! Cells as prompts.
+//! Converts cells into prompts.
 //!
-//! A cell's history is the beginning of one long text, the same for all cells of this measurement, so that a long history
-//! warms a short one; a request of its own primes it, and what the worker reports as cached tells whether it is there. Its
-//! new part is words that nobody has sent before, in this measurement or in an earlier one: the clock is in their seed.
-//! Tokens are counted by the worker's `usage`, not by a tokenizer here; two prompts at the beginning tell how many a word is.
+//! A cell's history is the beginning of one long text, the same for all cells of this measurement, so that a long
+//! history also warms shorter ones. A separate request primes it; the worker's report of cached tokens shows whether
+//! it is there. The new part is text that was never sent before, in this measurement or an earlier one: its seed
+//! includes the clock. Tokens are counted by the worker's `usage`, not by a tokenizer; two prompts at the beginning
+//! determine the tokens per word.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,36 +19,37 @@ use super::{Client, ProbeError};
 use crate::sample::{Cell, Clock, Facts, Sample};
 use crate::source::{Source, SourceError};
 
-/// Tokens asked for: the first may be an invisible one.
+/// Generated tokens per probe: the first one may be invisible.
 const RESPONSE_TOKENS: u32 = 4;
-/// Between two looks at a worker that has other work.
+/// Polling interval while a worker has other work.
 const LOOK: Duration = Duration::from_millis(250);
-/// Prompts in a row that may share the worker with others' before it is left alone.
+/// Consecutive probes that may overlap with other work before the measurement ends.
 const MOST_TRIES: u32 = 5;
 
-/// The name of the history's text; those that are sent once are counted from here.
+/// The number of the history's text; texts that are sent once are numbered from here.
 const HISTORY: u64 = 0;
 
-/// A worker that is measured.
+/// A worker under measurement.
 #[derive(Debug)]
 pub struct Worker {
     client: Client,
     facts: Facts,
-    /// Decides the words.
+    /// Seed of the text.
     nonce: u64,
-    /// Texts that were sent once.
+    /// Number of texts sent once.
     named: u64,
-    /// Tokens of the chat template around a message, and per word of ours.
+    /// Tokens of the chat template around a message, and tokens per generated word.
     overhead: f64,
     tokens_per_word: f64,
     primed: HashSet<u64>,
     clock: Clock,
-    /// How long it is waited for a worker that has other work; `None`: it is not looked.
+    /// Longest wait for other work to end; `None` disables the check.
     polite: Option<Duration>,
 }
 
 impl Worker {
-    /// Asks a worker what it is, learns how many tokens a word is, and makes sure that it caches and says so.
+    /// Collects the facts of a worker, measures its tokens per word, and checks that it caches and reports cached
+    /// tokens.
     ///
     /// # Errors
     /// If it cannot be measured.
@@ -91,23 +93,23 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Goes by this program's clock, whatever the engine tells.
+    /// Switches to this program's clock, even if the engine reports times.
     pub fn use_own_clock(&mut self) {
         self.clock = Clock::Client;
     }
 
-    /// What sends its prompts.
+    /// Returns the HTTP client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What is known of it, to be completed by who knows more.
+    /// Returns the facts, for completion by the caller.
     pub fn facts_mut(&mut self) -> &mut Facts {
         &mut self.facts
     }
 
-    /// A text of about so many tokens that nobody has sent before.
+    /// Returns a new text of about `tokens` tokens that was never sent before.
     pub fn fresh_tokens(&mut self, tokens: f64) -> String {
         let words = self.words_of(tokens).max(1);
         self.fresh(words)
@@ -122,7 +124,7 @@ impl Worker {
         (tokens / self.tokens_per_word).round().max(0.0) as u64
     }
 
-    /// The first `count` words of a text.
+    /// Returns the first `count` words of a text.
     fn text(&self, name: u64, count: u64) -> String {
         let mut rng = Pcg64::seed_from_u64(self.nonce ^ name.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut text = String::with_capacity(6 * count as usize);
@@ -137,7 +139,7 @@ impl Worker {
         self.client.chat(self.question(prompt, RESPONSE_TOKENS)).await
     }
 
-    /// A prompt to this worker's model.
+    /// Returns a request with this prompt to the worker's model.
     pub fn question<'a>(&'a self, prompt: &'a str, tokens: u32) -> Ask<'a> {
         Ask {
             model: &self.facts.model,
@@ -147,10 +149,10 @@ impl Worker {
         }
     }
 
-    /// What an answer's prefill took, by the clock that this measurement goes by.
+    /// Returns the prefill time of a response, by the measurement's clock.
     ///
     /// # Errors
-    /// If the engine did not tell this time.
+    /// If the engine did not report it.
     pub fn prefill(&self, answer: &Answer) -> Result<Millis, ProbeError> {
         match self.clock {
             Clock::Engine => answer
@@ -160,12 +162,12 @@ impl Worker {
         }
     }
 
-    /// The prompt of a cell, its history primed.
+    /// Returns the prompt of a cell, after priming its history.
     ///
     /// # Errors
-    /// If it cannot be primed.
+    /// If priming fails.
     pub async fn prompt(&mut self, cell: Cell) -> Result<String, ProbeError> {
-        // The template's own tokens are part of the history, where there is one.
+        // If there is a history, it includes the template's tokens.
         let (history, uncached) = (cell.cached_tokens as f64, cell.uncached_tokens as f64);
         if cell.cached_tokens == 0 {
             return Ok(self.fresh_tokens(uncached - self.overhead));
@@ -180,7 +182,7 @@ impl Worker {
 
     fn sample(&mut self, cell: Cell, answer: &Answer) -> Result<Sample, ProbeError> {
         if (answer.cached.as_f64()) < 0.75 * cell.cached_tokens as f64 {
-            // Evicted in the meantime: the next cell with this history primes it again.
+            // The history was evicted in the meantime: the next cell that needs it primes it again.
             self.primed.remove(&cell.cached_tokens);
         }
         let prefill = self.prefill(answer)?;
@@ -194,7 +196,7 @@ impl Worker {
         })
     }
 
-    /// Waits until the worker has nothing to do; what it says then.
+    /// Waits until the worker is idle. Returns its load.
     async fn be_polite(&self) -> Result<Option<Load>, SourceError> {
         let Some(patience) = self.polite else {
             return Ok(None);
@@ -212,14 +214,14 @@ impl Worker {
         }
     }
 
-    /// Whether somebody else's requests have ended since `before`, beside `own` of ours, or are there now.
+    /// Returns whether requests of others have ended since `before`, beyond `own` of ours, or are in progress.
     async fn others_since(&self, before: Option<Load>, own: f64) -> Result<bool, SourceError> {
         let Some(before) = before else {
             return Ok(false);
         };
         let mut now = discover::load(&self.client).await?;
         if now.requests > 0.0 {
-            // It may be ours, which the engine has not counted as ended yet.
+            // It may be our own request, which the engine does not count as finished yet.
             tokio::time::sleep(LOOK).await;
             now = discover::load(&self.client).await?;
         }
@@ -239,12 +241,12 @@ impl Source for Worker {
 
     async fn measure(&mut self, cell: Cell) -> Result<Sample, SourceError> {
         for _ in 0..MOST_TRIES {
-            // Before its history is primed, which may be the longest prompt of all, and before what is timed.
+            // Checked before priming, which may send the longest prompt, and again before the timed prompt.
             self.be_polite().await?;
             let prompt = self.prompt(cell).await?;
             let before = self.be_polite().await?;
             let answer = self.ask(&prompt).await?;
-            // Where others have come or ended meanwhile, its time was not its own.
+            // Discard the time if requests of others overlapped.
             if !self.others_since(before, 1.0).await? {
                 return Ok(self.sample(cell, &answer)?);
             }

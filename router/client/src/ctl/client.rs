@@ -1,4 +1,4 @@
-//! A client of the admin port: one request a connection, since a person makes few.
+//! A client of the admin port, with one connection per request.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// Most bytes of an answer that is read.
+/// Longest response body that is read.
 const MAX_ANSWER_BYTES: usize = 512 << 20;
 
-/// Whom to ask, and as whom.
+/// The address and the credentials of a router.
 #[derive(Clone, Debug)]
 pub struct Target {
     authority: String,
@@ -24,10 +24,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Of a URL, or a host and port, and of a file that holds a token.
+    /// Parses a URL or `host:port`, and reads the token from a file.
     ///
     /// # Errors
-    /// If the address is none, or the file cannot be read.
+    /// If the address is invalid, or the file cannot be read.
     pub fn new(admin: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let address = if admin.contains("://") {
             admin.to_owned()
@@ -54,53 +54,53 @@ impl Target {
         })
     }
 
-    /// Where it is.
+    /// Returns the host and port.
     #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
     }
 }
 
-/// The client.
+/// A client of one router's admin port.
 #[derive(Clone, Debug)]
 pub struct Client(Target);
 
 impl Client {
-    /// Of a router.
+    /// Returns a client of this router.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self(target)
     }
 
-    /// Asks for something.
+    /// Sends a GET and parses the JSON response.
     ///
     /// # Errors
-    /// If the router cannot be reached, or refuses.
+    /// If the router cannot be reached, or rejects the request.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.text(path).await?)?)
     }
 
-    /// Asks for something that is no JSON.
+    /// Sends a GET and returns the response as text.
     ///
     /// # Errors
-    /// If the router cannot be reached, or refuses.
+    /// If the router cannot be reached, or rejects the request.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
         let response = self.request(Method::GET, path, None, None).await?;
         whole(response).await
     }
 
-    /// Changes something.
+    /// Sends a change.
     ///
     /// # Errors
-    /// If the router cannot be reached, or refuses.
+    /// If the router cannot be reached, or rejects the request.
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send_matching(method, path, body, None).await
     }
 
-    /// Changes something, if it is still what this tag says.
+    /// Sends a change, conditional on this entity tag.
     ///
     /// # Errors
-    /// If the router cannot be reached, or refuses.
+    /// If the router cannot be reached, or rejects the request.
     pub async fn send_matching(
         &self,
         method: Method,
@@ -112,10 +112,10 @@ impl Client {
         Ok(serde_json::from_str(&whole(response).await?)?)
     }
 
-    /// What changes, as it happens.
+    /// Streams changes as they happen.
     ///
     /// # Errors
-    /// If the router cannot be reached, or refuses.
+    /// If the router cannot be reached, or rejects the request.
     pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>> + Unpin> {
         let response = self.request(Method::GET, "/admin/v1/events", None, None).await?;
         let body = response.into_body();
@@ -148,7 +148,7 @@ impl Client {
             format!("cannot reach the admin port at {authority}; is `tailroute serve` running there? (--admin URL)")
         })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ends with the answer; what goes wrong with it goes wrong with the answer too.
+        // The task ends with the response. Connection errors also surface in the response.
         tokio::spawn(connection);
         let mut request = Request::builder()
             .method(method)
@@ -182,13 +182,13 @@ async fn whole(response: Response<Incoming>) -> anyhow::Result<String> {
     Ok(String::from_utf8(body.to_bytes().to_vec())?)
 }
 
-/// Any text as a part of a path.
+/// Escapes text for use as one path segment.
 pub(super) fn escaped(text: &str) -> String {
     let escaped: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
     escaped.replace('+', "%20")
 }
 
-/// A problem in words: each field that is wrong on a line of its own.
+/// Formats a problem document, with one line per invalid field.
 fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     let problem: Value = serde_json::from_str(body).unwrap_or_default();
     let Some(detail) = problem["detail"].as_str() else {
@@ -216,7 +216,7 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     anyhow!(text)
 }
 
-/// The data of the first whole event, if there is one; comments are passed over.
+/// Takes the data of the first complete event, skipping comments.
 fn take_event(held: &mut Vec<u8>) -> Option<Value> {
     loop {
         let end = held.windows(2).position(|pair| pair == b"\n\n")?;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_taken_whole_and_comments_passed_over() {
+    fn only_complete_events_are_taken_and_comments_skipped() {
         let mut held = b": hello\n\nevent: policy\ndata: {\"n\":1}\n\ndata: {\"n\"".to_vec();
         assert_eq!(take_event(&mut held).unwrap()["n"], 1);
         assert!(take_event(&mut held).is_none());

@@ -1,4 +1,5 @@
-//! The policy, from a shell. A change is a look and a PUT that names what was seen, so that nobody's change is lost.
+//! `tailroute ctl policy`. A change is a GET and a PUT with the entity tag that was read, so that concurrent changes
+//! are not lost.
 
 use anyhow::{Context as _, bail};
 use http::Method;
@@ -14,64 +15,64 @@ const POLICY: &str = "/admin/v1/policy";
 pub(super) enum Policy {
     /// The policy in force with all of its weights.
     Show,
-    /// Change some of it: `policy=NAME`, `weights.locality=1.2`, `kappa_max=20`; of a class of turns,
-    /// `classes.CLASS.weights.slo=2`; for turns that ask for it by name, `named.NAME.policy=least_ttft`. `null` takes an
-    /// override away.
+    /// Change settings: `policy=NAME`, `weights.locality=1.2`, `kappa_max=20`; of a class of turns,
+    /// `classes.CLASS.weights.slo=2`; of a policy that requests select by name, `named.NAME.policy=least_ttft`.
+    /// `null` removes an override.
     #[command(
         after_help = "Examples:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600\n  tailroute ctl policy set classes.batch.weights.locality=2 --reason 'batch can wait'\n  tailroute ctl policy set classes.batch=null --reason 'as everybody'"
     )]
     Set {
-        /// What to change, each as KEY=VALUE.
+        /// The changes, each as KEY=VALUE.
         #[arg(required = true, value_name = "KEY=VALUE")]
         changes: Vec<String>,
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
-        /// For so many seconds only; then what is in force now comes back.
+        /// Revert to the current policy after this many seconds.
         #[arg(long = "for", value_name = "SECONDS")]
         revert_after_s: Option<f64>,
     },
-    /// The policies that were in force, newest first.
+    /// Earlier policies, newest first.
     History {
-        /// Most of them.
+        /// Most entries.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
-    /// Put an earlier revision in force again, bit for bit.
+    /// Restore an earlier revision exactly.
     Rollback {
-        /// Which; the one before unless given.
+        /// The revision; by default the previous one.
         #[arg(long, value_name = "REVISION")]
         to: Option<u64>,
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
     },
-    /// Play the captured turns with some of it changed.
+    /// Replay the captured turns with changed settings.
     #[command(
         after_help = "Example:\n  tailroute ctl capture start --reason 'weights for noon'\n  tailroute ctl policy preview weights.locality=1.2"
     )]
     Preview {
-        /// What to change, each as KEY=VALUE.
+        /// The changes, each as KEY=VALUE.
         #[arg(required = true, value_name = "KEY=VALUE")]
         changes: Vec<String>,
-        /// Newest turns to play; 5,000 unless given.
+        /// Number of newest turns to replay; 5,000 unless given.
         #[arg(long)]
         turns: Option<u32>,
     },
     /// What the shadow policy would have done.
     Shadow,
-    /// Let a policy follow the live traffic without steering it.
+    /// Evaluate a policy on live traffic without routing by it.
     ShadowSet {
-        /// What is different in it, each as KEY=VALUE.
+        /// The shadow policy's differences, each as KEY=VALUE.
         #[arg(required = true, value_name = "KEY=VALUE")]
         changes: Vec<String>,
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
     },
-    /// Let no policy follow the traffic any more.
+    /// Stop the shadow policy.
     ShadowStop {
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
     },
@@ -130,7 +131,7 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<(Value,
     })
 }
 
-/// What is in force with these changes, and the tag of what is in force.
+/// Returns the current settings with these changes, and the current entity tag.
 async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, String)> {
     let mut shown = client.get(POLICY).await?;
     let tag = shown["etag"]
@@ -144,7 +145,7 @@ async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, 
     Ok((settings, tag))
 }
 
-/// Makes one change. Keys are checked by the router, which knows them all.
+/// Applies one change. The router validates the keys.
 fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
     let (key, value) = pair(change, "weights.locality=1.2").map_err(anyhow::Error::msg)?;
     let no_such = || format!("{key}: no such key; `tailroute ctl policy show` lists them");
@@ -157,7 +158,7 @@ fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
         let Some(entries) = place.as_object_mut() else {
             bail!(no_such());
         };
-        // What an override does not say yet, it begins to say.
+        // Create the override if it does not exist.
         if depth > 0 && is_of_overrides(parts[0]) && !entries.contains_key(*section) {
             entries.insert((*section).to_owned(), json!({}));
         }
@@ -172,7 +173,7 @@ fn is_of_overrides(section: &str) -> bool {
     matches!(section, "classes" | "named")
 }
 
-/// A key's parts. The name of a class may have dots in it: `classes.gpt-4.5.weights.slo` is of `gpt-4.5`.
+/// Splits a key into its parts. A class name may contain dots: `classes.gpt-4.5.weights.slo` belongs to `gpt-4.5`.
 fn parts(key: &str) -> Vec<&str> {
     let Some((section, rest)) = key
         .split_once('.')
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_go_where_their_keys_say() {
+    fn changes_are_applied_to_their_keys() {
         let mut settings = json!({ "policy": "tail", "weights": { "load": 1.0 } });
         apply(&mut settings, "policy=random").unwrap();
         apply(&mut settings, "weights.load=2").unwrap();
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_begins_with_the_first_thing_that_it_says() {
+    fn a_missing_override_is_created_by_its_first_change() {
         let mut settings = json!({ "classes": {}, "named": {} });
         for change in [
             "classes.gpt-4.5.weights.slo=2",

@@ -1,4 +1,4 @@
-//! What the router answers, for people.
+//! Formats the router's responses for people.
 
 use std::fmt::Write as _;
 
@@ -16,11 +16,11 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or(0.0)
 }
 
-/// Seconds since 1970 in milliseconds, as `2026-01-31 12:00:00Z`.
+/// Formats milliseconds since 1970 as `2026-01-31 12:00:00Z`.
 pub(super) fn time(unix_ms: &Value) -> String {
     let seconds = unix_ms.as_u64().unwrap_or(0) / 1000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date of the civil calendar, in eras of 400 years that begin in March.
+    // Converts days to a civil date, in 400-year eras that begin in March.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -69,7 +69,7 @@ pub(super) fn policy(answer: &Value) -> String {
     out
 }
 
-/// `key = value`, a line each, as `policy set` takes them.
+/// Appends `key = value` lines with the keys that `policy set` accepts.
 fn flat(out: &mut String, path: &str, value: &Value) {
     match value {
         Value::Object(entries) => {

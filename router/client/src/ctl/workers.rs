@@ -1,4 +1,4 @@
-//! The workers, from a shell.
+//! `tailroute ctl workers`.
 
 use std::time::Duration;
 
@@ -8,64 +8,64 @@ use serde_json::{Map, Value, json};
 use super::client::{Client, escaped};
 use super::{pair, show};
 
-/// Between two looks at a worker that is drained.
+/// Polling interval while a worker drains.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Workers {
-    /// All of them.
+    /// All workers.
     List,
-    /// One of them.
+    /// One worker.
     Show {
         /// Its name.
         name: String,
     },
-    /// Have another one join the fleet, until it is removed or the router ends.
+    /// Add a worker to the fleet, until it is removed or the router stops.
     Add {
-        /// Its base url, without `/v1`.
+        /// Its base URL, without `/v1`.
         url: String,
-        /// Its name. Left out, it is the url's host and port.
+        /// Its name; by default the URL's host and port.
         #[arg(long)]
         name: Option<String>,
-        /// What else `[[workers]]` would say of it, such as `capacity_tokens=500000 dialect=none`.
+        /// Other keys of `[[workers]]`, such as `capacity_tokens=500000 dialect=none`.
         #[arg(value_name = "KEY=VALUE", value_parser = |text: &str| pair(text, "capacity_tokens=500000"))]
         more: Vec<(String, Value)>,
-        /// Why, for the audit log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
     },
-    /// Have it leave the fleet: it gets nothing more, ends what it has, and is forgotten.
+    /// Drain a worker and remove it from the fleet.
     Remove {
         #[command(flatten)]
         named: Named,
-        /// Wait until it has left.
+        /// Wait until it is removed.
         #[arg(long)]
         wait: bool,
     },
-    /// Give it no turns but those that only it can answer.
+    /// Send a worker only turns that no other worker can serve.
     Cordon(Named),
-    /// Give it work again.
+    /// Send a worker turns again.
     Uncordon(Named),
-    /// Give it no turns at all.
+    /// Send a worker no turns.
     Drain {
         #[command(flatten)]
         named: Named,
-        /// Wait until it has ended what it had.
+        /// Wait until its turns have finished.
         #[arg(long)]
         wait: bool,
     },
-    /// Take its α for this, whatever is learned.
+    /// Override a worker's learned α.
     Alpha {
         #[command(flatten)]
         named: Named,
         /// Milliseconds per uncached token.
         #[arg(long)]
         ms_per_token: f64,
-        /// For so many seconds only.
+        /// Revert after this many seconds.
         #[arg(long = "for", value_name = "SECONDS")]
         revert_after_s: Option<f64>,
     },
-    /// Take its α for what is learned again.
+    /// Use a worker's learned α again.
     AlphaRevert(Named),
 }
 
@@ -73,7 +73,7 @@ pub(super) enum Workers {
 pub(super) struct Named {
     /// The worker's name.
     name: String,
-    /// Why, for the audit log.
+    /// The reason, for the audit log.
     #[arg(long)]
     reason: String,
 }
@@ -141,12 +141,11 @@ async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {
     Ok(workers.any(|worker| worker["name"] == name))
 }
 
-/// A worker's path: its name may hold whatever a name may.
 fn path(name: &str) -> String {
     format!("/admin/v1/workers/{}", escaped(name))
 }
 
-/// The whole list, part by part.
+/// Fetches all pages of the list.
 pub(crate) async fn all(client: &Client) -> anyhow::Result<Value> {
     let mut workers: Vec<Value> = Vec::new();
     loop {

@@ -1,49 +1,49 @@
-//! One streamed answer: what it said, when its tokens came, and whether it came to its end.
+//! One streamed response: its text, the times of its tokens, and whether it is complete.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// What the engine counted.
+/// Token counts reported by the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub completion_tokens: u64,
-    /// Tokens of the prompt that came from the cache; `None` from an engine that does not say.
+    /// Prompt tokens that were cached; `None` if the engine does not report it.
     pub cached_tokens: Option<u64>,
 }
 
-/// An answer as it comes in. Times are what the caller says they are, from one origin.
+/// A response as it is received. The caller supplies the times, all from one origin.
 #[derive(Debug, Default)]
 pub struct Answer {
     events: sse::Events,
     /// The text so far.
     pub text: String,
-    /// When the first piece of content came.
+    /// Time of the first piece of content.
     pub first_token: Option<Duration>,
-    /// When the last one came.
+    /// Time of the last piece of content.
     pub last_token: Option<Duration>,
     /// Milliseconds between one piece of content and the next.
     pub gaps_ms: Vec<f32>,
-    /// Whether a reason to finish was given.
+    /// Whether a finish reason was sent.
     pub finished: bool,
     /// Whether `[DONE]` was sent.
     pub done: bool,
-    /// What the engine counted, if it said.
+    /// The engine's token counts, if it sent any.
     pub usage: Option<Usage>,
-    /// What is wrong with the stream, if anything.
+    /// The first fault in the stream, if any.
     pub fault: Option<Fault>,
 }
 
-/// What can be wrong with a stream.
+/// Faults of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An event that is no chunk of a chat completion.
+    /// An event that is not a chat completion chunk.
     NotAChunk,
-    /// The engine reported an error in the middle of its answer.
+    /// The engine reported an error mid-stream.
     Reported(String),
 }
 
@@ -66,7 +66,7 @@ struct Choice<'a> {
 struct Delta<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    /// Thought is as much a token as speech: both end the wait.
+    /// Reasoning counts as content: either kind ends the wait for the first token.
     #[serde(alias = "reasoning", borrow)]
     reasoning_content: Option<Cow<'a, str>>,
 }
@@ -86,7 +86,7 @@ struct Details {
 }
 
 impl Answer {
-    /// Takes bytes of the stream that arrived at `at`.
+    /// Adds bytes of the stream that arrived at `at`.
     pub fn push(&mut self, bytes: &[u8], at: Duration) {
         let mut events = std::mem::take(&mut self.events);
         if events.push(bytes, |event| self.event(event, at)).is_err() {
@@ -95,7 +95,7 @@ impl Answer {
         self.events = events;
     }
 
-    /// Whether the stream came to its end and nothing was wrong with it.
+    /// Returns whether the stream ended properly and without a fault.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.done && self.finished && self.fault.is_none() && self.first_token.is_some()
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_stream_is_told() {
+    fn an_error_event_in_the_stream_is_a_fault() {
         let mut answer = Answer::default();
         answer.push(
             b"data: {\"error\":{\"message\":\"worker died\"}}\n\ndata: [DONE]\n\n",

@@ -1,11 +1,11 @@
-//! A conversation's memory, and the request bodies that come out of it.
+//! The messages of a conversation and the request bodies built from them.
 
 use bytes::Bytes;
 
 use super::plan::Step;
 use super::text::{Words, first_words, mix};
 
-/// What has been said so far.
+/// The messages so far.
 #[derive(Debug)]
 pub struct Chat {
     id: u64,
@@ -18,12 +18,12 @@ pub struct Chat {
 struct Message {
     role: &'static str,
     text: String,
-    /// By the trace's count.
+    /// Tokens, as counted by the trace.
     tokens: u64,
 }
 
 impl Chat {
-    /// A conversation in which nothing has been said.
+    /// Returns an empty conversation.
     #[must_use]
     pub fn new(id: u64, block_size: u64, words: Words) -> Self {
         Self {
@@ -34,8 +34,8 @@ impl Chat {
         }
     }
 
-    /// Says the turn's new text, after forgetting what its history does not hold: an agent that drops its reasoning
-    /// sends back less than was said. History that was never said here (a trace cut out of a longer one) is said now.
+    /// Adds the turn's new text, after truncating to the turn's history: an agent that drops its reasoning sends back
+    /// less than was said. History that is missing (a trace cut out of a longer one) is generated.
     pub fn ask(&mut self, step: &Step) {
         let kept = self.keep(step.history);
         let mut text = String::with_capacity(6 * step.input.saturating_sub(kept) as usize);
@@ -50,7 +50,7 @@ impl Chat {
         });
     }
 
-    /// Remembers the answer. One that failed is made up, so that the conversation keeps its length.
+    /// Adds the response. A failed response is replaced by generated text, so that the conversation keeps its length.
     pub fn answer(&mut self, text: Option<String>, step: &Step) {
         let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| {
             let mut text = String::new();
@@ -67,7 +67,7 @@ impl Chat {
         });
     }
 
-    /// The request of the turn that was asked last.
+    /// Returns the request body of the latest turn.
     #[must_use]
     pub fn body(&self, model: &str, step: &Step) -> Bytes {
         let length: usize = self.messages.iter().map(|message| message.text.len() + 48).sum();
@@ -106,7 +106,8 @@ impl Chat {
         history - room
     }
 
-    /// Whose word stands at a position of the prompt: the block's where it is named, else the conversation's own.
+    /// Returns the source of the word at a position of the prompt, and its offset there: the block if it has an id,
+    /// or the conversation.
     fn place(&self, step: &Step, position: u64) -> (u64, u64) {
         let block = usize::try_from(position / self.block_size)
             .ok()
@@ -114,15 +115,14 @@ impl Chat {
         block.map_or((self.private(), position), |id| (*id, position % self.block_size))
     }
 
-    /// A source of words that no block id is.
+    /// Returns a word source that no block id collides with.
     fn private(&self) -> u64 {
         mix(self.id ^ 0x5eed_c0de_0000_0000)
     }
 }
 
-/// Appends `text` as a JSON string.
 fn push_json(out: &mut String, text: &str) {
-    // Our own words need no escaping, which is told faster than escaping is done.
+    // Generated words need no escaping, and checking for that is faster than escaping.
     if text
         .bytes()
         .all(|byte| byte == b' ' || byte.is_ascii_alphanumeric())
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn history_that_is_shorter_than_what_was_said_is_forgotten() {
+    fn messages_beyond_the_turns_history_are_truncated() {
         let mut chat = chat(1);
         let first = step(0, 5, 4, &[]);
         chat.ask(&first);
@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn history_that_was_never_said_is_said_first() {
+    fn missing_history_is_generated() {
         let (mut chat, step) = (chat(1), step(100, 103, 1, &[]));
         chat.ask(&step);
         assert_eq!(words(&messages(&chat, &step)[0].1), 103);
     }
 
     #[test]
-    fn a_failed_answer_is_made_up_to_its_length() {
+    fn a_failed_response_is_replaced_by_generated_text_of_its_length() {
         let (mut chat, first) = (chat(1), step(0, 5, 6, &[]));
         chat.ask(&first);
         chat.answer(None, &first);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_new_tokens_still_says_a_word() {
+    fn a_turn_without_new_tokens_still_adds_a_word() {
         let mut chat = chat(1);
         let first = step(0, 2, 1, &[]);
         chat.ask(&first);

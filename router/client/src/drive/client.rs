@@ -1,4 +1,4 @@
-//! One turn over HTTP: sent at its time, read as it streams.
+//! One turn over HTTP: sends it at its time and reads the streamed response.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use super::target::Target;
 
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 
-/// Longest error body, or list of models, that is read.
+/// Longest error body or model list that is read.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Why a turn has no answer.
+/// Why a turn has no complete response.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Failure {
-    /// No connection, or one that broke before the answer began.
+    /// The connection could not be established, or broke before the response began.
     Connection,
-    /// No complete answer in time.
+    /// The response was not complete within the timeout.
     Timeout,
-    /// A status that is not 200.
+    /// The status was not 200.
     Status(u16),
-    /// The stream held something that is no chunk.
+    /// The stream contained an event that is not a chunk.
     Malformed,
-    /// The stream held an error.
+    /// The stream contained an error.
     Reported,
-    /// The stream broke off.
+    /// The connection broke mid-stream.
     Reset,
-    /// The stream ended without `[DONE]`, or without a reason to finish, or without content.
+    /// The stream ended without `[DONE]`, a finish reason or content.
     Unfinished,
 }
 
 impl Failure {
-    /// Name in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -53,27 +53,27 @@ impl Failure {
         }
     }
 
-    /// Whether an answer began and did not come to its end.
+    /// Returns whether a response began but did not complete.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         matches!(self, Self::Reset | Self::Unfinished)
     }
 }
 
-/// What came back for a turn.
+/// The outcome of a turn.
 #[derive(Debug)]
 pub struct Exchange {
-    /// What was received, complete or not. Its times count from the intended send time.
+    /// The response as received, complete or not. Its times count from the intended send time.
     pub answer: Answer,
-    /// What went wrong, if anything.
+    /// The failure, if any.
     pub failure: Option<Failure>,
-    /// In whose words.
+    /// The error text of the failure.
     pub detail: Option<String>,
     /// From the intended send time to the end.
     pub took: Duration,
 }
 
-/// A pool of kept-alive connections.
+/// An HTTP client with kept-alive connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
@@ -81,7 +81,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that gives a turn `timeout` in all.
+    /// Returns a client with `timeout` per turn.
     #[must_use]
     pub fn new(timeout: Duration) -> Self {
         let mut connector = HttpConnector::new();
@@ -89,14 +89,14 @@ impl Client {
         connector.set_connect_timeout(Some(timeout.min(Duration::from_secs(10))));
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            // Well under any server's patience with a silent connection: a request that is sent just as the server
-            // closes it would count as the server's failure.
+            // Well below the idle timeout of servers: a request sent just as the server closes the connection would
+            // count as the server's failure.
             .pool_idle_timeout(Duration::from_secs(2))
             .build(connector);
         Self { http, timeout }
     }
 
-    /// Sends `body` now and reads the answer to its end. `due` is the intended send time.
+    /// Sends `body` now and reads the whole response. `due` is the intended send time.
     pub async fn turn(
         &self,
         url: &Uri,
@@ -153,7 +153,7 @@ impl Client {
         let status = response.status().as_u16();
         let mut body = response.into_body();
         if status != 200 {
-            // Read what it says, so that the connection can be used again.
+            // The body is read so that the connection can be reused.
             let said = Limited::new(body, MAX_BODY_BYTES).collect().await;
             *detail = said.ok().map(|said| {
                 String::from_utf8_lossy(&said.to_bytes())
@@ -175,10 +175,10 @@ impl Client {
         Ok(())
     }
 
-    /// The first model that `target` serves.
+    /// Returns the first model that `target` lists.
     ///
     /// # Errors
-    /// If it cannot be asked, or names none.
+    /// If the target cannot be reached, or lists no model.
     pub async fn first_model(&self, target: &Target) -> anyhow::Result<String> {
         #[derive(Deserialize)]
         struct List {
@@ -206,7 +206,7 @@ impl Client {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! `tailroute drive`: replays a trace against endpoints and reports what their users would have felt.
+//! `tailroute drive`: replays a trace against endpoints and reports the latency that users would see.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ use lab::trace_file::TraceFile;
 
 /// Replay a turn trace as streamed chat completions and report time to first token
 ///
-/// Open loop: turns are sent when the trace says and timed from that moment, however slow the answers are; only a
-/// turn whose predecessor has no complete answer yet is held back until it has. With several targets, each round
-/// replays the trace against every one of them in turn, and the report compares medians over rounds.
-/// Exit code 1: some turn was not answered whole.
+/// Open loop: turns are sent when the trace says and timed from that moment, however slow the responses are. Only a
+/// turn whose predecessor is still being answered waits for that response. With several targets, each round replays
+/// the trace against every target in turn, and the report compares medians over rounds. Exit code 1: some turn had no
+/// complete response.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute drive --trace conv.jsonl.gz --target http://127.0.0.1:8080 --speed 10\n  \
@@ -32,38 +32,38 @@ pub struct Args {
     /// Turn trace, plain or gzip; Mooncake's and Bailian's published formats are read too.
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
-    /// Endpoint, without /v1; give it several times to compare. With several urls, separated by commas, each turn goes to
-    /// any of them, as behind a balancer that knows nothing of conversations.
+    /// Endpoint, without /v1; give it several times to compare. With several URLs, separated by commas, each turn
+    /// goes to any of them, as behind a load balancer without session affinity.
     #[arg(long = "target", value_name = "[NAME=]URL[,URL]", required = true)]
     targets: Vec<Target>,
-    /// How many times faster than the trace.
+    /// Speed-up over the trace's pace.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     speed: f64,
     /// Replay only the first N turns.
     #[arg(long, value_name = "N")]
     turns: Option<usize>,
-    /// Share of turns, from the start, that is sent but not counted.
+    /// Share of turns, from the start, that are sent but not counted.
     #[arg(long, default_value_t = 0.1, value_parser = share)]
     warmup_share: f64,
-    /// How often each target is measured, interleaved.
+    /// Measurements per target, interleaved.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Model to ask for; left out, the first that each target names.
+    /// Model to request; by default the first that each target lists.
     #[arg(long)]
     model: Option<String>,
-    /// Time to first token to be met, in ms: adds the share of turns that met it.
+    /// Objective for time to first token, in ms: adds the share of turns that met it.
     #[arg(long, value_name = "MS", value_parser = positive)]
     slo_ttft_ms: Option<f64>,
-    /// Send no X-Session-ID: the endpoint has to tell conversations apart by their prompts.
+    /// Send no X-Session-ID: the endpoint has to recognise conversations by their prompts.
     #[arg(long)]
     no_session: bool,
-    /// Seconds that a turn may take in all.
+    /// Timeout of a whole turn in seconds.
     #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = positive)]
     timeout: f64,
-    /// Most turns in flight, for this machine's safety; turns that it held up are reported.
+    /// Most turns in flight, to protect this machine; delayed turns are reported.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     concurrency_limit: u32,
-    /// Seed of the text.
+    /// Seed of the generated text.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print the report as JSON.
@@ -133,7 +133,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
     for round in 0..args.rounds {
         for (at, target) in args.targets.iter().enumerate() {
             bar.set_message(format!("{}, round {} of {}", target.name, round + 1, args.rounds));
-            // Other words in every run: the same ones would be found in the caches that the run before has filled.
+            // Other words in every run: the same ones would hit the caches that the previous run filled.
             let seed = mix(args.seed ^ mix(u64::from(round) << 32 | at as u64));
             let settings = Settings {
                 seed,
@@ -166,7 +166,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
     })
 }
 
-/// A bar on standard error, if that is a terminal.
+/// Returns a progress bar on standard error, hidden if that is not a terminal.
 fn progress(turns: usize) -> ProgressBar {
     let bar = ProgressBar::new(turns as u64);
     if let Ok(style) =

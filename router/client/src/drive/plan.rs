@@ -1,22 +1,22 @@
-//! The trace as scripts: who says how much, when.
+//! Converts a trace into one script per conversation.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use lab::trace::Turn;
 
-/// What is replayed.
+/// The turns to replay.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Conversations by the time of their first turn.
+    /// The conversations, by the time of their first turn.
     pub scripts: Vec<Script>,
-    /// Turns in all.
+    /// Total number of turns.
     pub turns: usize,
-    /// How many of them are counted: those after the warm-up.
+    /// Number of turns after the warm-up, which are counted.
     pub counted: usize,
-    /// Tokens per block, where turns have blocks.
+    /// Tokens per block, if turns have blocks.
     pub block_size: u64,
-    /// When the last turn is due.
+    /// Time of the last turn.
     pub span: Duration,
 }
 
@@ -29,25 +29,25 @@ pub struct Script {
     pub steps: Vec<Step>,
 }
 
-/// One turn of it.
+/// One turn of a conversation.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When it is due, from the start of the replay.
+    /// Its scheduled time, from the start of the replay.
     pub at: Duration,
-    /// Whether it is past the warm-up.
+    /// Whether it is after the warm-up.
     pub counted: bool,
-    /// Tokens of the prompt that were said before.
+    /// Tokens of the prompt that earlier turns contain.
     pub history: u64,
     /// Tokens of the whole prompt.
     pub input: u64,
-    /// Tokens that are asked for; at least 1.
+    /// Tokens requested; at least 1.
     pub response: u64,
-    /// Ids of the prompt's blocks; empty where the trace has none.
+    /// Ids of the prompt's blocks; empty if the trace has none.
     pub blocks: Vec<u64>,
 }
 
 impl Plan {
-    /// Plans `turns`, which are in order of time, at `speed` times the trace's pace; the first `warmup_share` of them
+    /// Plans `turns`, which are in order of time, at `speed` times the trace's pace. The first `warmup_share` of them
     /// are sent but not counted. Time begins with the first turn.
     #[must_use]
     pub fn new(turns: Vec<Turn>, block_size: Option<u32>, speed: f64, warmup_share: f64) -> Self {

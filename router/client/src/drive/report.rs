@@ -1,4 +1,4 @@
-//! The report: medians over rounds, a column a target.
+//! The report: medians over rounds, one column per target.
 
 use std::fmt::Write as _;
 
@@ -8,27 +8,27 @@ use serde_json::{Map, Value};
 use super::stats::{Run, percentile};
 use super::target::Target;
 
-/// Send lag that a timer's resolution explains.
+/// Send lag in ms that timer resolution explains.
 const LATE_MS: f64 = 5.0;
 
-/// What was replayed, and how each target did.
+/// The replay's parameters and the results of each target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The trace's file.
     pub trace: String,
-    /// How much faster than the trace.
+    /// Speed-up over the trace's pace.
     pub speed: f64,
-    /// Turns a run.
+    /// Turns per run.
     pub turns: usize,
-    /// Of these, past the warm-up.
+    /// Turns per run after the warm-up.
     pub counted: usize,
-    /// Rounds: every target once in each, in order.
+    /// Rounds. Each round runs every target once, in order.
     pub rounds: usize,
-    /// What the words came from.
+    /// Seed of the generated text.
     pub seed: u64,
-    /// The objective, if one was given.
+    /// The objective for time to first token, if one was given.
     pub slo_ttft_ms: Option<f64>,
-    /// How each target did.
+    /// The results per target.
     pub targets: Vec<TargetReport>,
 }
 
@@ -37,16 +37,16 @@ pub struct Report {
 pub struct TargetReport {
     /// Its name.
     pub name: String,
-    /// Its base url, or urls.
+    /// Its base URL or URLs.
     pub url: String,
-    /// Each figure's median over the rounds that measured it.
+    /// The median of each figure over the rounds that measured it.
     pub median: Map<String, Value>,
     /// The rounds in order.
     pub rounds: Vec<Run>,
 }
 
 impl TargetReport {
-    /// Sums up the runs of one target.
+    /// Summarises the runs of one target.
     #[must_use]
     pub fn new(target: &Target, rounds: Vec<Run>) -> Self {
         let all: Vec<_> = rounds.iter().map(Run::figures).collect();
@@ -71,14 +71,14 @@ impl TargetReport {
 }
 
 impl Report {
-    /// Whether every turn of every run was sent and answered whole.
+    /// Returns whether every turn of every run was sent and completely answered.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let clean = |run: &Run| run.turns == self.turns && run.errors + run.incomplete == 0;
         self.targets.iter().flat_map(|target| &target.rounds).all(clean)
     }
 
-    /// The report for people: a row a figure, a column a target.
+    /// Formats the report as a table with a row per figure and a column per target.
     #[must_use]
     pub fn table(&self) -> String {
         let names: Vec<_> = Run::default()
@@ -147,7 +147,7 @@ impl Report {
         out
     }
 
-    /// A generator that was late has measured itself as well, which the reader should not have to notice.
+    /// Returns a note for each target whose latency includes a large send lag.
     fn lateness(&self) -> String {
         let mut out = String::new();
         for target in &self.targets {
@@ -166,7 +166,7 @@ impl Report {
         out
     }
 
-    /// What the last targets gain over the first.
+    /// Compares the other targets with the first.
     fn comparison(&self) -> String {
         let Some((base, others)) = self.targets.split_first() else {
             return String::new();

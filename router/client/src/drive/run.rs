@@ -16,63 +16,63 @@ use super::client::{Client, Exchange, Failure};
 use super::plan::{Plan, Script, Step};
 use super::text::{Words, mix};
 
-/// How long before its time a turn's body is built. Bounds how many bodies wait.
+/// How long before its time a turn's body is built. Bounds the number of waiting bodies.
 const AHEAD: Duration = Duration::from_millis(250);
 
-/// What is the same for all turns of a run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Chat completions of the target. Each turn goes to any of them; to none if there is none.
+    /// Chat completion URLs of the target. Each turn goes to one of them; with none, nothing is sent.
     pub urls: Vec<Uri>,
-    /// Model asked for.
+    /// Model requested.
     pub model: String,
     /// Whether turns carry their conversation's `X-Session-ID`.
     pub session: bool,
-    /// Decides the words. Different for each run that may meet another one's cache.
+    /// Seed of the generated text. Differs between runs that may share a cache.
     pub seed: u64,
-    /// Most turns in flight: a bound for the generator's safety, not part of the workload.
+    /// Most turns in flight, to protect the generator's machine; not part of the workload.
     pub concurrency_limit: usize,
 }
 
 impl Settings {
-    /// Where a turn goes: the same in every round.
+    /// Returns the URL of a turn, the same in every round.
     fn url(&self, conversation: u64, turn: u64) -> Uri {
         let any = mix(mix(conversation) ^ turn) % self.urls.len().max(1) as u64;
         self.urls.get(any as usize).cloned().unwrap_or_default()
     }
 }
 
-/// What one turn came to.
+/// The measurements of one turn.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Whether it is past the warm-up.
+    /// Whether it is after the warm-up.
     pub counted: bool,
-    /// Whether it had to wait for its predecessor's answer.
+    /// Whether it waited for its predecessor's response.
     pub held: bool,
     /// How late it was sent, in milliseconds.
     pub lag_ms: f64,
-    /// Milliseconds from the intended send time to the first content, if any came.
+    /// Milliseconds from the intended send time to the first content, if there was any.
     pub ttft_ms: Option<f64>,
     /// Milliseconds from the intended send time to the end.
     pub took_ms: f64,
     /// Milliseconds between pieces of content.
     pub gaps_ms: Vec<f32>,
-    /// What the engine counted.
+    /// The engine's token counts.
     pub usage: Option<Usage>,
-    /// What went wrong, if anything.
+    /// The failure, if any.
     pub failure: Option<Failure>,
-    /// In whose words.
+    /// The error text of the failure.
     pub detail: Option<String>,
 }
 
-/// A whole run.
+/// The measurements of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// One a turn, in the order in which they ended.
+    /// One per turn, in the order of their ends.
     pub turns: Vec<Sample>,
-    /// Turns that had to wait because of the concurrency limit.
+    /// Turns delayed by the concurrency limit.
     pub limited: u64,
-    /// From the first turn's time to the last one's end.
+    /// From the time of the first turn to the end of the last one.
     pub wall: Duration,
 }
 
@@ -85,7 +85,7 @@ struct Shared {
     limited: AtomicU64,
 }
 
-/// Replays `plan` and returns when every turn has ended. `on_turn` sees each as it ends.
+/// Replays `plan` and returns when every turn has ended. Calls `on_turn` as each one ends.
 pub async fn replay(
     client: Client,
     settings: Settings,
@@ -101,7 +101,7 @@ pub async fn replay(
         settings,
     });
     let mut turns = Vec::with_capacity(plan.turns);
-    // Bounded, and read whenever it is not empty: a full channel would hold conversations back.
+    // The channel is bounded, and this loop drains it first: a full channel would delay conversations.
     let (ended, mut samples) = mpsc::channel(1024);
     let mut ended = Some(ended);
     let mut conversations = JoinSet::new();
@@ -114,7 +114,7 @@ pub async fn replay(
                 .unwrap_or(shared.start)
         });
         if next.is_none() {
-            // Dropped, so that the channel closes when the last conversation has ended.
+            // Dropping this sender lets the channel close with the last conversation.
             ended = None;
         }
         tokio::select! {
@@ -141,7 +141,7 @@ pub async fn replay(
     }
 }
 
-/// One conversation, turn by turn.
+/// Runs one conversation, turn by turn.
 async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sample>) {
     let mut chat = Chat::new(script.id, shared.block_size, Words::new(shared.settings.seed));
     let session = shared
@@ -155,7 +155,7 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
         tokio::time::sleep_until(scheduled.checked_sub(AHEAD).unwrap_or(scheduled)).await;
         chat.ask(step);
         let body = chat.body(&shared.settings.model, step);
-        // The predecessor's answer came after this turn's time: its time is now, with its body built.
+        // With a late predecessor, the intended time is now that the body is built.
         let held = answered > scheduled;
         let due = if held { Instant::now() } else { scheduled };
         tokio::time::sleep_until(due).await;
@@ -190,7 +190,7 @@ async fn send(
     (exchange, lag)
 }
 
-/// The turn's figures, and its text if it is whole: a broken answer is no history.
+/// Returns the turn's measurements, and its text if complete: an incomplete response is not added to the history.
 fn sample(exchange: Exchange, step: &Step, held: bool, lag: Duration) -> (Sample, Option<String>) {
     let Exchange {
         answer,

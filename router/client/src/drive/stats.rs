@@ -1,4 +1,4 @@
-//! Figures out of samples.
+//! Statistics of a run's samples.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::run::{Sample, Samples};
 
-/// A distribution. All zero where there was nothing to measure: look at `count`.
+/// A summary of a distribution. All zero if `count` is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Number of values.
@@ -47,7 +47,7 @@ impl Summary {
     }
 }
 
-/// The `share` quantile of sorted values, by linear interpolation; 0 of none.
+/// Returns the `share` quantile of sorted values, by linear interpolation; 0 if there are none.
 #[must_use]
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
@@ -59,55 +59,55 @@ pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (rank - below as f64)
 }
 
-/// One run against one target. Failures are of all turns, the warm-up's too; times are of the counted turns that
-/// were answered whole.
+/// The statistics of one run against one target. Failures cover all turns, including the warm-up; times cover the
+/// counted turns with a complete response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
-    /// Turns sent, the warm-up's included.
+    /// Turns sent, including the warm-up.
     pub turns: usize,
-    /// Turns past the warm-up.
+    /// Turns after the warm-up.
     pub counted: usize,
-    /// Turns that got no answer, or a wrong one.
+    /// Turns with no response, or an invalid one.
     pub errors: u64,
-    /// Answers that began and did not come to their end.
+    /// Responses that began but did not complete.
     pub incomplete: u64,
-    /// Both, by kind.
+    /// Errors and incomplete responses, by kind.
     pub failures: BTreeMap<String, u64>,
-    /// What was said about the first of each kind.
+    /// The error text of the first failure of each kind.
     pub first_words: BTreeMap<String, String>,
     /// Time to first content, from the intended send time.
     pub ttft_ms: Summary,
-    /// Time to the end of the answer, from the intended send time.
+    /// Time to the end of the response, from the intended send time.
     pub end_to_end_ms: Summary,
-    /// Time between one piece of content and the next.
+    /// Time between consecutive pieces of content.
     pub inter_token_ms: Summary,
-    /// Share of counted turns whose first content came within the objective; a failed turn's did not.
+    /// Share of counted turns with first content within the objective; failed turns count as missed.
     pub slo_share: Option<f64>,
-    /// Prompt tokens of the counted turns, by the engine's count.
+    /// Prompt tokens of the counted turns, as reported by the engine.
     pub prompt_tokens: u64,
-    /// Of these, from the cache.
+    /// Prompt tokens that were cached.
     pub cached_tokens: u64,
-    /// `cached_tokens / prompt_tokens`; `None` of an engine that does not say. One that says it of any answer and not of
-    /// another means none there: SGLang and older vLLM leave a zero out.
+    /// `cached_tokens / prompt_tokens`; `None` if the engine never reports cached tokens. If it reports them for some
+    /// responses, a missing value counts as zero: SGLang and older vLLM leave out a zero.
     pub hit_ratio: Option<f64>,
-    /// Tokens of the counted turns' answers.
+    /// Response tokens of the counted turns.
     pub completion_tokens: u64,
-    /// Answers that came without a count.
+    /// Responses without usage.
     pub without_usage: u64,
-    /// How late turns were sent.
+    /// Delay of turns behind their intended send time.
     pub send_lag_ms: Summary,
-    /// Turns that had to wait for their predecessor's answer.
+    /// Turns that waited for their predecessor's response.
     pub held: u64,
-    /// Turns that had to wait because of the concurrency limit.
+    /// Turns delayed by the concurrency limit.
     pub limited: u64,
-    /// From the first turn's time to the last one's end.
+    /// From the time of the first turn to the end of the last one.
     pub wall_s: f64,
-    /// Processor time of this generator, where the system tells.
+    /// Processor time of this generator, if the platform reports it.
     pub cpu_s: Option<f64>,
 }
 
 impl Run {
-    /// The figures of a run.
+    /// Computes the statistics of a run.
     #[must_use]
     pub fn of(samples: &Samples, slo_ttft_ms: Option<f64>, cpu: Option<Duration>) -> Self {
         let mut run = Self {
@@ -165,7 +165,7 @@ impl Run {
         run
     }
 
-    /// Adds an answer's counts; returns whether it said how many of its prompt's tokens were cached.
+    /// Adds a response's counts. Returns whether it reported cached tokens.
     fn add_usage(&mut self, sample: &Sample) -> bool {
         let Some(usage) = sample.usage else {
             self.without_usage += 1;
@@ -177,7 +177,7 @@ impl Run {
         usage.cached_tokens.is_some()
     }
 
-    /// The figures that are compared, by name; `None` where one was not measured.
+    /// Returns the compared figures by name; `None` for those not measured.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, Option<f64>)> {
         let measured = |summary: &Summary, value: f64| (summary.count > 0).then_some(value);
@@ -216,7 +216,7 @@ impl Run {
     }
 }
 
-/// Processor time that this process has used, where Linux tells.
+/// Returns the processor time used by this process; `None` on platforms other than Linux.
 #[must_use]
 pub fn cpu_time() -> Option<Duration> {
     // Fields 14 and 15 of /proc/self/stat, after the name in parentheses, in hundredths of a second.
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn where_some_answers_tell_cached_tokens_silence_means_none() {
+    fn missing_cached_tokens_count_as_zero_if_any_response_reports_them() {
         let silent = |cached_tokens| {
             let mut sample = sample(1.0, None);
             sample.usage = sample.usage.map(|usage| Usage {

@@ -1,29 +1,29 @@
-//! Where a trace is replayed.
+//! The endpoints that a trace is replayed against.
 
 use std::str::FromStr;
 
 use http::Uri;
 
-/// An OpenAI-compatible endpoint with a name for the report, or several that are one service.
+/// A named OpenAI-compatible service with one or several endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Name in the report; the url's host and port unless one was given.
+    /// Name in the report; by default the URL's host and port.
     pub name: String,
-    /// Base urls, without `/v1` and without a slash at their ends. Never empty. Each turn goes to any of them, as behind a
-    /// balancer that knows nothing of conversations.
+    /// Base URLs, without `/v1` and a trailing slash. Never empty. Each turn goes to any of them, as behind a load
+    /// balancer without session affinity.
     pub bases: Vec<String>,
 }
 
-/// What is wrong with a target.
+/// The target cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no target; expected a url such as http://127.0.0.1:8080, or name=url, or name=url,url")]
 pub struct BadTarget(String);
 
 impl Target {
-    /// The urls of `path`, which begins with a slash: one for each base.
+    /// Returns the URL of `path` for each base. `path` begins with a slash.
     ///
     /// # Errors
-    /// If path and base make no url.
+    /// If path and base form no valid URL.
     pub fn urls(&self, path: &str) -> Result<Vec<Uri>, http::uri::InvalidUri> {
         self.bases
             .iter()
@@ -54,7 +54,7 @@ impl FromStr for Target {
     }
 }
 
-/// A url's host and port, and what a path is put behind.
+/// Parses a base URL into host and port, and the prefix of paths.
 fn base(url: &str) -> Option<(String, String)> {
     let base = url.trim_end_matches('/');
     let base = base.strip_suffix("/v1").unwrap_or(base);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn invalid_target_urls_are_rejected() {
         for text in [
             "",
             "h:1",

@@ -1,4 +1,4 @@
-//! Replays against an endpoint on loopback whose every answer the test decides.
+//! Replays against a loopback endpoint with scripted responses.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use super::client::{Client, Failure};
 use super::plan::Plan;
 use super::run::{Samples, Settings, replay};
 
-/// How the endpoint answers.
+/// A scripted response.
 #[derive(Clone)]
 enum Reply {
     Says(&'static str),
@@ -35,7 +35,7 @@ enum Reply {
     Hangs,
 }
 
-/// A request as it was seen: body and session.
+/// The requests received: body and session.
 type Seen = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct Endpoint {
@@ -65,7 +65,7 @@ fn events(text: &str, done: bool) -> Events {
         .collect()
 }
 
-/// Lets the server write what it has before the next event comes.
+/// Yields, so that the server writes this event before the next one.
 async fn one_by_one<T>(event: T) -> T {
     tokio::task::yield_now().await;
     event
@@ -99,7 +99,7 @@ async fn respond(reply: Reply) -> Response<UnsyncBoxBody<Bytes, std::io::Error>>
         .unwrap()
 }
 
-/// Starts an endpoint that answers each request as `decide` says of its body.
+/// Starts an endpoint that answers each request with `decide` of its body.
 async fn endpoint(decide: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -129,7 +129,7 @@ async fn endpoint(decide: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> E
     Endpoint { address, seen }
 }
 
-/// `(conversation, history, new)` in order, a millisecond apart.
+/// Plans `(conversation, history, new)` turns in order, a millisecond apart.
 fn plan(turns: &[(u64, u64, u64)]) -> Plan {
     let turn = |(at, &(conversation, history, new)): (usize, &(u64, u64, u64))| Turn {
         ts_s: at as f64 * 1e-3,
@@ -166,7 +166,7 @@ fn turn_of(body: &Value) -> usize {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_with_the_answer_that_really_came() {
+async fn a_conversation_continues_with_the_actual_response() {
     let endpoint = endpoint(|_| Reply::Says("grün \"oder\"")).await;
     let samples = drive(&endpoint, &plan(&[(1, 0, 5), (1, 7, 3)]), PATIENT, 9).await;
     assert!(
@@ -191,10 +191,10 @@ async fn a_conversation_goes_on_with_the_answer_that_really_came() {
 }
 
 #[tokio::test]
-async fn a_turn_waits_for_its_predecessors_answer_and_its_time_begins_then() {
+async fn a_held_turn_is_timed_from_its_predecessors_response() {
     let gate = Arc::new(Notify::new());
     let held = Arc::clone(&gate);
-    // Conversation 2 opens the gate: it is sent although conversation 1 has no answer yet.
+    // Conversation 2 opens the gate: it is sent although conversation 1 has no response yet.
     let endpoint = endpoint(move |body| {
         match (
             body["messages"][0]["content"]
@@ -226,7 +226,7 @@ async fn a_turn_waits_for_its_predecessors_answer_and_its_time_begins_then() {
 }
 
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn failures_are_distinguished() {
     for (reply, failure) in [
         (Reply::Status(503), Failure::Status(503)),
         (Reply::BreaksOff, Failure::Reset),
@@ -246,14 +246,14 @@ async fn failures_are_told_apart() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_come_is_a_timeout() {
+async fn a_missing_response_is_a_timeout() {
     let endpoint = endpoint(|_| Reply::Hangs).await;
     let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), Duration::from_millis(20), 9).await;
     assert_eq!(samples.turns[0].failure, Some(Failure::Timeout));
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_connection_failure() {
+async fn a_refused_connection_is_a_connection_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -266,7 +266,7 @@ async fn nobody_there_is_a_connection_failure() {
 }
 
 #[tokio::test]
-async fn the_concurrency_limit_holds_turns_and_says_so() {
+async fn turns_delayed_by_the_concurrency_limit_are_counted() {
     let endpoint = endpoint(|_| Reply::Says("now")).await;
     let mut plan = plan(&[(1, 0, 5), (2, 0, 5), (3, 0, 5)]);
     for script in &mut plan.scripts {
@@ -277,7 +277,7 @@ async fn the_concurrency_limit_holds_turns_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_target_is_asked_for_its_model() {
+async fn the_model_is_the_first_that_the_target_lists() {
     let endpoint = endpoint(|_| Reply::Says("unused")).await;
     let target = format!("http://{}", endpoint.address).parse().unwrap();
     let error = Client::new(PATIENT).first_model(&target).await.unwrap_err();

@@ -1,25 +1,24 @@
-//! Text that is cheap to make, one word a token, and the same wherever the trace says that it is the same.
+//! Generated text of one word per token, cheap to make and identical where the trace shares blocks.
 //!
-//! A word is three to five letters. With its space it is one token for the simulated engine and about one for the
-//! common vocabularies' byte-pair encodings of rare short words is one to three: counts of a real engine are read from
-//! its `usage`, never assumed. What is rejected: real sentences, which would make a token count a guess and a prompt a
-//! cost.
+//! A word is three to five letters. With its space it is one token for the simulated engine, and one to three in
+//! common byte-pair vocabularies; counts of a real engine are read from its `usage`, never assumed. Real sentences
+//! were rejected: their token counts would be guesses, and building a prompt would be expensive.
 
-/// Makes the words of one run. Two runs with different seeds share no text beyond chance.
+/// Generates the words of one run. Two runs with different seeds share no text beyond chance.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
     seed: u64,
 }
 
 impl Words {
-    /// Words that depend on `seed` alone.
+    /// Returns a generator whose words depend only on `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// Appends the `offset`-th word of `source` (a block's id, or a conversation's), with a space before it unless it
-    /// is the first of `out`.
+    /// Appends the `offset`-th word of `source` (the id of a block or a conversation), preceded by a space unless
+    /// `out` is empty.
     pub fn push(&self, out: &mut String, source: u64, offset: u64) {
         let mut bits = mix(mix(self.seed ^ source).wrapping_add(offset));
         if !out.is_empty() {
@@ -43,7 +42,7 @@ pub fn mix(bits: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The first `count` words of `text`, without what follows them.
+/// Returns the first `count` words of `text`.
 #[must_use]
 pub fn first_words(text: &str, count: u64) -> &str {
     let mut words = 0;

@@ -1,4 +1,4 @@
-//! The screen.
+//! Draws the screen.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,12 +9,11 @@ use serde_json::Value;
 
 use super::look::Screen;
 
-/// Lines of the panels that are left out where the screen is low.
+/// Lines of the panels that are left out on a low screen.
 const PANELS: u16 = 9;
-/// Lines that the rest takes at least.
+/// Minimum lines of the other parts.
 const REST: u16 = 20;
 
-/// Draws it.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let panels = if frame.area().height >= REST + PANELS {
         PANELS
@@ -59,7 +58,7 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
     ]
 }
 
-/// Each class of turns: what it has to meet, and the share that did.
+/// Formats each class of turns with its objective and the share that met it.
 fn objective(objective: &Value) -> String {
     let wanted = objective["share"].as_f64().unwrap_or(0.0) * 100.0;
     let mut out = format!("in time, of {wanted:.1} % wanted:");
@@ -92,7 +91,7 @@ fn draw_curve(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 }
 
 fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
-    // The busiest first: more than the screen holds are not looked at one by one.
+    // The busiest workers first, because a large fleet does not fit.
     let mut workers: Vec<&Value> = screen.workers.iter().collect();
     let wait = |worker: &Value| worker["wait_ms"].as_f64().unwrap_or(0.0);
     workers.sort_by(|a, b| wait(b).total_cmp(&wait(a)));
@@ -211,7 +210,7 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     panel(frame, area, title, (header, widths), rows);
 }
 
-/// How long ago, as far as it matters.
+/// Formats an age with fitting precision.
 fn ago(seconds: f64) -> String {
     match seconds {
         short if short < 99.5 => format!("{short:.0} s"),

@@ -1,4 +1,4 @@
-//! What the screen shows, as it was found by looking.
+//! The data on the screen, and the polls that fetch it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 use crate::ctl::client::Client;
 use crate::ctl::workers;
 
-/// Looks that the curve shows.
+/// Polls shown in the curve.
 const CURVE: usize = 240;
-/// Changes that are shown.
+/// Changes shown.
 const CHANGES: usize = 5;
-/// Prefixes and late turns that are shown: all that there is room for. Of the prefixes, beginnings that several share.
+/// Prefixes and late turns shown, which is what fits. Of the prefixes, [`SHARED`] are the most shared ones.
 const PREFIXES: usize = 10;
 const SHARED: usize = 3;
 const LATE: usize = 10;
 const TTFT_BUCKET: &str = "tailroute_time_to_first_token_seconds_bucket";
 
-/// The screen.
+/// The data on the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
     pub(super) router: String,
@@ -25,26 +25,26 @@ pub(super) struct Screen {
     pub(super) workers: Vec<Value>,
     pub(super) objective: Value,
     pub(super) changes: Vec<Value>,
-    /// What workers hold, the hottest first.
+    /// Prefixes on the workers, the hottest first.
     pub(super) hottest: Vec<Hot>,
-    /// The last decisions whose first token came too late, the newest first; none if no decisions are kept.
+    /// The latest decisions with a late first token, newest first; `None` if the router keeps no decisions.
     pub(super) late: Option<Vec<Value>>,
-    /// When it was looked.
+    /// Time of the latest poll.
     pub(super) now_unix_ms: f64,
-    /// 95th percentile of TTFT between two looks, in ms; 0 where no turn ended.
+    /// 95th percentile of TTFT between two polls, in ms; 0 if no turn ended.
     pub(super) p95_ms: VecDeque<u64>,
-    /// Median, 95th and 99th percentile of the last look that saw turns.
+    /// Median, 95th and 99th percentile of the latest poll with turns.
     pub(super) percentiles: Option<[f64; 3]>,
-    /// Why the last look found nothing.
+    /// The error of the latest poll.
     pub(super) error: Option<String>,
     buckets: Option<Buckets>,
 }
 
-/// Turns by the upper bound of their bucket, cumulative.
+/// Cumulative number of turns by the upper bound of their bucket.
 type Buckets = BTreeMap<u64, f64>;
 
 impl Screen {
-    /// Of a router that was not looked at yet.
+    /// Returns an empty screen of a router.
     pub(super) fn new(router: &str) -> Self {
         Self {
             router: router.to_owned(),
@@ -62,10 +62,10 @@ impl Screen {
         }
     }
 
-    /// Looks again.
+    /// Polls the router.
     ///
     /// # Errors
-    /// If the router cannot be reached, or refuses.
+    /// If the router cannot be reached, or rejects a request.
     pub(super) async fn look(&mut self, client: &Client) -> anyhow::Result<()> {
         let listed = workers::all(client).await?;
         self.workers = listed["workers"].as_array().cloned().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Takes pages of prefixes, those that several share and those that were used last; and of late turns.
+    /// Stores a page of the most shared prefixes, one of the newest, and the late turns.
     pub(super) fn found(&mut self, [shared, newest]: &[Value; 2], mut late: Value) {
         self.hottest = hottest(shared, newest);
         let is_kept = late["capacity"] != 0;
@@ -96,13 +96,13 @@ impl Screen {
         self.late = late.filter(|_| is_kept);
     }
 
-    /// Says on the screen what came of a look.
+    /// Stores the outcome of a poll.
     pub(super) fn note(&mut self, looked: anyhow::Result<()>) {
         self.error = looked.err().map(|error| format!("{error:#}"));
     }
 
     fn saw(&mut self, now: Buckets) {
-        // The first look shows what there was since the router's start.
+        // The first poll covers the time since the router's start.
         let before = self.buckets.take().unwrap_or_default();
         let since: Buckets = now
             .iter()
@@ -125,22 +125,21 @@ impl Screen {
     }
 }
 
-/// A prefix that workers hold.
+/// A prefix on the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hot {
-    /// The hash that names it.
     pub(super) prefix: String,
-    /// Tokens of its longest copy, where they can be told.
+    /// Tokens of its longest copy, if known.
     pub(super) tokens: Option<u64>,
-    /// In how many ways known prefixes go on from it: 1 of a conversation's end.
+    /// Number of known continuations: 1 at a conversation's end.
     pub(super) forks: u64,
-    /// Workers that hold any of its last part.
+    /// Workers with any of its last part.
     pub(super) holders: u64,
-    /// Who has the longest copy.
+    /// The worker with the longest copy.
     pub(super) worker: String,
 }
 
-/// What the index lists: the beginnings that most share, then the conversations that were used last.
+/// Returns the most shared prefixes, followed by the most recently used ones.
 fn hottest(shared: &Value, newest: &Value) -> Vec<Hot> {
     let listed = |page: &Value| page["prefixes"].as_array().cloned().unwrap_or_default();
     let mut all = listed(shared);
@@ -165,7 +164,7 @@ fn unix_ms() -> f64 {
         .map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
-/// All TTFT buckets of a metrics page, whatever their other labels; bounds in microseconds.
+/// Parses all TTFT buckets of a metrics page, whatever their other labels. Bounds are in microseconds.
 fn buckets(page: &str) -> Buckets {
     let mut buckets = Buckets::new();
     for line in page.lines().filter(|line| line.starts_with(TTFT_BUCKET)) {
@@ -184,7 +183,7 @@ fn buckets(page: &str) -> Buckets {
     buckets
 }
 
-/// Linear within its bucket; the last bound where it lies beyond all of them.
+/// Returns a percentile by linear interpolation within its bucket, or the last finite bound if it lies beyond.
 fn percentile(buckets: &Buckets, share: f64) -> Option<f64> {
     let all = buckets
         .last_key_value()
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_most_share_comes_first_and_then_what_was_used_last() {
+    fn the_most_shared_prefixes_come_before_the_most_recently_used() {
         let prefix = |name: &str, forks: u32, copies: Value| json!({ "prefix": name, "forks": forks, "holders": 2, "copies": copies });
         let copies = json!([{ "worker": "one", "tokens": 300 }, { "worker": "two", "tokens": 100 }]);
         let shared: Vec<_> = (0..9)
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_the_time_between_two_looks() {
+    fn percentiles_cover_the_time_between_two_polls() {
         let mut screen = Screen::new("r");
         screen.saw(buckets(&page([100, 100, 100])));
         assert_eq!(screen.percentiles.unwrap()[0], 50.0);

@@ -1,4 +1,4 @@
-//! Screens, as they are drawn.
+//! Golden tests of the drawn screen.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn prefixes() -> [Value; 2] {
     ]
 }
 
-/// A router with two workers, of which one is late.
+/// A router with two workers, one of them late.
 fn screen() -> Screen {
     let mut screen = Screen::new("127.0.0.1:9090");
     screen.workers = vec![
@@ -54,7 +54,8 @@ fn screen() -> Screen {
     screen
 }
 
-/// A screen of this size is drawn as `router/client/tests/fixtures/top` has it; `TAILROUTE_BLESS=1` writes it there.
+/// Asserts that a screen of this size equals `router/client/tests/fixtures/top/NAME.txt`. `TAILROUTE_BLESS=1` writes
+/// the file.
 fn shows(name: &str, screen: &Screen, size: (u16, u16)) {
     let path = format!("{}/tests/fixtures/top/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let drawn = text(screen, size).unwrap() + "\n";
@@ -75,7 +76,7 @@ fn a_low_screen_leaves_prefixes_and_late_turns_out() {
 }
 
 #[test]
-fn what_is_not_kept_and_what_did_not_happen_are_told_apart() {
+fn decisions_that_are_not_kept_and_absent_late_turns_are_shown_differently() {
     let mut screen = screen();
     let none = |capacity: u32| json!({ "decisions": [], "capacity": capacity });
     screen.found(&prefixes(), none(100));
@@ -87,7 +88,7 @@ fn what_is_not_kept_and_what_did_not_happen_are_told_apart() {
 }
 
 #[test]
-fn a_router_that_does_not_answer_leaves_what_was_seen_and_says_so() {
+fn a_failed_poll_keeps_the_screen_and_shows_the_error() {
     let mut screen = screen();
     screen.note(Err(anyhow::anyhow!("no answer from 127.0.0.1:9090")));
     let drawn = text(&screen, (100, 33)).unwrap();

@@ -1,4 +1,4 @@
-//! The body of an answer, as it comes.
+//! The body of a worker's response.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,15 +17,15 @@ use super::decoder::{Decoder, Framing};
 use super::{Origin, SCRATCH, invalid};
 use crate::body::{BodyError, Given, Piece, Pieces, poll_piece_of};
 
-/// What is read of this size at most goes through a buffer of the thread's: a piece whose memory is exactly as large as it
-/// is takes one allocation, any other one two.
+/// Reads up to this size are decoded into a thread-local buffer: copying an exact size out of it takes one
+/// allocation, a vector with spare capacity would take two.
 const SMALL_BYTES: usize = 4096;
 
 thread_local! {
     static SMALL: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(SMALL_BYTES));
 }
 
-/// An answer's body. Dropping it before its end closes the connection.
+/// The body of a response. Dropping it before its end closes the connection.
 #[derive(Debug)]
 pub struct Answer(Inner);
 
@@ -42,7 +42,7 @@ struct Own {
     stream: Option<TcpStream>,
     decoder: Decoder,
     reusable: bool,
-    /// Came with the head.
+    /// Bytes that were read together with the head.
     rest: Bytes,
     trailers: Option<HeaderMap>,
 }
@@ -78,7 +78,7 @@ impl Answer {
 }
 
 impl Own {
-    /// The body has ended; bytes after it are no answer to anything.
+    /// Ends the body. With bytes after it (`excess`) the connection is not reused.
     fn ended(&mut self, excess: bool) {
         self.trailers = self.decoder.trailers();
         self.rest = Bytes::new();
@@ -90,7 +90,7 @@ impl Own {
         }
     }
 
-    /// What of these bytes is body.
+    /// Returns the body data in these bytes.
     fn decode(&mut self, wire: &[u8]) -> io::Result<Bytes> {
         if wire.len() > SMALL_BYTES {
             let mut body = Vec::with_capacity(wire.len());
@@ -112,7 +112,8 @@ impl Own {
         Ok(())
     }
 
-    /// What the body goes on with, as `take` makes it of what is on the wire; none at the end, which may have trailers.
+    /// Polls for the next data, which `take` extracts from the bytes read; `None` at the end of the data, which
+    /// trailers may follow.
     fn poll_wire<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -170,7 +171,7 @@ impl Own {
         self.poll_given(given).map(Piece::Given)
     }
 
-    /// What came, or the trailers after all of it.
+    /// Returns the frame that was read, or the trailers after the last one.
     fn poll_given(&mut self, came: Poll<io::Result<Option<Frame<Bytes>>>>) -> Poll<Given> {
         Poll::Ready(match ready!(came) {
             Ok(Some(frame)) => Some(Ok(frame)),

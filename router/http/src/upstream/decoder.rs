@@ -1,26 +1,26 @@
-//! Where an answer's body ends, and what of the bytes on the wire is the body (RFC 9112, sections 6 and 7).
+//! The framing of response bodies (RFC 9112, sections 6 and 7).
 //!
-//! Bytes come cut anywhere, and nothing is kept but a place in the grammar: what is body is copied out at once, all the
-//! chunks of one read into one piece. An engine that writes a chunk per token is a proxy's worst case if each of them is
-//! a frame of its own; so each read is one frame, and each frame one write.
+//! Input may be cut anywhere. The decoder keeps only its state in the grammar and copies body data out at once, all
+//! chunks of one read into one frame. An engine that writes a chunk per token would otherwise cause a frame and a
+//! write per token.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Most bytes of chunk extensions of a body, all of them together: nobody needs any.
+/// Most bytes of chunk extensions in one body. They have no use here.
 const MAX_EXTENSIONS: usize = 16 * 1024;
 /// Most bytes of trailers.
 const MAX_TRAILERS: usize = 16 * 1024;
 /// Most trailer fields.
 const MAX_TRAILER_FIELDS: usize = 64;
 
-/// How a body's end is told.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// So many bytes.
+    /// After this number of bytes.
     Length(u64),
-    /// The last chunk.
+    /// At the last chunk.
     Chunked,
-    /// The end of the connection.
+    /// When the connection closes.
     UntilClose,
 }
 
@@ -28,26 +28,26 @@ pub(super) enum Framing {
 enum State {
     Length(u64),
     UntilClose,
-    /// In a chunk's size; whether it has a digit yet.
+    /// In a chunk's size; the flag says whether it has a digit yet.
     Size(u64, bool),
-    /// Behind the size, before the line's end.
+    /// After the size, before the end of the line.
     Extension(u64),
-    /// A carriage return ended the size.
+    /// After the carriage return behind a size.
     SizeEnd(u64),
     Data(u64),
-    /// Behind the data of a chunk.
+    /// After the data of a chunk.
     DataEnd,
     DataEnded,
     Trailers,
     Done,
 }
 
-/// What is no chunked body.
+/// The body violates the chunked coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body is not chunked as it should be")]
 pub(super) struct Malformed;
 
-/// Takes a body off the wire.
+/// Decodes a body.
 #[derive(Debug)]
 pub(super) struct Decoder {
     state: State,
@@ -70,12 +70,12 @@ impl Decoder {
         }
     }
 
-    /// Whether the body has ended.
+    /// Returns whether the body has ended.
     pub(super) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// The connection ended. Whether that is where the body ends, too.
+    /// Handles the end of the connection. Returns whether the body is complete.
     pub(super) fn close(&mut self) -> bool {
         if self.state == State::UntilClose {
             self.state = State::Done;
@@ -83,7 +83,7 @@ impl Decoder {
         self.is_done()
     }
 
-    /// Bytes that are still to come, where that is known.
+    /// Returns the number of bytes still to come, if known.
     pub(super) fn left(&self) -> Option<u64> {
         match self.state {
             State::Length(left) => Some(left),
@@ -92,11 +92,11 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes off the wire and adds what is body to `out`. Returns how many were taken: all, unless the body has
-    /// ended before.
+    /// Decodes bytes and appends the body data to `out`. Returns how many were consumed: all, unless the body ends
+    /// before.
     ///
     /// # Errors
-    /// If this is no chunked body.
+    /// If the chunked coding is violated.
     pub(super) fn take(&mut self, wire: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
         let mut at = 0;
         while at < wire.len() {
@@ -119,7 +119,7 @@ impl Decoder {
                     at += 1;
                     self.trailer(wire[at - 1])?
                 }
-                // As nearly all are: a token's chunk has no extensions and comes in one piece.
+                // The common case: a token's chunk has no extensions and comes in one piece.
                 State::Size(0, false) if let Some((size, length)) = whole_size(&wire[at..]) => {
                     at += length;
                     if size == 0 {
@@ -141,7 +141,7 @@ impl Decoder {
         Ok(at)
     }
 
-    /// The next byte of what stands between one chunk's data and the next one's.
+    /// Consumes one byte between the data of two chunks.
     fn line(&mut self, state: State, byte: u8) -> Result<State, Malformed> {
         Ok(match (state, byte) {
             (State::Size(size, _), digit) if digit.is_ascii_hexdigit() => {
@@ -175,7 +175,7 @@ impl Decoder {
         Ok(if ended { State::Done } else { State::Trailers })
     }
 
-    /// The trailers of a body that has ended, if it has any that can be read.
+    /// Takes the trailers of a complete body, if it has any that parse.
     pub(super) fn trailers(&mut self) -> Option<HeaderMap> {
         let bytes = std::mem::take(&mut self.trailers);
         if bytes.len() <= 2 || !self.is_done() {
@@ -195,7 +195,7 @@ impl Decoder {
     }
 }
 
-/// A chunk's size, and the length of its line, if the whole line is here and says nothing else.
+/// Parses a chunk's size, if its line is complete and has no extensions. Returns the size and the length of the line.
 fn whole_size(wire: &[u8]) -> Option<(u64, usize)> {
     const DIGITS: usize = 15;
     let mut size = 0;
@@ -208,7 +208,7 @@ fn whole_size(wire: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Copies at most `left` bytes of `wire`; returns how many are left.
+/// Copies at most `left` bytes of `wire`; returns how many remain to come.
 fn copy(left: u64, wire: &[u8], out: &mut Vec<u8>, at: &mut usize) -> u64 {
     let taken = usize::try_from(left).unwrap_or(usize::MAX).min(wire.len());
     out.extend_from_slice(&wire[..taken]);
@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// The body, what is left behind it, and whether it has ended, of bytes that come in these pieces.
+    /// Decodes a body from pieces. Returns the body, the bytes after it and whether it is complete.
     fn read(framing: Framing, pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), Malformed> {
         let mut decoder = Decoder::new(framing);
         let (mut body, mut behind) = (Vec::new(), Vec::new());
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_chunked_is_refused() {
+    fn malformed_chunked_bodies_are_rejected() {
         for wire in [
             "x\r\n",
             "\r\n",
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_read_and_what_follows_is_left() {
+    fn trailers_are_parsed_and_later_bytes_are_not_consumed() {
         let mut decoder = Decoder::new(Framing::Chunked);
         let wire = b"3;a=b\r\nabc\r\n0\r\nX-One: 1\r\nx-two: 2\r\n\r\nHTTP/1.1";
         let mut body = Vec::new();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_until_the_end_of_the_connection_ends_there_and_no_other_does() {
+    fn only_a_body_delimited_by_the_connections_end_is_complete_there() {
         let mut decoder = Decoder::new(Framing::UntilClose);
         assert!(!decoder.is_done() && decoder.close());
         for framing in [Framing::Length(1), Framing::Chunked] {
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_body_is_the_same_however_it_is_chunked_and_cut(
+        fn chunking_and_cuts_do_not_change_the_body(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
             upper in any::<bool>(),

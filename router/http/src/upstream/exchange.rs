@@ -1,4 +1,4 @@
-//! A request out, and the head of its answer in.
+//! Writes a request and reads the head of its response.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,9 +14,9 @@ use super::answer::Answer;
 use super::head::{Head, Reading};
 use super::{Origin, SCRATCH, invalid};
 
-/// No answer.
+/// An exchange that brought no response.
 pub(super) struct Failed {
-    /// The worker may have seen something of the request.
+    /// The worker may have seen part of the request.
     pub(super) sent: bool,
     pub(super) error: io::Error,
 }
@@ -26,9 +26,9 @@ struct Exchange<'a> {
     head: &'a [u8],
     body: &'a [u8],
     sent: bool,
-    /// Writing failed. The worker may have answered all the same: that it does not want the rest.
+    /// The error of a failed write. A response may still come, for example an early rejection of the body.
     broken: Option<io::Error>,
-    /// Of an answer's head that came in more than one piece.
+    /// The part of the response's head that was read so far.
     answer: Reading,
 }
 

@@ -1,4 +1,4 @@
-//! A request's head as it is written, and an answer's as it is read.
+//! Writes the head of a request and reads the head of a response.
 
 use std::mem::MaybeUninit;
 
@@ -8,24 +8,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 
 use super::decoder::Framing;
 
-/// Largest head of an answer, with the interim ones before it.
+/// Largest head of a response, including the interim responses before it.
 pub const MAX_HEAD_BYTES: usize = 128 * 1024;
-/// Most interim answers (1xx) before one.
+/// Most interim responses (1xx) before the final one.
 const MAX_INTERIM: usize = 16;
-/// Most header fields of an answer.
+/// Most header fields of a response.
 const MAX_FIELDS: usize = 128;
 
-/// An answer's head, and what follows from it.
+/// The head of a response and its framing.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) framing: Framing,
-    /// The connection may be used again once the body has ended.
+    /// The connection may be reused once the body has ended.
     pub(super) keeps_alive: bool,
 }
 
-/// Why a head is none.
+/// Why a head is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("the head of the answer cannot be parsed: {0}")]
@@ -40,21 +40,21 @@ pub(super) enum Unreadable {
     Switched,
 }
 
-/// An answer's head that comes in pieces.
+/// Reads the head of a response from pieces.
 #[derive(Debug, Default)]
 pub(super) struct Reading(Vec<u8>);
 
 impl Reading {
-    /// Takes the next piece; the head once it is there, and what came after it.
+    /// Adds a piece. Returns the head once it is complete, and the bytes after it.
     ///
     /// # Errors
-    /// If it is no head of an answer.
+    /// If this is not the head of a response.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(Head, Bytes)>, Unreadable> {
         let bytes = if self.0.is_empty() {
             piece
         } else {
             self.0.extend_from_slice(piece);
-            // What has come is parsed anew for each line, and not for each byte of it.
+            // The head is parsed again only when a line ends, not for each byte.
             if !piece.contains(&b'\n') && self.0.len() <= MAX_HEAD_BYTES {
                 return Ok(None);
             }
@@ -73,7 +73,7 @@ impl Reading {
     }
 }
 
-/// The head of `request` to `host`, with the length of its body; there is room for a small one after it.
+/// Returns the head of `request` to `host`, with a `Content-Length`. Its capacity has room for a small body.
 pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
     let target = request.uri().path_and_query();
     let target = target.map_or("/", |target| target.as_str());
@@ -83,7 +83,7 @@ pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
     }
     field(&mut head, &HOST, host);
     for (name, value) in request.headers() {
-        // These are the connection's, and the body is here as a whole.
+        // These describe the connection, and the body is complete.
         if !(name == HOST || name == CONTENT_LENGTH || name == TRANSFER_ENCODING || name == CONNECTION) {
             field(&mut head, name, value);
         }
@@ -103,11 +103,11 @@ fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     }
 }
 
-/// Reads the head at the start of `bytes`, past any interim ones (1xx); `None` if it has not ended yet. With it, how many
-/// bytes it takes.
+/// Parses the head at the start of `bytes`, skipping interim responses (1xx). Returns it with its length in bytes;
+/// `None` if it is incomplete.
 ///
 /// # Errors
-/// If it is no head of an answer, or does not say how long the answer is.
+/// If this is not the head of a response, or its framing is ambiguous.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
     let mut from = 0;
     for _ in 0..=MAX_INTERIM {
@@ -140,7 +140,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
     Err(Unreadable::TooLarge)
 }
 
-/// Values are parts of `whole`, which is `bytes` from `from` on: one allocation for all of them.
+/// Builds the head. `whole` is a copy of `bytes` from `from` on; the header values are slices of it, which takes one
+/// allocation for all of them.
 fn head(
     code: u16,
     is_11: bool,
@@ -179,11 +180,11 @@ fn head(
     })
 }
 
-/// An answer that hyper's client has read, held to the same rules as one that was read here: hyper passes on a transfer
-/// coding that it does not undo, and a length that does not hold.
+/// Applies the same framing rules to a response of hyper's client: hyper passes on transfer codings that it does not
+/// decode, and lengths that do not apply.
 ///
 /// # Errors
-/// If it does not say how long the answer is.
+/// If the framing is ambiguous.
 pub(super) fn vetted<B>(mut response: Response<B>) -> Result<Response<B>, Unreadable> {
     let (status, version) = (response.status(), response.version());
     if version <= Version::HTTP_11 {
@@ -192,8 +193,8 @@ pub(super) fn vetted<B>(mut response: Response<B>) -> Result<Response<B>, Unread
     Ok(response)
 }
 
-/// Where the body ends (RFC 9112, section 6.3); `headers` then say nothing else of it. With it, whether there is no doubt
-/// about it: a connection on which there was is not used again.
+/// Determines the framing of the body (RFC 9112, section 6.3) and removes header fields that contradict it. The flag
+/// is false if there was any doubt; the connection is then not reused.
 fn framing(
     status: StatusCode,
     version: Version,
@@ -204,14 +205,14 @@ fn framing(
     let (coding, is_one) = (codings.next(), codings.next().is_none());
     let is_coded = coding.is_some();
     let is_chunked = coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
-    // A length beside a coding is not the body's.
+    // With a transfer coding, the content length does not apply.
     if is_coded || status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
     }
     if status == StatusCode::NO_CONTENT {
         headers.remove(TRANSFER_ENCODING);
     }
-    // A repeated length becomes one.
+    // A repeated equal length is collapsed into one.
     if let Some(length) = length
         && headers.contains_key(CONTENT_LENGTH)
     {
@@ -222,7 +223,8 @@ fn framing(
     }
     match length {
         _ if is_coded => {
-            // What was compressed on the way would leave as if it were the body itself, and HTTP/1.0 has no codings.
+            // The other codings are not decoded here and would be forwarded as plain content. HTTP/1.0 has no
+            // transfer codings.
             if !is_chunked || !is_one || version < Version::HTTP_11 {
                 return Err(Unreadable::Length);
             }
@@ -233,7 +235,7 @@ fn framing(
     }
 }
 
-/// The one length that the head gives.
+/// Returns the content length, if all fields agree on one.
 fn length(headers: &HeaderMap) -> Result<Option<u64>, Unreadable> {
     let mut length = None;
     for value in headers.get_all(CONTENT_LENGTH) {
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answers_end_is_told_once_or_not_at_all() {
+    fn ambiguous_or_repeated_framing_is_rejected_or_ends_the_connection() {
         assert_eq!(framed("content-length: 5\r\n"), Ok((Framing::Length(5), true)));
         assert_eq!(
             framed("Content-Length: 5\r\nContent-Length: 5\r\n"),
@@ -277,7 +279,7 @@ mod tests {
             framed("content-length: 5\r\nconnection: x, Close\r\n"),
             Ok((Framing::Length(5), false))
         );
-        // Chunked wins, but there was a doubt.
+        // The chunked coding takes precedence, but the connection is not reused.
         assert_eq!(
             framed("content-length: 5\r\ntransfer-encoding: chunked\r\n"),
             Ok((Framing::Chunked, false))
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_says_nothing_of_its_end_that_does_not_hold() {
+    fn framing_headers_that_do_not_apply_are_removed() {
         for (status, fields, kept) in [
             (200, "content-length: 5\r\ntransfer-encoding: chunked\r\n", None),
             (200, "content-length: 5\r\ncontent-length: 5\r\n", Some("5")),
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hypers_client_has_read_is_held_to_the_same_rules() {
+    fn responses_of_hypers_client_are_checked_by_the_same_rules() {
         let vet = |fields: &[(&str, &str)]| {
             let mut response = Response::builder();
             for (name, value) in fields {
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn interim_answers_are_passed_over() {
+    fn interim_responses_are_skipped() {
         let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\nx-a: 1\r\nx-e:\r\n\r\nmore";
         for end in 0..text.len() - 4 {
             assert!(read(&text[..end]).unwrap().is_none(), "{end}");
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_with_the_length_that_it_has() {
+    fn a_request_is_written_with_its_content_length() {
         let mut request = Request::post("http://w:1/v1/chat/completions?x=1")
             .body(Bytes::from_static(b"{}"))
             .unwrap();

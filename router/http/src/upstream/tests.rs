@@ -46,7 +46,7 @@ async fn whole(reply: Reply) -> (u16, Bytes) {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_once_its_answer_has_ended_and_not_before() {
+async fn a_connection_is_reused_only_after_its_response_has_ended() {
     let (listener, origin) = listen().await;
     let engine = tokio::spawn(async move {
         let (mut one, _) = listener.accept().await.unwrap();
@@ -92,7 +92,7 @@ async fn a_connection_is_used_again_once_its_answer_has_ended_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_worker_has_closed_is_not_used_again() {
+async fn a_connection_closed_by_the_worker_is_not_reused() {
     let (listener, origin) = listen().await;
     let engine = tokio::spawn(async move {
         for _ in 0..2 {
@@ -106,7 +106,7 @@ async fn a_connection_that_the_worker_has_closed_is_not_used_again() {
         }
     });
     assert_eq!(whole(origin.send(request("{}"))).await.0, 200);
-    // The system says so before anything is written.
+    // Wait until the kernel reports the close, before anything is written.
     let kept = origin.idle.lock().pop_back().unwrap();
     kept.stream.readable().await.unwrap();
     origin.idle.lock().push_back(kept);
@@ -115,7 +115,7 @@ async fn a_connection_that_the_worker_has_closed_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() {
+async fn a_connection_with_unsolicited_bytes_is_not_reused() {
     let (listener, origin) = listen().await;
     let engine = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() {
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\naHTTP/1.1 200 OK\r\n")
             .await
             .unwrap();
-        // Closed by the other side.
+        // The client has closed the connection.
         assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
     });
     assert_eq!(
@@ -136,7 +136,7 @@ async fn a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_before_the_request_is_written_is_an_answer() {
+async fn a_response_sent_before_the_whole_request_was_written_is_accepted() {
     let (listener, origin) = listen().await;
     let engine = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -156,7 +156,7 @@ async fn an_answer_that_comes_before_the_request_is_written_is_an_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_an_error_and_not_an_end() {
+async fn a_truncated_response_is_an_error() {
     for half in [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nab",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
@@ -182,7 +182,7 @@ async fn an_answer_that_breaks_off_is_an_error_and_not_an_end() {
 }
 
 #[tokio::test]
-async fn dropping_what_is_waited_for_hangs_up() {
+async fn dropping_a_pending_response_closes_the_connection() {
     let (listener, origin) = listen().await;
     let engine = tokio::spawn(async move {
         for answered in [false, true] {
@@ -206,7 +206,7 @@ async fn dropping_what_is_waited_for_hangs_up() {
 }
 
 #[tokio::test]
-async fn what_was_not_written_is_told_from_what_was() {
+async fn errors_before_and_after_the_first_written_byte_are_distinguished() {
     let (listener, origin) = listen().await;
     let engine = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -219,7 +219,7 @@ async fn what_was_not_written_is_told_from_what_was() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_given_up_before_the_worker_closes_it() {
+async fn an_idle_connection_is_dropped_before_the_worker_closes_it() {
     let (listener, origin) = listen().await;
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -240,7 +240,7 @@ async fn an_idle_connection_is_given_up_before_the_worker_closes_it() {
 }
 
 #[test]
-fn what_is_encrypted_is_left_to_the_other_client() {
+fn https_urls_have_no_plain_text_origin() {
     let limit = Duration::from_secs(1);
     assert!(Origin::new(&"https://w/".parse().unwrap(), limit, limit).is_none());
     let named = Origin::new(&"http://u:p@[::1]:7/base".parse().unwrap(), limit, limit).unwrap();
@@ -248,7 +248,7 @@ fn what_is_encrypted_is_left_to_the_other_client() {
     assert_eq!(named.authority, "[::1]:7");
 }
 
-/// What comes of asking for an answer's pieces: each piece, of which `seen` is told, then what was given instead of the next.
+/// Polls an answer for pieces and notifies `seen` of each. Returns the pieces and the frame that ended them.
 async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Given) {
     let mut pieces = Vec::new();
     loop {
@@ -268,11 +268,11 @@ async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Gi
     }
 }
 
-/// What comes at a time.
+/// The reads of one connection, in order.
 type Wire = &'static [&'static [u8]];
 
 #[tokio::test]
-async fn an_answers_pieces_are_its_data_and_what_ends_it_is_given() {
+async fn pieces_are_the_bodys_data_and_its_end_is_returned_as_a_frame() {
     const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n";
     let cases: [(Wire, Wire, &str); 6] = [
         (

@@ -1,4 +1,4 @@
-//! What a replica gives to those that join.
+//! Answers joining replicas with offers and snapshots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::app::App;
 use crate::bus::{Bus, random_id};
 use crate::snapshot;
 
-/// A snapshot that is this old is taken anew for who begins.
+/// Age up to which a snapshot is reused for another joiner.
 const FRESH: Duration = Duration::from_secs(1);
-/// One that nobody has asked for so long is dropped.
+/// A snapshot without requests for this long is dropped.
 const IDLE: Duration = Duration::from_secs(5);
-/// Between two attempts to listen.
+/// Pause between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A snapshot that is being given.
+/// A snapshot in transfer.
 struct Held {
     number: u64,
     taken: Instant,
@@ -30,7 +30,7 @@ struct Held {
     bytes: Bytes,
 }
 
-/// Gives to whoever asks, for as long as the task lives.
+/// Answers joins forever.
 pub(in crate::bus) async fn give(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     let joins = bus.subject_of_joins();
     let own = format!("{joins}.{:016x}", bus.id);
@@ -73,14 +73,14 @@ async fn offer(app: &App, bus: &Bus, client: &Client, message: Message) {
     if ask.id == bus.id {
         return;
     }
-    // Who is about to go, or has just come itself, has nothing to give; but nobody need wait for it.
+    // A draining or just started replica offers nothing, but answers so that the joiner need not wait.
     let gives = bus.knows_things() && !app.is_draining();
     let offer = Offer {
         id: bus.id,
         up_ms: if gives { app.clock.now().0 as u64 } else { 0 },
         name: bus.name.clone(),
     };
-    // Who asked hears nothing then, and begins by itself.
+    // Without an answer the joiner times out and starts without a snapshot.
     let _ = client.publish(reply, offer.bytes()).await;
 }
 
@@ -95,7 +95,7 @@ async fn hand_out(app: &Arc<App>, client: &Client, held: Option<Held>, message: 
     let held = match held {
         Some(held) if is_enough(&held) => held,
         _ if want.number == 0 => take(app).await?,
-        // It was dropped: whoever asks for the rest of it begins anew, or does without.
+        // The snapshot was dropped: the joiner starts over or does without.
         other => return other,
     };
     let of = held.bytes.len().div_ceil(CHUNK_BYTES).max(1);

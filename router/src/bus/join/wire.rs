@@ -1,4 +1,4 @@
-//! What goes to and fro when a replica joins. Numbers are little-endian; each message begins with what it is.
+//! The messages of a join. Numbers are little-endian; each message begins with its type.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
@@ -10,35 +10,35 @@ const CHUNK: u64 = u64::from_le_bytes(*b"tr-chk-1");
 /// Longest name of a replica.
 const LONGEST_NAME: usize = 64;
 
-/// Who is there?
+/// Asks for offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) id: u64,
 }
 
-/// I am.
+/// An offer of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) id: u64,
-    /// Since its start; 0: it has nothing to give.
+    /// Milliseconds since startup; 0: no snapshot to offer.
     pub(super) up_ms: u64,
     pub(super) name: String,
 }
 
-/// Give me this part.
+/// Requests a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Want {
-    /// Of which snapshot; 0 with the first part: of any.
+    /// Number of the snapshot; 0 with the first chunk: any.
     pub(super) snapshot: u64,
     pub(super) number: u32,
 }
 
-/// A part of a snapshot.
+/// A chunk of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) snapshot: u64,
     pub(super) number: u32,
-    /// How many there are.
+    /// Total number of chunks.
     pub(super) of: u32,
     pub(super) bytes: Bytes,
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else_is() {
+    fn join_messages_survive_a_round_trip_and_others_are_rejected() {
         let ask = Ask { id: 7 };
         let offer = Offer {
             id: 8,

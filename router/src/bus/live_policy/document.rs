@@ -1,4 +1,4 @@
-//! A revision of the policy as it stands in the bucket: JSON, which people can read with NATS' own tools.
+//! A policy revision in the bucket: JSON that can be read with the NATS tools.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::bus::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::operator::revisions::{Adopted, Change, Pending, Revision, Source};
 use crate::operator::unix_ms;
 
-/// A revision.
+/// A policy revision.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Document {
-    /// Of the bucket: no two have the same.
+    /// Id of this history of revisions. A recreated bucket gets another one.
     lineage: u32,
     revision: u64,
     settings: Value,
@@ -30,7 +30,7 @@ pub(super) struct Document {
     revert: Option<Revert>,
 }
 
-/// The end of a change that is for a time.
+/// The revert of a temporary change.
 #[derive(Debug, Serialize, Deserialize)]
 struct Revert {
     due_unix_ms: u64,
@@ -39,7 +39,7 @@ struct Revert {
 }
 
 impl Document {
-    /// What is in force here, for a bucket with nothing in it.
+    /// Returns the current policy as the first document of a bucket.
     pub(super) fn first(app: &App, bus: &Bus) -> Self {
         let (now, pending) = app.policy.now();
         let change = Change {
@@ -52,13 +52,13 @@ impl Document {
         let mut document = Self::next(app, bus, &change, (&now, pending.as_ref()));
         document.revision = now.revision;
         if app.policy.is_shared() {
-            // The bucket was lost: what comes is another one's.
+            // The old bucket was lost, and this is a new history.
             document.lineage = document.lineage.wrapping_add(1);
         }
         document
     }
 
-    /// A change of what is in force.
+    /// Returns the document of a change.
     pub(super) fn next(
         app: &App,
         bus: &Bus,
@@ -84,15 +84,15 @@ impl Document {
         }
     }
 
-    /// As it goes over the wire.
+    /// Returns the serialised document.
     pub(super) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What another replica wrote.
+    /// Parses a document written by another replica.
     ///
     /// # Errors
-    /// If it is no such document.
+    /// If it is invalid.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() > LONGEST_BYTES {
             return Err(format!("{} bytes long", bytes.len()));
@@ -106,10 +106,10 @@ impl Document {
         Ok(document)
     }
 
-    /// As it is put in force here.
+    /// Converts the document into a revision for this replica.
     ///
     /// # Errors
-    /// If its settings are none.
+    /// If its settings are invalid.
     pub(super) fn adopted(&self, app: &App) -> Result<Adopted, String> {
         let revision = Revision {
             revision: self.revision,
@@ -145,15 +145,16 @@ fn value(settings: &Settings) -> Value {
     serde_json::to_value(settings).unwrap_or_default()
 }
 
-/// Another replica's policy. Its classes were checked there; one that is not here rests until it is. The bucket outlives releases, so
-/// what a document does not have is what it is by default, and what is not known here is left out.
+/// Parses another replica's settings. It has checked the classes; one that is unknown here has no effect until it is
+/// configured. The bucket outlives releases, so missing fields get their defaults and unknown ones are ignored.
 fn settings(document: &Value) -> Result<Settings, String> {
     let document = completed(document, &value(&Settings::default()));
     let document: PolicyDocument = config::read_document(&document).map_err(|error| error.to_string())?;
     Ok(document.settings_for_any_classes())
 }
 
-/// A document with the fields of another one. An empty table there is one whose keys people choose.
+/// Fills a document's missing fields from `fields` and drops unknown ones. An empty table there is one with
+/// user-defined keys.
 fn completed(document: &Value, fields: &Value) -> Value {
     match (document, fields) {
         (Value::Object(document), Value::Object(fields)) if !fields.is_empty() => {
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_none_could_follow_is_refused() {
+    fn a_revision_number_without_a_successor_is_rejected() {
         let none = serde_json::json!({});
         assert!(Document::read(&written(HIGHEST_NUMBER, &none)).is_ok());
         assert!(Document::read(&written(u64::MAX, &none)).is_err());
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_settings_are_refused_as_on_the_admin_port() {
+    fn invalid_settings_are_rejected_as_on_the_admin_port() {
         for weight in [
             serde_json::json!(-1.0),
             serde_json::json!(1e300),
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_or_newer_replica_wrote_can_be_read() {
+    fn documents_of_older_and_newer_replicas_can_be_read() {
         let mut written = Settings::default();
         written.weights.locality = 0.25;
         let mut document = value(&written);

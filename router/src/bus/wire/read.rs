@@ -1,4 +1,4 @@
-//! Reads what others have written, within bounds.
+//! Parses messages of other replicas, within bounds.
 
 use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
@@ -9,10 +9,10 @@ use super::{
     MOST_WORKERS, NAMED, News, Roll, SENT, Sent, TRIMMED, Trimmed, UnderWay, VERSION, WireError,
 };
 
-/// Reads a message whole, or refuses it.
+/// Parses a whole message.
 ///
 /// # Errors
-/// If it is of another version, or not well-formed.
+/// If it has another version, or is malformed.
 pub(in crate::bus) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
     let mut reader = Reader {
         bytes,
@@ -88,7 +88,7 @@ impl Reader<'_> {
         Err(WireError::Malformed)
     }
 
-    /// A number of things of which each takes at least so many bytes: never more than there are bytes for.
+    /// Reads a count of items that take at least `bytes_each` bytes, bounded by the remaining bytes.
     fn count(&mut self, most: usize, bytes_each: usize) -> Result<usize, WireError> {
         let count = usize::try_from(self.varint()?).map_err(|_| WireError::Malformed)?;
         if count > most {
@@ -124,7 +124,7 @@ impl Reader<'_> {
         Ok(Chain::of_ends(keys))
     }
 
-    /// Tokens: no prompt has more than 2³² of them.
+    /// Reads a number of tokens below 2³², which no prompt exceeds.
     fn tokens(&mut self) -> Result<u64, WireError> {
         match self.varint()? {
             tokens if tokens <= u64::from(u32::MAX) => Ok(tokens),

@@ -85,14 +85,14 @@ fn write(news: &[News]) -> Vec<u8> {
 }
 
 #[test]
-fn turns_come_out_as_they_went_in() {
+fn turns_survive_a_round_trip() {
     let message = write(&turns());
     assert_eq!(read(&message), Ok((head(Kind::Turns), Body::Turns(turns()))));
     assert!(message.len() < 300 * 10 + 200, "{} bytes", message.len());
 }
 
 #[test]
-fn a_roll_call_comes_out_as_it_went_in() {
+fn a_roll_call_survives_a_round_trip() {
     let under_way = |turn, worker, begun| UnderWay {
         turn,
         worker,
@@ -119,7 +119,7 @@ fn a_roll_call_comes_out_as_it_went_in() {
 }
 
 #[test]
-fn of_a_prompt_without_end_the_beginning_is_told() {
+fn an_overlong_prompt_is_truncated() {
     let sent = |keys| Sent {
         turn: 1,
         worker: 1,
@@ -136,7 +136,7 @@ fn of_a_prompt_without_end_the_beginning_is_told() {
 }
 
 #[test]
-fn another_version_is_told_from_rubbish() {
+fn other_versions_are_distinguished_from_garbage() {
     let mut message = write(&turns());
     message[0] = VERSION + 1;
     assert_eq!(read(&message), Err(WireError::Version(VERSION + 1)));
@@ -145,7 +145,7 @@ fn another_version_is_told_from_rubbish() {
 }
 
 #[test]
-fn a_message_cut_anywhere_is_refused_or_ends_between_two_turns() {
+fn a_truncated_message_is_rejected_or_ends_between_two_turns() {
     let message = write(&turns());
     for end in 0..message.len() {
         if let Ok((_, Body::Turns(some))) = read(&message[..end]) {
@@ -156,12 +156,12 @@ fn a_message_cut_anywhere_is_refused_or_ends_between_two_turns() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = read(&bytes);
     }
 
     #[test]
-    fn a_message_with_bytes_changed_is_read_or_refused(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+    fn a_corrupted_message_is_read_or_rejected(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let mut message = write(&turns());
         for (at, byte) in changes {
             let at = at.index(message.len());

@@ -1,16 +1,16 @@
-//! How much is applied before requests may look again: so many events, and so many blocks, as one event may name a
-//! million. Longer ones are taken in parts.
+//! Splits batches, so that requests can read the index in between. Both events and blocks are bounded, because one
+//! event may name a million blocks.
 
 use std::ops::Range;
 
 use policy::evidence::Event;
 
-/// Events at once.
+/// Most events per part.
 const EVENTS: usize = 64;
-/// Blocks at once.
+/// Most blocks per part.
 const BLOCKS: usize = 256;
 
-/// Events and which of their hashes to apply, batch by batch.
+/// Splits events into parts. Each part lists events with the range of their hashes to apply.
 pub(super) fn batches(events: &[Event]) -> impl Iterator<Item = Vec<(&Event, Range<usize>)>> {
     let mut parts = events.iter().flat_map(parts).peekable();
     std::iter::from_fn(move || {
@@ -25,7 +25,7 @@ pub(super) fn batches(events: &[Event]) -> impl Iterator<Item = Vec<(&Event, Ran
     })
 }
 
-/// An event's hashes in parts; one that names none is one part.
+/// Splits an event's hashes; an event without hashes is one part.
 fn parts(event: &Event) -> impl Iterator<Item = (&Event, Range<usize>)> {
     let all = event.hashes().len();
     let parts = (0..all.max(1)).step_by(BLOCKS);
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_long_events_are_no_batch_is_and_every_hash_has_its_turn() {
+    fn parts_are_bounded_and_cover_every_hash() {
         let removed = |count: usize| Event::Removed {
             hashes: vec![7; count],
             medium: Medium::Gpu,

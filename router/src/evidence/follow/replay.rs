@@ -1,8 +1,8 @@
-//! Asking again for what was lost.
+//! Replays of lost batches.
 //!
-//! A publisher keeps its newest batches. A DEALER asks with `["", from]` and is answered with `["", topic, number,
-//! payload]…`, the last one numbered `ffffffffffffffff`. One that does not answer is left alone for a while: a stream
-//! without gaps needs no answers, and one with a gap forgets.
+//! A publisher keeps its newest batches. A DEALER requests them with `["", from]` and receives `["", topic, number,
+//! payload]…`, the last one numbered `ffffffffffffffff`. After a missing answer no requests are sent for a while: a
+//! stream without gaps needs none, and one with a gap drops its state.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::super::zmtp::{Connection, Role};
 use super::{Made, Stream, StreamError, parts};
 
-/// For one message of a replay.
+/// Timeout of one message of a replay.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Before one that did not answer is asked again.
+/// Pause after a missing answer.
 const PAUSE: Duration = Duration::from_secs(30);
 /// The number that ends a replay.
 const END: u64 = u64::MAX;
 
-/// Where to ask, and the socket for it.
+/// The replay endpoint and its socket.
 pub(super) struct Replay {
     endpoint: Option<String>,
     dealer: Option<Connection>,
@@ -37,12 +37,12 @@ impl Replay {
         }
     }
 
-    /// Whether there is somebody to ask who answered when asked last.
+    /// Returns whether there is an endpoint that answered the last request.
     pub(super) fn answers(&self) -> bool {
         self.endpoint.is_some() && self.silent_until.is_none()
     }
 
-    /// The socket to ask on; `None` if there is nobody to ask for now.
+    /// Returns the socket for requests; `None` without an endpoint or during a pause.
     async fn dealer(&mut self, limit: usize) -> Result<Option<Connection>, StreamError> {
         if self.silent_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
@@ -59,7 +59,7 @@ impl Replay {
 }
 
 impl Stream<'_> {
-    /// Asks for everything from the last batch applied on. Who is not answered goes on without.
+    /// Requests everything from the last applied batch on. Without an answer the stream continues.
     pub(super) async fn catch_up(&mut self) -> Result<(), StreamError> {
         match self.ask().await {
             Ok(()) => Ok(()),
@@ -70,7 +70,7 @@ impl Stream<'_> {
                 self.app.metrics.kv_stream(name, "unanswered");
                 self.replay.silent_until = Some(Instant::now() + PAUSE);
                 if self.app.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {
-                    // A new connection: nobody says what was missed since the last one.
+                    // A new connection: what was missed since the last one is unknown.
                     self.lost(0);
                 }
                 Ok(())
@@ -79,9 +79,9 @@ impl Stream<'_> {
     }
 
     async fn ask(&mut self) -> Result<(), StreamError> {
-        // Twice at the most: a second time from the beginning, when the first one shows another process.
+        // Twice at most: the second time from the beginning, if the first shows another process.
         for _ in 0..2 {
-            // A socket that failed within an answer would give the rest of it to the next question, so it is not kept.
+            // A socket that failed within an answer would deliver the rest to the next request, so it is not kept.
             let Some(mut dealer) = self.replay.dealer(self.limit).await? else {
                 return Ok(());
             };
@@ -95,10 +95,10 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Returns whether nothing is left to be asked.
+    /// Requests a replay. Returns whether it is complete.
     async fn replay_from(&mut self, dealer: &mut Connection) -> Result<bool, StreamError> {
         let from = self.sequence.resume_from();
-        // A question that begins with the batch applied last repairs a gap. Any other reads a history of any age.
+        // A request from the last applied batch repairs a gap. Any other reads a history of unknown age.
         let made = if from < self.sequence.next() {
             Made::Since
         } else {
@@ -111,7 +111,7 @@ impl Stream<'_> {
             let found = (number != END).then_some(number);
             if std::mem::take(&mut first) && !self.sequence.continues_with(found) {
                 match found {
-                    // It has sent nothing yet.
+                    // The new process has sent nothing yet.
                     None => {
                         again = true;
                         self.restarted();

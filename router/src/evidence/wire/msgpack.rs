@@ -1,31 +1,31 @@
-//! A reader of msgpack that borrows, allocates nothing and does not recurse.
+//! A msgpack reader that borrows, does not allocate and does not recurse.
 
 use super::WireError;
 
-/// What kind of value comes next.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// Nothing.
+    /// Nil.
     Nil,
-    /// A truth value.
+    /// A boolean.
     Bool,
     /// An integer of any width.
     Integer,
     /// A floating-point number.
     Float,
-    /// Text.
+    /// A string.
     String,
-    /// Bytes.
+    /// A byte string.
     Bytes,
-    /// A list.
+    /// An array.
     Array,
-    /// Pairs.
+    /// A map.
     Map,
     /// An extension, or a byte that begins no value.
     Other,
 }
 
-/// Reads values one after the other.
+/// Reads values one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
@@ -37,17 +37,17 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Where the next value begins.
+    /// Returns the offset of the next value.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of unread bytes.
     pub(super) fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// The next value's type.
+    /// Returns the next value's type.
     pub(super) fn peek(&self) -> Result<Type, WireError> {
         let marker = self.bytes.get(self.at).ok_or(WireError::Short(self.at))?;
         Ok(match marker {
@@ -63,14 +63,14 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Whether the next value is nil, which is then read.
+    /// Reads a nil. Returns false, reading nothing, if the next value is another one.
     pub(super) fn nil(&mut self) -> Result<bool, WireError> {
         let is_nil = self.peek()? == Type::Nil;
         self.at += usize::from(is_nil);
         Ok(is_nil)
     }
 
-    /// An integer, as the widest that holds both kinds.
+    /// Reads an integer, signed or unsigned.
     pub(super) fn integer(&mut self, field: &'static str) -> Result<i128, WireError> {
         self.expect(Type::Integer, field)?;
         let marker = self.byte()?;
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The next value, whatever it is, as a number; `None` if it is none.
+    /// Reads the next value as a number; `None` if it is not one.
     pub(super) fn number(&mut self) -> Result<Option<f64>, WireError> {
         match self.peek()? {
             Type::Integer => Ok(Some(self.integer("")? as f64)),
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list's length.
+    /// Reads an array's length.
     pub(super) fn array(&mut self, field: &'static str) -> Result<u32, WireError> {
         self.expect(Type::Array, field)?;
         let marker = self.byte()?;
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A map's length in pairs.
+    /// Reads a map's length in pairs.
     pub(super) fn map(&mut self, field: &'static str) -> Result<u32, WireError> {
         self.expect(Type::Map, field)?;
         let marker = self.byte()?;
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text's bytes.
+    /// Reads a string's bytes.
     pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
         self.expect(Type::String, field)?;
         let marker = self.byte()?;
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 
-    /// Bytes.
+    /// Reads a byte string.
     pub(super) fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
         self.expect(Type::Bytes, field)?;
         let marker = self.byte()?;
@@ -137,8 +137,8 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 
-    /// Passes over the next value, however deep. Each value takes a byte at the least, so the count of values still to
-    /// pass cannot outrun the bytes for long.
+    /// Skips the next value at any depth. Each value takes at least one byte, so the count of values still to skip
+    /// stays bounded by the remaining bytes.
     pub(super) fn skip(&mut self) -> Result<(), WireError> {
         let mut values: u64 = 1;
         while values > 0 {

@@ -88,7 +88,7 @@ fn arrays_of_every_length_are_read() {
 }
 
 #[test]
-fn a_long_hash_counts_by_its_last_eight_bytes() {
+fn a_long_hash_is_its_last_eight_bytes() {
     let mut payload = vec![0x92, 0xc0, 0x91, 0x92, 0xac];
     payload.extend_from_slice(b"BlockRemoved");
     payload.extend_from_slice(&[0x91, 0xc4, 32]);
@@ -154,7 +154,7 @@ fn every_tier_has_its_name_and_blocks_without_tokens_are_copies() {
 }
 
 #[test]
-fn copies_and_removals_say_of_which_group_they_are() {
+fn copies_and_removals_have_their_group() {
     for (group, expected) in [(json!(null), 0), (json!(2), 2)] {
         let copied = json!({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": null, "token_ids": [],
             "block_size": 1, "medium": "CPU", "group_idx": group});
@@ -174,7 +174,7 @@ fn copies_and_removals_say_of_which_group_they_are() {
 }
 
 #[test]
-fn a_batch_says_when_it_was_made_and_of_which_rank() {
+fn a_batch_has_its_time_and_rank() {
     let read = |batch: Value| decode(&pack(&batch), |_| ()).unwrap();
     let batch = |at_s, rank| Batch { at_s, rank };
     assert_eq!(read(json!([1.5, [], 3])), batch(Some(1.5), Some(3)));
@@ -183,7 +183,7 @@ fn a_batch_says_when_it_was_made_and_of_which_rank() {
 }
 
 #[test]
-fn a_batch_of_more_hashes_than_are_remembered_of_a_worker_is_refused() {
+fn a_batch_with_too_many_hashes_is_rejected() {
     let removed = |count: u32| {
         let mut event = b"\x92\xacBlockRemoved\xdd".to_vec();
         event.extend(count.to_be_bytes());
@@ -206,7 +206,7 @@ fn a_batch_of_more_hashes_than_are_remembered_of_a_worker_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_values_are_reported_by_field() {
     let told = |value: Value| events(&pack(&value)).unwrap_err().to_string();
     assert_eq!(told(json!([1.0])), "an event without events");
     assert_eq!(
@@ -217,7 +217,7 @@ fn what_cannot_be_read_is_named() {
         told(json!([1.0, [["BlockRemoved", ["x"]]], 0])),
         "block_hashes: found String at byte 26"
     );
-    // A length that nothing follows sets nothing aside.
+    // A declared length without content allocates nothing.
     let huge = [0x92, 0xc0, 0x91, 0x92, 0xa1, b'x', 0xdd, 0xff, 0xff, 0xff, 0xff];
     assert_eq!(events(&huge), Err(WireError::Short(11)));
 }

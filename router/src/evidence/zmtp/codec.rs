@@ -1,7 +1,7 @@
 //! Greeting, frames and commands of ZMTP 3: bytes in, messages and commands out. No I/O and no clock.
 //!
-//! A length that a peer declares is compared with a bound before anything else happens, and memory follows the bytes that
-//! have arrived: a frame's buffer doubles as it fills, up to the declared length.
+//! A declared length is compared with a bound before anything else. Memory follows the received bytes: a frame's
+//! buffer doubles as it fills, up to the declared length.
 
 use bytes::{Buf, Bytes};
 
@@ -18,42 +18,42 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// A peer that breaks the protocol or exceeds a bound.
+/// A protocol violation or an exceeded bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The first bytes are not a greeting of ZMTP.
+    /// The first bytes are not a ZMTP greeting.
     #[error("its greeting is not one of ZMTP")]
     Greeting,
-    /// Older than 3.0.
+    /// The version is older than 3.0.
     #[error("it speaks ZMTP {0}; 3.0 is the oldest version that is understood")]
     Version(u8),
-    /// A mechanism other than NULL.
+    /// The mechanism is not NULL.
     #[error("it asks for a security mechanism; only NULL is understood")]
     Mechanism,
-    /// Flags that no frame has.
+    /// The frame's flags are invalid.
     #[error("frame flags {0:#04x}")]
     Flags(u8),
-    /// A command that cannot be read.
+    /// A command is malformed.
     #[error("a malformed command")]
     Command,
     /// A message longer than the bound.
     #[error("a message of at least {declared} bytes; limits.max_kv_message_bytes is {bound}")]
     MessageBytes {
-        /// Bytes of the frames before, and those that the newest frame declares.
+        /// Bytes of the earlier frames plus the declared length of the latest one.
         declared: u64,
         /// The bound.
         bound: usize,
     },
-    /// A message of more frames than any that is understood.
+    /// A message has too many frames.
     #[error("a message of more than {MAX_FRAMES} frames")]
     Frames,
-    /// A command longer than any that is understood.
+    /// A command is too long.
     #[error("a command of {0} bytes; {MAX_COMMAND_BYTES} is the most")]
     CommandBytes(u64),
 }
 
 impl CodecError {
-    /// Whether the peer exceeded a bound, as opposed to the protocol.
+    /// Returns whether a bound was exceeded, as opposed to a protocol violation.
     #[must_use]
     pub fn is_oversized(&self) -> bool {
         matches!(
@@ -63,16 +63,16 @@ impl CodecError {
     }
 }
 
-/// What a connection carries after the greeting.
+/// A decoded message or command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
-    /// All frames of a message.
+    /// A message with all frames.
     Message(Vec<Bytes>),
-    /// A command's body.
+    /// The body of a command.
     Command(Bytes),
 }
 
-/// The greeting that a client sends: version 3.0, mechanism NULL.
+/// Returns the client's greeting: version 3.0, mechanism NULL.
 #[must_use]
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
@@ -83,10 +83,10 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     greeting
 }
 
-/// Checks a peer's greeting. Higher versions answer a 3.0 client in 3.0.
+/// Checks a peer's greeting. Peers with higher versions answer a 3.0 client in 3.0.
 ///
 /// # Errors
-/// If it is not one of ZMTP 3 with the mechanism NULL.
+/// If it is not a greeting of ZMTP 3 with the NULL mechanism.
 pub fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), CodecError> {
     if greeting[0] != 0xff || greeting[9] != 0x7f {
         return Err(CodecError::Greeting);
@@ -114,7 +114,7 @@ pub fn put_frame(out: &mut Vec<u8>, is_command: bool, has_more: bool, body: &[u8
     out.extend(body);
 }
 
-/// A READY command's body.
+/// Returns a READY command's body.
 #[must_use]
 pub fn ready(socket_type: &str) -> Vec<u8> {
     let mut body = b"\x05READY\x0bSocket-Type".to_vec();
@@ -123,7 +123,7 @@ pub fn ready(socket_type: &str) -> Vec<u8> {
     body
 }
 
-/// Splits a command, or a property of one, into its name and the bytes after it.
+/// Splits a command, or one of its properties, into its name and the rest.
 ///
 /// # Errors
 /// If it ends within its name.
@@ -132,10 +132,10 @@ pub fn name(bytes: &[u8]) -> Result<(&[u8], &[u8]), CodecError> {
     rest.split_at_checked(length.into()).ok_or(CodecError::Command)
 }
 
-/// The socket type that a READY command's data names.
+/// Returns the socket type in a READY command's data.
 ///
 /// # Errors
-/// If its properties cannot be read, or name none.
+/// If its properties are malformed, or contain none.
 pub fn socket_type(mut data: &[u8]) -> Result<&[u8], CodecError> {
     let mut found = None;
     while !data.is_empty() {
@@ -151,15 +151,15 @@ pub fn socket_type(mut data: &[u8]) -> Result<&[u8], CodecError> {
     found.ok_or(CodecError::Command)
 }
 
-/// Reads frames, in pieces of any length.
+/// Decodes frames from pieces of any length.
 #[derive(Debug)]
 pub struct Decoder {
     max_message_bytes: usize,
-    /// The next frame's flags and length, as far as they have arrived.
+    /// The received part of the next frame's flags and length.
     head: Vec<u8>,
-    /// The frame under way.
+    /// The current frame.
     body: Option<Body>,
-    /// Frames of the message under way, and their bytes.
+    /// The frames of the current message, and their bytes.
     frames: Vec<Bytes>,
     frame_bytes: usize,
 }
@@ -172,7 +172,7 @@ struct Body {
 }
 
 impl Decoder {
-    /// A decoder of messages of at most so many bytes.
+    /// Returns a decoder with a bound of `max_message_bytes` per message.
     #[must_use]
     pub fn new(max_message_bytes: usize) -> Self {
         Self {
@@ -184,22 +184,22 @@ impl Decoder {
         }
     }
 
-    /// Whether a frame or a message has begun and is not complete.
+    /// Returns whether a frame or a message is incomplete.
     #[must_use]
     pub fn is_within(&self) -> bool {
         !self.head.is_empty() || self.body.is_some() || !self.frames.is_empty()
     }
 
-    /// Bytes that are set aside for what is under way.
+    /// Returns the bytes allocated for the current message.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         self.frame_bytes + self.body.as_ref().map_or(0, |body| body.arrived.capacity())
     }
 
-    /// Takes bytes off the front of `input` until a message or a command is complete; `None` if more are needed.
+    /// Consumes bytes of `input` until a message or a command is complete; `None` if more are needed.
     ///
     /// # Errors
-    /// If the peer breaks the protocol or exceeds a bound. Nothing can be read after that.
+    /// If the peer violates the protocol or exceeds a bound. Nothing can be read after that.
     pub fn read(&mut self, input: &mut impl Buf) -> Result<Option<Incoming>, CodecError> {
         loop {
             let Some(body) = &mut self.body else {
@@ -232,7 +232,7 @@ impl Decoder {
         }
     }
 
-    /// A frame's flags and length, once all of them have arrived.
+    /// Reads a frame's flags and length; `None` if they are incomplete.
     fn read_head(&mut self, input: &mut impl Buf) -> Result<Option<(u8, u64)>, CodecError> {
         while input.has_remaining() {
             self.head.push(input.get_u8());
@@ -253,7 +253,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// A frame's length, if it is within the bounds.
+    /// Checks a frame's length against the bounds.
     fn admit(&self, flags: u8, length: u64) -> Result<usize, CodecError> {
         if flags & COMMAND != 0 {
             let short = usize::try_from(length)
@@ -274,7 +274,7 @@ impl Decoder {
 }
 
 impl Body {
-    /// Takes what belongs to the frame. Returns whether it is complete.
+    /// Consumes bytes of the frame. Returns whether it is complete.
     fn fill(&mut self, input: &mut impl Buf) -> bool {
         while self.arrived.len() < self.length && input.has_remaining() {
             if self.arrived.len() == self.arrived.capacity() {

@@ -5,7 +5,7 @@ use super::*;
 
 const BOUND: usize = 1 << 20;
 
-/// A connection in the role, and its peer's end after the handshake.
+/// A connection with this role, and its peer's end, after the handshake.
 async fn opened(role: Role) -> (Connection<DuplexStream>, DuplexStream) {
     let (near, mut far) = duplex(1 << 16);
     let peer = if role == Role::Sub { "PUB" } else { "ROUTER" };
@@ -30,7 +30,7 @@ fn message(frames: &[&[u8]]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_publisher_of_another_implementation_is_heard() {
+async fn messages_of_another_implementations_publisher_are_received() {
     let mut publisher = PubSocket::new();
     let endpoint = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
     let mut connection = Connection::connect(&endpoint, Role::Sub, BOUND).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_publisher_of_another_implementation_is_heard() {
 }
 
 #[tokio::test]
-async fn a_router_of_another_implementation_is_asked_and_answers() {
+async fn another_implementations_router_answers_requests() {
     let mut router = RouterSocket::new();
     let endpoint = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
     let mut connection = Connection::connect(&endpoint, Role::Dealer, BOUND).await.unwrap();
@@ -74,11 +74,11 @@ async fn a_router_of_another_implementation_is_asked_and_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_may_come_slowly_for_a_while_and_then_the_connection_ends() {
+async fn a_message_that_takes_too_long_ends_the_connection() {
     let (mut connection, mut far) = opened(Role::Sub).await;
     let sent = message(&[b"topic", &[7; 200]]);
     let drip = tokio::spawn(async move {
-        // A message within the time, and one beyond it.
+        // A message within the timeout, and one beyond it.
         for byte in [&sent[..20], &sent[..]].concat() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             if far.write_all(&[byte]).await.is_err() {
@@ -86,7 +86,7 @@ async fn a_message_may_come_slowly_for_a_while_and_then_the_connection_ends() {
             }
         }
     });
-    // What is read is asked for again and again, as beside a heartbeat.
+    // The read is cancelled and repeated, as beside a heartbeat.
     let began = Instant::now();
     let error = loop {
         if let Ok(read) = timeout(Duration::from_millis(700), connection.recv()).await {
@@ -101,7 +101,7 @@ async fn a_message_may_come_slowly_for_a_while_and_then_the_connection_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_publisher_is_waited_for_and_each_message_has_its_own_time() {
+async fn the_timeout_starts_with_each_message_not_with_silence() {
     let (mut connection, mut far) = opened(Role::Sub).await;
     for _ in 0..3 {
         let half = message(&[b"topic", &[7; 200]]);
@@ -118,7 +118,7 @@ async fn a_silent_publisher_is_waited_for_and_each_message_has_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_takes_too_long_is_given_up() {
+async fn a_slow_handshake_times_out() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("tcp://{}", listener.local_addr().unwrap());
     let refused = Connection::connect(&endpoint, Role::Sub, BOUND).await;
@@ -149,7 +149,7 @@ async fn a_ping_is_answered_even_within_a_message_and_one_that_is_malformed_ends
 }
 
 #[tokio::test]
-async fn a_peer_that_pings_and_never_reads_is_left() {
+async fn a_peer_that_pings_without_reading_is_disconnected() {
     let (mut connection, mut far) = opened(Role::Sub).await;
     let mut ping = Vec::new();
     codec::put_frame(&mut ping, true, false, b"\x04PING\0\0context-of-16byt");
@@ -164,7 +164,7 @@ async fn a_peer_that_pings_and_never_reads_is_left() {
 }
 
 #[tokio::test]
-async fn a_peer_that_closes_refuses_or_is_of_another_kind_is_told_apart() {
+async fn closed_refused_and_incompatible_peers_are_distinguished() {
     let (mut connection, far) = opened(Role::Sub).await;
     drop(far);
     assert!(matches!(connection.recv().await, Err(ZmtpError::Closed)));

@@ -21,21 +21,21 @@ use crate::serve::passage::Carrier;
 use crate::serve::progress::Progress;
 use tailroute_http::body::{self, Body, BodyError};
 
-/// A piece of an answer, or what ends it early.
+/// A piece of a response, or the error that ends it early.
 type Piece = Result<Frame<Bytes>, BodyError>;
 
 fn data(piece: impl Into<Bytes>) -> Piece {
     Ok(Frame::data(piece.into()))
 }
 
-/// A connection whose every request is answered with the next of these answers, and how often hyper was polled for it.
+/// A connection that answers each request with the next of these bodies, and the number of times hyper polled it.
 async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&polls);
-    // Little, so that what is written does not always fit.
+    // A small buffer, so that writes are sometimes accepted only partly.
     socket2::SockRef::from(&stream)
         .set_send_buffer_size(8 * 1024)
         .unwrap();
@@ -78,7 +78,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
     (client, polls)
 }
 
-/// An answer to give, and what gives its pieces.
+/// A response body and the sender of its pieces.
 fn answer() -> (mpsc::Sender<Piece>, Body) {
     let (sender, mut pieces) = mpsc::channel(4);
     let pieces = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
@@ -92,7 +92,7 @@ async fn ask(client: &mut TcpStream, line: &str) {
         .unwrap();
 }
 
-/// Reads a chunked answer to its end. Returns its body and true, or all that came and false if the connection ends before it.
+/// Reads a chunked response. Returns the body and true, or the received bytes and false if the connection ends early.
 async fn read_chunked(client: &mut TcpStream, rest_after: Duration) -> (Vec<u8>, bool) {
     let mut wire = Vec::new();
     loop {
@@ -110,7 +110,7 @@ async fn read_chunked(client: &mut TcpStream, rest_after: Duration) -> (Vec<u8>,
     }
 }
 
-/// The body of a chunked answer that is all there (RFC 9112, section 7.1).
+/// Decodes a complete chunked response (RFC 9112, section 7.1).
 fn whole(wire: &[u8]) -> Option<Vec<u8>> {
     let head = memchr::memmem::find(wire, b"\r\n\r\n")? + 4;
     assert!(String::from_utf8_lossy(&wire[..head]).contains("transfer-encoding: chunked"));
@@ -141,7 +141,7 @@ fn run<F: Future>(future: F) -> F::Output {
         })
 }
 
-/// Sizes of pieces, and whether some time passes before each.
+/// Sizes of pieces, and whether a pause precedes each.
 fn pieces() -> impl Strategy<Value = Vec<(usize, bool)>> {
     let size = prop_oneof![
         2 => Just(0_usize),
@@ -156,7 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn a_client_gets_the_pieces_that_there_are_in_order_however_slowly_it_reads(
+    fn a_slow_reader_gets_all_pieces_in_order(
         turns in proptest::collection::vec(pieces(), 1..3),
         is_slow in any::<bool>(),
     ) {
@@ -194,7 +194,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn hyper_is_asked_at_the_beginning_and_at_the_end_only() {
+async fn hyper_is_polled_only_at_the_beginning_and_the_end() {
     let (give, given) = mpsc::channel(4);
     let (mut client, polls) = served(given).await;
     let (sender, pieces) = answer();
@@ -215,7 +215,7 @@ async fn hyper_is_asked_at_the_beginning_and_at_the_end_only() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_not_ended() {
+async fn a_truncated_response_is_not_terminated() {
     let (give, given) = mpsc::channel(4);
     let (mut client, _) = served(given).await;
     let (sender, pieces) = answer();
@@ -235,7 +235,7 @@ async fn an_answer_that_breaks_off_is_not_ended() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_client_leaves_is_dropped() {
+async fn the_response_is_dropped_when_its_client_disconnects() {
     let (give, given) = mpsc::channel(4);
     let (mut client, _) = served(given).await;
     let (sender, pieces) = answer();
@@ -251,7 +251,7 @@ async fn an_answer_whose_client_leaves_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_client_that_knows_no_chunks_gets_none() {
+async fn an_http_1_0_client_gets_no_chunks() {
     for (line, body) in [("GET / HTTP/1.0", &b"onetwo"[..]), ("HEAD / HTTP/1.0", b"")] {
         let (give, given) = mpsc::channel(4);
         let (mut client, _) = served(given).await;
@@ -277,8 +277,8 @@ async fn a_client_that_knows_no_chunks_gets_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
-    /// Waits, when it is dropped, until the client says that it has read everything.
+async fn a_response_is_written_before_its_body_is_dropped() {
+    /// Blocks in `drop` until the client has read everything.
     struct Behind(std::sync::mpsc::Receiver<()>, mpsc::Sender<bool>);
     impl Drop for Behind {
         fn drop(&mut self) {
@@ -309,10 +309,10 @@ async fn an_answer_is_written_before_what_is_behind_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn hyper_goes_on_at_once_when_it_can_and_lets_others_have_their_turn_when_it_always_can() {
+async fn hyper_is_repolled_at_once_up_to_a_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    // How often it can go on, and how often it is polled in the connection's first turn.
+    // How often hyper can go on, and how often it is polled in the connection's first turn.
     for (goes_on, expected) in [(0, 1), (3, 4), (1000, MOST_POLLS)] {
         let answers = Arc::new(Answers::new(Duration::from_secs(60)));
         let socket = Arc::new(Socket::plain(

@@ -1,27 +1,27 @@
-//! HTTP/2 frames (RFC 9113, section 4.1), as far as it takes to know whether a header block is unfinished.
+//! HTTP/2 frames (RFC 9113, section 4.1), parsed only to detect unfinished header blocks.
 //!
-//! A header block may come in any number of frames, and nothing else may come between them. h2 bounds its size; only time
-//! can tell a slow client from one that never ends it.
+//! A header block may take any number of frames, with no other frames between them. h2 bounds its size; only a time
+//! limit stops a client that never ends it.
 
-/// Bytes of a frame's head.
+/// Bytes of a frame header.
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// Reads along with frames.
+/// Tracks the frames of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     head: [u8; HEAD],
-    /// Bytes of the head that have come.
+    /// Bytes of the frame header that have come.
     known: usize,
-    /// Bytes of the payload that are to come.
+    /// Remaining bytes of the payload.
     left: usize,
-    /// Header blocks that have begun.
+    /// Number of header blocks begun.
     begun: u64,
-    /// Bytes of the unfinished one.
+    /// Bytes of the unfinished header block.
     block: Option<usize>,
-    /// The frame that is being read is a block's last.
+    /// The current frame ends a header block.
     ends_block: bool,
 }
 
@@ -65,12 +65,12 @@ impl Frames {
         }
     }
 
-    /// Bytes of the block that is unfinished.
+    /// Returns the bytes of the unfinished header block.
     pub(super) fn unfinished_block(&self) -> usize {
         self.block.unwrap_or(0)
     }
 
-    /// How many blocks have begun, and whether the last is unfinished.
+    /// Returns the number of header blocks begun, and whether the last one is unfinished.
     pub(super) fn blocks(&self) -> (u64, bool) {
         (self.begun, self.block.is_some())
     }

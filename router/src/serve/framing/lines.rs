@@ -2,16 +2,16 @@
 
 use super::{Bad, Line, MALFORMED, Place, Why};
 
-/// Fields of a head: hyper's own limit.
+/// Most fields of a head: hyper's own limit.
 pub(super) const MAX_FIELDS: usize = 100;
 /// Longest target: hyper's own limit.
 pub(super) const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// Longest name of a field; `http` cannot hold one of 64 KiB.
+/// Longest field name; `http` cannot hold one of 64 KiB.
 pub(super) const MAX_NAME_BYTES: usize = 8 * 1024;
-/// Largest length of a body. hyper keeps a few beyond it for itself.
+/// Largest body length. hyper reserves a few larger values.
 pub(super) const MAX_LENGTH: u64 = i64::MAX as u64;
 
-/// What a head has said so far of its body.
+/// The framing fields of a head so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Head {
     is_old: bool,
@@ -22,14 +22,14 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads a whole line. Returns what comes after it.
+    /// Parses a complete line. Returns what follows it.
     pub(super) fn line(&mut self, line: Line, bytes: &[u8]) -> Result<Place, Bad> {
         let text = bytes.strip_suffix(b"\r\n").ok_or(MALFORMED)?;
         if memchr::memchr2(b'\r', 0, text).is_some() {
             return Err(MALFORMED);
         }
         Ok(match line {
-            // An empty line before a request is passed over (RFC 9112, section 2.2).
+            // An empty line before a request is skipped (RFC 9112, section 2.2).
             Line::Request if text.is_empty() => Place::Line(Line::Request),
             Line::Request => {
                 *self = Self {
@@ -84,7 +84,7 @@ impl Head {
         if refused { Err(MALFORMED) } else { Ok(()) }
     }
 
-    /// The head is over. Returns what comes after it.
+    /// Ends the head. Returns what follows it.
     fn end(&self) -> Result<Place, Bad> {
         if !self.has_host && !self.is_old {
             return Err(MALFORMED);
@@ -97,7 +97,7 @@ impl Head {
     }
 }
 
-/// Whether a request line is of HTTP/1.0.
+/// Checks a request line. Returns whether it is HTTP/1.0.
 fn is_old(text: &[u8]) -> Result<bool, Bad> {
     let (text, is_old) = match text.strip_suffix(b" HTTP/1.1") {
         Some(text) => (text, false),
@@ -114,7 +114,7 @@ fn is_old(text: &[u8]) -> Result<bool, Bad> {
     Ok(is_old)
 }
 
-/// Whether it is a target that `http` takes, which reads all but plain paths.
+/// Returns whether `http` accepts the target, which is parsed unless it is a plain path.
 fn is_target(target: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~%?&=+:@,;!$'()*".contains(byte);
     match target {
@@ -123,7 +123,7 @@ fn is_target(target: &[u8]) -> bool {
     }
 }
 
-/// A field's name and value.
+/// Splits a field into name and value.
 fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
     let colon = memchr::memchr(b':', text).ok_or(MALFORMED)?;
     let (name, value) = (&text[..colon], trimmed(&text[colon + 1..]));
@@ -134,7 +134,7 @@ fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
     }
 }
 
-/// Without the white space that may stand around a value.
+/// Removes white space around a value.
 fn trimmed(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
@@ -142,7 +142,7 @@ fn trimmed(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The fields that speak of framing.
+/// The fields that affect framing.
 enum Name {
     Length,
     Encoding,
@@ -161,7 +161,7 @@ impl Name {
     }
 }
 
-/// A chunk's size, with or without an extension after it.
+/// Parses a chunk's size, with or without an extension.
 fn chunk_size(text: &[u8]) -> Result<u64, Bad> {
     let end = memchr::memchr(b';', text).unwrap_or(text.len());
     if end > 16 || text[end..].iter().any(is_control) {
@@ -170,15 +170,15 @@ fn chunk_size(text: &[u8]) -> Result<u64, Bad> {
     number(&text[..end], 16).ok_or(MALFORMED)
 }
 
-/// A number of digits alone.
+/// Parses a number that consists only of digits.
 fn number(text: &[u8], radix: u32) -> Option<u64> {
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` accepts a sign.
     let digits = text.iter().all(u8::is_ascii_alphanumeric);
     let text = std::str::from_utf8(text).ok().filter(|_| digits)?;
     u64::from_str_radix(text, radix).ok()
 }
 
-/// RFC 9110, section 5.6.2.
+/// Returns whether the text is a token (RFC 9110, section 5.6.2).
 fn is_token(text: &[u8]) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
@@ -198,7 +198,7 @@ fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| TOKEN[usize::from(*byte)])
 }
 
-/// Refuses what no line of a head begins with: hyper parses a head as it comes, and would answer such a one by itself.
+/// Rejects the beginning of a line that hyper would answer by itself: hyper parses an incomplete head as it arrives.
 pub(super) fn begins(line: Line, part: &[u8]) -> Result<(), Bad> {
     let is_good = match (line, part) {
         (Line::Request | Line::Field, b"\r") => true,
@@ -227,7 +227,7 @@ pub(super) fn begins(line: Line, part: &[u8]) -> Result<(), Bad> {
     if is_good { Ok(()) } else { Err(MALFORMED) }
 }
 
-/// Whether it is a control character that no value of a field has.
+/// Returns whether a byte is a control character not allowed in field values.
 fn is_control(byte: &u8) -> bool {
     byte.is_ascii_control() && *byte != b'\t'
 }

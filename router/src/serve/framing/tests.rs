@@ -18,7 +18,7 @@ use tailroute_http::unread::Unread;
 
 const HOST: &str = "host: h\r\n";
 
-/// Reads it in parts; where the part begins, in all of it, in which something was refused, and at what.
+/// Reads a stream in parts, cut at `cuts`. Returns the offset in the stream of a rejected line.
 fn refused(stream: &[u8], cuts: &[usize]) -> Option<usize> {
     let mut framing = Framing::new(usize::MAX);
     let mut start = 0;
@@ -35,7 +35,7 @@ fn refused(stream: &[u8], cuts: &[usize]) -> Option<usize> {
 
 fn whole(stream: &str) -> Option<usize> {
     let found = refused(stream.as_bytes(), &[]);
-    // Nor does it matter how it is cut.
+    // The cuts make no difference.
     let every: Vec<usize> = (1..stream.len()).collect();
     assert_eq!(
         refused(stream.as_bytes(), &every).is_some(),
@@ -50,7 +50,7 @@ fn get(fields: &str) -> String {
 }
 
 #[test]
-fn what_has_one_reading_passes_and_so_does_what_follows_it() {
+fn unambiguous_requests_pass_and_so_do_those_after_them() {
     for one in [
         get(""),
         get("content-length: 0\r\n"),
@@ -70,7 +70,7 @@ fn what_has_one_reading_passes_and_so_does_what_follows_it() {
 }
 
 #[test]
-fn what_has_two_readings_is_refused() {
+fn ambiguous_requests_are_rejected() {
     let head = |lines: &str| format!("GET / HTTP/1.1\r\n{lines}\r\n");
     let chunked = |body: &str| get("transfer-encoding: chunked\r\n") + body;
     for stream in [
@@ -80,7 +80,7 @@ fn what_has_two_readings_is_refused() {
         get("content-length: 3\r\ncontent-length: 4\r\n"),
         get("content-length: 3\r\ncontent-length: 3\r\n"),
         get("content-length: 3, 3\r\n"),
-        // Numbers that some read.
+        // Numbers that some parsers accept.
         get("content-length: +5\r\n"),
         get("content-length: -5\r\n"),
         get("content-length: 0x5\r\n"),
@@ -129,7 +129,7 @@ fn what_has_two_readings_is_refused() {
         get("x: a\u{1}b\r\n"),
         get("x: a\u{7f}b\r\n"),
         get(&format!("{}: 1\r\n", "x".repeat(MAX_NAME_BYTES + 1))),
-        // Targets that are none.
+        // Invalid targets.
         "GET /\u{7f} HTTP/1.1\r\n".to_owned(),
         "GET /<> HTTP/1.1\r\n".to_owned(),
         get("content-length: 18446744073709551615\r\n"),
@@ -166,7 +166,7 @@ fn what_has_two_readings_is_refused() {
 }
 
 #[test]
-fn what_is_not_http_1_is_left_alone() {
+fn other_protocols_are_not_checked() {
     assert_eq!(whole("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\n\r\nany\r"), None);
     let mut framing = Framing::new(100);
     framing.read(get("").as_bytes()).unwrap();
@@ -220,7 +220,7 @@ fn an_unfinished_head_is_counted_until_it_ends() {
     assert_eq!(after(b"c\r\nGET"), 5);
 }
 
-/// Requests, most of them good, with some bytes put out of their place.
+/// Mostly valid requests, with some bytes displaced.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let odd = prop::sample::select(vec![
         "content-length: 2\r\n",
@@ -274,12 +274,12 @@ fn streams() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Whether a refusal lies within the line that the twin refuses. It may lie behind the line's beginning, which has passed
-/// then; what hyper is left with is no line either.
+/// Returns whether a rejection lies within the line that the twin rejects. It may lie after the line's beginning,
+/// which was passed on then; what hyper gets is not a valid line either.
 fn agree(stream: &[u8], refused: Option<usize>) -> bool {
     match (refused, twin::read(stream).refused) {
         (None, None) => true,
-        // The twin waits for the end of a line that cannot become a good one.
+        // The twin waits for the end of a line that cannot become valid.
         (Some(at), None) => memchr::memchr(b'\n', &stream[at..]).is_none(),
         (Some(at), Some(line)) => {
             let end = memchr::memchr(b'\n', &stream[line..]).map_or(stream.len(), |end| line + end);
@@ -293,7 +293,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_refuses_what_its_twin_refuses_at_the_same_line_however_it_is_cut(
+    fn it_rejects_the_same_line_as_its_twin_however_the_bytes_are_cut(
         stream in streams(),
         cuts in prop::collection::vec(any::<Index>(), 0..6),
     ) {
@@ -304,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_alike_however_they_are_cut(
+    fn cuts_do_not_change_how_bytes_are_read(
         stream in prop::collection::vec(prop::sample::select(b"GET / HTTP/1.1\r\n\r\n:0\r\n".to_vec()), 1..60),
         cut in any::<Index>(),
     ) {
@@ -314,7 +314,7 @@ proptest! {
     }
 }
 
-/// What hyper makes of a stream that passes the guard, and the statuses that it answers.
+/// Feeds hyper a stream that passes the guard. Returns the requests and the statuses of its responses.
 async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u16>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let progress = Arc::new(Progress::default());
@@ -325,7 +325,7 @@ async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u
             async move {
                 let _open = open;
                 let (head, body) = request.into_parts();
-                // A body that breaks off is no request.
+                // A request with a truncated body does not count.
                 let body = body.collect().await?.to_bytes().to_vec();
                 let (method, target) = (head.method.to_string(), head.uri.to_string());
                 seen.lock().push(twin::Request { method, target, body });
@@ -337,13 +337,13 @@ async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u
     let room = Unread::new(Arc::default(), usize::MAX);
     let io = Checked::new(server, Arc::clone(&progress), 1 << 16, room);
     let mut builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-    // The end of the bytes is not the end of the client.
+    // The end of the bytes does not mean that the client has disconnected.
     builder.http1().half_close(true);
     let mut said = Vec::new();
     let writing = async {
         let mut start = 0;
         for end in cuts.iter().copied().chain([stream.len()]) {
-            // It may have been refused meanwhile.
+            // The connection may have been closed in the meantime.
             let _ = client.write_all(&stream[start..end]).await;
             start = end;
             tokio::task::yield_now().await;
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
     #[test]
-    fn hyper_reads_what_passes_as_the_twin_does_and_never_answers_by_itself(
+    fn hyper_reads_accepted_bytes_like_the_twin_and_never_answers_by_itself(
         stream in streams(),
         cuts in prop::collection::vec(any::<Index>(), 0..6),
     ) {
@@ -380,7 +380,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let reading = twin::read(&stream);
         let (seen, statuses) = runtime.block_on(by_hyper(stream, &cuts));
-        // It ends with a request of HTTP/1.0; it never sees another request, and never answers by itself.
+        // hyper stops after an HTTP/1.0 request. It never sees other requests, and never answers by itself.
         prop_assert_eq!(&seen[..], &reading.requests[..seen.len().min(reading.requests.len())]);
         prop_assert_eq!(statuses, vec![200; seen.len()]);
     }

@@ -1,5 +1,4 @@
-//! The same rules, written down once more in the most naive way: over all bytes at once, by regular cutting. No speed, no
-//! state.
+//! A naive version of the same rules: over all bytes at once, without state.
 
 /// A request as the twin reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,12 +8,12 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// What a stream of bytes holds.
+/// The twin's reading of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Whole requests.
+    /// Complete requests.
     pub(super) requests: Vec<Request>,
-    /// Where the line begins that is refused.
+    /// Offset of the rejected line.
     pub(super) refused: Option<usize>,
 }
 
@@ -23,9 +22,9 @@ struct Cursor<'a> {
     at: usize,
 }
 
-/// Why a reading ends.
+/// Why reading stops.
 enum End {
-    /// More bytes are to come.
+    /// The stream is incomplete.
     More,
     Refused(usize),
 }
@@ -46,7 +45,7 @@ pub(super) fn read(all: &[u8]) -> Reading {
 }
 
 impl<'a> Cursor<'a> {
-    /// The next line without its CRLF, and where it begins.
+    /// Returns the next line without its CRLF, and its offset.
     fn line(&mut self, longest: usize) -> Result<(&'a str, usize), End> {
         let start = self.at;
         let rest = &self.all[start..];
@@ -66,7 +65,7 @@ impl<'a> Cursor<'a> {
         if line.contains(&b'\r') {
             return Err(End::Refused(start));
         }
-        // Bytes above ASCII stand for themselves, one for one.
+        // Non-ASCII bytes are mapped to characters one by one.
         let text: String = line.iter().copied().map(char::from).collect();
         Ok((Box::leak(text.into_boxed_str()), start))
     }

@@ -1,4 +1,4 @@
-//! A collector that takes OTLP over gRPC, decodes what comes, and counts it.
+//! A collector that receives OTLP over gRPC, decodes it and counts traces.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use tokio::task::JoinHandle;
 
-/// Traces that have come: their requests' own spans.
+/// The number of root spans received.
 #[derive(Clone, Debug, Default)]
 struct Count(Arc<AtomicU64>);
 
@@ -33,7 +33,7 @@ impl TraceService for Count {
     }
 }
 
-/// One that runs; it ends with this.
+/// A running collector. Dropping it stops it.
 #[derive(Debug)]
 pub(super) struct Collector {
     address: SocketAddr,
@@ -42,7 +42,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Starts one on a port that is free.
+    /// Starts a collector on a free port.
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -57,12 +57,11 @@ impl Collector {
         })
     }
 
-    /// Where it is.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Traces that have come.
+    /// Returns the number of traces received.
     pub(super) fn traces(&self) -> u64 {
         self.count.0.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Who reads the metrics, as Prometheus does, and who starts the capture.
+//! Reads the metrics as Prometheus does, and starts the capture.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// Reads the metrics now and then; ends with this.
+/// Reads the metrics periodically, until dropped.
 #[derive(Debug)]
 pub(super) struct Reader {
     admin: SocketAddr,
@@ -15,20 +15,20 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Reads those of the admin port at `admin`.
+    /// Starts reading from the admin port at `admin`.
     pub(super) fn start(admin: SocketAddr, every: Duration) -> Self {
         let reading = tokio::spawn(async move {
             let mut tick = tokio::time::interval(every);
             loop {
                 tick.tick().await;
-                // A router that is gone is noticed by who measures it.
+                // A dead router is detected by the measurement.
                 let _ = read(admin).await;
             }
         });
         Self { admin, reading }
     }
 
-    /// Reads them now.
+    /// Reads the metrics once.
     pub(super) async fn read(&self) -> anyhow::Result<()> {
         read(self.admin).await
     }
@@ -45,14 +45,14 @@ impl Drop for Reader {
     }
 }
 
-/// Has turns captured in memory from now on.
+/// Starts the capture of turns in memory.
 pub(super) async fn start_capture(admin: SocketAddr) -> anyhow::Result<()> {
     let kind = "content-type: application/json\r\n";
     let reason = "{\"reason\":\"what it costs\"}";
     ask(admin, "POST /admin/v1/capture/start", kind, reason).await
 }
 
-/// One request on a connection of its own, whose answer is read to its end.
+/// Sends one request on its own connection and reads the response.
 async fn ask(admin: SocketAddr, what: &str, fields: &str, body: &str) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(admin).await?;
     let head = format!(

@@ -1,4 +1,4 @@
-//! What came out: for each figure and each router, the median of the rounds' ratios to the first one.
+//! The results: for each figure and router, the median of the rounds' ratios to the first router.
 
 use std::collections::BTreeMap;
 
@@ -7,32 +7,31 @@ use serde_json::{Value, json};
 use super::Variant;
 use crate::measure::median;
 
-/// Costs by figure, round by round.
+/// Costs by figure, round and router.
 #[derive(Debug, Default)]
 pub(super) struct Samples(BTreeMap<&'static str, Vec<BTreeMap<&'static str, f64>>>);
 
-/// What is said of one figure of one router.
+/// The result for one figure of one router.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Verdict {
     figure: &'static str,
     variant: &'static str,
-    /// Medians, in microseconds of processor time.
+    /// Median costs in microseconds of processor time.
     with: f64,
     without: f64,
-    /// The median of the rounds' ratios, and the rounds.
+    /// The median of the rounds' ratios, and the number of rounds.
     ratio: f64,
     ratios: Vec<f64>,
-    /// What the ratio may be, if anything was promised.
+    /// The promised bound of the ratio, if there is one.
     bound: Option<f64>,
 }
 
 impl Samples {
-    /// Takes what each router costs in a round.
     pub(super) fn add(&mut self, figure: &'static str, costs: &BTreeMap<&'static str, f64>) {
         self.0.entry(figure).or_default().push(costs.clone());
     }
 
-    /// Figure by figure, beside the router `first`; the promise is about all of telemetry.
+    /// Returns the results relative to the router `first`. The promise covers all of telemetry.
     pub(super) fn verdicts(&self, first: &str, bound: f64) -> Vec<Verdict> {
         let mut all = Vec::new();
         for (figure, rounds) in &self.0 {
@@ -60,9 +59,9 @@ impl Samples {
 }
 
 impl Verdict {
-    /// Whether what was promised is kept.
+    /// Returns whether the promise holds.
     pub(super) fn holds(&self) -> bool {
-        // A ratio that is none keeps no promise.
+        // NaN breaks the promise.
         self.bound.is_none_or(|bound| self.ratio <= bound)
     }
 
@@ -74,7 +73,7 @@ impl Verdict {
         }
     }
 
-    /// One line for a program.
+    /// Formats a JSON object.
     pub(super) fn json(&self) -> Value {
         json!({
             "figure": self.figure, "router": self.variant, "unit": "µs CPU",
@@ -83,7 +82,7 @@ impl Verdict {
         })
     }
 
-    /// One row of a table.
+    /// Formats a table row.
     pub(super) fn row(&self) -> String {
         let bound = self.bound.map_or(String::new(), |bound| format!("{bound:.2}"));
         format!(
@@ -112,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_compared_with_itself_so_a_busy_machine_changes_nothing() {
-        // The second round's machine was three times as slow, and one figure of the last was disturbed.
+    fn ratios_are_taken_within_a_round() {
+        // In the second round the machine was three times as slow, and one figure of the last round was disturbed.
         let verdicts =
             samples(&[[10.0, 10.0, 10.5], [30.0, 30.0, 31.5], [10.0, 11.0, 20.0]]).verdicts("off", 1.08);
         let [again, on] = &verdicts[..] else {
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_than_was_promised_or_was_not_measured_breaks_the_promise() {
+    fn a_high_or_missing_ratio_breaks_the_promise() {
         for on in [10.9, f64::NAN] {
             let verdicts = samples(&[[10.0, 10.0, on]]).verdicts("off", 1.08);
             assert!(!verdicts[1].holds(), "{verdicts:?}");

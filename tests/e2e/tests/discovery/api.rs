@@ -1,5 +1,5 @@
-//! As much of a Kubernetes API server as discovery speaks to: lists in pages, watches as chunked streams of lines, versions,
-//! bookmarks, 410 Gone and 403 Forbidden. And connections that break.
+//! A Kubernetes API server limited to what discovery uses: lists in pages, watches as chunked streams of lines,
+//! versions, bookmarks, 410 Gone, 403 Forbidden, and broken connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -25,22 +25,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// What was asked for.
+/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) verb: &'static str,
     pub(crate) path: String,
     pub(crate) selector: String,
-    /// Of a watch: the version that it begins at.
+    /// The version at which a watch begins.
     pub(crate) version: String,
-    /// Of a list: whether it is another page.
+    /// Whether a list continues at a page.
     pub(crate) goes_on: bool,
 }
 
 #[derive(Default)]
 struct State {
     version: u64,
-    /// Versions before this one are forgotten.
+    /// The oldest version kept.
     oldest: u64,
     objects: BTreeMap<String, Value>,
     events: Vec<(u64, &'static str, Value)>,
@@ -53,11 +53,11 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<()>,
-    /// Counts how often all watches were cut.
+    /// Number of times that all watches were cut.
     cuts: watch::Sender<u64>,
 }
 
-/// An API server on a free port. Dropping it closes the port and every connection.
+/// An API server on a free port. Dropping it closes the port and all connections.
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -80,7 +80,6 @@ impl Api {
         Self::with(address, None).await
     }
 
-    /// One that speaks TLS as this says.
     pub(crate) async fn encrypted(address: SocketAddr, tls: ServerConfig) -> Self {
         Self::with(address, Some(TlsAcceptor::from(Arc::new(tls)))).await
     }
@@ -105,19 +104,19 @@ impl Api {
         }
     }
 
-    /// From now on, who does not show this token is answered 401.
+    /// Requires this token; other requests get a 401.
     pub(crate) fn ask_for(&self, token: &str) {
         self.shared.state.lock().token = Some(format!("Bearer {token}"));
     }
 
-    /// Closes the port and every connection. Another one may have the address then.
+    /// Closes the port and all connections. Returns the address for another server.
     pub(crate) async fn leave(mut self) -> SocketAddr {
         self.accepting.abort();
         let _ = (&mut self.accepting).await;
         self.address
     }
 
-    /// The configuration of a router that watches this server.
+    /// Returns the configuration of a router that watches this server.
     pub(crate) fn config(&self, what: &str) -> String {
         format!(
             "[discovery.kubernetes]\n{what}\nnamespace = \"inference\"\napi_url = \"http://{}\"\n",
@@ -130,7 +129,7 @@ impl Api {
         self.shared.changed.send_replace(());
     }
 
-    /// An object is there, or is different now.
+    /// Adds or changes an object.
     pub(crate) fn put(&self, mut object: Value) {
         self.change(|state| {
             state.version += 1;
@@ -146,7 +145,7 @@ impl Api {
         });
     }
 
-    /// An object is gone.
+    /// Deletes an object.
     pub(crate) fn delete(&self, name: &str) {
         self.change(|state| {
             state.version += 1;
@@ -156,7 +155,7 @@ impl Api {
         });
     }
 
-    /// Nothing has changed, says the server, up to the version that this returns.
+    /// Sends a bookmark. Returns its version.
     pub(crate) fn bookmark(&self) -> String {
         self.change(|state| {
             state.version += 1;
@@ -167,7 +166,7 @@ impl Api {
         self.shared.state.lock().version.to_string()
     }
 
-    /// What was before is forgotten: who comes with an older version is told 410.
+    /// Forgets earlier versions; requests for them get a 410.
     pub(crate) fn forget(&self) {
         self.change(|state| {
             state.version += 1;
@@ -176,32 +175,31 @@ impl Api {
         });
     }
 
-    /// Every watch breaks off.
+    /// Cuts all watches.
     pub(crate) fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// A verb is forbidden from now on.
     pub(crate) fn forbid(&self, verb: &'static str) {
         self.shared.state.lock().forbidden.insert(verb);
     }
 
-    /// Nothing is forbidden any more.
+    /// Allows all verbs.
     pub(crate) fn allow(&self) {
         self.shared.state.lock().forbidden.clear();
     }
 
-    /// Lists are answered in pages of so many.
+    /// Sets the page size of lists.
     pub(crate) fn page(&self, objects: usize) {
         self.shared.state.lock().page = objects;
     }
 
-    /// What was asked for so far.
+    /// Returns the requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.shared.state.lock().asked.clone()
     }
 
-    /// How often this was asked for.
+    /// Returns the number of requests with this verb.
     pub(crate) fn count(&self, verb: &str) -> usize {
         self.asked()
             .iter()
@@ -209,7 +207,7 @@ impl Api {
             .count()
     }
 
-    /// Waits until this was asked for more than so many times.
+    /// Waits until there were more than this number of requests with this verb.
     pub(crate) async fn until_more(&self, verb: &str, than: usize) {
         until("the server to be asked", || self.count(verb) > than).await;
     }
@@ -325,7 +323,7 @@ fn list(state: &State, from: usize) -> Response<Body> {
     )
 }
 
-/// Every event after a version, as they happen, a line each.
+/// Returns a stream of all events after a version, one per line.
 fn watched(shared: &Arc<Shared>, from: u64) -> Response<Body> {
     let watching = (
         Arc::clone(shared),

@@ -1,4 +1,4 @@
-//! SRV records, from a small name server of our own.
+//! SRV records, from a small name server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,21 +17,20 @@ use super::{Finding, engine};
 
 const NAME: &str = "_http._tcp.vllm.inference.svc";
 
-/// What the server answers.
+/// The answers of the server.
 #[derive(Clone)]
 enum Says {
     /// These records: priority, host, port. Hosts are at 127.0.0.1.
     Records(Vec<(u16, &'static str, u16)>),
-    /// That it failed.
     Failure,
-    /// Nothing at all.
+    /// No answer.
     Nothing,
 }
 
 struct Server {
     address: SocketAddr,
     says: Arc<Mutex<Says>>,
-    /// Whether an answer over UDP is said not to fit, and how often it was asked over TCP.
+    /// Whether UDP answers are truncated, and the number of queries over TCP.
     truncates: Arc<Mutex<(bool, usize)>>,
     serving: [JoinHandle<()>; 2],
 }
@@ -44,7 +43,7 @@ impl Drop for Server {
 
 impl Server {
     async fn start(says: Says) -> Self {
-        // The same port has to be free for both.
+        // UDP and TCP need the same port.
         let (udp, tcp) = loop {
             let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {
@@ -140,7 +139,7 @@ fn answer(question: &[u8], says: &Says, truncates: bool) -> Option<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn records_of_the_lowest_priority_are_workers_until_they_are_gone() {
+async fn srv_records_of_the_lowest_priority_are_workers() {
     let engines = [
         engine(quick()).await,
         engine(quick()).await,
@@ -171,7 +170,7 @@ async fn records_of_the_lowest_priority_are_workers_until_they_are_gone() {
 }
 
 #[tokio::test]
-async fn a_name_server_that_fails_or_is_silent_takes_no_worker_away() {
+async fn a_failing_or_silent_name_server_removes_no_worker() {
     let engine = engine(quick()).await;
     let port = engine.addr().port();
     let records = Says::Records(vec![(0, "vllm-0.example", port)]);
@@ -198,7 +197,7 @@ async fn a_name_server_that_fails_or_is_silent_takes_no_worker_away() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_is_asked_for_over_tcp() {
+async fn a_truncated_answer_is_requested_over_tcp() {
     let engine = engine(quick()).await;
     let port = engine.addr().port();
     let server = Server::start(Says::Records(vec![(0, "vllm-0.example", port)])).await;

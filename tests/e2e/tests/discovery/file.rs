@@ -1,4 +1,4 @@
-//! A file that lists workers.
+//! Discovery by a file that lists workers.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tailroute_e2e::wait::until;
 
 use super::{Finding, engine};
 
-/// Writes a file as a mounted ConfigMap has it: a folder that a link leads to, which is swapped.
+/// Writes a file like a mounted ConfigMap: a symbolic link to a folder is swapped.
 fn mount(folder: &Path, version: &str, text: &str) {
     let data = folder.join(version);
     std::fs::create_dir(&data).unwrap();
@@ -72,7 +72,7 @@ async fn workers_follow_a_mounted_file_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_learned_of_workers_that_were_found_outlives_a_restart() {
+async fn learned_state_of_discovered_workers_survives_a_restart() {
     let a = engine(quick()).await;
     let folder = tempfile::tempdir().unwrap();
     let (workers, snapshot) = (folder.path().join("workers.toml"), folder.path().join("snapshot"));

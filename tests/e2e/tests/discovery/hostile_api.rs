@@ -1,4 +1,4 @@
-//! An API server that says anything: what it can make the router hold, do and forget.
+//! Hostile API servers: their influence on the router's memory, work and knowledge.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use tokio::net::{TcpListener, TcpStream};
 use super::kubernetes::{SERVICES, ready, slice};
 use super::{Finding, engine};
 
-/// What is said to a request: some bytes, and then others again and again for as long as they are read.
+/// An answer: some bytes, then others repeatedly for as long as they are read.
 #[derive(Clone, Default)]
 struct Said {
     first: Vec<u8>,
     again: Vec<u8>,
 }
 
-/// A server that says what a test has it say to a list or a watch of this number.
+/// A server with scripted answers to the n-th list or watch.
 struct Scripted {
     address: SocketAddr,
     lists: Arc<AtomicUsize>,
@@ -109,7 +109,7 @@ impl Scripted {
     }
 }
 
-/// A router that has found the worker `a`, whose server then says this to every watch and to every further list.
+/// A router that has found the worker `a`, and whose server gives these answers to every watch and every further list.
 async fn after_a(to_watch: Said, to_list: Said) -> (Scripted, sim_engine::Engine, Finding) {
     let engine = engine(quick()).await;
     let first = list(json!([slice("a", engine.addr(), ready())]));
@@ -128,14 +128,14 @@ fn gone() -> Said {
     whole("410 Gone", "{}")
 }
 
-/// Whatever is said, what was known last stays and serves.
+/// Checks that the last known worker is kept and serves.
 async fn still_serves(finding: &Finding) {
     assert_eq!(finding.names(), ["a"]);
     assert_eq!(finding.chat().await.status, 200);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_list_takes_no_worker_away() {
+async fn a_response_that_is_not_a_list_removes_no_worker() {
     for (answer, why) in [
         ("{}", "is no list"),
         (r#"{"metadata":{"resourceVersion":"9"}}"#, "missing field `items`"),
@@ -168,7 +168,7 @@ async fn a_redirect_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_watch_that_makes_no_sense_is_said_and_changes_nothing() {
+async fn an_invalid_watch_is_reported_and_changes_nothing() {
     let name = "n".repeat(254);
     let named = json!({ "metadata": { "name": name, "resourceVersion": "8" } });
     let versioned = json!({ "metadata": { "name": "b", "resourceVersion": "8".repeat(129) } });
@@ -197,7 +197,7 @@ async fn a_watch_that_makes_no_sense_is_said_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_given_up_at_its_bound() {
+async fn an_endless_line_is_aborted_at_its_bound() {
     let (_server, _engine, finding) = after_a(lines(b"", &[b'a'; 1 << 16]), gone()).await;
     let what = finding.until_failing().await;
     assert!(what.contains("an event of more than"), "{what}");
@@ -205,7 +205,7 @@ async fn a_line_without_end_is_given_up_at_its_bound() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_is_given_up_after_its_pages() {
+async fn an_endless_list_is_aborted_after_its_pages() {
     let page = json!({ "metadata": { "resourceVersion": "7", "continue": "more" }, "items": null });
     let (server, _engine, finding) = after_a(gone(), whole("200 OK", &page.to_string())).await;
     let what = finding.until_failing().await;
@@ -215,7 +215,7 @@ async fn a_list_without_end_is_given_up_after_its_pages() {
 }
 
 #[tokio::test]
-async fn more_endpoints_than_are_kept_are_refused_however_few_objects_they_are_in() {
+async fn too_many_endpoints_are_rejected_in_any_number_of_objects() {
     let many: Vec<Value> = (0..7_000).map(|_| json!({ "addresses": ["10.0.0.1"] })).collect();
     let slices: Vec<Value> = (0..3)
         .map(|number| json!({ "metadata": { "name": format!("s{number}") }, "endpoints": many }))
@@ -227,7 +227,7 @@ async fn more_endpoints_than_are_kept_are_refused_however_few_objects_they_are_i
 }
 
 #[tokio::test]
-async fn a_version_that_the_server_itself_refuses_has_everything_listed_again() {
+async fn a_rejected_version_causes_a_new_list() {
     let (server, engine, finding) = {
         let engine = engine(quick()).await;
         let first = list(json!([slice("a", engine.addr(), ready())]));
@@ -247,21 +247,21 @@ async fn a_version_that_the_server_itself_refuses_has_everything_listed_again() 
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_every_version_is_asked_with_growing_pauses() {
+async fn a_server_that_forgets_every_version_is_polled_with_backoff() {
     let engine = engine(quick()).await;
     let all = list(json!([slice("a", engine.addr(), ready())]));
     let server = Scripted::start(move |watches, _| if watches { gone() } else { all.clone() }).await;
     let finding = Finding::start(&server.config()).await;
     finding.until_ready(&["a"]).await;
-    // Pauses of 0.2, 0.4, 0.8, 1.6 s, of each at least the half; without them there are four lists a second.
+    // Pauses of 0.2, 0.4, 0.8, 1.6 s, each of at least half that; without them there would be four lists a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(server.lists() <= 6, "{} lists", server.lists());
     still_serves(&finding).await;
 }
 
-/// A server that says something at full speed for as long as anybody reads.
+/// The server sends at full speed for as long as it is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn addresses_that_come_and_go_at_full_speed_leave_nothing_behind() {
+async fn fast_changes_of_addresses_leak_nothing() {
     let engine = engine(quick()).await;
     let mut flood = String::new();
     for number in 0..2_000u16 {

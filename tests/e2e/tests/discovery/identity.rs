@@ -1,5 +1,5 @@
-//! Who an API server is, by its certificate, and who the router is there, by its token. Both are files that a kubelet
-//! renews while the router runs.
+//! Authentication of the API server by its certificate, and of the router by its token. A kubelet renews both files
+//! while the router runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::api::Api;
 use super::kubernetes::{SERVICES, ready, slice};
 use super::{Finding, engine};
 
-/// A cluster's own authority.
+/// A cluster's certificate authority.
 struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -32,7 +32,7 @@ impl Authority {
         Self { pem, issuer }
     }
 
-    /// What a server of this name or address speaks TLS with.
+    /// Returns a server's TLS configuration for this name or address.
     fn certify(&self, name: &str) -> ServerConfig {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -48,7 +48,7 @@ impl Authority {
     }
 }
 
-/// A cluster: an API server, an engine that it names, and what a pod of it is given.
+/// A cluster: an API server, an engine in its endpoints, and the files of a pod.
 struct Cluster {
     authority: Authority,
     api: Api,
@@ -77,14 +77,14 @@ impl Cluster {
         self.folder.path().join(file)
     }
 
-    /// A file of the pod, whole at once, as a kubelet writes it.
+    /// Replaces a file of the pod atomically, as a kubelet does.
     fn give(&self, file: &str, text: &str) {
         let new = self.path("new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(new, self.path(file)).unwrap();
     }
 
-    /// The router in that pod.
+    /// Starts the router in that pod.
     async fn router(&self) -> Finding {
         let config = self.api.config(SERVICES).replace("http://", "https://");
         let path = |file: &str| self.path(file).display().to_string();
@@ -97,19 +97,19 @@ impl Cluster {
     }
 }
 
-/// Waits until the source fails for a reason that has this in it.
+/// Waits until the source fails for a reason that contains this text.
 async fn until_failing_for(finding: &Finding, why: &str) {
     within(async { while !finding.until_failing().await.contains(why) {} }).await;
 }
 
-/// What was known is still there, and answers.
+/// Checks that the last known worker is kept and serves.
 async fn knows_a(finding: &Finding) {
     assert_eq!(finding.names(), ["a"]);
     assert_eq!(finding.chat().await.status, 200);
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_leads_to_the_pods_root_is_listened_to() {
+async fn an_api_server_with_a_certificate_of_the_pods_root_is_trusted() {
     let cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;
@@ -118,7 +118,7 @@ async fn a_server_whose_certificate_leads_to_the_pods_root_is_listened_to() {
 }
 
 #[tokio::test]
-async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_away() {
+async fn an_impostor_gets_no_token_and_removes_no_worker() {
     let mut cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;
@@ -129,7 +129,7 @@ async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_awa
     until_failing_for(&finding, "invalid peer certificate").await;
     assert_eq!(cluster.api.asked(), [], "it was shown no token");
     knows_a(&finding).await;
-    // The cluster has a new authority, and the pod is given its root.
+    // The cluster gets a new authority, and the pod its root.
     let late = engine(quick()).await;
     cluster.api.put(slice("a", cluster.engine.addr(), ready()));
     cluster.api.put(slice("late", late.addr(), ready()));
@@ -140,7 +140,7 @@ async fn a_stranger_in_the_servers_place_is_told_nothing_and_takes_no_worker_awa
 }
 
 #[tokio::test]
-async fn a_server_of_another_name_is_a_stranger_whoever_signed_for_it() {
+async fn a_certificate_for_another_name_is_rejected() {
     let mut cluster = Cluster::start().await;
     let other = cluster.authority.certify("kubernetes.default.svc");
     let address = cluster.api.leave().await;
@@ -151,7 +151,7 @@ async fn a_server_of_another_name_is_a_stranger_whoever_signed_for_it() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_renewed_is_shown_from_then_on() {
+async fn a_renewed_token_is_used_from_then_on() {
     let cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;
@@ -171,7 +171,7 @@ async fn a_token_that_is_renewed_is_shown_from_then_on() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_taken_is_named_and_takes_no_worker_away() {
+async fn a_rejected_token_is_reported_and_removes_no_worker() {
     let cluster = Cluster::start().await;
     let finding = cluster.router().await;
     finding.until_ready(&["a"]).await;

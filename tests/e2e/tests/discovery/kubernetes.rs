@@ -1,4 +1,4 @@
-//! What an API server says, and what becomes of it.
+//! Discovery by a Kubernetes API server.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use tailroute_e2e::wait::{until, within};
 use super::api::Api;
 use super::{Finding, engine, slow};
 
-/// Within this, an endpoint that is not ready gets nothing new.
+/// Time within which an endpoint that is not ready gets no new turns.
 const LIMIT: Duration = Duration::from_millis(200);
 pub(crate) const SERVICES: &str = "services = [\"vllm\"]";
 
-/// A slice with one endpoint: the engine that listens there, as a pod of this name.
+/// A slice with one endpoint: the engine at this address, as a pod with this name.
 pub(crate) fn slice(pod: &str, at: SocketAddr, conditions: Value) -> Value {
     json!({
         "metadata": { "name": format!("slice-{pod}"), "labels": { "kubernetes.io/service-name": "vllm" } },
@@ -34,7 +34,7 @@ fn not_ready() -> Value {
     json!({ "ready": false, "serving": false, "terminating": false })
 }
 
-/// Two engines, known to a server as the endpoints `a` and `b`, and a router that has found both.
+/// Two engines, the endpoints `a` and `b` of a server, and a router that has found both.
 async fn two(engine_a: sim_engine::EngineConfig) -> (Api, [Engine; 2], Finding) {
     let engines = [engine(engine_a).await, engine(quick()).await];
     let api = Api::start().await;
@@ -47,7 +47,7 @@ async fn two(engine_a: sim_engine::EngineConfig) -> (Api, [Engine; 2], Finding) 
 }
 
 #[tokio::test]
-async fn endpoints_of_a_service_join_are_given_work_and_say_where_they_came_from() {
+async fn endpoints_of_a_service_join_and_get_turns_and_name_their_source() {
     let (api, _engines, finding) = two(quick()).await;
     let asked = &api.asked()[0];
     assert_eq!(
@@ -111,7 +111,7 @@ async fn an_endpoint_that_turns_not_ready_gets_no_new_request_200_ms_after_the_e
     );
     let whole = under_way.whole().await;
     assert!(whole.text().ends_with("data: [DONE]\n\n"), "what it had goes on");
-    // Ready again, it is the same worker that it was.
+    // Once ready again, it is the same worker.
     let before = finding.find("a").unwrap();
     api.put(slice("a", engines[0].addr(), ready()));
     finding.until_ready(&["a"]).await;
@@ -140,13 +140,13 @@ async fn an_endpoint_that_is_deleted_mid_stream_finishes_its_streams_and_is_forg
         "the stream ends whole"
     );
     finding.until_gone("a").await;
-    // One of that name may come again.
+    // The name can be used again.
     api.put(slice("a", engines[0].addr(), ready()));
     finding.until_ready(&["a"]).await;
 }
 
 #[tokio::test]
-async fn one_that_terminates_leaves_and_one_that_moves_is_another_worker() {
+async fn a_terminating_endpoint_leaves_and_a_moved_one_is_a_new_worker() {
     let (api, engines, finding) = two(quick()).await;
     let terminating = json!({ "ready": false, "serving": true, "terminating": true });
     api.put(slice("a", engines[0].addr(), terminating));
@@ -164,7 +164,7 @@ async fn one_that_terminates_leaves_and_one_that_moves_is_another_worker() {
 }
 
 #[tokio::test]
-async fn a_watch_that_breaks_off_goes_on_where_the_last_bookmark_was() {
+async fn a_broken_watch_resumes_at_the_last_bookmark() {
     let (api, engines, finding) = two(quick()).await;
     let bookmark = api.bookmark();
     let heard = finding.source().await["heard_at_unix_s"].as_u64().unwrap();
@@ -177,7 +177,7 @@ async fn a_watch_that_breaks_off_goes_on_where_the_last_bookmark_was() {
     let last = asked.last().unwrap();
     assert_eq!((last.verb, &last.version), ("watch", &bookmark));
     assert_eq!(api.count("list"), 1, "nothing is listed again");
-    // What happens while nobody watches is told by the next watch.
+    // The next watch reports changes made without a watch.
     api.cut();
     api.put(slice("a", engines[0].addr(), not_ready()));
     until("it to be told", || {
@@ -188,7 +188,7 @@ async fn a_watch_that_breaks_off_goes_on_where_the_last_bookmark_was() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_forgotten_has_everything_listed_again_in_pages() {
+async fn a_forgotten_version_causes_a_new_list_in_pages() {
     let (api, _engines, finding) = two(quick()).await;
     let late = engine(quick()).await;
     api.delete("slice-a");
@@ -204,7 +204,7 @@ async fn a_version_that_is_forgotten_has_everything_listed_again_in_pages() {
 }
 
 #[tokio::test]
-async fn who_may_not_list_is_told_what_is_missing_and_begins_when_it_may() {
+async fn a_forbidden_list_is_reported_and_retried() {
     let engine = engine(quick()).await;
     let api = Api::start().await;
     api.put(slice("a", engine.addr(), ready()));
@@ -231,7 +231,7 @@ async fn who_may_not_list_is_told_what_is_missing_and_begins_when_it_may() {
 }
 
 #[tokio::test]
-async fn who_may_no_longer_watch_keeps_what_it_knew() {
+async fn a_forbidden_watch_keeps_the_known_workers() {
     let (api, _engines, finding) = two(quick()).await;
     api.forbid("watch");
     api.cut();
@@ -248,7 +248,7 @@ async fn who_may_no_longer_watch_keeps_what_it_knew() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_takes_no_worker_away_and_is_found_again() {
+async fn an_unreachable_server_removes_no_worker_and_is_reconnected() {
     let (api, engines, finding) = two(quick()).await;
     let address = api.address;
     drop(api);
@@ -259,7 +259,7 @@ async fn a_server_that_is_gone_takes_no_worker_away_and_is_found_again() {
     );
     assert_eq!(finding.names(), ["a", "b"]);
     assert_eq!(finding.chat().await.status, 200);
-    // Another one, which knows nothing of what the first has said.
+    // Another server without the first one's history.
     let api = Api::at(address).await;
     api.put(slice("b", engines[1].addr(), ready()));
     api.forget();
@@ -271,7 +271,7 @@ async fn a_server_that_is_gone_takes_no_worker_away_and_is_found_again() {
 }
 
 #[tokio::test]
-async fn pods_by_label_are_what_their_annotations_say() {
+async fn pods_by_label_are_configured_by_their_annotations() {
     let engine = engine(quick()).await;
     let pod = |name: &str, ready: &str, annotations: Value| {
         json!({
@@ -317,7 +317,7 @@ async fn pods_by_label_are_what_their_annotations_say() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_others_and_what_is_too_many_is_refused() {
+async fn foreign_objects_and_too_many_objects_are_rejected() {
     let engines = [
         engine(quick()).await,
         engine(quick()).await,

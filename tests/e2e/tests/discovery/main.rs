@@ -1,4 +1,4 @@
-//! Workers that are found while the router serves: by a Kubernetes API server, by a file, by the DNS.
+//! Workers discovered while the router serves: by a Kubernetes API server, a file, or DNS.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +40,7 @@ async fn engine(config: EngineConfig) -> Engine {
     Engine::start(config).await.unwrap()
 }
 
-/// A router whose workers are found as this says.
+/// A router with this discovery.
 struct Finding {
     router: Server,
 }
@@ -50,7 +50,7 @@ impl Finding {
         Self::tweaked(discovery, |_| {}).await
     }
 
-    /// Turns go round, so that every worker gets its share.
+    /// Starts a router with round-robin routing, so that every worker gets turns.
     async fn tweaked(discovery: &str, tweak: impl FnOnce(&mut Config)) -> Self {
         let overrides = Overrides {
             listen: Some("127.0.0.1:0".to_owned()),
@@ -79,7 +79,7 @@ impl Finding {
         self.router.app().fleet.find(name)
     }
 
-    /// The names of those that have not left, in order.
+    /// Returns the names of the present workers, in order.
     fn names(&self) -> Vec<String> {
         let present = self.router.app().fleet.present();
         let mut names: Vec<String> = present.iter().map(|worker| worker.name().to_owned()).collect();
@@ -109,7 +109,7 @@ impl Finding {
         self.open(&talk::ask("hi", json!({}))).await.whole().await
     }
 
-    /// A stream of a thousand tokens that is under way on this worker.
+    /// Starts a stream of a thousand tokens on this worker.
     async fn stream_on(&self, name: &str) -> Answer {
         let body = talk::ask("hi", json!({ "stream": true, "max_tokens": 1000 }));
         for _ in 0..100 {
@@ -127,12 +127,12 @@ impl Finding {
         answer.json()
     }
 
-    /// How it is with the only source.
+    /// Returns the state of the only source.
     async fn source(&self) -> Value {
         self.admin("/admin/v1/discovery").await["sources"][0].clone()
     }
 
-    /// Waits until the only source fails, and says why.
+    /// Waits until the only source fails. Returns the reason.
     async fn until_failing(&self) -> String {
         let failing = async {
             loop {

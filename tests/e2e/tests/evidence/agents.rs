@@ -1,5 +1,5 @@
-//! Agents: turns whose replies are tool calls, sent back with the tools' answers. Their keys must be known as well as those
-//! of text.
+//! Agents: replies with tool calls, sent back with the tools' results. Their prefixes must be predicted as well as
+//! those of text.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{Dice, agreement};
 
 const BLOCK: u64 = 16;
 
-/// What the client takes the reply to be: the message of a whole answer, or what its deltas add up to.
+/// Returns the reply as a client reads it: the message of an unstreamed response, or the sum of its deltas.
 fn replied(answer: &Whole, streamed: bool) -> (Value, Value) {
     if !streamed {
         let json = answer.json();
@@ -49,8 +49,8 @@ fn predicted(page: &Page) -> u64 {
     page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")]) as u64
 }
 
-/// A conversation of one question and many steps. Returns for each step after the first the tokens that the worker held of
-/// it, those that were predicted, and those that were found.
+/// Runs a conversation of one question and many steps. Returns for each step after the first the prompt tokens that
+/// the worker held, those that were predicted, and those that were found.
 async fn work(fleet: &Fleet, seed: u64) -> Vec<[u64; 3]> {
     let mut dice = Dice(seed);
     let mut talk = Conversation::new(&words(seed, 150));
@@ -72,7 +72,7 @@ async fn work(fleet: &Fleet, seed: u64) -> Vec<[u64; 3]> {
             let found = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
             steps.push([held, known - before, found]);
         }
-        // The last token's own keys and values are never computed.
+        // The last token's keys and values are never computed.
         held = usage["total_tokens"].as_u64().unwrap() - 1;
         let calls = message["tool_calls"].as_array().unwrap().clone();
         assert!(!calls.is_empty());
@@ -86,7 +86,7 @@ async fn work(fleet: &Fleet, seed: u64) -> Vec<[u64; 3]> {
 }
 
 #[tokio::test]
-async fn what_is_predicted_of_an_agents_next_step_goes_through_its_tool_calls() {
+async fn predictions_of_an_agents_next_step_include_its_tool_calls() {
     for events in [None, Some(EventStyle::Vllm), Some(EventStyle::Sglang)] {
         let fleet = fleet(1, events).await;
         let steps = work(&fleet, 7).await;

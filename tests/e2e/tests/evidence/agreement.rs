@@ -1,4 +1,5 @@
-//! How well cached tokens are predicted: with events that name conversations, with events that do not, with none.
+//! The accuracy of predicted cached tokens: with events that name conversations, with events that do not, and without
+//! events.
 
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ pub(crate) async fn fleet(engines: usize, events: Option<EventStyle>) -> Fleet {
     fleet
 }
 
-/// A subscription takes effect when the publisher has read it: clears caches until every router has heard of it.
+/// Clears caches until every router has received that, because a subscription takes effect only when the publisher
+/// has read it.
 async fn subscribed(fleet: &Fleet) {
     let heard = || async {
         fleet
@@ -62,13 +64,13 @@ async fn subscribed(fleet: &Fleet) {
     .await;
 }
 
-/// Turns of conversations that share system prompts, fork at earlier turns, and are more than the caches hold; halfway
-/// a cache is cleared. Returns the metrics page.
+/// Runs conversations that share system prompts, fork at earlier turns, and exceed the caches; halfway a cache is
+/// cleared. Returns the metrics page.
 async fn talk(fleet: &Fleet, seed: u64) -> Page {
     talk_and(fleet, seed, true).await
 }
 
-/// The same, and whether a cache is cleared.
+/// Does the same, with or without clearing a cache.
 pub(crate) async fn talk_and(fleet: &Fleet, seed: u64, clear: bool) -> Page {
     let mut dice = Dice(seed);
     let mut talks: Vec<Conversation> = Vec::new();
@@ -113,7 +115,7 @@ pub(crate) async fn talk_and(fleet: &Fleet, seed: u64, clear: bool) -> Page {
 }
 
 #[tokio::test]
-async fn with_events_the_cached_tokens_are_known_exactly() {
+async fn with_events_predictions_are_exact() {
     let fleet = fleet(2, Some(EventStyle::Vllm)).await;
     let page = talk(&fleet, 1).await;
     let (exact, block) = agreement(&page);
@@ -123,7 +125,7 @@ async fn with_events_the_cached_tokens_are_known_exactly() {
 }
 
 #[tokio::test]
-async fn events_without_names_are_as_good_while_turns_have_different_shapes() {
+async fn events_without_session_ids_predict_as_well_for_turns_of_different_shapes() {
     let fleet = fleet(2, Some(EventStyle::Sglang)).await;
     let page = talk(&fleet, 1).await;
     let (exact, block) = agreement(&page);
@@ -136,13 +138,14 @@ async fn events_without_names_are_as_good_while_turns_have_different_shapes() {
 }
 
 #[tokio::test]
-async fn without_events_the_mirror_is_nearly_as_good() {
+async fn without_events_the_mirror_predicts_nearly_as_well() {
     for seed in 1..=8 {
         let fleet = fleet(2, None).await;
         let page = talk(&fleet, seed).await;
         let (exact, block) = agreement(&page);
         eprintln!("mirror alone, seed {seed}: {exact} exact, {block} within a block");
-        // What is left is one cache that was cleared without a word: two or three answers until that is known.
+        // The remaining errors come from a cache that was cleared silently: it takes two or three responses to detect
+        // that.
         assert!(
             exact >= 0.96 && block >= 0.97,
             "seed {seed}: {exact} exact, {block} within a block"
@@ -150,7 +153,7 @@ async fn without_events_the_mirror_is_nearly_as_good() {
     }
 }
 
-/// Rounds of turns of six conversations at once, on caches that hold four.
+/// Runs rounds of turns of six concurrent conversations, on caches that hold four.
 async fn talk_at_once(fleet: &Fleet, seed: u64) -> Page {
     let mut dice = Dice(seed);
     let mut talks: Vec<Conversation> = (0..24).map(|at| Conversation::new(&words(at % 3, 150))).collect();
@@ -171,13 +174,13 @@ async fn talk_at_once(fleet: &Fleet, seed: u64) -> Page {
 }
 
 #[tokio::test]
-async fn turns_at_the_same_time_are_predicted_nearly_as_well() {
+async fn concurrent_turns_are_predicted_nearly_as_well() {
     let styles = [None, Some(EventStyle::Vllm), Some(EventStyle::Sglang)];
     for (events, seed) in styles.into_iter().flat_map(|events| [(events, 1), (events, 2)]) {
         let fleet = fleet(2, events).await;
         let (exact, block) = agreement(&talk_at_once(&fleet, seed).await);
         eprintln!("six at a time, {events:?}, seed {seed}: {exact} exact, {block} within a block");
-        // Where two prompts that begin alike meet in a queue, what the second will find is not decided yet.
+        // If two prompts with a common prefix wait in a queue, the second one's hits are not determined yet.
         assert!(
             exact >= 0.88,
             "{events:?}, seed {seed}: {exact} exact, {block} within a block"

@@ -1,4 +1,5 @@
-//! A conversation over `/v1/completions` is one text that grows: each turn goes on within the last chunk of the one before.
+//! A conversation over `/v1/completions` is one growing text: each turn continues within the last chunk of the
+//! previous one.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +37,7 @@ async fn fleet(capacity_blocks: u64, events: Option<EventStyle>) -> Fleet {
     fleet
 }
 
-/// Asks for the text to be gone on with; the engine that did.
+/// Requests a continuation of the text. Returns the engine that answered.
 async fn complete(fleet: &Fleet, text: &mut String, tokens: u64) -> String {
     let body = json!({ "model": MODEL, "prompt": text, "max_tokens": tokens }).to_string();
     let answer = call(fleet.address(), "POST", "/v1/completions", &[], body).await;
@@ -48,7 +49,7 @@ async fn complete(fleet: &Fleet, text: &mut String, tokens: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_growing_prompt_without_a_name_is_one_conversation_and_known_to_the_token_at_every_turn() {
+async fn a_growing_prompt_without_a_session_id_is_predicted_to_the_token() {
     for events in [None, Some(EventStyle::Vllm), Some(EventStyle::Sglang)] {
         let fleet = fleet(8192, events).await;
         let mut text = words(1, 150);

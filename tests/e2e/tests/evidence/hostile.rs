@@ -1,5 +1,5 @@
-//! Publishers that break the protocol to exhaust the router's memory or time: the worker is served from its mirror, and
-//! the router goes on.
+//! Publishers that violate the protocol to exhaust the router's memory or time. The worker is predicted by its
+//! mirror, and the router keeps serving.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const MORE: u8 = 1;
 const COMMAND: u8 = 4;
 
-/// Times that something happened to a stream.
+/// Returns how often this happened to a stream.
 fn happened(fleet: &Fleet, what: &str) -> f64 {
     happened_in(&fleet.router, what)
 }
@@ -33,7 +33,7 @@ fn happened_in(router: &Server, what: &str) -> f64 {
     Page::read(&page).sum("tailroute_kv_stream_total", &[("what", what)])
 }
 
-/// A worker whose publisher is this one.
+/// Starts a fleet whose worker has this publisher.
 async fn beside(hostile: &Hostile) -> Fleet {
     let endpoint = hostile.endpoint.clone();
     Fleet::start(vec![quick()], |config| {
@@ -45,7 +45,7 @@ async fn beside(hostile: &Hostile) -> Fleet {
     .await
 }
 
-/// Three turns are answered, and predicted by the mirror.
+/// Checks that three turns are answered, and predicted by the mirror.
 async fn served_from_the_mirror(fleet: &Fleet, case: &str) {
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..3 {
@@ -66,7 +66,7 @@ fn then(opening: &[&[u8]], then: Vec<u8>) -> Script {
 }
 
 #[tokio::test]
-async fn a_publisher_that_declares_or_sends_too_much_is_left_and_its_worker_served_from_the_mirror() {
+async fn an_oversized_publisher_is_disconnected_and_its_worker_predicted_by_the_mirror() {
     let hello = handshake("PUB");
     let mebibytes = |head: Vec<u8>, count: u64| [head, vec![7; (count * MIB) as usize]].concat();
     let frame = [&[MORE, 200][..], &[7; 200]].concat();
@@ -124,7 +124,7 @@ async fn a_publisher_that_declares_or_sends_too_much_is_left_and_its_worker_serv
 }
 
 #[tokio::test]
-async fn a_greeting_that_never_ends_is_given_up_and_one_of_another_protocol_is_refused() {
+async fn an_endless_greeting_times_out_and_an_invalid_one_is_rejected() {
     let drip = |opening: &[u8]| Script {
         opening: opening.to_vec(),
         then: vec![0],
@@ -157,7 +157,7 @@ async fn a_greeting_that_never_ends_is_given_up_and_one_of_another_protocol_is_r
 }
 
 #[tokio::test]
-async fn a_replay_that_declares_too_much_ends_the_stream_and_an_event_says_so() {
+async fn an_oversized_replay_ends_the_stream_with_an_event() {
     let hostile = Hostile::start(then(&[&handshake("ROUTER"), &long_frame(0, 1 << 62)], vec![])).await;
     let engine = EngineConfig {
         kv_events: Some(KvEventsConfig::default()),
@@ -194,7 +194,7 @@ async fn a_replay_that_declares_too_much_ends_the_stream_and_an_event_says_so() 
 }
 
 #[tokio::test]
-async fn a_publisher_that_always_hangs_up_is_connected_to_ever_less_often() {
+async fn a_publisher_that_always_disconnects_is_retried_with_backoff() {
     let hostile = Hostile::start(Script {
         opening: handshake("PUB"),
         hangs_up: true,
@@ -205,12 +205,12 @@ async fn a_publisher_that_always_hangs_up_is_connected_to_ever_less_often() {
     until("a first connection", || hostile.connections() >= 1).await;
     let began = Instant::now();
     until("five more", || hostile.connections() >= 6).await;
-    // 0.1, 0.2, 0.4, 0.8 and 1.6 s, less what passed until the first one was seen.
+    // 0.1, 0.2, 0.4, 0.8 and 1.6 s, minus the time until the first one was observed.
     assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());
     served_from_the_mirror(&fleet, "it hangs up").await;
 }
 
-/// A worker that says this of its publisher; nothing else is known of it.
+/// Starts a worker that reports this publisher and nothing else.
 async fn naming(path: &'static str, answer: String) -> (Upstream, Server) {
     let worker = Upstream::saying(&[(path, answer.leak())]).await;
     let router = route(&[worker.address], |_| {}).await;
@@ -247,7 +247,7 @@ async fn a_worker_cannot_make_the_router_connect_to_another_host() {
 }
 
 #[tokio::test]
-async fn a_replay_on_another_host_is_not_asked_while_the_publisher_is_followed() {
+async fn a_replay_endpoint_on_another_host_is_not_used() {
     let victim = Hostile::on("127.0.0.9", then(&[&handshake("ROUTER")], vec![])).await;
     let publisher = Hostile::start(then(&[&handshake("PUB")], vec![])).await;
     let answer = format!(

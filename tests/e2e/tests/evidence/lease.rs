@@ -1,4 +1,4 @@
-//! A request in flight counts as resident where it was sent, for as long as it can still come to something.
+//! A request in flight counts as resident on its worker for as long as it can still have an effect.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[tokio::test]
-async fn a_request_that_is_lost_on_the_way_counts_until_its_time_is_up() {
+async fn a_lost_request_counts_until_its_timeout() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |config| {
         config.limits.first_byte_timeout = Duration::from_secs(600);
@@ -39,7 +39,7 @@ async fn a_request_that_is_lost_on_the_way_counts_until_its_time_is_up() {
         (found.resident[0].0, app.knowledge.held(WorkerId(0)).0)
     };
     assert_eq!(held(), (0, 0));
-    // A client without a clock of its own.
+    // A client without timeouts.
     let mut client = TcpStream::connect(router.address).await.unwrap();
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: r\r\ncontent-length: {}\r\n\r\n",
@@ -49,11 +49,11 @@ async fn a_request_that_is_lost_on_the_way_counts_until_its_time_is_up() {
         .write_all(format!("{head}{body}").as_bytes())
         .await
         .unwrap();
-    // The worker takes it and is never heard of again.
+    // The worker takes the request and never answers.
     let _lost = worker.next().await;
     let (resident, total) = held();
     assert!(resident > 300 && total > 300, "{resident} {total}");
-    // From here on time passes only when everything waits for it.
+    // From here on time advances only when all tasks wait for it.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(599)).await;
     assert_eq!(held(), (resident, total), "it may still come");

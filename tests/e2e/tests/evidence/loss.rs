@@ -1,4 +1,4 @@
-//! Batches of events that are lost, over real sockets: what the router notices, and that it is exact again afterwards.
+//! Lost batches of events, over real sockets: detection, and exact predictions afterwards.
 
 use config::KvEvents;
 use policy::ids::WorkerId;
@@ -10,39 +10,38 @@ use tailroute_e2e::wait::until;
 
 use crate::{agreement, all_live, told};
 
-/// What happens to a stream.
+/// An event in a stream's life.
 #[derive(Clone, Copy, PartialEq)]
 enum Event {
     Nothing,
     /// Batches are not sent.
     Lost,
-    /// Batches are not sent from the beginning on: a subscription that takes effect late.
+    /// No batches are sent at the beginning, as when a subscription takes effect late.
     LostAtFirst,
-    /// Batches were sent before the router came.
+    /// Batches were sent before the router connected.
     Late,
     /// The engine is a new process.
     Restart,
-    /// The engine clears its cache and says so.
+    /// The engine clears its cache and publishes that.
     Clear,
 }
 
-/// Who answers for lost batches.
 #[derive(Clone, Copy, PartialEq)]
 enum Replay {
     /// The engine, all of them.
     All,
     /// The engine, the newest two.
     Two,
-    /// Somebody who is silent.
+    /// An endpoint that does not answer.
     Silent,
-    /// No endpoint is known.
+    /// No endpoint.
     Nowhere,
 }
 
 struct Case {
     event: Event,
     replay: Replay,
-    /// What has to show in `tailroute_kv_stream_total`, and what must not.
+    /// Labels of `tailroute_kv_stream_total` that must count, and must not.
     seen: &'static [&'static str],
     never: &'static [&'static str],
 }
@@ -125,7 +124,6 @@ const fn case(
     }
 }
 
-/// One turn of each conversation.
 async fn turns(fleet: &Fleet, talks: &mut [Conversation], round: u64) {
     for (at, talk) in (0..).zip(talks) {
         fleet
@@ -222,10 +220,10 @@ async fn happen(case: &Case, fleet: &Fleet, talks: &mut [Conversation]) {
     }
 }
 
-/// Events that went missing unnoticed: <https://github.com/llm-d/llm-d-router/issues/1737>,
+/// Other routers missed lost events: <https://github.com/llm-d/llm-d-router/issues/1737>,
 /// <https://github.com/ai-dynamo/dynamo/pull/11194>.
 #[tokio::test]
-async fn whatever_is_lost_is_noticed_and_made_good() {
+async fn every_loss_is_detected_and_repaired() {
     for case in &CASES {
         let name = format!("{:?}", (case.event as u8, case.replay as u8));
         let mut talks: Vec<Conversation> = (0..3).map(|seed| Conversation::new(&words(seed, 200))).collect();
@@ -243,7 +241,7 @@ async fn whatever_is_lost_is_noticed_and_made_good() {
         }
         turns(&fleet, &mut talks, 3).await;
         happen(case, &fleet, &mut talks).await;
-        // What was lost shows with the next batch; a turn binds each conversation to its blocks again.
+        // A loss shows with the next batch; a turn binds each conversation to its blocks again.
         turns(&fleet, &mut talks, 4).await;
         until(&format!("case {name} shows"), || {
             let app = fleet.router.app();
@@ -275,7 +273,7 @@ async fn whatever_is_lost_is_noticed_and_made_good() {
             "case {name}: {:?}",
             agreement(&page)
         );
-        // Blocks that were stored before what is known hang in the air, so such conversations stay the mirror's.
+        // Blocks stored before the known ones have no known parents, so such conversations are predicted by the mirror.
         if case.replay == Replay::All {
             assert_eq!(told(&page) - told(&before), 3.0, "case {name}");
         }

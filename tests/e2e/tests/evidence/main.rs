@@ -1,4 +1,4 @@
-//! What workers say of their caches, over real sockets: predictions against reports, with events and without.
+//! Cache events over real sockets: predicted against reported cached tokens, with and without events.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use tailroute_e2e::fleet::Fleet;
 use tailroute_e2e::metrics::Page;
 use tailroute_e2e::wait::until;
 
-/// Numbers that look random, the same in each run.
+/// A deterministic random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -41,14 +41,14 @@ async fn all_live(fleet: &Fleet) {
     .await;
 }
 
-/// Of the answers, the share whose cached tokens were predicted exactly, and within a block.
+/// Returns the shares of responses whose cached tokens were predicted exactly, and within a block.
 fn agreement(page: &Page) -> (f64, f64) {
     let sum = |labels: &[(&str, &str)]| page.sum("tailroute_cached_tokens_agreement_total", labels);
     let (all, exact) = (sum(&[]), sum(&[("agreement", "exact")]));
     (exact / all, (exact + sum(&[("agreement", "block")])) / all)
 }
 
-/// Answers whose cached tokens were predicted from events.
+/// Returns the number of responses whose cached tokens were predicted from events.
 fn told(page: &Page) -> f64 {
     page.sum(
         "tailroute_cached_tokens_agreement_total",

@@ -1,4 +1,4 @@
-//! Workers that drop by a policy of their own, mirrored by it: predictions against reports, without events and hints.
+//! Mirrors of workers with other eviction policies: predicted against reported cached tokens, without events and hints.
 
 use config::{CachePolicy as Written, KvEvents};
 use policy::cache::Order;
@@ -9,8 +9,8 @@ use tailroute_e2e::fleet::{Fleet, quick};
 use crate::agreement;
 use crate::agreement::{CAPACITY_BLOCKS, talk_and};
 
-/// An engine of this policy, which `GET /server_info` names, and a router that was told `written`. There is one, so that
-/// each run is the same whatever the machine is doing.
+/// Starts an engine with this policy, reported by `GET /server_info`, and a router with the policy `written` in its
+/// configuration. A single engine makes runs independent of the machine's speed.
 async fn fleet(policy: CachePolicy, written: Written) -> Fleet {
     let engine = EngineConfig {
         cache_policy: policy,
@@ -32,7 +32,7 @@ async fn fleet(policy: CachePolicy, written: Written) -> Fleet {
     .await
 }
 
-/// Answers that were predicted exactly, as a share, and how many tokens a prediction is off on average.
+/// Returns the share of exact predictions, and the mean error of predictions in tokens.
 async fn agreement_of(policy: CachePolicy, written: Written) -> (f64, f64) {
     let fleet = fleet(policy, written).await;
     let page = talk_and(&fleet, 1, false).await;
@@ -43,7 +43,7 @@ async fn agreement_of(policy: CachePolicy, written: Written) -> (f64, f64) {
 }
 
 #[tokio::test]
-async fn a_mirror_runs_the_policy_that_its_worker_names() {
+async fn a_mirror_uses_the_eviction_policy_its_worker_reports() {
     let t_lru = CachePolicy::TLru {
         xi_tokens: 700,
         next_prompt_tokens: 100,
@@ -59,7 +59,7 @@ async fn a_mirror_runs_the_policy_that_its_worker_names() {
 }
 
 #[tokio::test]
-async fn a_mirror_runs_the_policy_that_is_written_and_another_one_is_wrong_more_often() {
+async fn a_mirror_uses_the_configured_policy_and_a_wrong_one_predicts_worse() {
     for (order, written) in [(Order::Mru, Written::Mru), (Order::Lfu, Written::Lfu)] {
         let policy = CachePolicy::Plain(order);
         let right = agreement_of(policy, written).await;

@@ -1,4 +1,4 @@
-//! An endpoint with several data-parallel ranks: each is a worker, with its own cache, and requests are pinned to it.
+//! An endpoint with several data-parallel ranks: each is a worker with its own cache, and requests are pinned to it.
 
 use config::Worker;
 use policy::ids::WorkerId;
@@ -27,7 +27,7 @@ async fn ranked(style: EventStyle) -> Fleet {
             ..endpoint.clone()
         };
         config.workers = (0..RANKS).map(rank).collect();
-        // Clients may name a rank; it is not theirs to choose all the same.
+        // Clients may name a rank here, but it must not take effect.
         config.http.transfer_fields = true;
     })
     .await;
@@ -44,7 +44,7 @@ async fn a_conversation_stays_on_its_rank_and_each_ranks_cache_is_known() {
         for round in 0..4 {
             for (at, talk) in talks.iter_mut().enumerate() {
                 let name = format!("talk-{at}");
-                // A client that pins its requests itself knows less than the router.
+                // A client that pins its requests does not override the router.
                 let headers = [("x-session-id", name.as_str()), ("x-data-parallel-rank", "0")];
                 let turned = fleet
                     .turn(talk, &headers, &words(100 * round + at as u64, 40))
@@ -82,13 +82,13 @@ async fn a_conversation_stays_on_its_rank_and_each_ranks_cache_is_known() {
 }
 
 #[tokio::test]
-async fn a_rank_ignores_what_the_publisher_of_another_says() {
+async fn a_rank_ignores_the_events_of_another_rank() {
     let engine = EngineConfig {
         ranks: 2,
         kv_events: Some(KvEventsConfig::default()),
         ..quick()
     };
-    // Worker 1 is rank 1 and listens to rank 0.
+    // Worker 1 is rank 1 and subscribes to rank 0.
     let engine = sim_engine::Engine::start(engine).await.unwrap();
     let source = engine.kv_source().unwrap();
     let events = config::KvEvents::At {
@@ -129,7 +129,7 @@ async fn a_rank_ignores_what_the_publisher_of_another_says() {
 }
 
 #[tokio::test]
-async fn ranks_that_were_not_written_down_are_warned_of_and_their_events_are_not_used() {
+async fn events_of_unconfigured_ranks_are_ignored_with_a_warning() {
     let engine = EngineConfig {
         ranks: 2,
         kv_events: Some(KvEventsConfig::default()),

@@ -1,4 +1,4 @@
-//! The router restarts, and comes back with what it wrote down; or an engine does.
+//! Restarts of the router with its snapshot, and of engines.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,10 +16,10 @@ use tailroute_e2e::wait::{until, within};
 
 use crate::{agreement, all_live, told};
 
-/// The same after a restart: <https://github.com/llm-d/llm-d-router/issues/2853>,
+/// Other routers kept the old state: <https://github.com/llm-d/llm-d-router/issues/2853>,
 /// <https://github.com/vllm-project/aibrix/issues/2287>.
 #[tokio::test]
-async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
+async fn a_restarted_engines_cache_is_forgotten_and_relearned() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
@@ -62,7 +62,7 @@ async fn an_engine_that_begins_anew_is_forgotten_and_relearned() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_away_is_not_taken_to_be_followed_and_is_followed_when_it_is_back() {
+async fn a_dead_engine_is_not_followed_and_is_followed_after_its_return() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
     fleet.kill(0).await;
@@ -92,19 +92,19 @@ fn publishing() -> EngineConfig {
     }
 }
 
-/// Engines that outlive their router, and a router that writes down what it learned.
+/// Restarts the router with this snapshot; the engines keep running.
 async fn restart(fleet: Fleet, path: &Path) -> Fleet {
     let engines = down(fleet).await;
     up(engines, path).await
 }
 
-/// The router goes, and writes down what it learned.
+/// Stops the router, which writes its snapshot. Returns the engines.
 async fn down(fleet: Fleet) -> Vec<Engine> {
     assert_eq!(fleet.router.drain().await, 0);
     fleet.engines
 }
 
-/// Another one comes, and reads it.
+/// Starts a router, which reads the snapshot.
 async fn up(engines: Vec<Engine>, path: &Path) -> Fleet {
     let addresses: Vec<SocketAddr> = engines.iter().map(Engine::addr).collect();
     let router = route(&addresses, |config| config.index.snapshot = Some(kept_at(path))).await;
@@ -119,10 +119,10 @@ fn kept_at(path: &Path) -> Snapshot {
     }
 }
 
-/// A failover that started empty: <https://github.com/llm-d/llm-d-router/issues/1892>,
+/// Other routers started empty after a failover: <https://github.com/llm-d/llm-d-router/issues/1892>,
 /// <https://github.com/llm-d/llm-d-router/issues/1946>.
 #[tokio::test]
-async fn a_router_that_comes_back_knows_where_conversations_live() {
+async fn a_restarted_router_knows_the_workers_of_conversations() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index");
     let mut fleet = Fleet::start(vec![quick(); 3], |config| {
@@ -154,7 +154,7 @@ async fn a_router_that_comes_back_knows_where_conversations_live() {
 }
 
 #[tokio::test]
-async fn the_router_serves_while_a_snapshot_is_still_being_taken_up() {
+async fn the_router_serves_while_a_snapshot_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let (written, other) = (folder.path().join("index"), folder.path().join("other"));
     let mut fleet = Fleet::start(vec![quick()], |config| {
@@ -167,7 +167,7 @@ async fn the_router_serves_while_a_snapshot_is_still_being_taken_up() {
     fleet = restart(fleet, &other).await;
     let (app, bytes) = (Arc::clone(fleet.router.app()), std::fs::read(&written).unwrap());
     let (go_on, held) = std::sync::mpsc::channel::<()>();
-    // Another one is under way for as long as we like.
+    // Another snapshot is in progress until the test releases it.
     let reading = tokio::task::spawn_blocking(move || {
         let under_way = app.snapshot.lock();
         let _ = held.recv();
@@ -195,8 +195,8 @@ async fn the_router_serves_while_a_snapshot_is_still_being_taken_up() {
 }
 
 #[tokio::test]
-async fn a_cache_that_was_emptied_while_the_router_was_down_is_known_to_be_from_the_replayed_history() {
-    // Cleared, or begun anew.
+async fn a_cache_cleared_while_the_router_was_down_is_known_from_the_replay() {
+    // The cache is cleared, or the engine restarted.
     for dies in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index");
@@ -228,7 +228,7 @@ async fn a_cache_that_was_emptied_while_the_router_was_down_is_known_to_be_from_
                 ..Fault::default()
             });
         }
-        // Something that the new router has no part in, and that it hears of afterwards.
+        // A request that bypasses the new router, which it learns of by events.
         let aside = chat(&[("user", &words(9, 100))], json!({}));
         let other = call(address, "POST", CHAT, &[], aside.to_string()).await;
         assert_eq!(other.status, 200);
@@ -267,20 +267,20 @@ async fn a_damaged_snapshot_is_ignored_and_replaced() {
     assert!(!written.workers[0].1.is_empty());
 }
 
-/// Tokens that the router believes its two workers to hold.
+/// Returns the tokens that the router believes its two workers hold.
 fn held(fleet: &Fleet) -> u64 {
     let knowledge = &fleet.router.app().knowledge;
     (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum()
 }
 
-/// Clears that the router has heard of.
+/// Returns the number of clears that the router has received.
 async fn cleared(fleet: &Fleet) -> f64 {
     let page = fleet.metrics().await;
     page.sum("tailroute_kv_events_total", &[("kind", "cleared")])
 }
 
 #[tokio::test]
-async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_events_after_a_turn() {
+async fn after_a_restart_predictions_are_exact_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("index");
     let mut fleet = Fleet::start(vec![publishing(); 2], |config| {
@@ -292,7 +292,7 @@ async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_
     let mut talks: Vec<Conversation> = (0..6)
         .map(|seed| Conversation::new(&words(seed % 2, 300)))
         .collect();
-    // A clear that is older than all that is written down, and comes again with the replayed history.
+    // A clear older than the snapshot, which the replayed history repeats.
     fleet
         .turn(&mut Conversation::new(&words(9, 300)), &[], &words(99, 50))
         .await;
@@ -330,7 +330,8 @@ async fn after_a_restart_replayed_events_and_the_snapshot_are_exact_at_once_and_
         }
         by_events.push(told(&fleet.metrics().await) - before);
     }
-    // Which blocks are whose text is not written down: the mirror knows the text, and one turn binds it again.
+    // The snapshot does not say which blocks belong to which text: the mirror knows the text, and one turn binds it
+    // again.
     assert_eq!(by_events[1], 6.0);
     assert_eq!(agreement(&fleet.metrics().await), (1.0, 1.0));
 }

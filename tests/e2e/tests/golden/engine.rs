@@ -1,6 +1,6 @@
-//! A worker whose answers depend on nothing but what it was sent, and whose time is the test's.
+//! A deterministic scripted worker, in the test's virtual time.
 //!
-//! A prompt's cached tokens are those that it has in common with the beginning of an earlier one. The engine moves the clock by
+//! A prompt's cached tokens are those of its common prefix with an earlier prompt. The engine advances the clock by
 //! [`COST`] for the others, answers every request with the same four words, and keeps the requests.
 
 use std::convert::Infallible;
@@ -24,39 +24,34 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The text of every answer.
+/// The text of every response.
 pub(crate) const SAID: &str = " one two three four";
-/// Bytes of a body that count as a token, and tokens of a block.
+/// Bytes of a body per token, and tokens per block.
 const BYTES_PER_TOKEN: usize = 6;
 const BLOCK: usize = 16;
-/// From an engine through the router to a client and back, and as many again.
+/// Twice the number of hops from an engine through the router to a client and back.
 const HOPS: usize = 8;
-/// Bodies that it remembers.
+/// Number of bodies kept.
 const MEMORY: usize = 48;
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// How an engine fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing.
     None,
-    /// It answers with this status.
+    /// Responses have this status.
     Status(u16),
-    /// It closes the connection instead of answering.
+    /// The connection is closed instead of answering.
     Closes,
-    /// It breaks off in the middle of a stream.
+    /// Streams break off in the middle.
     Breaks,
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Came {
-    /// Its method and target.
     pub(crate) line: String,
-    /// Its header fields.
     pub(crate) headers: HeaderMap,
-    /// Its body.
     pub(crate) body: Bytes,
 }
 
@@ -69,14 +64,14 @@ struct State {
     answered: u64,
 }
 
-/// Those that are left waiting: how many came, and how many of them may go.
+/// Delayed requests: the number received, and the number released.
 #[derive(Clone, Debug)]
 struct Queue(Arc<AtomicU64>, watch::Receiver<u64>);
 
 impl Queue {
     async fn wait(&mut self) {
         let number = self.0.fetch_add(1, Ordering::Relaxed);
-        // The other end is the engine's, which may be gone.
+        // The sender is the engine's, which may be dropped.
         let _ = self.1.wait_for(|released| *released > number).await;
     }
 }
@@ -84,7 +79,6 @@ impl Queue {
 /// A scripted worker. Dropping it closes its port.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    /// Where it listens.
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
     released: watch::Sender<u64>,
@@ -99,7 +93,7 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// Starts one that takes hints between requests, or one that takes none.
+    /// Starts a worker with or without support for hints between requests.
     pub(crate) async fn start(takes_hints: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -120,7 +114,7 @@ impl Engine {
                 let (shared, queue) = (Arc::clone(&shared), queue.clone());
                 let service = service_fn(move |request| answer(Arc::clone(&shared), queue.clone(), request));
                 tokio::spawn(async move {
-                    // A connection that breaks is what some steps are about.
+                    // Some steps are about broken connections.
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
@@ -136,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Answers the request that has waited longest. Returns whether one was waiting.
+    /// Releases the oldest delayed request. Returns whether there was one.
     pub(crate) fn release(&self) -> bool {
         let waits = *self.released.borrow() < self.waiting.load(Ordering::Relaxed);
         if waits {
@@ -145,17 +139,16 @@ impl Engine {
         waits
     }
 
-    /// From now on this goes wrong.
     pub(crate) fn set_fault(&self, fault: Fault) {
         self.state.lock().fault = fault;
     }
 
-    /// How many requests came and were not taken away.
+    /// Returns the number of received requests not yet taken.
     pub(crate) fn waiting(&self) -> usize {
         self.state.lock().came.len()
     }
 
-    /// Takes what came.
+    /// Takes the received requests.
     pub(crate) fn take(&self) -> Vec<Came> {
         std::mem::take(&mut self.state.lock().came)
     }
@@ -168,7 +161,7 @@ async fn answer(
 ) -> Result<Response<Body>, std::io::Error> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
-    // The router asks for itself, without a request's name.
+    // The router's own requests have no request id.
     if head.method == Method::GET && !head.headers.contains_key("x-request-id") {
         return Ok(described(&state, &path));
     }
@@ -244,7 +237,7 @@ fn described(state: &Mutex<State>, path: &str) -> Response<Body> {
 }
 
 impl State {
-    /// Tokens that an earlier body began with, in whole blocks. The body is remembered.
+    /// Returns the tokens of the longest common prefix with an earlier body, in whole blocks. Keeps the body.
     fn find(&mut self, body: &Bytes) -> usize {
         let common = |earlier: &Bytes| earlier.iter().zip(body).take_while(|(a, b)| a == b).count();
         let longest = self.seen.iter().map(common).max().unwrap_or(0);
@@ -256,7 +249,6 @@ impl State {
     }
 }
 
-/// What an answer counts.
 struct Counted {
     number: u64,
     prompt: usize,
@@ -308,7 +300,7 @@ fn response(counted: &Counted) -> Value {
         "usage": counted.responses() })
 }
 
-/// The events of a stream: the first comes when the prompt is computed, each other 10 ms after the one before.
+/// Returns the events of a stream. The first comes when the prompt is computed, each further one 10 ms later.
 fn events(path: &str, counted: &Counted) -> Vec<String> {
     let words = SAID.split_inclusive(' ').filter(|word| *word != " ");
     let data = |value: &Value| format!("data: {value}\n\n");
@@ -387,8 +379,8 @@ fn events(path: &str, counted: &Counted) -> Vec<String> {
     events
 }
 
-/// Delivers the messages under way. The runtime polls its sockets each time that it goes idle, so it is made idle once for
-/// each hop of a message, and as often again. A pause of real time would not do: the machine may run something else meanwhile.
+/// Delivers all messages in transit. The runtime polls its sockets whenever it becomes idle, so it is made idle twice
+/// per hop of a message. A pause in real time would not suffice on a busy machine.
 #[allow(
     clippy::disallowed_methods,
     reason = "it blocks a thread for blocking, since tokio's time stands still"
@@ -416,7 +408,7 @@ fn streamed(events: Vec<String>, breaks: bool) -> Response<Body> {
     let frames = futures_util::stream::unfold((frames.chain(ends), true), |(mut frames, first)| async move {
         let next = frames.next()?;
         if !first {
-            // The last event arrives before the clock moves.
+            // The last event arrives before the clock advances.
             breathe().await;
             tokio::time::advance(Duration::from_millis(10)).await;
         }

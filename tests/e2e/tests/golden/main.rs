@@ -1,11 +1,11 @@
-//! Golden decisions: a thousand requests of every endpoint and dialect to fleets in every state, and all that came of each:
-//! the chosen worker with every term, what workers got and were told, what the client got, and which metrics moved.
+//! Golden decisions: a thousand requests of every endpoint and dialect to fleets in every state, with all results:
+//! the chosen worker with every term, the messages to workers, the response, and the changed metrics.
 //!
-//! [`stories`] is the recipe, `decisions.jsonl` what was recorded. The router runs in front of scripted engines over real
-//! sockets, and time stands still but where an engine or the recipe moves it: so two runs are the same to the last digit. The test
-//! speaks to the data port and the admin port and to nothing within the router.
+//! [`stories`] generates the requests, `decisions.jsonl` has the recorded results. The router runs with scripted
+//! engines over real sockets. Virtual time advances only by an engine or a story, so two runs are identical to the
+//! last digit. The test uses only the data port and the admin port.
 //!
-//! `TAILROUTE_BLESS=1 cargo test -p tailroute-e2e --test golden` records anew.
+//! `TAILROUTE_BLESS=1 cargo test -p tailroute-e2e --test golden` records the results again.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,18 +33,17 @@ use tokio::task::JoinHandle;
 use self::engine::{Engine, breathe};
 use self::stories::{Ask, Step, Story, stories};
 
-/// The story has to end by then, on the wall's clock.
+/// Time limit of a story, in real time.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Looks at the metrics that have to show the same before the router is at rest.
+/// Consecutive equal reads of the metrics before the router counts as idle.
 const LOOKS: usize = 2;
-/// Differences that are shown.
+/// Differences shown.
 const MOST_SHOWN: usize = 10;
 
-/// Probes and looks at queues would come between a request and what it moved: there is one at the start.
+/// Disables periodic probes, which would change metrics between a request and its record. One probe runs at the start.
 const QUIET: &str =
     "[health]\ninterval_ms = 3600000\ntimeout_ms = 3600000\nqueue_interval_ms = 0\nhealthy_after = 1\n";
 
-/// A fleet under way.
 struct Fleet {
     router: Server,
     engines: Vec<Engine>,
@@ -56,7 +55,7 @@ struct Fleet {
 }
 
 #[test]
-fn what_was_decided_is_decided_again() {
+fn decisions_equal_the_recorded_ones() {
     let mut recorded = String::new();
     let mut count = 0;
     for story in stories() {
@@ -96,7 +95,7 @@ fn compare(recorded: &str) {
     );
 }
 
-/// Where two values differ, and how.
+/// Collects the differences of two values.
 fn differ(at: &str, before: &Value, after: &Value, out: &mut String) {
     match (before, after) {
         (Value::Object(a), Value::Object(b)) => {
@@ -118,14 +117,14 @@ fn differ(at: &str, before: &Value, after: &Value, out: &mut String) {
     }
 }
 
-/// Plays a story on its own runtime, with the clock paused.
+/// Runs a story on its own runtime, with the clock paused.
 fn play(story: &Story) -> Vec<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap();
-    // A paused clock moves by itself when nothing is to be done, unless something blocks.
+    // A paused clock advances by itself when the runtime is idle, unless a blocking task runs.
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     runtime.spawn_blocking(move || stopped.recv_timeout(LIMIT));
     let (rows, end) = runtime.block_on(async {
@@ -201,7 +200,7 @@ impl Fleet {
         record::series(page.text())
     }
 
-    /// Waits until nothing moves any more. Returns the metrics then.
+    /// Waits until the metrics stop changing. Returns them.
     async fn settle(&self) -> BTreeMap<String, f64> {
         let (mut last, mut same) = ((BTreeMap::new(), 0), 0);
         while same < LOOKS {
@@ -214,7 +213,7 @@ impl Fleet {
         last.0
     }
 
-    /// Waits until nothing moves any more. Returns the series that have moved since the last time.
+    /// Waits until the metrics stop changing. Returns the series that changed since the last call.
     async fn rest(&mut self) -> Vec<String> {
         let now = self.settle().await;
         let moved = record::moved(&self.metrics, &now);
@@ -234,7 +233,7 @@ impl Fleet {
                 self.record(ask, None).await;
             }
             Step::Answer => {
-                // One after the other, so that who is first is no question.
+                // Released one after another, so that the order is determined.
                 for engine in 0..self.engines.len() {
                     while self.engines[engine].release() {
                         breathe().await;
@@ -259,7 +258,7 @@ impl Fleet {
         }
     }
 
-    /// The number of the next request.
+    /// Returns the number of the next request.
     fn number(&mut self) -> usize {
         self.asked += 1;
         self.asked
@@ -318,7 +317,7 @@ impl Fleet {
         self.rows.push(row);
     }
 
-    /// Those that were made since the last look, the oldest first.
+    /// Returns the decisions since the last call, oldest first.
     async fn decisions(&mut self) -> Vec<Value> {
         let page = client::admin(self.admin(), "GET", "/admin/v1/decisions?limit=8", &[], None)
             .await

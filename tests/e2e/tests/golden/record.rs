@@ -1,4 +1,4 @@
-//! What a request came to, without what differs from run to run: ports, dates, names of traces, the time of day.
+//! Records of requests without values that differ between runs: ports, dates, trace ids, times of day.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::engine::Came;
 use crate::stories::Ask;
 
-/// Bytes of a text that is kept as it is; of a longer one, how it begins and its digest.
+/// Longest text recorded in full; a longer one is recorded as its beginning and a digest.
 const LONGEST: usize = 160;
-/// Header fields that are left out: they name this run, or say nothing of the router.
+/// Header fields left out, because they differ between runs or do not come from the router.
 const PASSING: [&str; 6] = [
     "server-timing",
     "date",
@@ -19,7 +19,7 @@ const PASSING: [&str; 6] = [
     "content-length",
     "transfer-encoding",
 ];
-/// Metrics that are left out: of this process, of the operator who reads them, and of real time.
+/// Metrics left out: of the process, of the operator, and of real time.
 const OWN: [&str; 6] = [
     "process_",
     "tailroute_admin_",
@@ -29,7 +29,7 @@ const OWN: [&str; 6] = [
     "tailroute_uptime_",
 ];
 
-/// FNV-1a.
+/// Returns the FNV-1a hash.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in bytes {
@@ -38,7 +38,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("{hash:016x}")
 }
 
-/// A text, or how it begins and what it is all in all. Times of day, as numbers of twelve digits and more, are left out.
+/// Returns a text, shortened if too long. Numbers of twelve digits and more, which are times of day, are left out.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     if text.len() > LONGEST {
@@ -57,7 +57,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     shown + rest
 }
 
-/// Header fields in order.
 pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
     let mut fields: Vec<String> = headers
         .iter()
@@ -68,7 +67,7 @@ pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
     fields
 }
 
-/// A message that a worker got for this request: its body as far as it is not the client's.
+/// Records a message to a worker for this request, with the part of its body that differs from the client's.
 pub(crate) fn sent(worker: usize, came: &Came, ask: &Ask) -> Value {
     let (theirs, own) = (&came.body[..], &ask.body[..]);
     let body = if theirs == own {
@@ -82,14 +81,14 @@ pub(crate) fn sent(worker: usize, came: &Came, ask: &Ask) -> Value {
     json!({ "to": format!("gpu-{worker}"), "line": came.line, "headers": fields(&came.headers), "body": body })
 }
 
-/// What a worker was told beside requests.
+/// Records another message to a worker.
 pub(crate) fn told(worker: usize, came: &Came) -> Value {
     let mut body: Value = serde_json::from_slice(&came.body).unwrap_or_default();
     without(&mut body, &["epoch"]);
     json!({ "to": format!("gpu-{worker}"), "line": came.line, "body": body })
 }
 
-/// A decision as the admin API shows it, without what is nought.
+/// Returns a decision of the admin API without zero values.
 pub(crate) fn decision(mut decision: Value) -> Value {
     without(&mut decision, &["arrived_unix_ms", "trace", "request"]);
     for part in ["/outcome", "/outcome/parts"] {
@@ -99,7 +98,7 @@ pub(crate) fn decision(mut decision: Value) -> Value {
     }
     if let Some(terms) = decision["terms"].as_array_mut() {
         for terms in terms {
-            // One line each, without what is nought.
+            // One line per worker, without zero values.
             let shown: Vec<String> = terms
                 .as_object()
                 .into_iter()
@@ -117,7 +116,7 @@ pub(crate) fn decision(mut decision: Value) -> Value {
     decision
 }
 
-/// Removes fields, however deep.
+/// Removes fields at any depth.
 fn without(value: &mut Value, names: &[&str]) {
     match value {
         Value::Object(fields) => {
@@ -129,7 +128,6 @@ fn without(value: &mut Value, names: &[&str]) {
     }
 }
 
-/// The series of a metrics page.
 pub(crate) fn series(page: &str) -> BTreeMap<String, f64> {
     page.lines()
         .filter(|line| !line.starts_with('#') && !OWN.iter().any(|own| line.starts_with(own)))
@@ -140,7 +138,7 @@ pub(crate) fn series(page: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// The series that are not what they were, with what they are now.
+/// Returns the changed series with their new values.
 pub(crate) fn moved(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Vec<String> {
     after
         .iter()
@@ -149,12 +147,12 @@ pub(crate) fn moved(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64
         .collect()
 }
 
-/// Sums of floating-point numbers depend on their order in the last digits.
+/// Rounds, because sums of floating-point numbers depend on their order in the last digits.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// A row that leaves out what is empty.
+/// Returns a row without empty values.
 pub(crate) fn row(of: Vec<(&str, Value)>) -> Value {
     let is_empty = |value: &Value| match value {
         Value::Null => true,

@@ -1,7 +1,7 @@
-//! The recipe: what is asked of which fleet, in which state.
+//! The stories of the golden test: requests to fleets in various states.
 //!
-//! A story is a configuration, engines and steps. Everything in it follows from its name, so that the recorded answers need
-//! nothing beside this file. A change here is recorded anew with `TAILROUTE_BLESS=1`.
+//! A story is a configuration, engines and steps. It depends only on its name, so the recorded results need nothing
+//! beside this file. After a change here, record again with `TAILROUTE_BLESS=1`.
 
 mod requests;
 
@@ -11,54 +11,45 @@ use tailroute_e2e::talk::{chat, with, words};
 use self::requests::{endpoints, malformed, paths};
 use crate::engine::{Fault, SAID};
 
-/// One request of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    /// Its method.
     pub(crate) method: &'static str,
-    /// Its path.
     pub(crate) path: String,
-    /// Its header fields.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// Its body.
     pub(crate) body: Vec<u8>,
 }
 
-/// What happens next.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A client asks, and reads the answer.
+    /// A client sends a request and reads the response.
     Ask(Ask),
-    /// A client asks and is left waiting.
+    /// A client sends a request whose response is delayed.
     Leave(Ask),
-    /// Those who were left waiting are answered.
+    /// The delayed requests are answered.
     Answer,
-    /// Milliseconds pass.
+    /// This number of milliseconds passes.
     Pass(u64),
-    /// From now on this goes wrong on an engine.
+    /// Sets an engine's fault.
     Fault(usize, Fault),
-    /// An operator says something: method, path, body.
+    /// An operator's request: method, path, body.
     Operate(&'static str, String, Value),
 }
 
-/// A fleet and what it is asked.
+/// A fleet and its steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
-    /// Its name.
     pub(crate) name: String,
-    /// The configuration, but for ports and workers.
+    /// The configuration, without ports and workers.
     pub(crate) config: String,
     /// Configuration keys of each worker.
     pub(crate) worker: String,
-    /// Engines.
     pub(crate) engines: usize,
-    /// Whether they take hints between requests.
+    /// Whether the engines support hints between requests.
     pub(crate) takes_hints: bool,
-    /// What happens.
     pub(crate) steps: Vec<Step>,
 }
 
-/// Numbers that look random, the same in each run.
+/// A deterministic random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -82,7 +73,6 @@ const POLICIES: [&str; 10] = [
 ];
 const CHAT: &str = "/v1/chat/completions";
 
-/// All of them.
 pub(crate) fn stories() -> Vec<Story> {
     let mut all: Vec<Story> = POLICIES.iter().map(|policy| of_policy(policy)).collect();
     all.push(endpoints());
@@ -126,7 +116,7 @@ impl Ask {
     }
 }
 
-/// Conversations that go on in any order.
+/// Conversations that continue in random order.
 struct Talks {
     dice: Dice,
     open: Vec<Vec<(String, String)>>,
@@ -144,7 +134,7 @@ impl Talks {
         }
     }
 
-    /// The next turn of one of them. Returns its number too.
+    /// Returns the next turn of one of them, with the conversation's number.
     fn turn(&mut self, extra: &Value) -> (usize, Ask) {
         let at = self.dice.roll(self.live);
         if at >= self.open.len() {
@@ -177,7 +167,7 @@ impl Talks {
     }
 }
 
-/// Turns under one policy: on an idle fleet, and while others wait at some workers.
+/// Turns under one policy: on an idle fleet, and with queues at some workers.
 fn of_policy(policy: &str) -> Story {
     let mut talks = Talks::new(7, 9);
     let mut steps = talks.turns(24);
@@ -193,7 +183,7 @@ fn of_policy(policy: &str) -> Story {
     story(format!("policy/{policy}"), config, steps)
 }
 
-/// Conversations that grow and end, told in a worker's own way.
+/// Conversations that grow and end, in a worker's dialect.
 fn dialect(dialect: &str) -> Story {
     let mut talks = Talks::new(11, 6);
     let mut steps = Vec::new();
@@ -218,7 +208,7 @@ fn priority(order: &str) -> Story {
     told
 }
 
-/// More conversations than the caches hold, on engines that are told what to drop.
+/// More conversations than the caches hold, on engines that take hints.
 fn full() -> Story {
     let mut told = story(
         "full",
@@ -231,7 +221,7 @@ fn full() -> Story {
     told
 }
 
-/// Workers that fail in every way, and come back.
+/// Workers that fail in every way, and recover.
 fn broken() -> Story {
     let mut talks = Talks::new(19, 8);
     let mut steps = talks.turns(6);
@@ -254,7 +244,7 @@ fn broken() -> Story {
     story("broken", "", steps)
 }
 
-/// Workers that an operator takes out and puts back, one after the other and all at once.
+/// Workers that an operator drains and restores, one after another and all at once.
 fn held() -> Story {
     let mut talks = Talks::new(23, 6);
     let mut steps = talks.turns(6);
@@ -280,7 +270,7 @@ fn held() -> Story {
 /// Clients with keys, two of one tenant, some with limits.
 fn keys() -> Story {
     let mut config = String::new();
-    // The SHA-256 of what `secret` makes of each name.
+    // The SHA-256 hash of `secret` of each name.
     for (name, tenant, sha256, rest) in [
         (
             "a",
@@ -379,7 +369,7 @@ weights = ["slo", "locality"]
     story("overrides", config, steps)
 }
 
-/// The ways to say which conversation a turn is of.
+/// The ways to identify the conversation of a turn.
 fn sessions() -> Story {
     let mut talks = Talks::new(37, 5);
     let mut steps = Vec::new();

@@ -1,4 +1,4 @@
-//! Fewer descriptors than strangers have connections.
+//! Fewer file descriptors than hostile connections.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::stage::{HONEST, Plan, Stage, bearer};
 use crate::strangers::Target;
 use crate::{seconds, turn};
 
-/// What the router may have open.
+/// Most open descriptors of the router.
 const MOST: u64 = 256;
-/// What strangers open.
+/// Hostile connections.
 const CONNECTIONS: usize = 400;
 const LIMITS: &str = "
 [limits]
@@ -30,11 +30,11 @@ fn under(shell: String) -> Plan {
     }
 }
 
-/// Half a request on each of many connections, for as long as they are kept.
+/// Sends half a request on each of many connections, and keeps them.
 async fn half_requests(target: &Target) -> Vec<tokio::net::TcpStream> {
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS {
-        // What is refused is as good.
+        // Refused connections serve the purpose too.
         if let Ok(mut stream) = target.connect().await {
             let _ = stream.write_all(b"GET /v1/mo").await;
             held.push(stream);
@@ -52,7 +52,7 @@ async fn is_served(stage: &Stage) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_descriptors_run_out_livez_answers_and_the_data_port_comes_back() {
+async fn without_free_descriptors_livez_answers_and_the_data_port_recovers() {
     let _turn = turn().await;
     let mut report = Report::new("connections for more descriptors than there are");
     let stage = Stage::start(under(format!("ulimit -n {MOST}"))).await;

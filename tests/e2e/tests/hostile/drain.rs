@@ -1,4 +1,4 @@
-//! A router that is told to go while strangers hold connections on which nothing is under way.
+//! A router that drains while hostile clients keep idle connections.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use crate::strangers::Target;
 use crate::turn;
 use crate::{frames, http1, http2};
 
-/// After SIGTERM.
+/// Time to exit after SIGTERM.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
-/// The whole of `drain_timeout_s`, and more.
+/// More than the whole of `drain_timeout_s`.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For what strangers have sent to be read.
+/// Time for the clients' bytes to be read.
 const READ: Duration = Duration::from_millis(300);
 
-/// A connection that is kept, whatever the router says on it.
+/// A connection kept open, whatever the router sends.
 enum Held {
     One(tokio::net::TcpStream),
     Two(frames::Raw),
@@ -48,7 +48,7 @@ async fn held(target: &Target, what: &str) -> io::Result<Held> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_does_not_wait_for_connections_on_which_nothing_is_under_way() {
+async fn a_drain_does_not_wait_for_idle_connections_of_hostile_clients() {
     let _turn = turn().await;
     let mut report = Report::new("SIGTERM while strangers hold connections");
     for what in [

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames and header blocks as a client that keeps no rule writes them.
+//! HTTP/2 frames and header blocks built by hand, for clients that violate the protocol.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,6 @@ pub(crate) const ACK: u8 = 1;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// A frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut bytes = length[1..].to_vec();
@@ -33,7 +32,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// A field that is written out, and remembered by nobody.
+/// Returns a literal field without indexing.
 pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
@@ -54,7 +53,7 @@ pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-/// A request's header block.
+/// Returns a request's header block.
 pub(crate) fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let pseudo = [
         (":method", method),
@@ -88,7 +87,7 @@ impl Raw {
         self.stream.write_all(bytes).await
     }
 
-    /// Answers pings, and writes a piece again and again, if there is one, until the other side has closed.
+    /// Answers pings and writes a piece repeatedly, if not empty, until the peer has closed.
     pub(crate) async fn until_closed(self, piece: &[u8], every: Duration) -> io::Result<()> {
         let (reader, mut writer) = self.stream.into_split();
         let (pongs, mut due) = tokio::sync::mpsc::channel(16);
@@ -112,7 +111,7 @@ async fn answer(writer: &mut OwnedWriteHalf, pong: &[u8]) -> io::Result<()> {
     writer.write_all(&frame(PING, ACK, 0, pong)).await
 }
 
-/// Reads frames until there are no more, and hands on what pings carry.
+/// Reads frames until the end, and passes on the payloads of pings.
 async fn read(mut reader: OwnedReadHalf, pings: &tokio::sync::mpsc::Sender<Vec<u8>>) {
     loop {
         let mut head = [0; 9];

@@ -1,5 +1,5 @@
-//! Honest clients: streams of chat completions over kept HTTP/1.1 and HTTP/2 connections, each read to its end and held to what
-//! the engine itself says, byte for byte.
+//! Honest clients: streams of chat completions over keep-alive HTTP/1.1 and HTTP/2 connections, each read to its end
+//! and compared with the engine's, byte for byte.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,12 +23,12 @@ use crate::stage::{HONEST, Stage, bearer};
 
 /// Tokens of replies and words of questions.
 const SHAPES: [(u64, u64); 4] = [(5, 20), (20, 200), (40, 20), (40, 2_000)];
-/// Streams that share an HTTP/2 connection; as many others have a kept HTTP/1.1 connection each.
+/// Streams per HTTP/2 connection; the same number have an HTTP/1.1 connection each.
 const PER_CONNECTION: usize = 10;
-/// A stream that takes longer is lost.
+/// Longest duration of a stream.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of them.
+/// The outcome of the streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) streams: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Tally {
     pub(crate) errors: Vec<String>,
 }
 
-/// What the streams share.
+/// State shared by the streams.
 #[derive(Debug)]
 struct Shared {
     router: SocketAddr,
@@ -47,7 +47,7 @@ struct Shared {
     errors: Mutex<Vec<String>>,
 }
 
-/// Honest clients at work.
+/// Running honest clients.
 #[derive(Debug)]
 pub(crate) struct Honest {
     shared: Arc<Shared>,
@@ -55,7 +55,7 @@ pub(crate) struct Honest {
     streams: usize,
 }
 
-/// A connection that is kept.
+/// A keep-alive connection.
 enum Connection {
     One(http1::SendRequest<Full<Bytes>>),
     Two(http2::SendRequest<Full<Bytes>>),
@@ -101,7 +101,6 @@ impl Connection {
     }
 }
 
-/// One stream, read to its end.
 async fn stream(shared: &Shared, connection: &mut Connection) -> Result<(), String> {
     let number = shared.number.fetch_add(1, Ordering::Relaxed);
     let shape = SHAPES[number as usize % SHAPES.len()];
@@ -152,7 +151,7 @@ async fn client(shared: Arc<Shared>, http2: bool, first: Option<Connection>) {
             Err(error) => {
                 shared.errors.lock().push(error);
                 connection = None;
-                // A router that is gone refuses at once.
+                // A dead router refuses connections at once.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -160,7 +159,7 @@ async fn client(shared: Arc<Shared>, http2: bool, first: Option<Connection>) {
 }
 
 impl Honest {
-    /// Begins so many streams.
+    /// Starts this number of streams.
     pub(crate) async fn start(stage: &Stage, streams: usize) -> Self {
         let mut references = BTreeMap::new();
         for shape in SHAPES {
@@ -180,7 +179,7 @@ impl Honest {
         for number in 0..streams {
             let http2 = !number.is_multiple_of(2);
             if http2 && (number / 2).is_multiple_of(PER_CONNECTION) {
-                // Without one, each stream opens its own, or says why it cannot.
+                // Without a shared connection, each stream opens its own, or reports why it cannot.
                 joint = Connection::open(shared.router, true).await.ok();
             }
             let first = joint.as_ref().filter(|_| http2).and_then(Connection::again);
@@ -193,7 +192,7 @@ impl Honest {
         }
     }
 
-    /// Lets the streams end, and says what became of all of them.
+    /// Lets the streams end. Returns their outcome.
     pub(crate) async fn end(mut self) -> Tally {
         self.shared.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = self.clients.join_next().await {

@@ -1,4 +1,4 @@
-//! Hostile clients that speak HTTP/1.1, or something like it.
+//! Hostile clients with valid or invalid HTTP/1.1.
 
 use std::io;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::stage::{RUDE, bearer};
 use crate::strangers::{Ends, Kind, Target, read_to_end, until_closed};
 
-/// Between two pieces of what comes slowly.
+/// Interval between the pieces of a slow client.
 const SLOWLY: Duration = Duration::from_millis(200);
-/// For a request to reach its worker before its client leaves.
+/// Time for a request to reach its worker before its client disconnects.
 const ARRIVED: Duration = Duration::from_millis(50);
-/// For as long a client that does not read stays.
+/// Time that a client stays without reading.
 const UNREAD: Duration = Duration::from_secs(10);
 
-/// Field names by which a request would steer the transfer of caches between engines, in several spellings.
+/// Fields that would steer key-value cache transfers between engines, in several spellings.
 const TRANSFERS: [&str; 7] = [
     r#""kv_transfer_params":{"do_remote_prefill":true}"#,
     r#""kv_transfer_params":null,"kv_transfer_params":{"do_remote_prefill":true}"#,
@@ -28,7 +28,7 @@ const TRANSFERS: [&str; 7] = [
     r#""disaggregated_params":{"request_type":"do_remote_prefill"}"#,
 ];
 
-/// What follows a request whose client leaves before it is answered.
+/// Bytes after a request whose client disconnects before the response.
 const BEHIND: [&[u8]; 4] = [
     b"\r\n",
     b"P",
@@ -45,7 +45,6 @@ const CHUNKS: [&str; 6] = [
     "00000000000000000000000000000000000001;a=b\r\n{",
 ];
 
-/// All kinds.
 pub(crate) const KINDS: [Kind; 14] = [
     Kind {
         name: "HTTP/1.1: silence",
@@ -159,7 +158,7 @@ fn head(field: &str) -> String {
     format!("POST {CHAT} HTTP/1.1\r\nhost: router.test\r\nauthorization: {bearer}\r\n{field}\r\n\r\n")
 }
 
-/// A whole request for a hostile worker, which answers in this way.
+/// Returns a complete request to a hostile worker, which answers in this mode.
 pub(crate) fn request(mode: &str, fields: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     (head(&format!("{fields}x-mode: {mode}\r\ncontent-length: {length}")) + body).into_bytes()
@@ -180,7 +179,7 @@ pub(crate) async fn half_a_head(target: Target) -> io::Result<()> {
     for number in 0..20 {
         bytes.extend_from_slice(format!("x-{number}: {}\r\n", "a".repeat(15_900)).as_bytes());
     }
-    // It is closed where the router reads no further.
+    // The connection is closed if the router reads no further.
     let _ = stream.write_all(&bytes[..bytes.len() - 2]).await;
     until_closed(stream, b"", SLOWLY).await
 }
@@ -227,7 +226,7 @@ pub(crate) async fn leaves(target: Target, behind: &[u8]) -> io::Result<()> {
     hang_up(&target, &stream)
 }
 
-/// Every other stranger resets its connection when it leaves.
+/// Disconnects, by a reset on every other connection.
 fn hang_up(target: &Target, stream: &TcpStream) -> io::Result<()> {
     if target.number().is_multiple_of(2) {
         stream.set_zero_linger()?;

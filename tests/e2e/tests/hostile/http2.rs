@@ -1,4 +1,4 @@
-//! Hostile clients that speak HTTP/2 by prior knowledge, frame by frame.
+//! Hostile clients with HTTP/2 by prior knowledge, frame by frame.
 
 use std::io;
 use std::time::Duration;
@@ -14,14 +14,13 @@ use crate::http1::QUESTION;
 use crate::stage::{RUDE, bearer};
 use crate::strangers::{Ends, Kind, Target, until_closed};
 
-/// Between two pieces of a flood, or of what comes slowly.
+/// Interval between the pieces of a flood or of a slow client.
 const EVERY: Duration = Duration::from_millis(50);
-/// Frames in one piece of a flood.
+/// Frames per piece of a flood.
 const FLOOD: usize = 50;
-/// For as long a client that does not read stays.
+/// Time that a client stays without reading.
 const UNREAD: Duration = Duration::from_secs(10);
 
-/// All kinds.
 pub(crate) const KINDS: [Kind; 13] = [
     Kind {
         name: "HTTP/2: half a preface",
@@ -111,7 +110,7 @@ fn asking(mode: &str) -> Vec<u8> {
     )
 }
 
-/// A connection whose only request was refused.
+/// Opens a connection whose only request was rejected.
 pub(crate) async fn refused(target: &Target) -> io::Result<Raw> {
     let mut raw = Raw::open(target, b"").await?;
     raw.write(&frame(
@@ -124,7 +123,7 @@ pub(crate) async fn refused(target: &Target) -> io::Result<Raw> {
     Ok(raw)
 }
 
-/// A connection with half a header block on it.
+/// Opens a connection with an unfinished header block.
 pub(crate) async fn in_a_block(target: &Target, pieces: usize) -> io::Result<Raw> {
     let mut raw = refused(target).await?;
     raw.write(&frame(HEADERS, 0, 3, &block("POST", CHAT, &[])))

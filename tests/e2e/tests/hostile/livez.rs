@@ -1,4 +1,4 @@
-//! `/livez`, asked for again and again by a thread of its own, as an orchestrator does: each time on a new connection.
+//! Probes `/livez` periodically from a thread of its own, like an orchestrator: each time on a new connection.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,19 +6,18 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two probes.
+/// Interval between probes.
 const EVERY: Duration = Duration::from_millis(100);
-/// An orchestrator gives up after a second.
+/// An orchestrator's timeout.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 
-/// Probes until it is told to stop.
+/// Probes until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Livez {
     stop: Sender<()>,
     thread: JoinHandle<Probed>,
 }
 
-/// What came of the probes.
 #[derive(Debug, Default)]
 pub(crate) struct Probed {
     pub(crate) answered: usize,
@@ -50,7 +49,7 @@ impl Livez {
     }
 
     pub(crate) fn end(self) -> Probed {
-        // The thread ends when this is gone.
+        // Dropping the sender ends the thread.
         drop(self.stop);
         self.thread.join().unwrap()
     }

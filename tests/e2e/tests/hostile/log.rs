@@ -1,5 +1,5 @@
-//! A log that cannot be written: closed, full, or with a reader that has stalled. Traffic goes on, and workers that come back are
-//! seen to be back.
+//! A log that cannot be written: closed, full, or with a stalled reader. Traffic continues, and recovered workers are
+//! detected.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,20 +13,21 @@ use crate::report::Report;
 use crate::stage::{Plan, Stage};
 use crate::{seconds, streams, turn};
 
-/// Talkative, so that a pipe is full at once.
+/// A verbose level, which fills a pipe at once.
 const DEBUG: &str = "[log]\nlevel = \"debug\"\n";
 
-/// A pipe's end for reading, which nobody reads, and the command that makes its other end standard error.
+/// Returns the read end of a pipe that is never read, and the shell command that makes the write end standard error.
 fn pipe(folder: &Path) -> (File, String) {
     let pipe = folder.join("log");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
-    // For both, so that it opens without another.
+    // Opened for reading and writing, so that opening does not block.
     let reader = File::options().read(true).write(true).open(&pipe).unwrap();
     (reader, format!("exec 2>'{}'", pipe.display()))
 }
 
-/// Traffic, before and after workers were started again. The reader goes when the router has started, if there is one.
+/// Checks traffic before and after workers are restarted. The reader, if there is one, is dropped once the router has
+/// started.
 async fn goes_on(scenario: &'static str, stderr: &str, reader: Option<File>) {
     let _turn = turn().await;
     let mut report = Report::new(scenario);
@@ -43,7 +44,7 @@ async fn goes_on(scenario: &'static str, stderr: &str, reader: Option<File>) {
     let honest = Honest::start(&stage, streams()).await;
     tokio::time::sleep(seconds()).await;
     report.honest(&honest.end().await);
-    // Whatever the probes log, they go on.
+    // The probes continue, whatever they log.
     for engine in &mut stage.engines {
         let (address, gap_ms) = (engine.address, 10.0);
         engine.kill();
@@ -66,7 +67,7 @@ async fn without_standard_error_traffic_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_full_disk_for_its_log_traffic_goes_on() {
+async fn with_a_full_disk_traffic_goes_on() {
     goes_on("the log's disk is full", "exec 2>/dev/full", None).await;
 }
 

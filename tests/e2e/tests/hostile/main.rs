@@ -1,21 +1,22 @@
-//! Strangers against the router, over real sockets: clients, workers and publishers of cache events that keep no rule, beside
-//! honest traffic. Asked is that no honest client sees an error, that `/livez` answers, that memory stays within the budget
-//! that `tailroute check` prints, and that nothing is held afterwards.
+//! Hostile clients, workers and publishers of cache events against the router, over real sockets, beside honest
+//! traffic. Honest clients must see no error, `/livez` must answer, memory must stay within the budget printed by
+//! `tailroute check`, and nothing may be held afterwards.
 //!
 //! | file | scenario |
 //! |---|---|
-//! | [`together`] | each kind of stranger beside honest streams, and all of them at once |
+//! | [`together`] | each kind of hostile peer beside honest streams, and all of them at once |
 //! | [`http1`], [`http2`] | hostile clients |
-//! | [`workers`] | hostile workers, and the clients who look at what comes of them |
+//! | [`workers`] | hostile workers, and the clients that check their responses |
 //! | [`publishers`] | hostile publishers of cache events |
-//! | [`places`] | connections that hold every place, silent ones on the admin port, names of a megabyte |
+//! | [`places`] | connections that take every slot, silent ones on the admin port, names of a megabyte |
 //! | [`log`] | a log that cannot be written |
 //! | [`descriptors`] | too few descriptors |
-//! | [`drain`] | an end that idle connections must not hold up |
+//! | [`drain`] | a drain with idle connections |
 //!
-//! Clients that leave are in `disconnect`. [`honest`] and [`livez`] are who must not notice; [`stage`] starts the processes, and
-//! [`report`] holds figures to what is asked. The router is the release build's binary in `make test-hostile` (`SECONDS=3
-//! STREAMS=200`, `STRICT=1` on a quiet machine), and this program itself in `make test`, at a few seconds and streams.
+//! Disconnecting clients are covered by `disconnect`. [`honest`] and [`livez`] are the traffic that must be
+//! unaffected; [`stage`] starts the processes, and [`report`] checks the figures. The router is the release build's
+//! binary in `make test-hostile` (`SECONDS=3 STREAMS=200`, `STRICT=1` on a quiet machine), and this program itself in
+//! `make test`, with a few seconds and streams.
 
 #![allow(
     clippy::unwrap_used,
@@ -46,14 +47,14 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// One scenario at a time: each has the machine for itself.
+/// Serialises the scenarios: each needs the machine for itself.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-/// A number from the environment, or what stands in for it.
+/// Returns a number from the environment, or the default.
 fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     match std::env::var(name) {
         Ok(text) => text
@@ -64,27 +65,27 @@ fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     }
 }
 
-/// For how long strangers are at work.
+/// Returns the duration of the hostile traffic.
 fn seconds() -> Duration {
     Duration::from_secs_f64(setting("SECONDS", 2.0))
 }
 
-/// Honest streams beside them.
+/// Returns the number of honest streams.
 fn streams() -> usize {
     setting("STREAMS", 20)
 }
 
-/// By how much the numbers of strangers' connections are divided: fewer streams go with fewer strangers.
+/// Returns the divisor of the numbers of hostile connections: fewer streams go with fewer of those.
 fn divided_by() -> usize {
     (200 / streams().max(1)).clamp(1, 10)
 }
 
-/// Whether a figure that a busy machine spoils is held to what was promised.
+/// Returns whether figures that depend on a quiet machine are checked.
 fn is_strict() -> bool {
     std::env::var_os("STRICT").is_some()
 }
 
-/// The processes' part; of no use by itself.
+/// The processes' part; does nothing by itself.
 #[test]
 #[ignore = "a part that the other tests start as a process of its own"]
 fn part() {

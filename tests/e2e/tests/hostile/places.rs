@@ -1,4 +1,4 @@
-//! Places that strangers hold: connections of the data port, of the admin port, and names that are kept.
+//! Resources held by hostile clients: connections of the data port and the admin port, and names that are kept.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,11 +25,11 @@ idle_timeout_s = 3
 const SILENT: usize = 600;
 /// Connections with half a head.
 const HEADS: usize = 300;
-/// What each may make the router hold: a head of `max_header_bytes` (64 KiB), the room that it grew in, and a connection.
+/// Memory that each may make the router hold: a head of `max_header_bytes` (64 KiB), its growth, and a connection.
 const OF_A_HEAD_KIB: u64 = 160;
-/// Names of a megabyte.
+/// Number of names of a megabyte.
 const NAMES: usize = 20;
-/// What they may make the router hold, and its metrics page be.
+/// Memory that they may make the router hold, and the size of its metrics page.
 const OF_NAMES_KIB: u64 = 64 * 1024;
 const PAGE_BYTES: usize = 2 << 20;
 
@@ -54,7 +54,7 @@ async fn is_served(stage: &Stage) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_of_http2_do_not_hold_every_place() {
+async fn idle_http2_connections_do_not_take_every_slot() {
     let _turn = turn().await;
     let mut report = Report::new("every place is held by idle HTTP/2 connections");
     let stage = Stage::start(with_limits()).await;
@@ -79,7 +79,7 @@ async fn idle_connections_of_http2_do_not_hold_every_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_have_left_hold_no_place() {
+async fn disconnected_clients_hold_no_slot() {
     let _turn = turn().await;
     let mut report = Report::new("every place was held by clients that have left");
     let evil = Evil::start(Models::One).await;
@@ -112,7 +112,7 @@ async fn clients_that_have_left_hold_no_place() {
     report.close();
 }
 
-/// What so many connections with half a head of 300 kB make the router hold.
+/// Measures the memory held for connections with half a head of 300 kB.
 async fn half_heads(report: &mut Report, name: &str, life: fn(Target) -> Life) {
     let stage = Stage::start(Plan {
         engines: 1,
@@ -139,7 +139,7 @@ async fn half_heads(report: &mut Report, name: &str, life: fn(Target) -> Life) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_head_takes_little_more_than_a_head_may_be() {
+async fn half_a_head_takes_little_more_memory_than_the_head_limit() {
     let _turn = turn().await;
     let mut report = Report::new("half heads of 300 kB");
     half_heads(&mut report, "HTTP/1.1", |target| {
@@ -153,7 +153,7 @@ async fn half_a_head_takes_little_more_than_a_head_may_be() {
     report.close();
 }
 
-/// Keeps a connection that says nothing, and opens the next when it is closed.
+/// Keeps a silent connection, and opens the next one when it is closed.
 async fn silent(admin: std::net::SocketAddr) -> io::Result<()> {
     loop {
         let mut stream = TcpStream::connect(admin).await?;
@@ -178,7 +178,7 @@ async fn silent_connections_to_the_admin_port_starve_no_probe() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_of_a_megabyte_are_no_labels() {
+async fn names_of_a_megabyte_are_not_metric_labels() {
     let _turn = turn().await;
     let mut report = Report::new("names of a megabyte");
     let evil = Evil::start(Models::Unsaid).await;
@@ -193,7 +193,7 @@ async fn names_of_a_megabyte_are_no_labels() {
         let name = format!("{number}-{}", "m".repeat(1_000_000));
         let body = http1::QUESTION.replace("evil", &name);
         let fields = [("authorization", bearer.as_str())];
-        // Refused, or answered: here it only matters what is kept.
+        // The response does not matter here, only the memory held.
         client::call(stage.data(), "POST", client::CHAT, &fields, body).await;
     }
     let page = client::admin(stage.admin, "GET", "/metrics", &[], None).await;

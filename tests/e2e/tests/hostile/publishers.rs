@@ -1,4 +1,4 @@
-//! Hostile publishers of cache events: ZeroMQ peers (ZMTP 3.0) that claim, send and withhold what they like.
+//! Hostile publishers of cache events: ZeroMQ peers (ZMTP 3.0) that declare, send and withhold data at will.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,35 +8,33 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Between two megabytes of what never ends.
+/// Interval between megabytes of an endless message.
 const EVERY: Duration = Duration::from_millis(8);
-/// Between two bytes of a greeting that never ends.
+/// Interval between bytes of an endless greeting.
 const SLOWLY: Duration = Duration::from_millis(200);
-/// For a subscription to arrive.
+/// Time for a subscription to arrive.
 const SUBSCRIBED: Duration = Duration::from_millis(300);
-/// For as long a publisher waits for what becomes of its word.
+/// Time that a publisher waits after a false declaration.
 const WAITS: Duration = Duration::from_secs(2);
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// What a publisher does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Habit {
-    /// A frame that says that 2^62 bytes follow.
+    /// A frame that declares 2^62 bytes.
     HugeFrame,
-    /// The same of a command.
+    /// A command that declares 2^62 bytes.
     HugeCommand,
-    /// Batches are missing; who is asked for them again says that 2^62 bytes follow.
+    /// Batches are missing, and the replay of them declares 2^62 bytes.
     HugeReplay,
     /// One frame of 20 GiB, sent.
     EndlessFrame,
-    /// One message of frames without end.
+    /// One message of endless frames.
     EndlessParts,
-    /// A greeting of which a byte comes now and then.
     EndlessGreeting,
-    /// Bytes that mean nothing.
+    /// Random bytes.
     Garbage,
 }
 
@@ -44,7 +42,7 @@ pub(crate) enum Habit {
 #[derive(Debug)]
 pub(crate) struct Publisher {
     events: SocketAddr,
-    /// Where lost batches are asked for, if the habit shows there.
+    /// The replay endpoint, if the behaviour shows there.
     replay: Option<SocketAddr>,
     accepting: [JoinHandle<()>; 2],
 }
@@ -68,7 +66,7 @@ impl Publisher {
         }
     }
 
-    /// The lines of the section of the worker whose publisher it is.
+    /// Returns the configuration lines of a worker with this publisher.
     pub(crate) fn lines(&self) -> String {
         let replay = self
             .replay
@@ -86,7 +84,7 @@ async fn listen(habit: Habit, socket: &'static str) -> (SocketAddr, JoinHandle<(
     let address = listener.local_addr().unwrap();
     let accepting = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // The router hangs up as soon as it likes.
+            // The router may disconnect at any time.
             tokio::spawn(async move {
                 let _ = publish(stream, habit, socket).await;
             });
@@ -95,7 +93,7 @@ async fn listen(habit: Habit, socket: &'static str) -> (SocketAddr, JoinHandle<(
     (address, accepting)
 }
 
-/// The first 64 bytes that a peer sends: a signature, its version, and that it does not encrypt.
+/// Returns the first 64 bytes of a peer: signature, version, no encryption.
 fn greeting() -> [u8; 64] {
     let mut greeting = [0; 64];
     greeting[0] = 0xff;
@@ -117,7 +115,7 @@ fn frame(flags: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The head of a frame of so many bytes.
+/// Returns the head of a frame of this length.
 fn claim(flags: u8, bytes: u64) -> Vec<u8> {
     let mut head = vec![flags | LONG];
     head.extend_from_slice(&bytes.to_be_bytes());
@@ -130,7 +128,7 @@ fn ready(socket: &str) -> Vec<u8> {
     frame(COMMAND, &command.concat())
 }
 
-/// A batch without events.
+/// Returns a batch without events.
 fn batch(number: u64) -> Vec<u8> {
     let mut empty = vec![0x93, 0xcb];
     empty.extend_from_slice(&1.0_f64.to_be_bytes());

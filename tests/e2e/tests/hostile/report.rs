@@ -1,4 +1,4 @@
-//! The figures of a scenario: what was asked, what was measured.
+//! The figures of a scenario, with their bounds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,9 @@ use crate::livez::Probed;
 use crate::stage::{Sample, Stage};
 use crate::{honest, is_strict};
 
-/// How soon `/livez` has to answer, whatever strangers do.
+/// Longest response time of `/livez`.
 const LIVEZ_WITHIN: Duration = Duration::from_millis(50);
 
-/// One figure.
 #[derive(Debug)]
 struct Figure {
     name: String,
@@ -34,7 +33,7 @@ impl Report {
         }
     }
 
-    /// A figure, and whether it is as asked.
+    /// Adds a figure, and whether it is within its bound.
     pub(crate) fn add(
         &mut self,
         name: impl Into<String>,
@@ -50,7 +49,7 @@ impl Report {
         });
     }
 
-    /// Things that must not have happened: how often, and what most often.
+    /// Adds a figure of forbidden events: their number, and the most frequent ones.
     pub(crate) fn none(&mut self, name: impl Into<String>, found: &[String]) {
         let mut often: BTreeMap<&str, usize> = BTreeMap::new();
         for what in found {
@@ -69,7 +68,7 @@ impl Report {
         self.add(name, "0", measured, found.is_empty());
     }
 
-    /// What honest clients saw.
+    /// Adds the outcome of honest clients.
     pub(crate) fn honest(&mut self, tally: &honest::Tally) {
         let name = format!("errors of {} honest streams", tally.streams);
         self.none(name, &tally.errors);
@@ -82,7 +81,8 @@ impl Report {
         );
     }
 
-    /// How soon `/livez` answered. The time is held to what is asked where the machine is quiet; that it answers, always.
+    /// Adds the response times of `/livez`. The time is checked only on a quiet machine; that there is a response
+    /// always is.
     pub(crate) fn livez(&mut self, probed: &Probed) {
         self.none("/livez without an answer", &probed.failed);
         let worst = probed.slowest;
@@ -98,7 +98,7 @@ impl Report {
         );
     }
 
-    /// What the router held at most, and what it holds afterwards.
+    /// Adds the router's peak memory, and what it holds afterwards.
     pub(crate) fn held(&mut self, stage: &Stage, at_rest: Sample, after: Sample) {
         let (peak, budget) = (after.usage.peak_kib, stage.budget_kib());
         self.add(
@@ -126,10 +126,10 @@ impl Report {
         }
     }
 
-    /// Prints all of them.
+    /// Prints all figures.
     ///
     /// # Panics
-    /// If one of them is not as asked.
+    /// If one of them is not within its bound.
     pub(crate) fn close(self) {
         println!("\n{}", self.scenario);
         println!("  {:<58} {:>16}   measured", "figure", "asked");

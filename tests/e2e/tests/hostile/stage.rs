@@ -1,4 +1,4 @@
-//! What every scenario stands on: engines, a router before them, and what the router holds.
+//! The common setup of scenarios: engines, a router, and its resource usage.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use tailroute_e2e::metrics::Page;
 
 /// Milliseconds between the tokens of an honest engine.
 const GAP_MS: f64 = 40.0;
-/// The router returns to its state at rest within this time: connections to workers are kept idle for some seconds.
+/// Time for the router to return to its idle state: idle connections to workers are kept for some seconds.
 const SETTLED_WITHIN: Duration = Duration::from_secs(30);
-/// Idle connections and tasks that the router may keep for each worker, beyond those at rest.
+/// Idle connections and tasks per worker beyond those of the idle state.
 const KEPT_PER_WORKER: usize = 4;
 
-/// Limits short enough for a test to see each of them expire, and small enough for a budget to be worth something.
+/// Limits short enough to expire within a test, and small enough for a meaningful memory budget.
 const LIMITS: &str = "
 [limits]
 header_timeout_s = 2
@@ -31,7 +31,7 @@ max_in_flight = 2000
 max_unread_bytes = 134217728
 drain_timeout_s = 20
 ";
-/// Hostile workers stay in rotation however often they fail, and an engine gets an honest request as its client wrote it.
+/// Keeps hostile workers in rotation however often they fail, and honest requests unmodified.
 const ALWAYS: &str = "
 [failure]
 breaker_failures = 1000000
@@ -43,22 +43,21 @@ salt_requests = false
 [index]
 max_bytes = 67108864
 ";
-/// A stranger's connection without an answer under way is closed within this time: the longest of the limits above, and
-/// the time in which a client may read its last answer.
+/// Time within which a hostile connection without a pending response is closed: the longest of the limits above, and
+/// the time for a client to read its last response.
 pub(crate) const CLOSED_WITHIN: Duration = Duration::from_secs(12);
 
-/// Who has a key.
+/// The names of the API keys.
 pub(crate) const HONEST: &str = "honest";
 pub(crate) const RUDE: &str = "rude";
-/// Its key has an allowance of tokens.
+/// A key with a token limit.
 pub(crate) const METERED: &str = "metered";
 
-/// What the client of that key sends.
+/// Returns the authorisation header of that key.
 pub(crate) fn bearer(name: &str) -> String {
     format!("Bearer tr-secret-of-{name}")
 }
 
-/// A worker of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     pub(crate) address: SocketAddr,
@@ -66,18 +65,18 @@ pub(crate) struct Worker {
     pub(crate) lines: String,
 }
 
-/// What a scenario asks for.
+/// The parameters of a scenario.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Honest engines.
+    /// Number of honest engines.
     pub(crate) engines: usize,
-    /// Workers of the scenario's own.
+    /// The scenario's own workers.
     pub(crate) workers: Vec<Worker>,
-    /// Limits in place of those above, if any.
+    /// Limits in place of the default ones, if any.
     pub(crate) limits: Option<String>,
-    /// Further sections.
+    /// Further sections of the configuration.
     pub(crate) more: String,
-    /// Commands of the shell that starts the router.
+    /// Shell commands before the router.
     pub(crate) shell: String,
 }
 
@@ -92,7 +91,7 @@ pub(crate) struct Stage {
     workers: usize,
 }
 
-/// What the router held at one moment.
+/// The router's resource usage at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) usage: Usage,
@@ -126,7 +125,7 @@ fn configuration(plan: &Plan, engines: &[Child]) -> String {
 }
 
 impl Stage {
-    /// Starts what the plan asks for, and waits until every worker is ready.
+    /// Starts the processes, and waits until every worker is ready.
     pub(crate) async fn start(plan: Plan) -> Self {
         let mut engines = Vec::new();
         for _ in 0..plan.engines {
@@ -149,7 +148,7 @@ impl Stage {
         stage
     }
 
-    /// Where clients connect.
+    /// Returns the address of the data port.
     pub(crate) fn data(&self) -> SocketAddr {
         self.router.address
     }
@@ -163,12 +162,12 @@ impl Stage {
         }
     }
 
-    /// The metrics page.
+    /// Fetches the metrics page.
     pub(crate) async fn page(&self) -> Page {
         metrics(self.admin).await
     }
 
-    /// What the router holds now.
+    /// Returns the current resource usage.
     pub(crate) async fn sample(&self) -> Sample {
         let page = self.page().await;
         Sample {
@@ -180,7 +179,7 @@ impl Stage {
         }
     }
 
-    /// Waits until the router holds what it held at rest; returns what it holds when it does, or at last.
+    /// Waits until the resource usage is as in the idle state, or a timeout. Returns it.
     pub(crate) async fn settled(&self, at_rest: Sample) -> Sample {
         let until = Instant::now() + SETTLED_WITHIN;
         loop {
@@ -200,17 +199,17 @@ impl Stage {
             && now.tasks <= at_rest.tasks + (2 * kept) as f64
     }
 
-    /// Descriptors that the router may hold after a scenario.
+    /// Returns the most descriptors allowed after a scenario.
     pub(crate) fn most_fds(&self, at_rest: Sample) -> usize {
         at_rest.usage.fds + KEPT_PER_WORKER * self.workers
     }
 
-    /// Tasks that may run in the router after a scenario.
+    /// Returns the most tasks allowed after a scenario.
     pub(crate) fn most_tasks(&self, at_rest: Sample) -> f64 {
         at_rest.tasks + (2 * KEPT_PER_WORKER * self.workers) as f64
     }
 
-    /// The memory, in KiB, that strangers can make the router hold, as `tailroute check --json` says it.
+    /// Returns the memory budget in KiB, from `tailroute check --json`.
     pub(crate) fn budget_kib(&self) -> u64 {
         let arguments = ["check", "--json", "--no-env"].map(str::to_owned);
         let file = self.config.display().to_string();
@@ -219,7 +218,7 @@ impl Stage {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // A part ends when its standard input does.
+        // The child exits when its standard input is closed.
         let _held = checking.stdin.take();
         let output = checking.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Strangers: each kind has some connections, which live one after the other for as long as the scenario lasts.
+//! Hostile clients: each kind has some connections, opened one after another for the duration of the scenario.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 use crate::report::Report;
 use crate::stage::CLOSED_WITHIN;
 
-/// Between the first connections of two strangers, so that no queue of the kernel overflows and delays one of them.
+/// Interval between first connections, so that the listen backlog does not overflow and delay one of them.
 const APART: Duration = Duration::from_millis(1);
-/// Between two lives of a connection.
+/// Pause between two connections of a slot.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Whom strangers speak to, and what they see that they should not see.
+/// The target of hostile clients, and the violations that they observed.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) data: SocketAddr,
@@ -39,42 +39,42 @@ impl Target {
         }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(self.data).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
 
-    /// The next of these, in turn.
+    /// Returns the next of these, in turn.
     pub(crate) fn next<T: Copy>(&self, of: &[T]) -> T {
         of[self.number() % of.len()]
     }
 
-    /// A number that no other life has.
+    /// Returns a unique number.
     pub(crate) fn number(&self) -> usize {
         self.number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Something that the router should not have done.
+    /// Records a violation by the router.
     pub(crate) fn wrong(&self, what: impl Into<String>) {
         self.wrong.lock().push(what.into());
     }
 }
 
-/// The life of one connection.
+/// The course of one connection.
 pub(crate) type Life = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-/// Who ends a life.
+/// The side that ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// The router closes the connection by itself, within [`CLOSED_WITHIN`].
+    /// The router closes the connection within [`CLOSED_WITHIN`].
     Router,
-    /// The stranger leaves.
+    /// The client disconnects.
     Stranger,
 }
 
-/// One kind of stranger.
+/// A kind of hostile client.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -83,14 +83,14 @@ pub(crate) struct Kind {
     pub(crate) life: fn(Target) -> Life,
 }
 
-/// Strangers at work.
+/// Running hostile clients.
 pub(crate) struct Strangers {
     target: Target,
     stop: watch::Sender<bool>,
     slots: JoinSet<(&'static str, Duration)>,
 }
 
-/// One connection after the other. The longest life is returned, of those that the router has to end.
+/// Opens connections one after another. Returns the longest duration of those that the router has to end.
 async fn slot(kind: Kind, target: Target, mut stop: watch::Receiver<bool>) -> (&'static str, Duration) {
     let mut longest = Duration::ZERO;
     while !*stop.borrow() {
@@ -98,7 +98,7 @@ async fn slot(kind: Kind, target: Target, mut stop: watch::Receiver<bool>) -> (&
         let life = (kind.life)(target.clone());
         match kind.ends {
             Ends::Router => {
-                // Refused and reset connections are closed ones.
+                // Refused and reset connections count as closed.
                 let _ = tokio::time::timeout(2 * CLOSED_WITHIN, life).await;
                 longest = longest.max(began.elapsed());
             }
@@ -115,7 +115,7 @@ async fn slot(kind: Kind, target: Target, mut stop: watch::Receiver<bool>) -> (&
 }
 
 impl Strangers {
-    /// Begins: of each kind so many connections, divided by this.
+    /// Starts each kind's number of connections, divided by `divided_by`.
     pub(crate) fn start(kinds: &[Kind], target: &Target, divided_by: usize) -> Self {
         let (stop, stopped) = watch::channel(false);
         let mut slots = JoinSet::new();
@@ -137,7 +137,7 @@ impl Strangers {
         }
     }
 
-    /// No connection follows. Those that the router has to end are waited for.
+    /// Stops opening connections, and waits for those that the router has to end.
     pub(crate) async fn end(mut self, report: &mut Report) {
         self.stop.send_replace(true);
         let mut longest: BTreeMap<&'static str, Duration> = BTreeMap::new();
@@ -167,7 +167,7 @@ impl Strangers {
     }
 }
 
-/// Writes a piece again and again, if there is one, and reads until the other side has closed.
+/// Writes a piece repeatedly, if not empty, and reads until the peer has closed.
 pub(crate) async fn until_closed(stream: TcpStream, piece: &[u8], every: Duration) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
     let reading = tokio::spawn(async move { read_to_end(&mut reader).await });
@@ -176,7 +176,7 @@ pub(crate) async fn until_closed(stream: TcpStream, piece: &[u8], every: Duratio
         tokio::select! {
             _ = &mut reading => return Ok(()),
             () = tokio::time::sleep(every) => if !piece.is_empty() && writer.write_all(piece).await.is_err() {
-                // It may be closed for writing alone: what it said last is still read.
+                // The peer may have closed only its read side, so its last bytes are still read.
                 let _ = reading.await;
                 return Ok(());
             },
@@ -184,7 +184,7 @@ pub(crate) async fn until_closed(stream: TcpStream, piece: &[u8], every: Duratio
     }
 }
 
-/// Reads all there is, and keeps the first bytes of it.
+/// Reads everything, and keeps the first bytes.
 pub(crate) async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     const KEPT: usize = 64 * 1024;
     let (mut kept, mut buffer) = (Vec::new(), vec![0; 16 * 1024]);

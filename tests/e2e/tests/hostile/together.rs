@@ -1,4 +1,4 @@
-//! Kinds of strangers beside honest streams: each by itself, and all at once.
+//! Hostile peers beside honest streams: each kind by itself, and all at once.
 
 use crate::honest::Honest;
 use crate::livez::Livez;
@@ -10,10 +10,10 @@ use crate::workers::{Evil, Models};
 use crate::{divided_by, http1, http2, seconds, streams, turn, workers};
 
 const ENGINES: usize = 2;
-/// What publishers may make the router hold beyond what it holds at rest: a message of 64 MiB, and the copy that is decoded.
+/// Memory that publishers may make the router hold in addition: a message of 64 MiB, and its decoded copy.
 const OF_PUBLISHERS_KIB: u64 = 256 * 1024;
 
-/// Strangers at work beside honest streams.
+/// Runs hostile peers beside honest streams.
 async fn beside(scenario: &'static str, kinds: &[Kind], habits: &[Habit]) {
     let _turn = turn().await;
     let mut report = Report::new(scenario);
@@ -120,7 +120,7 @@ async fn publishers_that_never_end_cost_a_bounded_amount_of_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_strangers_at_once_cost_honest_clients_nothing() {
+async fn all_hostile_peers_at_once_cost_honest_clients_nothing() {
     let kinds: Vec<Kind> = [&http1::KINDS[..], &http2::KINDS, &workers::KINDS].concat();
     let habits = [
         Habit::HugeFrame,

@@ -1,5 +1,5 @@
-//! Hostile workers: engines that answer probes well enough to stay in rotation, say of themselves what is not so, and answer
-//! requests as `x-mode` says. The clients that ask them look for what no client should get.
+//! Hostile workers: they answer probes well enough to stay in rotation, report false facts, and answer requests in
+//! the mode of `x-mode`. Their clients check for responses that must not reach a client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,21 +16,21 @@ use crate::http1::{QUESTION, request};
 use crate::stage::{METERED, RUDE, Worker, bearer};
 use crate::strangers::{Ends, Kind, Target};
 
-/// So that two writes reach the router as two.
+/// Pause between two writes, so that the router reads them separately.
 const APART: Duration = Duration::from_millis(5);
-/// Between two pieces of what never ends.
+/// Interval between pieces of an endless body.
 const EVERY: Duration = Duration::from_millis(10);
-/// For as long a client reads what never ends.
+/// Time that a client reads an endless body.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A body that looks like an answer that hyper makes by itself.
+/// A body that looks like a response of hyper's own.
 const LOOKS_LIKE_A_HEAD: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
-/// What is sent with a length of 5.
+/// A body sent with a content length of 5.
 const TWENTY: &str = "ABCDEFGHIJKLMNOPQRST";
 const OK: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"evil","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}"#;
 const USAGE: &str =
     r#""usage":{"prompt_tokens":4294967295,"completion_tokens":4294967295,"total_tokens":8589934590}}"#;
 
-/// A host and port that no worker has any business with. Nobody may connect.
+/// A host and port that is no worker's. The router must not connect.
 #[derive(Debug)]
 pub(crate) struct Bystander {
     address: SocketAddr,
@@ -68,7 +68,7 @@ impl Bystander {
 pub(crate) struct Evil {
     pub(crate) address: SocketAddr,
     bystander: Bystander,
-    /// Requests that reached it with what a client must not be able to say to an engine.
+    /// Requests received with fields that clients must not send to engines.
     steered: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
 }
@@ -79,11 +79,11 @@ impl Drop for Evil {
     }
 }
 
-/// How a worker names its models.
+/// How a worker reports its models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Models {
     One,
-    /// It says that there is no such page, and answers to every name.
+    /// The list of models is a 404; every model is accepted.
     Unsaid,
 }
 
@@ -97,7 +97,7 @@ impl Evil {
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let counter = Arc::clone(&counter);
-                // The router may hang up at any time.
+                // The router may disconnect at any time.
                 tokio::spawn(async move {
                     let _ = serve(stream, elsewhere, models, &counter).await;
                 });
@@ -111,7 +111,7 @@ impl Evil {
         }
     }
 
-    /// Its section, with further lines.
+    /// Returns its configuration section with further lines.
     pub(crate) fn worker(&self, lines: &str) -> Worker {
         Worker {
             address: self.address,
@@ -119,7 +119,7 @@ impl Evil {
         }
     }
 
-    /// Its section, in which its models are not said.
+    /// Returns its configuration section without models.
     pub(crate) fn worker_of_any_model(&self) -> Worker {
         Worker {
             address: self.address,
@@ -131,7 +131,7 @@ impl Evil {
         self.steered.load(Ordering::Relaxed)
     }
 
-    /// Connections to the host that it named in place of its own.
+    /// Returns the number of connections to the host that it reported in place of its own.
     pub(crate) fn visits_elsewhere(&self) -> u64 {
         self.bystander.visits.load(Ordering::Relaxed)
     }
@@ -170,7 +170,7 @@ fn whole(status: &str, fields: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\n{fields}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// Ranks that do not exist, each with a label of its own, and a count that no integer holds.
+/// Returns metrics of ranks that do not exist, each with its own label, and a count beyond any integer.
 fn metrics_page() -> String {
     let ranks = (0..14_000).map(|rank| format!("vllm:num_requests_waiting{{engine=\"{rank}\"}} 1\n"));
     ranks.collect::<String>()
@@ -183,7 +183,7 @@ fn sources(elsewhere: SocketAddr) -> String {
     )
 }
 
-/// Whether an engine would be steered by it. An honest body has no such word.
+/// Returns whether a body would steer an engine. Honest bodies do not contain the word.
 fn is_steered(body: &[u8]) -> bool {
     body.windows(17).any(|bytes| bytes == b"do_remote_prefill")
 }
@@ -219,7 +219,7 @@ async fn serve(
     }
 }
 
-/// Answers as the mode says. Returns whether the connection can be used again.
+/// Answers in this mode. Returns whether the connection can be reused.
 async fn answer(stream: &mut TcpStream, mode: &str) -> io::Result<bool> {
     const JSON: &str = "content-type: application/json\r\n";
     const EVENTS: &[u8] =
@@ -300,7 +300,7 @@ async fn answer(stream: &mut TcpStream, mode: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Writes until the router hangs up.
+/// Writes until the router disconnects.
 async fn endless(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
     loop {
         stream.write_all(piece).await?;
@@ -308,7 +308,7 @@ async fn endless(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Clients that ask hostile workers.
+/// Clients that send requests to hostile workers.
 pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         name: "workers that answer what they should not",
@@ -330,7 +330,7 @@ pub(crate) const KINDS: [Kind; 3] = [
     },
 ];
 
-/// A mode, and whether an answer to it is one that a client should get.
+/// A mode, and the check of responses that may reach a client.
 type LookedAt = (&'static str, fn(&RawAnswer) -> bool);
 
 const LOOKED_AT: [LookedAt; 3] = [
@@ -352,11 +352,11 @@ const LOOKED_AT: [LookedAt; 3] = [
     }),
 ];
 
-/// Asks, looks at the answer, and at the next one on the same connection.
+/// Sends a request, and checks its response and the next one on the same connection.
 async fn asks_and_looks(target: Target) -> io::Result<()> {
     let (mode, is_good) = target.next(&LOOKED_AT);
     let mut wire = Wire::over(target.connect().await?);
-    // What is no answer at all panics.
+    // An invalid response panics.
     let answers = tokio::spawn(async move {
         wire.write(&request(mode, "", QUESTION)).await;
         let first = wire.answer().await.expect("an answer");
@@ -385,10 +385,10 @@ async fn asks_and_looks(target: Target) -> io::Result<()> {
     Ok(())
 }
 
-/// A worker's count does not take a key's allowance away for longer than its answers can have cost.
+/// Checks that a worker's usage report does not block a key for longer than its responses can have cost.
 async fn is_charged(target: Target) -> io::Result<()> {
     for mode in ["usage", "ok"] {
-        // Without a bound on its answer, an engine's count is believed up to the model's context.
+        // Without a token limit in the request, a reported count is accepted up to the model's context.
         let bounded = QUESTION.replacen('{', r#"{"max_tokens":16,"#, 1);
         let metered = String::from_utf8(request(mode, "", &bounded)).unwrap();
         let metered = metered.replace(&bearer(RUDE), &bearer(METERED));
@@ -414,7 +414,7 @@ async fn is_charged(target: Target) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads for a while, and leaves.
+/// Reads for a while, then disconnects.
 async fn reads_some(target: Target) -> io::Result<()> {
     let modes = [
         "endless-head",

@@ -1,5 +1,5 @@
-//! A client that leaves takes its request with it, wherever that is. Routers that let it go on keep a GPU busy for
-//! nobody: <https://github.com/sgl-project/sglang/issues/6280>.
+//! A client that disconnects aborts its request in every phase. Routers that let it continue keep a GPU busy for
+//! nothing: <https://github.com/sgl-project/sglang/issues/6280>.
 
 use policy::cost::PrefillCost;
 use serde_json::json;
@@ -15,14 +15,14 @@ async fn when(engine: &Engine, enough: impl Fn(&Stats) -> bool) -> Stats {
     within(engine.stats_when(enough)).await
 }
 
-/// Sends a request whose answer nobody will wait for.
+/// Sends a request whose response is not awaited.
 fn send(fleet: &Fleet, seed: u64, stream: bool) -> tokio::task::JoinHandle<Result<client::Answer, String>> {
     let body = ask(&words(seed, 40), json!({ "stream": stream })).to_string();
     tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body))
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_its_request_waits_for_prefill_or_is_prefilled_aborts_it() {
+async fn a_disconnect_before_or_during_prefill_aborts_the_request() {
     for stream in [false, true] {
         let fleet = Fleet::start(vec![stuck_in_prefill()], |_| {}).await;
         let engine = &fleet.engines[0];
@@ -55,7 +55,7 @@ async fn a_client_that_leaves_while_its_request_waits_for_prefill_or_is_prefille
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_stream_aborts_it_and_its_prompt_stays_known() {
+async fn a_disconnect_mid_stream_aborts_the_request_and_keeps_its_prompt_indexed() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let mut answer = fleet
         .open(&[], &ask(&words(1, 400), json!({ "stream": true })))
@@ -70,7 +70,7 @@ async fn a_client_that_leaves_a_stream_aborts_it_and_its_prompt_stays_known() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_a_whole_answer_is_made_aborts_it() {
+async fn a_disconnect_aborts_an_unstreamed_request() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let request = send(&fleet, 1, false);
     when(&fleet.engines[0], |stats| stats.generation_tokens == 1).await;
@@ -82,7 +82,7 @@ async fn a_client_that_leaves_while_a_whole_answer_is_made_aborts_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_resets_one_http2_stream_aborts_that_one_alone() {
+async fn an_http2_reset_aborts_only_its_stream() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let h2 = H2::connect(fleet.address()).await;
     let body = |seed| ask(&words(seed, 40), json!({ "stream": true })).to_string();
@@ -98,7 +98,7 @@ async fn a_client_that_resets_one_http2_stream_aborts_that_one_alone() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_it_sends_reaches_no_worker() {
+async fn a_disconnect_while_sending_reaches_no_worker() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let fields = ["content-length: 1000", "expect: 100-continue"];
     let head = request(&format!("POST {CHAT}"), &fields, "");
@@ -113,7 +113,7 @@ async fn a_client_that_leaves_while_it_sends_reaches_no_worker() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_passed_on_request_aborts_it_too() {
+async fn a_disconnect_aborts_a_request_without_a_turn() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let asking = tokio::spawn(client::open(router.address, "POST", "/v1/embeddings", &[], "{}"));
@@ -136,7 +136,7 @@ async fn a_client_that_leaves_a_passed_on_request_aborts_it_too() {
 }
 
 #[tokio::test]
-async fn an_aborted_request_makes_room_for_the_one_behind_it() {
+async fn an_aborted_request_frees_its_slot_for_the_next_one() {
     let engine = EngineConfig {
         prefill: PrefillCost::linear(NEVER_MS, 0.0),
         max_queued: 1,

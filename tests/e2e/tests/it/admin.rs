@@ -1,4 +1,4 @@
-//! The admin port: who may do what, and what is written down of it.
+//! The admin port: roles, and the audit log.
 
 mod ctl;
 mod document;
@@ -32,14 +32,14 @@ pub(crate) async fn ask(
     client::admin(fleet.router.admin_address, method, path, headers, body).await
 }
 
-/// What the admin port answers.
+/// Sends a GET and returns the JSON.
 pub(crate) async fn get(fleet: &Fleet, path: &str) -> Value {
     let answer = ask(fleet, ("GET", path), &[], None).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
 
-/// Changes the policy that is in force, whatever it is, by `change`.
+/// Changes the policy in force by `change`.
 pub(crate) async fn change_policy(fleet: &Fleet, change: Value, more: Value) -> Whole {
     let mut settings = get(fleet, POLICY).await["settings"].clone();
     merge(&mut settings, change);
@@ -59,7 +59,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// A router with a token of each role: `reader`, `operator`, `boss`.
+/// A router with a token for each role: `reader`, `operator`, `boss`.
 async fn guarded(audit: &Path) -> Fleet {
     let token = |name: &str, role| config::Token {
         name: name.to_owned(),
@@ -82,7 +82,7 @@ async fn guarded(audit: &Path) -> Fleet {
     .await
 }
 
-/// The code of a problem, after checking that it is one.
+/// Checks that the response is a problem document and returns its code.
 pub(crate) fn problem(answer: &Whole) -> String {
     assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     let json = answer.json();
@@ -93,7 +93,7 @@ pub(crate) fn problem(answer: &Whole) -> String {
 }
 
 #[tokio::test]
-async fn each_role_may_do_what_the_one_before_may_and_strangers_nothing() {
+async fn each_role_includes_the_lower_ones_and_unknown_tokens_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = guarded(&folder.path().join("audit.jsonl")).await;
     let settings = json!(defaults());
@@ -117,7 +117,7 @@ async fn each_role_may_do_what_the_one_before_may_and_strangers_nothing() {
         let page = ask(&fleet, ("GET", "/metrics"), &fields[..1], None).await;
         assert_eq!(page.status, may_read, "{name}");
     }
-    // The stranger's.
+    // The entry of the unauthorised request.
     let boss = bearer("boss");
     let page = ask(
         &fleet,
@@ -145,7 +145,7 @@ fn defaults() -> ::policy::route::Settings {
 }
 
 #[tokio::test]
-async fn what_was_changed_and_what_was_refused_is_written_down_with_who_and_why() {
+async fn changes_and_rejections_are_audited_with_author_and_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("audit.jsonl");
     let fleet = guarded(&file).await;
@@ -198,7 +198,8 @@ async fn what_was_changed_and_what_was_refused_is_written_down_with_who_and_why(
         (&forbidden["who"]["name"], &forbidden["outcome"]),
         (&json!("reader"), &json!("refused"))
     );
-    // The last of each kind, as the files are as small as can be, and the one before it beside it.
+    // The latest entry of each kind, because the files have their smallest size, and the one before it in the rotated
+    // file.
     let line = |ending: &str| {
         let text = std::fs::read_to_string(folder.path().join(format!("audit.jsonl{ending}"))).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()
@@ -209,7 +210,7 @@ async fn what_was_changed_and_what_was_refused_is_written_down_with_who_and_why(
 }
 
 #[tokio::test]
-async fn tokens_that_change_are_read_again_and_never_dropped_by_accident() {
+async fn changed_tokens_are_reloaded_and_never_dropped_by_an_invalid_file() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = guarded(&folder.path().join("audit.jsonl")).await;
     let app = fleet.router.app();
@@ -229,7 +230,7 @@ async fn tokens_that_change_are_read_again_and_never_dropped_by_accident() {
 }
 
 #[tokio::test]
-async fn without_tokens_no_page_of_another_site_reaches_the_port_through_a_browser() {
+async fn without_tokens_cross_site_requests_of_browsers_are_rejected() {
     let fleet = Fleet::of(1).await;
     let rebound = [("host", "evil.example:9090")];
     let answer = ask(&fleet, ("GET", POLICY), &rebound, None).await;
@@ -242,7 +243,7 @@ async fn without_tokens_no_page_of_another_site_reaches_the_port_through_a_brows
         assert_eq!(ask(&fleet, ("GET", path), &crossing, None).await.status, 403);
         assert_eq!(ask(&fleet, ("GET", path), &rebound, None).await.status, 403);
     }
-    // What a form can send without asking first.
+    // A request that an HTML form can send without a CORS preflight.
     let form = [("host", "localhost:9090"), ("content-type", "text/plain")];
     let body = json!({ "reason": "x" }).to_string();
     let address = fleet.router.admin_address;
@@ -255,7 +256,7 @@ async fn without_tokens_no_page_of_another_site_reaches_the_port_through_a_brows
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_in_the_same_form() {
+async fn unknown_paths_are_problem_documents() {
     let fleet = Fleet::of(1).await;
     let nowhere = ask(&fleet, ("GET", "/admin/v1/polcy"), &[], None).await;
     assert_eq!(
@@ -282,7 +283,7 @@ async fn what_is_not_there_is_said_in_the_same_form() {
     assert_eq!(unknown.status, 422);
     let errors = unknown.json()["errors"].as_array().unwrap().clone();
     assert_eq!(errors.len(), 33);
-    // Of what is missing as well.
+    // Missing fields are reported too.
     assert_eq!(errors[32]["detail"], "and 9970 more");
     let blank = json!({ "reason": " \t" });
     let blank = ask(&fleet, ("POST", "/admin/v1/policy/rollback"), &[], Some(&blank)).await;

@@ -1,4 +1,4 @@
-//! Who is let in, how much each may use, and who waits for whom.
+//! Authentication, limits per key, and queueing.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ pub(crate) fn key(name: &str) -> Key {
     }
 }
 
-/// What the client of that key sends.
 pub(crate) fn secret(name: &str) -> String {
     format!("tr-secret-of-{name}")
 }
@@ -36,7 +35,7 @@ pub(crate) fn bearer(name: &str) -> String {
     format!("Bearer {}", secret(name))
 }
 
-/// Headers and bodies of the turns that reached the first engine, in order.
+/// Returns headers and bodies of the turns that reached the first engine, in order.
 pub(crate) fn turns_seen(fleet: &Fleet) -> Vec<(HeaderMap, Value)> {
     let captured = fleet.engines[0].captured().into_iter();
     let turns = captured.filter(|seen| seen.uri.path() == CHAT);
@@ -55,7 +54,7 @@ fn one_at_a_time(config: &mut Config) {
 }
 
 #[tokio::test]
-async fn without_keys_everybody_comes_in_and_the_worker_gets_the_clients_own() {
+async fn without_keys_all_requests_are_admitted_and_credentials_forwarded() {
     let fleet = Fleet::of(1).await;
     let answer = fleet
         .chat(&[("authorization", "Bearer mine")], &ask("hi", json!({})))
@@ -67,7 +66,7 @@ async fn without_keys_everybody_comes_in_and_the_worker_gets_the_clients_own() {
 }
 
 #[tokio::test]
-async fn who_shows_no_key_is_told_so_before_its_body_is_read() {
+async fn a_missing_key_is_rejected_before_the_body_is_read() {
     let fleet = Fleet::start(vec![quick()], |config| config.keys = vec![key("a")]).await;
     let body = ask("hi", json!({}));
     for wrong in ["Bearer nope", "Basic dHI=", "Bearer ", "tr-secret-of-a"] {
@@ -100,7 +99,7 @@ async fn who_shows_no_key_is_told_so_before_its_body_is_read() {
 }
 
 #[tokio::test]
-async fn a_worker_is_shown_its_own_key_by_requests_and_control_calls_alike() {
+async fn requests_and_control_calls_use_the_workers_own_key() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     std::fs::write(&file, "engine-key\n").unwrap();
@@ -130,7 +129,7 @@ async fn a_worker_is_shown_its_own_key_by_requests_and_control_calls_alike() {
 }
 
 #[tokio::test]
-async fn a_file_of_keys_without_keys_lets_nobody_in() {
+async fn an_empty_file_of_keys_admits_no_request() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.admission.keys_file = Some("/run/keys.toml".into());
     })
@@ -139,7 +138,7 @@ async fn a_file_of_keys_without_keys_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn a_key_whose_requests_are_used_up_is_told_when_to_come_back_and_holds_nobody_else_up() {
+async fn an_exhausted_key_gets_a_retry_after_and_delays_no_other() {
     let fleet = Fleet::start(vec![quick()], |config| {
         let requests = Some(Rate {
             per_s: 0.001,
@@ -175,7 +174,7 @@ async fn a_key_whose_requests_are_used_up_is_told_when_to_come_back_and_holds_no
 }
 
 #[tokio::test]
-async fn tokens_are_charged_by_estimate_and_corrected_by_what_the_engine_counted() {
+async fn tokens_are_charged_by_estimate_and_corrected_by_usage() {
     let fleet = Fleet::start(vec![quick()], |config| {
         let tokens = Some(Rate {
             per_s: 1e-6,
@@ -193,7 +192,7 @@ async fn tokens_are_charged_by_estimate_and_corrected_by_what_the_engine_counted
     let used = used.as_i64().unwrap();
     fleet.at_rest().await;
     let second = say(&fleet, "a", &ask("x", json!({ "max_tokens": 1 }))).await;
-    // The second one's own charge is small.
+    // The second request's own charge is small.
     let left = remaining(&second);
     assert!(
         (1_000 - used - 100..=1_000 - used).contains(&left),
@@ -218,7 +217,7 @@ async fn tokens_are_charged_by_estimate_and_corrected_by_what_the_engine_counted
 }
 
 #[tokio::test]
-async fn what_a_worker_failed_to_do_is_not_charged() {
+async fn requests_that_fail_at_the_worker_are_not_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         let tokens = Some(Rate {
@@ -249,7 +248,7 @@ async fn what_a_worker_failed_to_do_is_not_charged() {
 }
 
 #[tokio::test]
-async fn beyond_what_engines_may_hold_requests_wait_here_and_keys_take_turns() {
+async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         one_at_a_time(config);
@@ -309,7 +308,7 @@ async fn beyond_what_engines_may_hold_requests_wait_here_and_keys_take_turns() {
 }
 
 #[tokio::test]
-async fn who_leaves_the_queue_leaves_no_trace_and_who_waits_too_long_is_told() {
+async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         one_at_a_time(config);
@@ -347,10 +346,10 @@ async fn who_leaves_the_queue_leaves_no_trace_and_who_waits_too_long_is_told() {
     until("nobody is inside", || app.admission.gate.counts() == (0, 0)).await;
 }
 
-/// Shedding of what cannot meet its objective:
+/// Shedding of requests that cannot meet their objective:
 /// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/1922>.
 #[tokio::test]
-async fn a_turn_that_would_be_late_is_shed_only_where_that_is_asked_for() {
+async fn a_turn_predicted_late_is_shed_only_if_configured() {
     for shed in [false, true] {
         let fleet = Fleet::start(vec![stuck_in_decode()], |config| {
             config.admission.shed = shed;
@@ -359,8 +358,8 @@ async fn a_turn_that_would_be_late_is_shed_only_where_that_is_asked_for() {
         })
         .await;
         let stream = json!({ "stream": true });
-        // 20 ms and 0.1 ms per token: 4000 tokens take more than the objective, 100 do not. This one stays, so that the
-        // worker is not idle.
+        // 20 ms and 0.1 ms per token: 4000 tokens take longer than the objective, 100 do not. This request stays, so
+        // that the worker is not idle.
         let mut held = fleet.open(&[], &ask(&words(1, 100), stream.clone())).await;
         assert_eq!(held.status, 200);
         assert!(held.chunk().await.is_some());
@@ -381,7 +380,7 @@ async fn a_turn_that_would_be_late_is_shed_only_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn costs_that_were_learned_too_high_do_not_turn_everybody_away_for_ever() {
+async fn overestimated_costs_do_not_shed_requests_forever() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.admission.shed = true;
         config.objective.ttft = Millis(100.0);
@@ -389,11 +388,11 @@ async fn costs_that_were_learned_too_high_do_not_turn_everybody_away_for_ever() 
     .await;
     let app = fleet.router.app();
     let slow = policy::cost::PrefillCost::linear(0.1, 5_000.0);
-    // Somebody was let in just now, so that the next one is turned away by what was learned.
+    // A request was just admitted, so the next one is rejected by the learned cost.
     assert_eq!(fleet.chat(&[], &ask(&words(0, 10), json!({}))).await.status, 200);
     let mut shed = 0;
     within(async {
-        // Nothing but an answer can show that it is not as slow as that.
+        // Only a response can correct the cost.
         app.fleet.workers()[0].set_cost(slow);
         while fleet.chat(&[], &ask(&words(1, 10), json!({}))).await.status != 200 {
             shed += 1;
@@ -406,7 +405,7 @@ async fn costs_that_were_learned_too_high_do_not_turn_everybody_away_for_ever() 
 }
 
 #[tokio::test]
-async fn turns_wait_while_the_least_busy_worker_would_make_them() {
+async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         config.admission.max_wait = Some(Millis(5.0));
@@ -425,7 +424,7 @@ async fn turns_wait_while_the_least_busy_worker_would_make_them() {
                 .await
         })
     };
-    // 20 ms of prefill and more, so the next one waits here until the first token, or until that much has passed.
+    // At least 20 ms of prefill, so the next request waits until the first token, or for that long.
     let first = send(words(1, 20_000));
     let mut exchange = upstream.next().await;
     let second = send(words(2, 10));

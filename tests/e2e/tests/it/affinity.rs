@@ -1,4 +1,4 @@
-//! Where turns go: home to their cache, unless that costs more than it saves.
+//! Turns go to the worker with their cache, unless that costs more than it saves.
 
 use config::PolicyName;
 use serde_json::json;
@@ -11,7 +11,8 @@ use tailroute_e2e::wait::until;
 
 const TURNS: u64 = 6;
 
-/// Tokens by which prediction and report may differ: what the router cuts in chunks of text the engine cuts in blocks.
+/// Returns whether prediction and report agree within the tolerance: the router cuts text in chunks, the engine in
+/// blocks.
 fn is_close(predicted: f64, reported: f64) -> bool {
     (predicted - reported).abs() <= 0.15 * reported.max(400.0)
 }
@@ -33,32 +34,32 @@ fn all_on_one_engine(turns: &[Turned]) -> bool {
 fn check_kept(turns: &[Turned]) {
     assert!(all_on_one_engine(turns), "{turns:?}");
     for pair in turns.windows(2) {
-        // All of the last prompt, and but for a block's rest the reply, is found again.
+        // All of the last prompt, and of the reply all but an incomplete block, is cached.
         assert!(pair[1].cached + 16 > pair[0].prompt, "{turns:?}");
     }
 }
 
-/// Conversations that were thrown from worker to worker, as all scores were the same and the choice was drawn:
+/// Conversations moved between workers when all scores were equal and the choice was random:
 /// <https://github.com/ai-dynamo/dynamo/issues/3581>.
 #[tokio::test]
-async fn a_conversation_without_a_name_stays_where_its_cache_is() {
+async fn a_conversation_without_a_session_id_stays_with_its_cache() {
     let fleet = Fleet::of(4).await;
     check_kept(&six_turns(&fleet, &[]).await);
 }
 
 #[tokio::test]
-async fn a_conversation_with_a_name_stays_where_its_cache_is() {
+async fn a_conversation_with_a_session_id_stays_with_its_cache() {
     let fleet = Fleet::of(4).await;
     check_kept(&six_turns(&fleet, &[("x-session-id", "conversation-7")]).await);
 }
 
 #[tokio::test]
-async fn the_cached_tokens_that_are_predicted_are_those_that_are_reported() {
+async fn predicted_cached_tokens_equal_reported_ones() {
     let fleet = Fleet::of(3).await;
     six_turns(&fleet, &[]).await;
     fleet.at_rest().await;
     let before = fleet.metrics().await;
-    // By now the ratio of tokens to bytes is learned.
+    // By now the ratio of tokens to bytes has been learned.
     let mut talk = Conversation::new(&words(2, 400));
     for turn in 0..TURNS {
         let turned = fleet.turn(&mut talk, &[], &words(200 + turn, 300)).await;
@@ -75,9 +76,9 @@ async fn the_cached_tokens_that_are_predicted_are_those_that_are_reported() {
     assert!(reported > 0.6 * of("all"));
 }
 
-/// A shared system prompt that looked like affinity: <https://github.com/sgl-project/sglang/issues/34513>.
+/// A shared system prompt was mistaken for affinity: <https://github.com/sgl-project/sglang/issues/34513>.
 #[tokio::test]
-async fn conversations_that_share_a_system_prompt_begin_where_it_is_cached_and_keep_apart_after_it() {
+async fn conversations_with_a_shared_system_prompt_begin_at_its_cache_and_then_separate() {
     let fleet = Fleet::of(4).await;
     let system = words(3, 800);
     let mut first = Conversation::new(&system);
@@ -99,17 +100,17 @@ async fn conversations_that_share_a_system_prompt_begin_where_it_is_cached_and_k
     }
 }
 
-/// One worker that became hot by a shared beginning, or by long prefills that were counted too late:
+/// One worker was overloaded because of a shared prefix, or because long prefills were counted too late:
 /// <https://github.com/vllm-project/production-stack/issues/957>,
 /// <https://github.com/vllm-project/production-stack/issues/990>, <https://github.com/smg-project/smg/issues/1714>.
 #[tokio::test]
-async fn a_turn_spills_to_another_worker_when_waiting_at_home_costs_more_than_computing_anew() {
+async fn a_turn_moves_when_queueing_costs_more_than_recomputing() {
     let fleet = Fleet::of(2).await;
     let mut talk = Conversation::new(&words(4, 600));
     let home = fleet.turn(&mut talk, &[], &words(30, 50)).await.engine;
     assert_eq!(fleet.turn(&mut talk, &[], &words(31, 50)).await.engine, home);
 
-    // Home computes nothing more; the other worker would have to compute some 700 tokens, which takes 70 ms.
+    // The conversation's worker is stuck; the other one would have to compute some 700 tokens, which takes 70 ms.
     fleet.engines[home].set_fault(Fault {
         slow: NEVER_MS,
         ..Fault::default()
@@ -137,7 +138,7 @@ async fn a_turn_spills_to_another_worker_when_waiting_at_home_costs_more_than_co
         }
         at_home += 1;
     }
-    // Each one that waits adds its 20 ms and 15 ms.
+    // Each waiting request adds its 20 ms and 15 ms.
     assert!((2..=8).contains(&at_home), "{at_home} before one went elsewhere");
     pile.iter().for_each(tokio::task::JoinHandle::abort);
     fleet.at_rest().await;
@@ -160,7 +161,7 @@ async fn round_robin_gives_each_worker_its_turn() {
 }
 
 #[tokio::test]
-async fn least_loaded_goes_where_least_is_in_flight() {
+async fn least_loaded_chooses_the_fewest_requests_in_flight() {
     let fleet = Fleet::start(vec![stuck_in_decode(); 3], |config| {
         config.routing.policy = PolicyName::LeastLoaded;
     })
@@ -175,9 +176,9 @@ async fn least_loaded_goes_where_least_is_in_flight() {
     assert_eq!(fleet.received(), [2, 2, 2]);
 }
 
-/// A rule that did not say why it chose: <https://github.com/sgl-project/sglang/pull/28509>.
+/// A routing rule did not log the reason of its choice: <https://github.com/sgl-project/sglang/pull/28509>.
 #[tokio::test]
-async fn cache_aware_follows_the_prefix_and_else_fills_the_smallest_tree_and_says_which_of_both() {
+async fn cache_aware_follows_the_prefix_or_fills_the_smallest_tree_and_reports_which() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.routing.policy = PolicyName::CacheAware;
     })

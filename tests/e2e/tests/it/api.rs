@@ -1,4 +1,4 @@
-//! Which requests go to which worker, endpoint by endpoint.
+//! The worker of each request, by endpoint.
 
 use fleet::hold::Hold;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ impl Stage {
         Self { a, b, router }
     }
 
-    /// Sends a request that the worker with model `a` has to get, and answers it.
+    /// Sends a request that must reach the worker with model `a`, and answers it.
     async fn ask_a(&mut self, method: &str, path: &str, body: String, answer: &str) -> client::Whole {
         let address = self.router.address;
         let (method, sent) = (method.to_owned(), path.to_owned());
@@ -102,7 +102,7 @@ async fn every_endpoint_that_names_a_model_reaches_a_worker_that_serves_it() {
 }
 
 #[tokio::test]
-async fn an_unknown_model_is_answered_with_those_that_there_are_in_the_familys_form() {
+async fn an_unknown_model_is_an_error_that_lists_the_models_in_the_apis_format() {
     let stage = Stage::set(|_| {}).await;
     for path in [CHAT, "/v1/embeddings", "/v1/responses", "/rerank"] {
         let answer = client::call(stage.router.address, "POST", path, &[], r#"{"model":"gpt-9"}"#).await;
@@ -134,7 +134,7 @@ async fn an_unknown_model_is_answered_with_those_that_there_are_in_the_familys_f
 }
 
 #[tokio::test]
-async fn a_model_whose_workers_are_down_is_not_unknown() {
+async fn a_model_with_unready_workers_is_not_unknown() {
     let stage = Stage::set(tailroute_e2e::fleet::probe_often).await;
     stage.a.is_well(false);
     let workers = stage.router.app().fleet.workers();
@@ -148,7 +148,7 @@ async fn a_model_whose_workers_are_down_is_not_unknown() {
 }
 
 #[tokio::test]
-async fn models_are_listed_with_all_that_is_said_of_them_and_one_by_one() {
+async fn models_are_listed_with_all_fields_and_individually() {
     let stage = Stage::set(|_| {}).await;
     let get = |path| client::call(stage.router.address, "GET", path, &[], "");
     let both = json!({ "id": "both", "max_model_len": 1024, "owned_by": "sglang" });
@@ -171,7 +171,7 @@ async fn models_are_listed_with_all_that_is_said_of_them_and_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
+async fn a_stored_response_is_continued_and_fetched_on_its_worker() {
     let mut stage = Stage::set(|_| {}).await;
     let (address, mut made) = (stage.router.address, Vec::new());
     for (id, stream) in [("resp_1", false), ("resp_2", true)] {
@@ -201,7 +201,7 @@ async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
         made.push((id, is_a));
     }
     for round in 0..4 {
-        // A worker that gets nothing else still answers what only it can.
+        // A cordoned worker still serves requests that only it can serve.
         let hold = if round == 3 { Hold::Cordoned } else { Hold::None };
         for worker in stage.router.app().fleet.workers().iter() {
             worker.set_hold(hold);
@@ -235,7 +235,7 @@ async fn a_response_is_gone_on_from_and_asked_for_where_it_was_made() {
 }
 
 #[tokio::test]
-async fn a_broken_anthropic_stream_ends_with_an_error_that_its_clients_know() {
+async fn a_broken_anthropic_stream_ends_with_an_anthropic_error() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     let body = json!({ "model": "a", "stream": true, "messages": [{ "role": "user", "content": "hi" }] });
@@ -250,7 +250,7 @@ async fn a_broken_anthropic_stream_ends_with_an_error_that_its_clients_know() {
         .chunk(format!("event: content_block_delta\ndata: {delta}\n\n").as_bytes())
         .await;
     let mut answer = within(call).await.unwrap().unwrap();
-    // A reset takes along what was not read before.
+    // A reset discards what was not read before.
     answer.chunk().await.unwrap().unwrap();
     exchange.reset();
     let answer = answer.whole().await;
@@ -298,7 +298,7 @@ async fn anthropic_and_sglang_turns_are_counted_and_timed_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_controls_an_engine_is_out_of_reach() {
+async fn engine_control_endpoints_are_not_reachable() {
     let mut stage = Stage::set(|config| config.http.extra_paths = vec!["/engine/info".to_owned()]).await;
     for path in [
         "/reset_prefix_cache",
@@ -332,12 +332,12 @@ async fn what_controls_an_engine_is_out_of_reach() {
 }
 
 #[tokio::test]
-async fn methods_of_the_server_and_of_browsers_are_answered() {
+async fn options_and_other_server_methods_are_answered() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     let mut wire = Wire::connect(address).await;
     wire.write(&request("OPTIONS *", &[], "")).await;
-    // An answer without a body and without a length.
+    // A response without body and length.
     wire.read_past(b"HTTP/1.1 204 No Content\r\n").await;
     for method in ["TRACE", "CONNECT"] {
         let mut wire = Wire::connect(address).await;
@@ -370,12 +370,10 @@ async fn methods_of_the_server_and_of_browsers_are_answered() {
     );
 }
 
-/// BerriAI/litellm#26102: the proxy gathers a stream and hands it on in one piece. Here each event has to be read before
-/// the next one is sent.
-///
-/// A proxy that gathered the stream: <https://github.com/BerriAI/litellm/issues/26102>.
+/// No stream is buffered: each event has to be read before the next one is sent. Another proxy buffered the stream
+/// and sent it in one piece: <https://github.com/BerriAI/litellm/issues/26102>.
 #[tokio::test]
-async fn no_stream_of_any_api_is_gathered() {
+async fn no_stream_of_any_api_is_buffered() {
     let mut stage = Stage::set(|_| {}).await;
     for path in [
         CHAT,
@@ -405,10 +403,8 @@ async fn no_stream_of_any_api_is_gathered() {
     at_rest(&stage.router).await;
 }
 
-/// vllm-project/production-stack#1016: tokenising in the router blocks its event loop, and probes time out. Here nothing is
-/// tokenised: while large prompts come in, the router's own probes are answered.
-///
-/// Probes that starved behind the reading of prompts: <https://github.com/vllm-project/production-stack/issues/1016>.
+/// Nothing is tokenised in the router: while large prompts come in, its probes are answered. Elsewhere, tokenising
+/// blocked the event loop and probes timed out: <https://github.com/vllm-project/production-stack/issues/1016>.
 #[tokio::test]
 async fn large_prompts_do_not_starve_probes() {
     let mut stage = Stage::set(|_| {}).await;

@@ -1,4 +1,4 @@
-//! What strangers send: each answered in full, in OpenAI's shape, with the right status.
+//! Invalid input: each request gets a complete error in OpenAI's format, with the right status.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MAX_BODY: usize = 256 * 1024;
 const MAX_HEAD: usize = 16 * 1024;
 const SOON: Duration = Duration::from_millis(50);
 
-/// One engine behind tight limits.
+/// One engine and a router with tight limits.
 async fn fleet() -> Fleet {
     Fleet::start(vec![quick()], |config| {
         config.limits.max_body_bytes = MAX_BODY.try_into().unwrap();
@@ -23,7 +23,7 @@ async fn fleet() -> Fleet {
     .await
 }
 
-/// One engine behind a router that does not wait for slow clients.
+/// One engine and a router with short timeouts for slow clients.
 async fn impatient() -> Fleet {
     Fleet::start(vec![quick()], |config| {
         config.limits.header_timeout = SOON;
@@ -42,12 +42,12 @@ fn good_body() -> String {
     ask("hello", json!({})).to_string()
 }
 
-/// More than any buffer between client and router takes.
+/// More bytes than the buffers between client and router hold.
 fn endless_headers() -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nx-pad: {}", "p".repeat(16 << 20)).into_bytes()
 }
 
-/// What is wrong with an answer that should be this error, if anything.
+/// Returns how a response differs from this error, if it does.
 fn wrong(answer: Option<&RawAnswer>, status: u16, code: &str) -> Option<String> {
     let Some(answer) = answer else {
         return Some("no answer".to_owned());
@@ -188,7 +188,7 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
     ];
     let mut all_wrong = Vec::new();
     for (what, bytes, status, code) in table {
-        // Whether a client that writes all of it before it reads gets to see the answer.
+        // A client that writes everything before it reads must receive the response.
         let answer = attempt(fleet.address(), &bytes).await;
         let wrong = match &answer {
             Ok(answer) => wrong(answer.as_ref(), status, code),
@@ -203,7 +203,7 @@ async fn every_bad_request_is_answered_with_its_status_and_code() {
 }
 
 #[tokio::test]
-async fn a_client_that_declares_too_much_is_told_before_it_has_sent_it() {
+async fn an_oversized_content_length_is_rejected_before_the_body() {
     let fleet = fleet().await;
     for fields in [
         &["content-length: 1000000000"][..],
@@ -218,7 +218,7 @@ async fn a_client_that_declares_too_much_is_told_before_it_has_sent_it() {
 }
 
 #[tokio::test]
-async fn a_slow_client_is_answered_408_whichever_part_is_late() {
+async fn a_slow_client_gets_a_408_whichever_part_is_late() {
     let fleet = impatient().await;
     let whole = post(&[], &good_body());
     let head = whole.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
@@ -244,7 +244,7 @@ async fn a_slow_client_is_answered_408_whichever_part_is_late() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_is_hung_up_on_without_a_word() {
+async fn a_silent_client_is_disconnected_without_a_response() {
     let fleet = impatient().await;
     let mut silent = Wire::connect(fleet.address()).await;
     assert!(silent.closes().await);
@@ -255,7 +255,7 @@ async fn a_client_that_says_nothing_is_hung_up_on_without_a_word() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_early_is_refused_and_reaches_no_worker() {
+async fn a_truncated_body_reaches_no_worker() {
     let fleet = fleet().await;
     let body = good_body();
     let chunk = format!("{:x}\r\n{body}\r\n", body.len());
@@ -281,7 +281,7 @@ async fn a_body_that_ends_early_is_refused_and_reaches_no_worker() {
 }
 
 #[tokio::test]
-async fn requests_on_one_connection_are_answered_in_turn_pipelined_or_not() {
+async fn requests_on_one_connection_are_answered_in_order() {
     let fleet = fleet().await;
     let one = post(&[], &good_body());
     let bad = post(&[], "{");
@@ -299,7 +299,7 @@ async fn requests_on_one_connection_are_answered_in_turn_pipelined_or_not() {
 }
 
 #[tokio::test]
-async fn over_http2_too_errors_are_whole_and_the_connection_goes_on() {
+async fn over_http2_errors_are_complete_and_the_connection_continues() {
     let fleet = fleet().await;
     let h2 = H2::connect(fleet.address()).await;
     let far_too_large = "x".repeat(8 * MAX_BODY);
@@ -321,7 +321,7 @@ async fn over_http2_too_errors_are_whole_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_client_of_http_1_0_is_answered_and_left() {
+async fn an_http_1_0_connection_is_closed_after_the_response() {
     let fleet = fleet().await;
     for (body, status) in [(good_body(), 200), ("{".to_owned(), 400)] {
         let mut wire = Wire::connect(fleet.address()).await;

@@ -1,5 +1,5 @@
-//! Bounds that hold whatever a client does: what a key pays for answers that nobody counted, what a worker is given at a
-//! time under whatever name, and places that are not held by those who send or read slowly.
+//! Bounds that hold for any client: the charge of a key for responses without usage, a worker's concurrent requests
+//! under any name, and slots that slow senders and readers cannot hold.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::admission::{bearer, key};
 
 const TOKEN: &str = r#"{"choices":[{"index":0,"delta":{"content":" token"}}]}"#;
 
-/// A key with a thousand tokens, and no more for as long as any test takes.
+/// Sets a limit of a thousand tokens for the key, without a refill during the test.
 fn a_thousand(config: &mut Config) {
     let tokens = Some(Rate {
         per_s: 1e-6,
@@ -58,7 +58,7 @@ async fn tokens(exchange: &mut Exchange, count: usize) {
 }
 
 #[tokio::test]
-async fn a_stream_without_usage_is_charged_by_what_passed() {
+async fn a_stream_without_usage_is_charged_by_its_events() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let answer = post(
@@ -102,7 +102,7 @@ async fn several_choices_are_all_charged() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_before_the_last_chunk_pays_for_those_before_it() {
+async fn a_disconnected_client_is_charged_for_the_chunks_received() {
     let mut paid = Vec::new();
     for count in [1, 41, 300] {
         let mut upstream = Upstream::start().await;
@@ -117,7 +117,7 @@ async fn who_hangs_up_before_the_last_chunk_pays_for_those_before_it() {
         let mut answer = answer.await.unwrap().unwrap();
         for _ in 0..count {
             tokens(&mut exchange, 1).await;
-            // With the head of its event, each is longer than its text.
+            // With its event's framing, each piece is longer than its text.
             answer.bytes(TOKEN.len()).await;
         }
         drop(answer);
@@ -136,7 +136,7 @@ async fn who_hangs_up_before_the_last_chunk_pays_for_those_before_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_is_charged_by_its_bytes() {
+async fn an_unparsable_response_is_charged_by_its_bytes() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let answer = post(router.address, CHAT, ask("hi", json!({})).to_string());
@@ -152,7 +152,7 @@ async fn an_answer_that_cannot_be_read_is_charged_by_its_bytes() {
 }
 
 #[tokio::test]
-async fn prompts_that_are_not_understood_are_not_free() {
+async fn unparsable_prompts_are_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let several = json!({ "model": "sim", "prompt": [words(1, 100), words(2, 100)], "stream": true });
@@ -174,7 +174,7 @@ async fn prompts_that_are_not_understood_are_not_free() {
 }
 
 #[tokio::test]
-async fn who_is_late_or_leaves_in_the_queue_pays_nothing() {
+async fn a_request_that_ends_in_the_queue_is_not_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         a_thousand(config);
@@ -207,7 +207,7 @@ async fn who_is_late_or_leaves_in_the_queue_pays_nothing() {
 }
 
 #[tokio::test]
-async fn whose_own_time_is_up_at_the_worker_pays() {
+async fn a_request_past_its_own_deadline_at_the_worker_is_charged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], a_thousand).await;
     let body = ask(&words(1, 300), json!({})).to_string();
@@ -230,7 +230,7 @@ async fn waits(router: &Server, waiting: usize, inside: usize) {
 }
 
 #[tokio::test]
-async fn a_worker_is_given_no_more_at_a_time_under_another_name_or_none() {
+async fn the_concurrency_limit_of_a_worker_holds_for_any_model_name() {
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let addresses = upstreams.each_ref().map(|upstream| upstream.address);
     let router = route(&addresses, |config| {
@@ -266,7 +266,7 @@ async fn a_worker_is_given_no_more_at_a_time_under_another_name_or_none() {
     waits(&router, 0, 0).await;
 }
 
-/// A body of which the router has begun to read, but not all.
+/// Sends part of a body, and waits until the router has begun to read it.
 async fn slow_body(address: SocketAddr, length: usize, first: &[u8]) -> Wire {
     let mut wire = Wire::connect(address).await;
     let length = format!("content-length: {length}");
@@ -278,7 +278,7 @@ async fn slow_body(address: SocketAddr, length: usize, first: &[u8]) -> Wire {
 }
 
 #[tokio::test]
-async fn bodies_that_come_slowly_take_nobodys_place() {
+async fn slow_bodies_take_no_slot() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_in_flight = 2.try_into().unwrap();
     })
@@ -296,20 +296,20 @@ async fn bodies_that_come_slowly_take_nobodys_place() {
 }
 
 #[tokio::test]
-async fn a_place_is_free_once_its_answer_is_there() {
+async fn a_slot_is_free_once_its_response_is_complete() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_in_flight = 1.try_into().unwrap();
     })
     .await;
     for turn in 0..100 {
-        // Each on a connection of its own, so that nothing but the answer puts them in order.
+        // Each on its own connection, so that only the responses order them.
         let body = ask("hi", json!({ "stream": turn % 2 == 0, "max_tokens": 3 }));
         assert_eq!(fleet.chat(&[], &body).await.status, 200, "turn {turn}");
     }
 }
 
 #[tokio::test]
-async fn bodies_that_are_being_read_are_bounded_together() {
+async fn buffered_bodies_share_one_bound() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.max_unread_bytes = 3_000.try_into().unwrap();
     })
@@ -335,7 +335,7 @@ async fn bodies_that_are_being_read_are_bounded_together() {
     assert_eq!(fleet.chat(&[], &body).await.status, 200);
 }
 
-/// Sends events, as fast as they are taken, until the router hangs up.
+/// Sends events as fast as they are accepted, until the router disconnects.
 async fn flood(mut exchange: Exchange) {
     exchange.begin_events().await;
     let mut worker = exchange.into_stream();
@@ -353,7 +353,7 @@ fn soon_over(config: &mut Config) {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_given_up_and_its_worker_is_free() {
+async fn a_client_that_does_not_read_is_dropped_and_its_worker_freed() {
     for tweak in [soon_idle, soon_over] {
         let mut upstream = Upstream::start().await;
         let router = route(&[upstream.address], tweak).await;
@@ -370,7 +370,7 @@ async fn a_client_that_does_not_read_is_given_up_and_its_worker_is_free() {
 }
 
 #[tokio::test]
-async fn a_stream_of_http_2_that_is_not_read_is_given_up_and_the_others_go_on() {
+async fn an_unread_http_2_stream_is_dropped_and_the_others_continue() {
     for tweak in [soon_idle, soon_over] {
         let mut upstream = Upstream::start().await;
         let router = route(&[upstream.address], tweak).await;

@@ -1,5 +1,5 @@
-//! Anything at any time: whatever clients and workers do, in whatever order, each request ends, none is lost, and
-//! afterwards nothing is left of them.
+//! Random actions of clients and workers in any order: each request ends, none is lost, and no resources are held
+//! afterwards.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SHORT: Duration = Duration::from_millis(60);
 enum Step {
     Request(Ask),
     Fault(usize, Fault),
-    /// Let the others run for so many turns of the scheduler.
+    /// Yield this number of times.
     Pause(usize),
 }
 
@@ -31,11 +31,11 @@ enum Step {
 enum Ask {
     Whole,
     Stream,
-    /// Leave after so many turns of the scheduler, answered or not.
+    /// Disconnect after yielding this number of times, answered or not.
     LeaveEarly(usize),
-    /// Leave after so many chunks.
+    /// Disconnect after this number of chunks.
     LeaveStream(usize),
-    /// Leave within the body.
+    /// Disconnect within the body.
     LeaveSending,
     NoJson,
     UnknownModel,
@@ -90,13 +90,13 @@ async fn pause(turns: usize) {
 }
 
 fn body(seed: u64, extra: Value) -> String {
-    // Few openings, so that prefixes are shared.
+    // Few system prompts, so that prefixes are shared.
     let text = format!("{}{}", words(seed % 3, 100), words(seed, 30));
     tailroute_e2e::talk::with(ask(&text, json!({ "max_tokens": 12 })), extra).to_string()
 }
 
-/// What a client that stays to the end sees makes sense: an answer, or an error in OpenAI's shape, or a stream that
-/// says how it broke off.
+/// Checks the response of a client that stays to the end: an unstreamed response, an error in OpenAI's format, or a
+/// stream that reports how it broke off.
 fn check(what: Ask, answer: &client::Whole) {
     let status = answer.status.as_u16();
     match what {
@@ -179,7 +179,7 @@ async fn play(steps: Vec<Step>) {
     };
     let fleet = Fleet::start(vec![engine; ENGINES], |config| {
         probe_often(config);
-        // A hung engine's probes end as well.
+        // So that probes of a hung engine end as well.
         config.health.timeout = Duration::from_millis(500);
         config.limits.first_byte_timeout = SHORT;
         config.limits.idle_timeout = SHORT;
@@ -220,7 +220,7 @@ async fn play(steps: Vec<Step>) {
     assert!(app.place().is_none(), "and none was made up");
     drop(places);
     for seed in 0..ENGINES as u64 {
-        // On a busy machine one may be late, by limits as short as these.
+        // On a busy machine, a request may exceed these short limits.
         within(async { while post(fleet.address(), seed, json!({})).await.status != 200 {} }).await;
     }
     let app = Arc::clone(app);
@@ -231,14 +231,14 @@ async fn play(steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 24,
-        // A script says what is tried, not how the threads interleave: shrinking would chase a race that is gone.
+        // A script does not determine how threads interleave, so shrinking would chase a race that is gone.
         max_shrink_iters: 0,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn whatever_happens_each_request_ends_and_nothing_is_left_of_it(steps in steps()) {
+    fn every_request_ends_and_leaks_nothing_under_random_actions(steps in steps()) {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -1,4 +1,5 @@
-//! Connections of clients that leave, are silent, or never finish what they begin: what they hold, and for how long.
+//! Connections of clients that disconnect, are silent, or leave requests unfinished: the resources they hold, and for
+//! how long.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use tailroute_e2e::wait::{until, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// HTTP/2's preface, and settings that change nothing.
+/// HTTP/2's preface, and default settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
 const GOAWAY: u8 = 7;
@@ -34,7 +35,7 @@ async fn http2(address: SocketAddr, frames: &[u8]) -> TcpStream {
     stream
 }
 
-/// The kinds of the frames that come until the router closes.
+/// Returns the types of the frames received until the router closes.
 async fn frames_until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = within(stream.read_to_end(&mut all)).await;
@@ -47,7 +48,7 @@ async fn frames_until_closed(mut stream: TcpStream) -> Vec<u8> {
     kinds
 }
 
-/// Reads until a frame of headers has come.
+/// Reads until a HEADERS frame has come.
 async fn answered(stream: &mut TcpStream) {
     let mut all = Vec::new();
     within(async {
@@ -74,7 +75,7 @@ fn question() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_body_that_looks_like_an_answer_of_http_passes_as_it_is() {
+async fn a_body_that_looks_like_an_http_response_passes_unchanged() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let pieces = [
@@ -101,7 +102,7 @@ async fn a_body_that_looks_like_an_answer_of_http_passes_as_it_is() {
     assert!(answer.whole().await.clean);
 }
 
-/// A client whose request is followed by these bytes leaves while the worker computes.
+/// A client whose request is followed by these bytes disconnects while the worker computes.
 async fn leaves_after(rest: &[u8], by_reset: bool) {
     let fleet = Fleet::start(vec![stuck_in_prefill()], |_| {}).await;
     let mut stream = TcpStream::connect(fleet.address()).await.unwrap();
@@ -115,9 +116,9 @@ async fn leaves_after(rest: &[u8], by_reset: bool) {
     fleet.at_rest().await;
 }
 
-/// hyper does not read while it holds bytes that are not read yet, and would not see the end behind them.
+/// hyper does not read while it holds unparsed bytes, and would not see the end of the connection after them.
 #[tokio::test]
-async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
+async fn a_disconnect_is_detected_whatever_follows_the_request() {
     let pipelined = question();
     for rest in [
         &b""[..],
@@ -134,7 +135,7 @@ async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
 
 /// A FIN cannot arrive while the receive buffer is full.
 #[tokio::test]
-async fn a_client_that_sends_more_behind_its_request_than_is_held_loses_its_connection() {
+async fn a_client_that_pipelines_too_much_is_disconnected() {
     for rest in [b"\r\n".repeat(10_000), question().repeat(100), vec![b'x'; 20_000]] {
         let fleet = Fleet::start(vec![stuck_in_prefill()], |_| {}).await;
         let mut stream = TcpStream::connect(fleet.address()).await.unwrap();
@@ -147,7 +148,7 @@ async fn a_client_that_sends_more_behind_its_request_than_is_held_loses_its_conn
 }
 
 #[tokio::test]
-async fn what_is_held_behind_a_request_is_answered_in_its_turn() {
+async fn pipelined_requests_are_answered_in_order() {
     const COUNT: usize = 200;
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let mut wire = Wire::connect(fleet.address()).await;
@@ -161,7 +162,7 @@ async fn what_is_held_behind_a_request_is_answered_in_its_turn() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_and_closes_its_side_is_answered_what_needs_no_worker() {
+async fn a_half_closed_client_gets_responses_that_need_no_worker() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let mut wire = Wire::connect(fleet.address()).await;
     wire.write(&request("GET /v1/models", &[], "").repeat(3)).await;
@@ -187,7 +188,7 @@ async fn an_http2_connection_without_a_stream_ends_with_goaway_after_the_idle_ti
 }
 
 #[tokio::test]
-async fn a_header_block_that_does_not_end_ends_its_connection_in_the_time_for_a_head() {
+async fn an_unfinished_header_block_times_out_like_a_head() {
     let fleet = Fleet::start(vec![quick()], |config: &mut Config| {
         config.limits.header_timeout = Duration::from_millis(50);
     })
@@ -199,9 +200,9 @@ async fn a_header_block_that_does_not_end_ends_its_connection_in_the_time_for_a_
     frames_until_closed(stream).await;
 }
 
-/// Connections that ask nothing are no reason to turn away one that does.
+/// Connections without requests must not keep out clients with requests.
 #[tokio::test]
-async fn at_the_connection_limit_idle_connections_make_room_for_a_new_client() {
+async fn at_the_connection_limit_idle_connections_are_evicted() {
     let fleet = Fleet::start(vec![quick()], |config: &mut Config| {
         config.limits.max_connections = 4.try_into().unwrap();
     })
@@ -226,7 +227,7 @@ async fn at_the_connection_limit_idle_connections_make_room_for_a_new_client() {
 }
 
 #[tokio::test]
-async fn heads_that_are_not_whole_share_the_bound_on_what_clients_have_sent() {
+async fn unfinished_heads_count_against_the_bound_on_unread_bytes() {
     let fleet = Fleet::start(vec![quick()], |config: &mut Config| {
         config.limits.max_body_bytes = 4096.try_into().unwrap();
         config.limits.max_unread_bytes = (100 * 1024).try_into().unwrap();
@@ -256,7 +257,7 @@ async fn heads_that_are_not_whole_share_the_bound_on_what_clients_have_sent() {
 }
 
 #[tokio::test]
-async fn a_refused_request_is_answered_after_a_slow_answer_before_it() {
+async fn a_rejected_request_is_answered_after_a_slow_earlier_response() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let mut wire = Wire::connect(router.address).await;

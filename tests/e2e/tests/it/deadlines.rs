@@ -1,4 +1,4 @@
-//! How long a request may take, as its client says it: the router keeps to it, and so does the worker.
+//! Client deadlines: the router enforces them, and passes them to the worker.
 
 use fleet::breaker::Standing;
 use serde_json::json;
@@ -11,7 +11,7 @@ use tailroute_e2e::wait::within;
 use crate::failing::standing;
 
 #[tokio::test]
-async fn a_client_that_waits_no_longer_is_told_so_and_its_worker_stops() {
+async fn a_request_past_its_deadline_is_an_error_and_aborted_at_its_worker() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     fleet.engines[0].set_fault(Fault {
         slow: 1e9,
@@ -41,7 +41,7 @@ async fn a_client_that_waits_no_longer_is_told_so_and_its_worker_stops() {
 }
 
 #[tokio::test]
-async fn a_stream_past_its_deadline_says_so_and_is_cut() {
+async fn a_stream_past_its_deadline_ends_with_an_error_event() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let answer = fleet
         .chat(
@@ -70,7 +70,7 @@ async fn a_stream_past_its_deadline_says_so_and_is_cut() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_does_not_outlast_the_deadline() {
+async fn a_missing_body_does_not_outlast_the_deadline() {
     use tailroute_e2e::raw::{Wire, request};
     let fleet = Fleet::of(1).await;
     let head = request(

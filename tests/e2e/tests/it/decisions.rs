@@ -1,4 +1,4 @@
-//! Why a turn went where it went, what came of it, and why it was late.
+//! Decision records: the reason of each choice, its outcome, and the cause of lateness.
 
 use config::Config;
 use policy::cost::PrefillCost;
@@ -13,7 +13,7 @@ use tailroute_e2e::wait::{until, within};
 
 use super::admission::{bearer, key};
 
-/// For how long a scripted worker keeps its first token back: much longer than anything else takes.
+/// Delay of a scripted worker's first token: much longer than anything else takes.
 const LATE: Millis = Millis(600.0);
 
 async fn decisions(router: &Server, path: &str) -> (u16, Value) {
@@ -22,7 +22,7 @@ async fn decisions(router: &Server, path: &str) -> (u16, Value) {
     (answer.status.as_u16(), answer.json())
 }
 
-/// The decision that a request led to, when its answer has ended.
+/// Returns the decision for a request whose response has ended.
 async fn decision(router: &Server, request: &str) -> Value {
     within(async {
         loop {
@@ -38,9 +38,10 @@ async fn decision(router: &Server, request: &str) -> Value {
     .await
 }
 
-/// Choices that could neither be joined with their requests nor read: <https://github.com/ai-dynamo/dynamo/pull/11562>.
+/// Elsewhere, choices could be neither matched with their requests nor read:
+/// <https://github.com/ai-dynamo/dynamo/pull/11562>.
 #[tokio::test]
-async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it() {
+async fn a_decision_is_found_by_request_id_with_every_term_and_its_outcome() {
     let fleet = Fleet::of(3).await;
     let mut talk = Conversation::new(&words(1, 400));
     let first = fleet
@@ -84,7 +85,7 @@ async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it(
         "{outcome}"
     );
 
-    // The newest first; by worker; a page at a time.
+    // Newest first; by worker; in pages.
     let (_, all) = decisions(&fleet.router, "").await;
     let names = |page: &Value| -> Vec<String> {
         let page = page["decisions"].as_array().unwrap();
@@ -102,7 +103,7 @@ async fn a_decision_is_found_by_its_request_with_every_term_and_what_came_of_it(
 }
 
 #[tokio::test]
-async fn what_cannot_be_found_or_read_is_said() {
+async fn missing_decisions_and_invalid_queries_are_reported() {
     let fleet = Fleet::of(1).await;
     assert_eq!(decisions(&fleet.router, "/nobody").await.0, 404);
     for wrong in [
@@ -121,7 +122,7 @@ async fn what_cannot_be_found_or_read_is_said() {
 }
 
 #[tokio::test]
-async fn the_terms_come_with_the_answer_where_that_is_allowed() {
+async fn the_terms_are_in_the_response_where_allowed() {
     const ASK: (&str, &str) = ("x-tailroute-explain", "1");
     let told = |answer: &Whole| answer.header("x-tailroute-explain").map(str::to_owned);
     let turn = ask("hi", json!({}));
@@ -153,7 +154,7 @@ async fn the_terms_come_with_the_answer_where_that_is_allowed() {
     }
 }
 
-/// A router in front of a scripted worker that is known to have this cost.
+/// Starts a router and a scripted worker with this known cost.
 async fn scripted(cost: PrefillCost) -> (Upstream, Server) {
     let upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config: &mut Config| {
@@ -165,7 +166,7 @@ async fn scripted(cost: PrefillCost) -> (Upstream, Server) {
     (upstream, router)
 }
 
-/// Asks for a turn that is to be answered in 50 ms, and answers it much later, with this usage and these metrics.
+/// Sends a turn with an objective of 50 ms, and answers it much later with this usage and these metrics.
 async fn late(
     (upstream, router): (&mut Upstream, &Server),
     request: &str,
@@ -224,7 +225,7 @@ async fn counted(router: &Server, cause: &str) {
 }
 
 #[tokio::test]
-async fn a_violation_names_the_engine_its_queue_or_what_is_between() {
+async fn a_violation_is_attributed_to_the_engine_its_queue_or_the_overhead() {
     let free = PrefillCost::linear(0.0, 0.0);
     let streamed = ask("hi", json!({"stream": true}));
     let (mut upstream, router) = scripted(free).await;
@@ -265,7 +266,7 @@ async fn a_violation_names_the_engine_its_queue_or_what_is_between() {
 }
 
 #[tokio::test]
-async fn what_was_said_before_and_is_computed_again_is_a_miss_and_what_is_new_is_not() {
+async fn recomputed_history_is_a_miss_and_new_tokens_are_not() {
     let (mut upstream, router) = scripted(PrefillCost::linear(1e6, 0.0)).await;
     let mut talk = Conversation::new(&words(1, 400));
     talk.user(&words(2, 20));

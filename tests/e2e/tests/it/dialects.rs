@@ -1,4 +1,4 @@
-//! What each worker is sent beside what the client sent: nothing that it was not seen to take.
+//! Fields added for each worker: only those it is known to accept.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::until;
 
-/// What the plugin in vLLM says of itself.
+/// The report of the vLLM plugin.
 const VLLM: (&str, &str) = (
     "/v1/tailroute",
     r#"{"dialect":"tailroute","version":1,"engine":"vllm","engine_version":"0.32.0","objective":true,
@@ -20,15 +20,15 @@ const VLLM: (&str, &str) = (
         "evict_first_xarg":"tailroute_evict_first_tokens","block_size":32,"capacity_tokens":3168}"#,
 );
 const OBJECTIVE: (&str, &str) = ("/v1/tailroute/objective", r#"{"applied":true}"#);
-/// What an SGLang with T-LRU says of itself.
+/// The report of an SGLang with T-LRU.
 const SGLANG: (&str, &str) = (
     "/server_info",
     r#"{"version":"0.5.23","radix_eviction_policy":"tlru",
         "radix_eviction_policy_config":"{\"threshold\":4000,\"next_prompt_estimate\":500}"}"#,
 );
 
-/// What arrives at a scripted worker when this is sent to the router in front of it, as a conversation's last turn:
-/// all of it may go first.
+/// Returns the request that a scripted worker receives for this body, sent as a conversation's last turn, all of
+/// which may be evicted first.
 async fn arrives(says: &[(&'static str, &'static str)], spoken: Spoken, body: &str) -> Exchange {
     let mut worker = Upstream::saying(says).await;
     let router = route(&[worker.address], |config| config.workers[0].dialect = spoken).await;
@@ -48,7 +48,7 @@ fn turn(more: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_worker_that_rejects_unknown_fields_never_sees_one() {
+async fn a_strict_worker_gets_no_unknown_fields() {
     for dialect in [Dialect::None, Dialect::Tailroute] {
         let strict = EngineConfig {
             strict: true,
@@ -80,7 +80,7 @@ async fn a_worker_that_rejects_unknown_fields_never_sees_one() {
 }
 
 #[tokio::test]
-async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
+async fn vllm_gets_hints_in_its_xargs_and_the_rest_unchanged() {
     let body = turn(json!({ "max_tokens": 3, "temperature": 0.50 }));
     let request = arrives(&[VLLM, OBJECTIVE], Spoken::Auto, &body).await;
     let hint = r#","vllm_xargs":{"tailroute_evict_first_tokens":1000000000}}"#;
@@ -97,7 +97,7 @@ async fn vllm_is_told_in_its_xargs_and_the_rest_stays_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
+async fn a_failed_capability_probe_is_repeated() {
     let mut worker = Upstream::saying(&[("/v1/tailroute", ""), OBJECTIVE]).await;
     let address = [worker.address];
     let router = route(&address, |config| {
@@ -105,7 +105,7 @@ async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
         config.health.timeout = Duration::from_millis(200);
     });
     let asked = async {
-        // Held open until the router gives up, then refused for the moment.
+        // Delayed until the router gives up, then rejected temporarily.
         let mut first = worker.next().await;
         assert!(first.head.contains("/v1/tailroute"), "{}", first.head);
         first.hung_up().await;
@@ -123,7 +123,7 @@ async fn a_worker_too_busy_to_say_what_it_understands_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_the_client_says_in_xargs_stays_there() {
+async fn the_clients_own_xargs_are_kept() {
     let body = turn(json!({ "vllm_xargs": { "mine": 1 } }));
     for spoken in [Spoken::Auto, Spoken::VllmXargs] {
         let request = arrives(&[VLLM, OBJECTIVE], spoken, &body).await;
@@ -136,14 +136,14 @@ async fn what_the_client_says_in_xargs_stays_there() {
 }
 
 #[tokio::test]
-async fn an_sglang_that_trims_by_itself_is_told_nothing() {
+async fn an_sglang_with_its_own_trimming_gets_no_hints() {
     let body = turn(json!({}));
     let request = arrives(&[SGLANG], Spoken::Auto, &body).await;
     assert_eq!(String::from_utf8(request.body.clone()).unwrap(), body);
 }
 
 #[tokio::test]
-async fn dialects_without_a_probe_are_spoken_where_the_operator_names_them() {
+async fn dialects_without_a_probe_are_used_if_configured() {
     let body = turn(json!({}));
     for (spoken, field) in [
         (Spoken::KvHints, Some("kv_hints")),

@@ -1,4 +1,4 @@
-//! An orderly end: what has begun is finished, nothing new begins, and at the limit the rest is cut.
+//! Graceful shutdown: requests in flight finish, new ones are not accepted, and at the limit the rest is cut.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn refuses(address: std::net::SocketAddr) {
 /// A drain has to last as long as the longest stream:
 /// <https://github.com/kubernetes-sigs/gateway-api-inference-extension/issues/548>.
 #[tokio::test]
-async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
+async fn a_stream_in_flight_finishes_while_new_connections_are_refused() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let (address, admin) = (router.address, router.admin_address);
@@ -55,7 +55,7 @@ async fn a_stream_in_flight_ends_well_while_nothing_new_is_let_in() {
 }
 
 #[tokio::test]
-async fn whoever_still_sends_clients_to_a_router_that_is_told_to_stop_has_the_delay_to_learn_it() {
+async fn connections_are_accepted_during_the_drain_delay() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.drain_delay = Duration::from_secs(3);
     })
@@ -79,7 +79,7 @@ async fn whoever_still_sends_clients_to_a_router_that_is_told_to_stop_has_the_de
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_hold_a_drain_up() {
+async fn idle_connections_do_not_delay_a_drain() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.limits.drain_timeout = Duration::from_secs(3600);
     })
@@ -100,7 +100,7 @@ async fn idle_connections_do_not_hold_a_drain_up() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last() {
+async fn a_request_in_flight_on_a_keep_alive_connection_is_its_last() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let address = router.address;
@@ -123,9 +123,9 @@ async fn a_request_in_flight_on_a_lasting_connection_is_answered_and_is_its_last
     assert_eq!(within(draining).await.unwrap(), 0);
 }
 
-/// Its head went out before there was anything to tell, and its client may ask on in the moment when it ends.
+/// The response's head was sent before the drain, and its client may send the next request just when it ends.
 #[tokio::test]
-async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_request_which_is_the_last() {
+async fn a_stream_begun_before_a_drain_is_followed_by_one_last_request() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let address = router.address;
@@ -141,7 +141,7 @@ async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_requ
     wire.read_past(b"\r\n\r\n").await;
     let draining = tokio::spawn(router.drain());
     refuses(address).await;
-    // Longer than a connection that is not used is left open.
+    // Longer than an unused connection is left open.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     stream.chunk(b"data: [DONE]\n\n").await;
     stream.end().await;
@@ -155,7 +155,7 @@ async fn a_stream_that_outlasts_the_beginning_of_a_drain_is_followed_by_one_requ
 }
 
 #[tokio::test]
-async fn at_the_limit_what_is_left_is_cut_and_counted() {
+async fn at_the_drain_limit_remaining_requests_are_cut_and_counted() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |config| {
         config.limits.drain_timeout = Duration::from_millis(50);
     })
@@ -188,7 +188,7 @@ const STREAM: &str = concat!(
     "data: [DONE]\n\n",
 );
 
-/// What a client reads of a cut stream: JSON, all of it, and last that the router is leaving.
+/// Checks what a client reads of a cut stream: complete JSON events, the last of which reports the drain.
 fn says_draining(body: &[u8], cut: usize) {
     let events = events(body);
     let last = events.last().unwrap();
@@ -202,7 +202,7 @@ fn says_draining(body: &[u8], cut: usize) {
 }
 
 #[tokio::test]
-async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
+async fn a_stream_cut_at_any_byte_ends_with_a_readable_error_event() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
         config.limits.drain_timeout = Duration::from_millis(50);
@@ -220,7 +220,7 @@ async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
         };
         let (answer, exchange) = tokio::join!(request, respond);
         let mut answer = answer.unwrap();
-        // What came before the cut has left, whatever it is a piece of.
+        // Everything before the cut was sent, whatever part of an event it is.
         let seen = answer.bytes(cut).await;
         assert_eq!(seen, &STREAM.as_bytes()[..cut]);
         open.push((answer, exchange, seen));
@@ -235,7 +235,7 @@ async fn a_stream_cut_at_any_byte_ends_with_what_its_client_can_read() {
 }
 
 #[tokio::test]
-async fn a_request_that_still_waits_for_its_worker_at_the_limit_is_told_to_go_elsewhere() {
+async fn a_request_without_a_response_at_the_drain_limit_gets_a_503() {
     let fleet = Fleet::start(vec![stuck_in_prefill()], |config| {
         config.limits.drain_timeout = Duration::from_millis(50);
     })

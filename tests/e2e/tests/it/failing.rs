@@ -1,6 +1,6 @@
-//! Workers that fail for a while: what is tried elsewhere, who is left alone, and who never is.
+//! Workers that fail temporarily: retries elsewhere, workers that are skipped, and workers that never are.
 //!
-//! The doc comments name the public threads in which users of other routers met what the test rules out.
+//! The doc comments name public issues in which users of other routers met the failure.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn answers(status: u16) -> Fault {
 
 fn in_turn(config: &mut Config) {
     config.routing.policy = PolicyName::RoundRobin;
-    // For ever, as far as a test can see.
+    // Forever, for the duration of a test.
     config.failure.breaker_pause = Millis(1e9);
     config.failure.breaker_longest_pause = Millis(1e9);
 }
@@ -46,7 +46,7 @@ async fn statuses(fleet: &Fleet, count: u64) -> Vec<u16> {
     all
 }
 
-/// A worker that answers clients' mistakes with 4xx is well: <https://github.com/vllm-project/router/pull/60>,
+/// A worker that answers invalid requests with 4xx is healthy: <https://github.com/vllm-project/router/pull/60>,
 /// <https://github.com/sgl-project/sglang/issues/25811>.
 #[tokio::test]
 async fn no_number_of_client_errors_opens_a_breaker() {
@@ -65,7 +65,7 @@ async fn no_number_of_client_errors_opens_a_breaker() {
 }
 
 #[tokio::test]
-async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
+async fn a_failing_worker_is_skipped_and_then_tried_with_one_request() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         in_turn(config);
         config.failure.breaker_pause = Millis(30.0);
@@ -74,7 +74,7 @@ async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
     fleet.engines[0].set_fault(answers(500));
     let first = statuses(&fleet, 12).await;
     let failed = first.iter().filter(|status| **status == 500).count();
-    // Five, and the ones that tried it since.
+    // Five, and the trial requests since.
     assert!(failed >= 5, "{first:?}");
     let page = fleet.metrics().await;
     let name = fleet.router.app().fleet.workers()[0].name().to_owned();
@@ -100,10 +100,10 @@ async fn a_worker_whose_requests_fail_is_left_alone_and_then_tried_with_one() {
     fleet.at_rest().await;
 }
 
-/// Breakers that open on what is asked leave nobody to answer, and the router's own 503s are retried into a storm:
-/// <https://github.com/vllm-project/vime/issues/371>, <https://github.com/vllm-project/vime/pull/350>.
+/// Elsewhere, breakers that open on invalid requests left no worker, and the router's own 503s were retried into a
+/// storm: <https://github.com/vllm-project/vime/issues/371>, <https://github.com/vllm-project/vime/pull/350>.
 #[tokio::test]
-async fn however_much_fails_half_of_the_workers_stay_in_use_and_say_themselves_what_is_wrong() {
+async fn half_of_the_workers_stay_in_use_however_many_fail() {
     for workers in [1, 2, 3, 4] {
         let fleet = Fleet::start(vec![quick(); workers], in_turn).await;
         for engine in &fleet.engines {
@@ -130,10 +130,10 @@ async fn however_much_fails_half_of_the_workers_stay_in_use_and_say_themselves_w
     }
 }
 
-/// One request that fails wherever it goes opens one breaker at most, not one after the other:
+/// One request that fails everywhere opens at most one breaker, not one after another:
 /// <https://github.com/vllm-project/vime/issues/371>.
 #[tokio::test]
-async fn a_request_that_fails_everywhere_is_held_against_one_worker() {
+async fn a_request_that_fails_everywhere_is_charged_to_one_worker() {
     let fleet = Fleet::start(vec![quick(); 3], |config| {
         in_turn(config);
         config.failure.breaker_failures = 1;
@@ -157,7 +157,7 @@ async fn a_request_that_fails_everywhere_is_held_against_one_worker() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_tried_again_only_where_that_does_no_harm() {
+async fn a_lost_connection_is_retried_only_for_idempotent_requests() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     fleet.engines[0].set_fault(Fault {
         reset_before_first_byte: true,
@@ -181,7 +181,7 @@ async fn a_lost_connection_is_tried_again_only_where_that_does_no_harm() {
 }
 
 #[tokio::test]
-async fn an_embedding_whose_worker_dies_over_it_is_computed_elsewhere() {
+async fn an_embedding_is_retried_when_its_worker_dies() {
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let router = route(&[upstreams[0].address, upstreams[1].address], |_| {}).await;
     let asking = client::call(router.address, "POST", "/v1/embeddings", &[], r#"{"input":"x"}"#);
@@ -203,7 +203,7 @@ async fn an_embedding_whose_worker_dies_over_it_is_computed_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_the_budget_does_not_pay_for_is_not_tried_again() {
+async fn retries_beyond_the_budget_are_refused() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         in_turn(config);
         config.failure.retry_share = 0.0;
@@ -214,18 +214,18 @@ async fn what_the_budget_does_not_pay_for_is_not_tried_again() {
     fleet.engines[0].set_fault(answers(503));
     let all = statuses(&fleet, 16).await;
     let refused = all.iter().filter(|status| **status == 503).count();
-    // Two are paid for, and perhaps one more as time goes by; from then on every other request is unlucky.
+    // The budget allows two retries, and perhaps one more over time; after that every other request fails.
     assert!((5..=7).contains(&refused), "{all:?}");
     let page = fleet.metrics().await;
     assert_eq!(page.sum("tailroute_retries_refused_total", &[]), refused as f64);
     fleet.at_rest().await;
 }
 
-/// Whatever probes find, what is in flight stays counted until it ends, however long that takes: health checks that reset
-/// counts (<https://github.com/vllm-project/router/issues/197>) and a reaper of old ones
+/// Requests in flight are counted until they end, whatever probes find and however long it takes: health checks that
+/// reset counts (<https://github.com/vllm-project/router/issues/197>) and a reaper of old ones
 /// (<https://github.com/llm-d/llm-d-router/issues/2295>) made busy workers look idle.
 #[tokio::test]
-async fn nothing_but_its_end_takes_a_request_out_of_the_count() {
+async fn a_request_is_counted_until_its_end() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let mut streams = Vec::new();
     for seed in 0..3 {
@@ -250,9 +250,9 @@ async fn nothing_but_its_end_takes_a_request_out_of_the_count() {
     fleet.at_rest().await;
 }
 
-/// A worker that is late for its probes while it streams is busy, not dead: <https://github.com/sgl-project/sglang/pull/9198>.
+/// A worker that misses probes while it streams is busy, not dead: <https://github.com/sgl-project/sglang/pull/9198>.
 #[tokio::test]
-async fn a_worker_that_streams_stays_in_use_however_many_probes_it_misses() {
+async fn a_streaming_worker_stays_ready_despite_missed_probes() {
     const TOKENS: u64 = 150;
     let engine = sim_engine::EngineConfig {
         time_scale: 1.0,
@@ -282,7 +282,7 @@ async fn a_worker_that_streams_stays_in_use_however_many_probes_it_misses() {
 }
 
 #[tokio::test]
-async fn a_worker_that_knows_of_fewer_requests_than_are_counted_is_noticed() {
+async fn a_worker_with_fewer_requests_than_counted_is_reported() {
     let none = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n";
     let mut upstream = Upstream::saying(&[("/metrics", none)]).await;
     let router = route(&[upstream.address], probe_often).await;
@@ -301,7 +301,7 @@ async fn a_worker_that_knows_of_fewer_requests_than_are_counted_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_worker_that_comes_back_is_not_given_everything_at_once() {
+async fn a_recovered_worker_gets_load_gradually() {
     let fleet = Fleet::start(vec![stuck_in_decode(); 2], |config| {
         probe_often(config);
         config.routing.policy = PolicyName::LeastLoaded;
@@ -320,7 +320,7 @@ async fn a_worker_that_comes_back_is_not_given_everything_at_once() {
                 .await,
         );
     }
-    // As one that has just come back.
+    // As a worker that has just come back.
     let home = fleet.engine_of(&streams[0].worker());
     fleet.kill(home).await;
     until("it is out", || !workers[home].is_ready()).await;
@@ -359,10 +359,10 @@ async fn a_worker_that_comes_back_is_not_given_everything_at_once() {
     fleet.at_rest().await;
 }
 
-/// A backend that takes no connections holds up nobody but the request that is on its way to it, and that one only until
-/// the connect timeout: <https://github.com/vllm-project/production-stack/issues/749>.
+/// A worker that accepts no connections delays only the request that is sent to it, and only until the connect
+/// timeout: <https://github.com/vllm-project/production-stack/issues/749>.
 #[tokio::test]
-async fn a_worker_that_takes_no_connections_holds_nobody_up() {
+async fn a_worker_that_accepts_no_connections_delays_only_its_own_request() {
     let mut silent = Silent::start().await;
     let fleet = sim_engine::Engine::start(quick()).await.unwrap();
     let router = route(&[silent.address, fleet.addr()], |config| {
@@ -381,9 +381,9 @@ async fn a_worker_that_takes_no_connections_holds_nobody_up() {
     at_rest(&router).await;
 }
 
-/// A retry that finds only workers that are kept out is more than an answer that nobody could be asked.
+/// A retry that finds only workers with open breakers is better than an error.
 #[tokio::test]
-async fn a_turn_that_could_not_begin_goes_to_a_worker_whose_breaker_is_open_rather_than_nowhere() {
+async fn a_retry_uses_a_worker_with_an_open_breaker_rather_than_failing() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     fleet.engines[0].set_fault(answers(500));
     while standing(&fleet, 0) != Standing::Open {

@@ -1,4 +1,4 @@
-//! What goes wrong behind the router, and how much of it a client gets to see.
+//! Faults behind the router, and their visibility to clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +32,10 @@ fn worker(fleet: &Fleet, engine: usize) -> Arc<Worker> {
 }
 
 #[tokio::test]
-async fn a_dead_workers_turns_go_elsewhere_without_an_error_until_it_is_back_with_nothing_in_its_cache() {
+async fn a_dead_workers_turns_move_without_errors_and_it_returns_with_a_cold_cache() {
     let fleet = Fleet::start(vec![quick(); 3], |config| {
         probe_often(config);
-        // Where turns go shall follow from where their cache is, not from how fast this machine is.
+        // Routing must depend on the caches, not on this machine's speed.
         config.learning.costs = false;
         config.health.queue_interval = None;
     })
@@ -86,10 +86,10 @@ async fn a_dead_workers_turns_go_elsewhere_without_an_error_until_it_is_back_wit
     );
 }
 
-/// What a router believed after a cache was cleared: <https://github.com/sgl-project/sglang/issues/7773>,
+/// Elsewhere, a cleared cache was not detected: <https://github.com/sgl-project/sglang/issues/7773>,
 /// <https://github.com/vllm-project/router/issues/294>.
 #[tokio::test]
-async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
+async fn a_cleared_cache_is_detected_and_relearned() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let mut talks: Vec<Conversation> = (0..4).map(|seed| Conversation::new(&words(seed, 600))).collect();
     for (at, talk) in (10..).zip(&mut talks) {
@@ -100,7 +100,8 @@ async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
         clear_cache: true,
         ..Fault::default()
     });
-    // One answer that found nothing may be an exception; a second one is not, and what was used before both is gone too.
+    // One response without hits may be an exception. A second one is not, and everything used before both counts as
+    // evicted too.
     let predicted = || async {
         let page = fleet.metrics().await;
         page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")])
@@ -119,7 +120,7 @@ async fn a_worker_whose_cache_was_cleared_is_found_out_and_relearned() {
 }
 
 #[tokio::test]
-async fn a_worker_that_falls_behind_gets_next_to_nothing_more() {
+async fn a_slow_worker_gets_few_further_turns() {
     let fleet = Fleet::of(2).await;
     fleet.engines[0].set_fault(Fault {
         slow: NEVER_MS,
@@ -137,7 +138,7 @@ async fn a_worker_that_falls_behind_gets_next_to_nothing_more() {
             running.push(request);
         }
     }
-    // One that is late may be done any moment; with a second one behind it, the other worker is the better choice.
+    // A late request may finish at any moment; with a second one queued, the other worker is the better choice.
     assert!(running.len() <= 2, "{:?}", fleet.received());
     for request in running {
         request.abort();
@@ -147,7 +148,7 @@ async fn a_worker_that_falls_behind_gets_next_to_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_worker_that_says_503_is_passed_over() {
+async fn a_worker_that_answers_503_is_skipped() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     fleet.engines[0].set_fault(answers(503));
     for seed in 0..4 {
@@ -169,7 +170,7 @@ async fn a_worker_that_says_503_is_passed_over() {
 }
 
 #[tokio::test]
-async fn when_every_worker_says_503_so_does_the_router() {
+async fn a_503_of_every_worker_is_forwarded() {
     for workers in [1, 2, 4] {
         let fleet = Fleet::start(vec![quick(); workers], in_turn).await;
         for engine in &fleet.engines {
@@ -184,7 +185,7 @@ async fn when_every_worker_says_503_so_does_the_router() {
 }
 
 #[tokio::test]
-async fn a_workers_own_error_is_passed_on_and_not_retried() {
+async fn a_workers_500_is_forwarded_and_not_retried() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     for engine in &fleet.engines {
         engine.set_fault(answers(500));
@@ -255,7 +256,7 @@ async fn a_worker_that_does_not_answer_in_time_is_a_504() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_says_so_and_never_looks_done() {
+async fn a_truncated_stream_ends_with_an_error_event_and_is_not_terminated() {
     let fleet = Fleet::of(1).await;
     fleet.engines[0].set_fault(Fault {
         reset_after_tokens: Some(3),
@@ -283,7 +284,7 @@ async fn a_stream_that_breaks_off_says_so_and_never_looks_done() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_that_breaks_off_never_looks_whole() {
+async fn a_truncated_response_is_not_terminated_for_the_client() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let body = ask("hello", json!({})).to_string();
@@ -304,7 +305,7 @@ async fn a_whole_answer_that_breaks_off_never_looks_whole() {
 }
 
 #[tokio::test]
-async fn a_stream_that_falls_silent_is_given_up() {
+async fn a_silent_stream_times_out() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |config| {
         config.limits.idle_timeout = Duration::from_millis(50);
     })
@@ -318,7 +319,7 @@ async fn a_stream_that_falls_silent_is_given_up() {
 }
 
 #[tokio::test]
-async fn without_a_worker_a_client_is_told_when_to_come_back() {
+async fn without_a_worker_the_response_has_a_retry_after() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
@@ -352,10 +353,10 @@ async fn without_a_worker_a_client_is_told_when_to_come_back() {
     at_rest(&router).await;
 }
 
-/// Workers that were not ready and went on getting traffic: <https://github.com/vllm-project/router/issues/279>,
+/// Elsewhere, workers that were not ready kept getting traffic: <https://github.com/vllm-project/router/issues/279>,
 /// <https://github.com/sgl-project/sglang/issues/32322>, <https://github.com/smg-project/smg/issues/1531>.
 #[tokio::test]
-async fn a_worker_that_fails_its_probes_gets_nothing_new_and_ends_what_it_has() {
+async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], probe_often).await;
     let body = ask("hello", json!({ "stream": true })).to_string();
@@ -384,7 +385,7 @@ async fn a_worker_that_fails_its_probes_gets_nothing_new_and_ends_what_it_has() 
 }
 
 #[tokio::test]
-async fn beyond_its_limit_of_requests_in_flight_the_router_sheds_and_recovers() {
+async fn beyond_the_limit_of_requests_in_flight_the_router_sheds_and_recovers() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |config| {
         config.limits.max_in_flight = 2.try_into().unwrap();
     })

@@ -1,4 +1,4 @@
-//! What the router says of itself, and what it tells its workers.
+//! The router's metrics, and its messages to workers.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::fleet::{Fleet, probe_often, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
-/// Metrics of what does not happen in a quiet fleet of simulated engines, none of which was found.
+/// Metrics of events that do not occur in a quiet fleet of simulated engines.
 const ABSENT: [&str; 10] = [
     "tailroute_kv_events_total",
     "tailroute_kv_stream_total",
@@ -30,9 +30,9 @@ fn metrics_of_the_table() -> impl Iterator<Item = &'static Spec> {
     TABLE.iter().flat_map(|(_, specs)| *specs)
 }
 
-/// Time to first token is measured without any predictor: <https://github.com/llm-d/llm-d-router/issues/1498>.
+/// Time to first token is measured without a predictor: <https://github.com/llm-d/llm-d-router/issues/1498>.
 #[tokio::test]
-async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
+async fn the_metrics_page_has_all_documented_metrics_with_help() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         probe_often(config);
         config.learning.costs = false;
@@ -42,9 +42,9 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
     for turn in 0..2 {
         fleet.turn(&mut talk, &[], &words(turn, 20)).await;
     }
-    // A branch that is used no more: gone, once it is known that what was used after it is gone.
+    // An unused branch: evicted once something used later is known to be evicted.
     fleet.turn(&mut talk.clone(), &[], &words(20, 200)).await;
-    // What only shows once something went wrong.
+    // Metrics that appear only after faults.
     let home = fleet.turn(&mut talk, &[], &words(3, 20)).await.engine;
     for turn in 0..3 {
         fleet.engines[home].set_fault(Fault {
@@ -98,11 +98,11 @@ async fn the_metrics_page_has_what_operators_rely_on_each_explained() {
     assert_eq!(page.sum("tailroute_worker_in_flight", &[]), 0.0);
 }
 
-/// Metrics whose series grew without bound: <https://github.com/smg-project/smg/issues/2266>.
+/// Elsewhere, the number of metric series grew without bound: <https://github.com/smg-project/smg/issues/2266>.
 #[tokio::test]
-async fn strangers_cannot_make_the_metrics_page_grow() {
+async fn unknown_paths_and_session_ids_do_not_add_metric_series() {
     let fleet = Fleet::start(vec![quick()], |config| {
-        // Its figures appear when they are first asked for, whoever else asks for what.
+        // These series appear with the first request.
         config.health.queue_interval = None;
     })
     .await;
@@ -151,14 +151,14 @@ async fn the_data_port_serves_neither_metrics_of_the_router_nor_its_health() {
 }
 
 #[tokio::test]
-async fn a_worker_that_takes_hints_is_told_the_objective_when_it_is_met_and_when_it_comes_back() {
+async fn a_worker_with_hints_gets_the_objective_on_first_contact_and_after_a_restart() {
     let fleet = Fleet::start(vec![quick()], probe_often).await;
     let engine = &fleet.engines[0];
     let told = engine
         .stats()
         .objective
         .expect("it is told before it is given work");
-    // ξ equals Q̂: requests give up nothing, since the worker takes hints between them.
+    // ξ equals Q̂: requests evict nothing, because the worker takes hints between them.
     assert_eq!(
         (told.xi_tokens as u64, told.next_prompt_tokens as u64),
         (200, 200)
@@ -177,9 +177,9 @@ async fn a_worker_that_takes_hints_is_told_the_objective_when_it_is_met_and_when
     assert!(delivered().await > 1.0);
 }
 
-/// Conversations that share three beginnings come back at random to a worker that holds a third of them.
+/// Conversations that share three system prompts return at random to a worker that holds a third of them.
 #[tokio::test]
-async fn a_worker_and_its_mirror_give_up_the_same() {
+async fn a_worker_and_its_mirror_evict_the_same() {
     const CAPACITY: u64 = 8_000;
     let engine = EngineConfig {
         capacity_blocks: CAPACITY / 16,
@@ -209,7 +209,7 @@ async fn a_worker_and_its_mirror_give_up_the_same() {
         .knowledge
         .update(worker, |residency| residency.room_on(worker))
         .0;
-    // Blocks and pieces end in different places, and the last hints may be on their way.
+    // Blocks and chunks end in different places, and the last hints may be in transit.
     let agrees = |stats: &Stats| {
         let room = CAPACITY - stats.cache_used_tokens + stats.cache_evict_first_tokens;
         room.abs_diff(believed) < CAPACITY / 10
@@ -223,9 +223,9 @@ async fn a_worker_and_its_mirror_give_up_the_same() {
     assert!(error < 0.04 * prompts as f64, "{error} of {prompts} tokens");
 }
 
-/// A worker of 2,000 tokens, on which each conversation of 300 tokens is begun and left.
+/// A worker of 2,000 tokens, on which conversations of 300 tokens are begun and abandoned.
 #[tokio::test]
-async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
+async fn a_worker_gets_hints_for_the_least_valuable_ends_just_in_time() {
     let engine = EngineConfig {
         capacity_blocks: 125,
         block_size: 16,
@@ -258,7 +258,7 @@ async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
     for term in ["returns_per_s", "late", "epsilon", "kappa", "value"] {
         assert!(went[term].is_number(), "{term}: {went}");
     }
-    // ξ still equals Q̂, or the worker would drop what its mirror keeps.
+    // ξ still equals Q̂, or the worker would evict blocks that its mirror keeps.
     let app = fleet.router.app();
     let told = app.objective_for(&app.fleet.workers()[0]);
     assert_eq!(told.tail(), Tokens(0), "{told:?}");
@@ -267,9 +267,10 @@ async fn a_worker_is_told_just_in_time_which_ends_are_worth_least() {
     }
 }
 
-/// Where nothing can be said later, each request says how much of its end is worth less than what others lose.
+/// Without hints between requests, each request says how much of its end is worth less than other conversations'
+/// blocks.
 #[tokio::test]
-async fn a_worker_that_is_told_nothing_between_requests_is_told_with_each() {
+async fn a_worker_without_separate_hints_gets_them_within_requests() {
     let engine = EngineConfig {
         capacity_blocks: 125,
         block_size: 16,

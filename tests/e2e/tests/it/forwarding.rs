@@ -1,4 +1,4 @@
-//! What travels between client and worker, and what does not.
+//! The parts of requests and responses that are forwarded, and those that are not.
 
 use serde_json::{Value, json};
 use sim_engine::{Captured, Dialect, EngineConfig};
@@ -9,7 +9,7 @@ use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::Upstream;
 
 fn last(fleet: &Fleet) -> Captured {
-    // The router says things of its own in between.
+    // The router sends requests of its own in between.
     let own = |request: &Captured| request.uri.path().starts_with("/v1/tailroute");
     let mut clients = fleet.engines[0].captured();
     clients.retain(|request| !own(request));
@@ -54,7 +54,7 @@ async fn a_body_arrives_byte_for_byte_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_arrives_whole_and_with_its_length() {
+async fn a_chunked_body_is_forwarded_with_its_length() {
     let fleet = Fleet::of(1).await;
     let body = ask(&words(2, 2000), json!({ "max_tokens": 1 })).to_string();
     let mut wire = Wire::connect(fleet.address()).await;
@@ -81,7 +81,7 @@ async fn a_body_in_chunks_arrives_whole_and_with_its_length() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_whether_to_go_on_is_told_to() {
+async fn expect_100_continue_is_answered() {
     let fleet = Fleet::of(1).await;
     let body = ask("hello", json!({})).to_string();
     let length = format!("content-length: {}", body.len());
@@ -99,7 +99,7 @@ async fn a_client_that_asks_whether_to_go_on_is_told_to() {
 }
 
 #[tokio::test]
-async fn what_the_worker_should_judge_reaches_it_and_its_judgement_comes_back() {
+async fn invalid_parameters_reach_the_worker_and_its_error_is_forwarded() {
     let fleet = Fleet::of(1).await;
     for body in [
         "{}",
@@ -118,8 +118,8 @@ async fn what_the_worker_should_judge_reaches_it_and_its_judgement_comes_back() 
 }
 
 #[tokio::test]
-async fn headers_arrive_but_for_those_that_concern_one_connection_or_the_router() {
-    // An engine that the router itself would not tell what to evict.
+async fn request_headers_are_forwarded_except_hop_by_hop_and_router_headers() {
+    // The router sends no eviction hints to this engine.
     let engine = EngineConfig {
         dialect: Dialect::None,
         ..quick()
@@ -163,7 +163,7 @@ async fn headers_arrive_but_for_those_that_concern_one_connection_or_the_router(
 }
 
 #[tokio::test]
-async fn a_conversation_without_a_name_is_given_one_that_it_keeps() {
+async fn a_conversation_without_a_session_id_gets_a_stable_one() {
     let fleet = Fleet::of(1).await;
     let mut talk = tailroute_e2e::talk::Conversation::new(&words(1, 50));
     let mut names = Vec::new();
@@ -177,7 +177,7 @@ async fn a_conversation_without_a_name_is_given_one_that_it_keeps() {
 }
 
 #[tokio::test]
-async fn a_conversations_own_name_is_kept() {
+async fn a_clients_session_id_is_kept() {
     let fleet = Fleet::of(1).await;
     let in_header = arrives(&fleet, &[("x-session-id", "mine")], &ask("hi", json!({}))).await;
     assert_eq!(header(&in_header, "x-session-id"), Some("mine"));
@@ -188,7 +188,7 @@ async fn a_conversations_own_name_is_kept() {
 }
 
 #[tokio::test]
-async fn only_engines_that_take_hints_are_told_what_to_evict_first() {
+async fn only_engines_with_hints_get_the_evict_first_header() {
     for (dialect, told) in [(Dialect::Tailroute, true), (Dialect::None, false)] {
         let engine = EngineConfig { dialect, ..quick() };
         let fleet = Fleet::start(vec![engine], |_| {}).await;
@@ -219,7 +219,7 @@ async fn only_engines_that_take_hints_are_told_what_to_evict_first() {
 }
 
 #[tokio::test]
-async fn an_answer_comes_back_as_it_is_but_for_what_concerns_one_connection() {
+async fn response_headers_are_forwarded_except_hop_by_hop_ones() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let body = ask("hello", json!({})).to_string();
@@ -244,7 +244,7 @@ async fn an_answer_comes_back_as_it_is_but_for_what_concerns_one_connection() {
 }
 
 #[tokio::test]
-async fn models_are_merged_and_other_paths_passed_on() {
+async fn model_lists_are_merged_and_other_paths_forwarded() {
     let engine = |model: &str| EngineConfig {
         model: model.to_owned(),
         ..quick()
@@ -263,7 +263,7 @@ async fn models_are_merged_and_other_paths_passed_on() {
     let head = client::call(fleet.address(), "HEAD", "/v1/models", &[], "").await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
 
-    // A turn goes where its model is.
+    // A turn goes to a worker with its model.
     for (model, workers) in [("a", &[1][..]), ("b", &[0, 2])] {
         for seed in 0..4 {
             let body = json!({ "model": model, "messages": [{ "role": "user", "content": words(seed, 5) }] });
@@ -287,7 +287,7 @@ async fn models_are_merged_and_other_paths_passed_on() {
 }
 
 #[tokio::test]
-async fn a_turn_over_http2_without_asking_is_a_turn_like_any_other() {
+async fn a_turn_over_http2_with_prior_knowledge_is_a_regular_turn() {
     use http_body_util::BodyExt as _;
     let fleet = Fleet::of(2).await;
     let h2 = H2::connect(fleet.address()).await;

@@ -1,10 +1,11 @@
-//! Counting that cannot leak: whatever ends a request, at whatever moment, what it was counted in ends with it.
+//! Counts are released with their request, however and whenever it ends.
 //!
-//! Requests are served by the router's own request path on a connection whose task is made to panic at its k-th step, in
-//! the handling of the request or within its answer; clients leave; deadlines pass; workers fail, hang and die. At the
-//! end every count is zero: requests in flight, work that waits on each worker, places in the router and behind its gate,
-//! charges that nobody has settled, and no breaker waits for a trial that will never end. Counts that were lost to aborts until a worker drowned:
-//! <https://github.com/vllm-project/router/pull/215>, <https://github.com/vllm-project/production-stack/issues/1072>.
+//! Requests are served by the router's own request path on a connection whose task panics at its k-th step, while the
+//! request is handled or within its response; clients disconnect; deadlines pass; workers fail, hang and die. At the
+//! end every count is zero: requests in flight, queued work per worker, slots in the router and its gate, unsettled
+//! charges; and no breaker waits for a trial that will never end. Elsewhere, aborts leaked counts until a worker got
+//! no requests: <https://github.com/vllm-project/router/pull/215>,
+//! <https://github.com/vllm-project/production-stack/issues/1072>.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -39,11 +40,11 @@ use crate::admission::{bearer, key};
 
 const ENGINES: usize = 3;
 const PLACES: usize = 64;
-/// Tokens that the key has, and the most that one turn of these costs.
+/// The key's tokens, and the highest charge of one of these turns.
 const ALLOWANCE: f64 = 1e6;
 const TURN: f64 = 400.0;
 
-/// Panics at its k-th step, without a word on standard error.
+/// A body or future that panics at its k-th step, without output on standard error.
 struct Bomb<T> {
     inner: T,
     steps: usize,
@@ -90,8 +91,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Bomb<B> {
     }
 }
 
-/// Serves the router's request path on a port of its own. The n-th request's handling and answer panic after the n-th of
-/// these steps, over and over again.
+/// Serves the router's request path on its own port. The handling of the n-th request and its response panic after
+/// the n-th of these step counts, in rotation.
 async fn mined(app: Arc<App>, fuses: Vec<(usize, usize)>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -130,7 +131,7 @@ async fn mined(app: Arc<App>, fuses: Vec<(usize, usize)>) -> SocketAddr {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Asks, over the mined port or the proper one, streamed or not, with this deadline if any.
+    /// Send a request, on the panicking port or the regular one, streamed or not, with this deadline if any.
     Ask {
         mined: bool,
         streamed: bool,
@@ -190,7 +191,7 @@ async fn pause(turns: usize) {
     }
 }
 
-/// Whatever comes of it: here it only has to end.
+/// Runs a step with any outcome; it only has to end.
 async fn act(address: SocketAddr, seed: u64, step: Step) {
     match step {
         Step::Ask {
@@ -284,7 +285,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
     for engine in &fleet.engines {
         within(engine.stats_when(|stats| stats.running + stats.waiting == 0)).await;
     }
-    // A place is free a moment before what it holds is.
+    // A slot is released slightly before the counts it holds.
     until("nobody waits or is inside", || {
         app.admission.gate.counts() == (0, 0)
     })
@@ -312,7 +313,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
     })
     .await;
     for worker in app.fleet.workers().iter() {
-        // Let through, and given up: the next one may try.
+        // Admitted and dropped: the next trial is possible.
         for _ in 0..3 {
             let pass = worker.admit(app.clock.now(), false).expect("it is let through");
             drop(worker.send(app.clock, None, pass));
@@ -328,14 +329,14 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 16,
-        // A script says what is tried, not how the threads interleave: shrinking would chase a race that is gone.
+        // A script does not determine how threads interleave, so shrinking would chase a race that is gone.
         max_shrink_iters: 0,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn however_requests_end_every_count_ends_at_zero(
+    fn every_count_is_zero_after_requests_end_in_any_way(
         steps in steps(),
         fuses in prop::collection::vec((0_usize..6, 0_usize..12), 1..20),
         hedge in any::<bool>(),

@@ -1,4 +1,4 @@
-//! What a proxy does to the heads of requests and answers, whatever they are about.
+//! The heads of requests and responses, handled as a proxy should on any endpoint.
 
 use config::{Forwarded, Network};
 use serde_json::json;
@@ -31,7 +31,7 @@ const SPOOFED: Fields<'static> = &[
 ];
 
 #[tokio::test]
-async fn the_worker_is_told_who_asks_and_no_stranger_can_tell_it_otherwise() {
+async fn forwarded_headers_name_the_client_and_cannot_be_forged() {
     let fleet = Fleet::of(1).await;
     let (arrived, _) = exchange(&fleet, SPOOFED).await;
     for (name, value) in [
@@ -46,7 +46,7 @@ async fn the_worker_is_told_who_asks_and_no_stranger_can_tell_it_otherwise() {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_is_believed() {
+async fn forwarded_headers_of_a_trusted_proxy_are_kept() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.http.trusted_proxies = vec![Network::parse("127.0.0.0/8").unwrap()];
     })
@@ -61,7 +61,7 @@ async fn a_trusted_proxy_is_believed() {
 }
 
 #[tokio::test]
-async fn the_worker_is_told_nothing_where_it_should_not_be() {
+async fn forwarded_headers_can_be_disabled() {
     let fleet = Fleet::start(vec![quick()], |config| config.http.forwarded = Forwarded::Off).await;
     let (arrived, _) = exchange(&fleet, SPOOFED).await;
     for (name, _) in SPOOFED {
@@ -82,7 +82,7 @@ async fn a_trace_is_continued_or_begun() {
         assert_eq!(header(&arrived, "tracestate"), None);
         let parent = header(&arrived, "traceparent").unwrap().to_owned();
         assert_eq!(parent.len(), 55);
-        // The request's name is the trace's.
+        // The request id is the trace id.
         let id = header(&arrived, "x-request-id").unwrap();
         assert_eq!(parent.split('-').nth(1), Some(id));
         assert_eq!(answer.header("x-request-id"), Some(id));
@@ -92,7 +92,7 @@ async fn a_trace_is_continued_or_begun() {
 }
 
 #[tokio::test]
-async fn a_request_keeps_its_name_and_a_refused_one_has_one_too() {
+async fn a_request_keeps_its_id_and_a_rejected_one_has_one_too() {
     let fleet = Fleet::of(1).await;
     let (arrived, answer) = exchange(&fleet, &[("x-request-id", "req-7")]).await;
     assert_eq!(header(&arrived, "x-request-id"), Some("req-7"));
@@ -107,7 +107,7 @@ async fn a_request_keeps_its_name_and_a_refused_one_has_one_too() {
 }
 
 #[tokio::test]
-async fn an_answer_says_what_the_router_took_and_whom_it_came_through() {
+async fn a_response_has_server_timing_and_via() {
     let fleet = Fleet::of(1).await;
     let (arrived, answer) = exchange(&fleet, &[("via", "1.0 front")]).await;
     let via: Vec<_> = arrived.headers.get_all("via").iter().collect();
@@ -129,7 +129,7 @@ async fn an_answer_says_what_the_router_took_and_whom_it_came_through() {
 }
 
 #[tokio::test]
-async fn trailers_come_back_to_who_takes_them() {
+async fn trailers_are_forwarded_to_clients_that_accept_them() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let body = ask("hello", json!({})).to_string();

@@ -1,4 +1,4 @@
-//! A second worker, beside one that is late or instead of one that would not: when it is asked, and what that costs.
+//! Hedges and failovers: when a second worker is used, and what it costs.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn in_turn(config: &mut Config) {
 }
 
 #[tokio::test]
-async fn a_late_turn_is_sent_to_a_second_worker_if_asked_for_and_the_slower_one_is_cancelled() {
+async fn a_late_turn_is_hedged_if_requested_and_the_slower_attempt_is_cancelled() {
     for stream in [false, true] {
         let fleet = Fleet::start(vec![quick(); 2], |config| {
             in_turn(config);
@@ -56,7 +56,7 @@ async fn a_late_turn_is_sent_to_a_second_worker_if_asked_for_and_the_slower_one_
 }
 
 #[tokio::test]
-async fn a_hedge_whose_first_worker_fails_is_answered_by_the_second() {
+async fn a_hedge_answers_when_the_first_worker_fails() {
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let router = route(&[upstreams[0].address, upstreams[1].address], |config| {
         config.failure.hedge_after = Some(Duration::from_millis(10));
@@ -77,13 +77,13 @@ async fn a_hedge_whose_first_worker_fails_is_answered_by_the_second() {
     at_rest(&router).await;
 }
 
-/// Retries that are paid for and not used yet.
+/// Returns the retry budget that is left.
 fn left(router: &Server) -> f64 {
     router.app().retries.lock().left()
 }
 
 #[tokio::test]
-async fn a_hedge_for_which_there_is_no_second_worker_costs_nothing() {
+async fn a_hedge_without_a_second_worker_costs_no_budget() {
     const AFTER: Duration = Duration::from_millis(50);
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let router = route(&[upstreams[0].address, upstreams[1].address], |config| {
@@ -116,7 +116,7 @@ async fn a_hedge_for_which_there_is_no_second_worker_costs_nothing() {
 }
 
 #[tokio::test]
-async fn what_only_one_worker_serves_is_not_tried_elsewhere_nor_paid_for() {
+async fn a_model_with_one_worker_is_not_retried_and_costs_no_budget() {
     let models = ["a", "b"].map(|model| {
         [(
             "/v1/models",

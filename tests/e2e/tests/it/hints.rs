@@ -1,4 +1,4 @@
-//! What workers are told beside and within their requests, and what they make of it.
+//! Hints to workers, beside and within requests, and their effect.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ async fn delivered(fleet: &Fleet, kind: &str, count: f64) {
 }
 
 #[tokio::test]
-async fn a_conversation_that_its_client_ends_may_go_first_all_of_it() {
+async fn an_ended_conversation_may_be_evicted_first_completely() {
     for in_request in [true, false] {
         let fleet = Fleet::start(vec![quick()], |config| config.hints.in_request = in_request).await;
         let engine = &fleet.engines[0];
@@ -42,12 +42,12 @@ async fn a_conversation_that_its_client_ends_may_go_first_all_of_it() {
 }
 
 #[tokio::test]
-async fn a_beginning_that_many_share_outlives_each_of_them() {
+async fn a_shared_prefix_outlives_each_conversation() {
     shared_beginning(None).await;
 }
 
 #[tokio::test]
-async fn a_capture_takes_nothing_from_what_turns_teach() {
+async fn a_capture_does_not_change_learning() {
     let folder = tempfile::tempdir().unwrap();
     let capture = Capture {
         path: folder.path().join("capture.jsonl"),
@@ -80,7 +80,7 @@ async fn shared_beginning(capture: Option<Capture>) {
 }
 
 #[tokio::test]
-async fn hints_come_one_message_after_the_other_with_epochs_and_a_time_to_live() {
+async fn hints_are_sent_in_sequence_with_epochs_and_a_time_to_live() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.routing.policy = PolicyName::RoundRobin;
         config.hints.ttl = Millis(5000.0);
@@ -127,7 +127,7 @@ fn priorities(fleet: &Fleet) -> Vec<Option<i64>> {
 }
 
 #[tokio::test]
-async fn a_priority_is_spliced_in_and_a_clients_own_stays() {
+async fn a_priority_is_added_and_a_clients_own_is_kept() {
     for (priority, sign) in [
         (Priority::LowestFirst, 1),
         (Priority::HighestFirst, -1),

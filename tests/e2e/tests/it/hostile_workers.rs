@@ -1,4 +1,4 @@
-//! Workers that answer with what is not true: what of it reaches clients, and what is believed.
+//! Workers with false or invalid responses: the parts that reach clients, and the parts that are believed.
 
 use bytes::Bytes;
 use config::Rate;
@@ -14,7 +14,7 @@ use crate::admission::{bearer, key};
 
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
-/// A client's connection on which a chat was asked, and what the worker has answered it with.
+/// Sends a chat on a client's connection, and answers it with this. Returns the response and the connection.
 async fn answered(router: &Server, worker: &mut Upstream, answer: &str) -> (RawAnswer, Wire) {
     let mut wire = Wire::connect(router.address).await;
     let body = ask("hello", json!({ "max_tokens": 4 })).to_string();
@@ -24,13 +24,13 @@ async fn answered(router: &Server, worker: &mut Upstream, answer: &str) -> (RawA
         .await;
     let mut exchange = worker.next().await;
     exchange.send(answer.as_bytes()).await;
-    // Where only the end of the connection ends the body.
+    // The worker closes, in case the close ends the body.
     drop(exchange);
     (wire.answer().await.expect("an answer"), wire)
 }
 
 #[tokio::test]
-async fn a_body_that_is_chunked_and_has_a_length_reaches_the_client_whole_and_without_the_length() {
+async fn a_chunked_response_with_a_length_is_forwarded_without_the_length() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     for (kind, body) in [
@@ -53,7 +53,7 @@ async fn a_body_that_is_chunked_and_has_a_length_reaches_the_client_whole_and_wi
 }
 
 #[tokio::test]
-async fn an_answer_whose_end_can_be_read_in_two_ways_is_a_502() {
+async fn a_response_with_ambiguous_framing_is_a_502() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |config| config.limits.retries = 0).await;
     for fields in [
@@ -78,7 +78,7 @@ async fn an_answer_whose_end_can_be_read_in_two_ways_is_a_502() {
 }
 
 #[tokio::test]
-async fn an_answer_that_has_no_body_takes_none_from_the_next_one() {
+async fn a_response_without_a_body_consumes_nothing_of_the_next_one() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     for fields in [
@@ -94,7 +94,7 @@ async fn an_answer_that_has_no_body_takes_none_from_the_next_one() {
             !answer.headers.contains_key("content-length"),
             "{fields}: {answer:?}"
         );
-        // The client's connection goes on with the next answer and nothing else.
+        // The client's connection continues with the next response only.
         wire.write(&request("GET /v1/models", &[], "")).await;
         let next = wire.answer().await.expect("the next answer");
         assert_eq!(next.status, 200);
@@ -103,7 +103,7 @@ async fn an_answer_that_has_no_body_takes_none_from_the_next_one() {
 }
 
 #[tokio::test]
-async fn what_is_passed_on_unread_is_framed_by_the_same_rules() {
+async fn responses_that_are_not_parsed_are_framed_by_the_same_rules() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |config| config.limits.retries = 0).await;
     for (fields, status) in [
@@ -128,12 +128,12 @@ async fn what_is_passed_on_unread_is_framed_by_the_same_rules() {
     }
 }
 
-/// What only the router says, as a worker would say it.
+/// Header fields that only the router may set, sent by a worker.
 const ROUTERS_OWN: &str = "x-tailroute-error: evil\r\nx-tailroute-worker: evil\r\nx-tailroute-decision: evil\r\n\
     x-tailroute-explain: evil\r\nx-tailroute-new: evil\r\nx-ratelimit-limit-tokens: evil\r\nx-ratelimit-new: evil\r\n";
 
 #[tokio::test]
-async fn no_worker_speaks_for_the_router_in_headers_or_trailers() {
+async fn the_routers_own_headers_of_a_worker_are_removed() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     for path in [CHAT, "/v1/something"] {
@@ -161,7 +161,7 @@ async fn no_worker_speaks_for_the_router_in_headers_or_trailers() {
 }
 
 #[tokio::test]
-async fn no_client_speaks_for_the_router_to_a_worker() {
+async fn the_routers_own_headers_of_a_client_are_removed() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     let spoken = [
@@ -185,12 +185,12 @@ async fn no_client_speaks_for_the_router_to_a_worker() {
     }
 }
 
-/// A count that no answer has.
+/// A token count that no response has.
 const ABSURD: u64 = u32::MAX as u64;
-/// What a chat template may add to a prompt.
+/// Tokens that a chat template may add to a prompt.
 const TEMPLATE: u64 = 1024;
 
-/// A router with the key `a`, whose tokens are bounded.
+/// A router with the key `a`, which has a token limit.
 async fn bounded(worker: &Upstream, tokens_per_min: f64) -> Server {
     route(&[worker.address], |config| {
         let mut key = key("a");
@@ -205,7 +205,7 @@ async fn bounded(worker: &Upstream, tokens_per_min: f64) -> Server {
     .await
 }
 
-/// Asks with the key `a`, and is answered with this.
+/// Sends a request with the key `a`, and answers it with this.
 async fn turn(router: &Server, worker: &mut Upstream, (path, body): (&str, &Value), answer: &str) -> Whole {
     let secret = bearer("a");
     let fields = [("authorization", &*secret)];
@@ -220,13 +220,13 @@ async fn turn(router: &Server, worker: &mut Upstream, (path, body): (&str, &Valu
     whole
 }
 
-/// What an admin operation answers.
+/// Calls the admin port.
 async fn admin(router: &Server, method: &str, path: &str, body: &Value) -> Whole {
     let body = Some(body).filter(|body| !body.is_null());
     client::admin(router.admin_address, method, path, &[], body).await
 }
 
-/// Tokens that the key `a` has left.
+/// Returns the tokens that the key `a` has left.
 async fn left(router: &Server) -> f64 {
     let keys = admin(router, "GET", "/admin/v1/keys", &json!(null)).await.json();
     assert_eq!(keys["keys"][0]["name"], "a");
@@ -234,7 +234,7 @@ async fn left(router: &Server) -> f64 {
 }
 
 #[tokio::test]
-async fn an_answers_count_is_believed_as_far_as_it_can_be_true_in_every_api() {
+async fn reported_usage_is_capped_at_a_plausible_value_in_every_api() {
     let mut worker = Upstream::start().await;
     let router = bounded(&worker, 1e6).await;
     let chat = json!({ "model": "sim", "max_tokens": 8, "messages": [{ "role": "user", "content": "hi" }] });
@@ -303,7 +303,7 @@ async fn an_answers_count_is_believed_as_far_as_it_can_be_true_in_every_api() {
 }
 
 #[tokio::test]
-async fn a_count_that_a_prompt_with_media_may_have_is_bounded_by_the_models_context() {
+async fn usage_of_a_prompt_with_media_is_capped_at_the_models_context() {
     let listed = r#"{"data":[{"id":"sim","max_model_len":50000}]}"#;
     let mut worker = Upstream::saying(&[("/v1/models", listed)]).await;
     let router = bounded(&worker, 1e6).await;
@@ -316,13 +316,13 @@ async fn a_count_that_a_prompt_with_media_may_have_is_bounded_by_the_models_cont
         let answer = json!({ "choices": [], "usage": usage }).to_string();
         turn(&router, &mut worker, (CHAT, &body), &answer).await;
         let took = before - left(&router).await;
-        // Some are gained meanwhile.
+        // Some are refilled in the meantime.
         assert!((paid - 10_000.0..=paid).contains(&took), "{took} of {paid}");
     }
 }
 
 #[tokio::test]
-async fn no_count_locks_a_key_out_for_more_than_an_hour_and_an_operator_ends_it_at_once() {
+async fn reported_usage_blocks_a_key_for_at_most_an_hour_and_can_be_reset() {
     let mut worker = Upstream::start().await;
     let router = bounded(&worker, 1000.0).await;
     let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });
@@ -377,7 +377,7 @@ async fn no_count_locks_a_key_out_for_more_than_an_hour_and_an_operator_ends_it_
 }
 
 #[tokio::test]
-async fn times_that_an_engine_cannot_have_taken_are_shortened() {
+async fn implausible_engine_times_are_capped() {
     let mut worker = Upstream::start().await;
     let router = bounded(&worker, 1e6).await;
     let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });

@@ -1,4 +1,4 @@
-//! Workers that were not used for long: what was learned of them stays and becomes doubtful, so that new work is shared.
+//! Workers without traffic for a long time: their learned costs stay but become uncertain, so that new work is shared.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::wait::until;
 
-/// An engine that says what its prefills took: a fifth of the configuration's default for a token.
+/// An engine that reports prefill times: a fifth of the configuration's default per token.
 fn telling() -> EngineConfig {
     EngineConfig {
         time_scale: 10.0,
@@ -24,7 +24,7 @@ fn telling() -> EngineConfig {
     }
 }
 
-/// A fleet of such engines whose probes stay away while the clock jumps.
+/// A fleet of such engines without probes while the clock jumps.
 async fn fleet(engines: usize) -> Fleet {
     Fleet::start(vec![telling(); engines], |config| {
         config.health.interval = Duration::from_secs(86_400);
@@ -46,7 +46,7 @@ async fn idle(time: Duration) {
     }
 }
 
-/// Begins so many conversations, one after the other, that share nothing. Returns how many each engine was given.
+/// Starts conversations one after another that share nothing. Returns the number per engine.
 async fn begin(fleet: &Fleet, first: u64, count: u64) -> Vec<u64> {
     let before = fleet.received();
     for number in first..first + count {
@@ -59,14 +59,14 @@ async fn begin(fleet: &Fleet, first: u64, count: u64) -> Vec<u64> {
     after.iter().zip(before).map(|(now, then)| now - then).collect()
 }
 
-/// What a prompt of 400 tokens is learned to take on a worker, and the error of that.
+/// Returns the learned time of a prompt of 400 tokens on a worker, and its error.
 fn learned(fleet: &Fleet, worker: u32) -> (Millis, f64) {
     let costs = fleet.router.app().feedback.costs.lock();
     let state = costs.state(WorkerId(worker)).unwrap();
     (state.cost.prefill(Tokens(400), Tokens::ZERO), state.error_ms)
 }
 
-/// Takes an engine's worker out of the fleet and puts it in again, of whose cost nobody says anything.
+/// Removes an engine's worker from the fleet and adds it again, without a configured cost.
 async fn add_again(fleet: &Fleet, engine: usize) {
     let app = fleet.router.app();
     let name = fleet.engines[engine].addr().to_string();
@@ -87,13 +87,13 @@ async fn add_again(fleet: &Fleet, engine: usize) {
 }
 
 #[tokio::test]
-async fn after_ten_idle_minutes_four_workers_share_new_conversations_though_one_was_added_again() {
+async fn after_ten_idle_minutes_four_workers_share_new_conversations_equally() {
     for (before, after) in [(300, 300), (600, 0)] {
         share_after(Duration::from_secs(before), Duration::from_secs(after)).await;
     }
 }
 
-/// Traffic, a time without, a worker that is added again, a time without, and then new conversations.
+/// Runs traffic, a pause, a worker added again, another pause, and then new conversations.
 async fn share_after(before_adding: Duration, after_adding: Duration) {
     let fleet = fleet(4).await;
     begin(&fleet, 0, 400).await;
@@ -111,7 +111,7 @@ async fn share_after(before_adding: Duration, after_adding: Duration) {
 }
 
 #[tokio::test]
-async fn a_worker_that_was_slow_and_recovers_is_tried_again_within_minutes_and_believed() {
+async fn a_recovered_worker_is_used_again_within_minutes() {
     let fleet = fleet(3).await;
     begin(&fleet, 0, 90).await;
     fleet.engines[0].set_fault(Fault {
@@ -125,19 +125,19 @@ async fn a_worker_that_was_slow_and_recovers_is_tried_again_within_minutes_and_b
         begin(&fleet, round, 10).await;
         round += 10;
     }
-    // Ten would be its share. A few still go there while the error of what was learned is wide.
+    // An equal share would be ten. A few still go there while the learned cost is uncertain.
     let shunned = begin(&fleet, 5000, 30).await;
     assert!(shunned[0] <= 5, "{shunned:?}");
     fleet.engines[0].set_fault(Fault::default());
     let mut waited = Duration::ZERO;
     while believed() > 1.2 {
-        // Minutes on a quiet machine; a busy one makes every engine slower for a while.
+        // Minutes on a quiet machine; a busy one slows every engine for a while.
         assert!(waited < Duration::from_secs(900), "taken for {}", believed());
         idle(Duration::from_secs(10)).await;
         waited += Duration::from_secs(10);
         begin(&fleet, 6000 + 10 * waited.as_secs(), 6).await;
     }
-    // The others were given all of the last minutes' work, which counts for a while.
+    // The others did all of the last minutes' work, which counts for a while.
     idle(Duration::from_secs(180)).await;
     let shares = begin(&fleet, 20_000, 90).await;
     assert!(shares.iter().all(|share| (20..=40).contains(share)), "{shares:?}");

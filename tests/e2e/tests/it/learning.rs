@@ -1,4 +1,4 @@
-//! What the router learns while it serves: what workers cost, what waits on them, what conversations do.
+//! Learning while serving: the cost of workers, their queues, the behaviour of conversations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::{until, within};
 
-/// An engine ten times as fast as the wall; a token costs it 0.02 ms there.
+/// An engine with time scaled by ten; a token costs 0.02 ms of wall time.
 fn paced() -> EngineConfig {
     EngineConfig {
         time_scale: 10.0,
@@ -29,7 +29,7 @@ fn cost(fleet: &Fleet, worker: usize) -> PrefillCost {
     fleet.router.app().fleet.workers()[worker].cost()
 }
 
-/// Waits until all lessons are applied that were left so far.
+/// Waits until the observations of this number of answers are applied.
 async fn learned(fleet: &Fleet, answers: u64) {
     let costs = &fleet.router.app().feedback.costs;
     let workers = fleet.engines.len() as u32;
@@ -41,7 +41,7 @@ async fn learned(fleet: &Fleet, answers: u64) {
     until("all answers are learned from", || seen() >= answers).await;
 }
 
-/// Prompts of 50 to 750 tokens that share nothing.
+/// Returns prompts of 50 to 750 tokens that share nothing.
 fn prompt(number: u64) -> String {
     words(1000 + number, 50 + (number * 7919 % 700) as usize)
 }
@@ -57,7 +57,7 @@ async fn correct(engine: EngineConfig, streamed: bool, tolerance: f64) {
         let answer = fleet.chat(&[], &ask(&prompt(number), extra.clone())).await;
         assert_eq!(answer.status, 200);
     }
-    // Streams are clean samples here but for those that the machine held up between two of them.
+    // Streams are clean samples here, except for delays by the machine.
     learned(&fleet, 150).await;
     let found = cost(&fleet, 0).alpha_ms_per_token;
     assert!((found / 0.02 - 1.0).abs() < tolerance, "{found}");
@@ -69,7 +69,7 @@ async fn correct(engine: EngineConfig, streamed: bool, tolerance: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cost_that_is_wrong_by_two_is_corrected_within_two_hundred_answers_of_an_engine_that_tells() {
+async fn a_cost_off_by_two_is_corrected_within_two_hundred_responses_with_engine_times() {
     let engine = EngineConfig {
         per_request_metrics: true,
         ..paced()
@@ -79,13 +79,13 @@ async fn a_cost_that_is_wrong_by_two_is_corrected_within_two_hundred_answers_of_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn and_by_the_routers_own_clock_of_one_that_does_not() {
+async fn a_cost_is_learned_by_the_routers_clock_without_engine_times() {
     correct(paced(), true, 0.35).await;
 }
 
-/// Answers in one piece of an engine that reports no times tell nothing; what the engine counts of them does.
+/// Unstreamed responses of an engine without times teach nothing, but its counters do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_the_engines_counters_where_answers_tell_nothing() {
+async fn a_cost_is_learned_from_the_engines_counters_without_times() {
     let fleet = Fleet::start(vec![paced()], |config| {
         config.workers[0].cost = PrefillCost::linear(0.04, 2.0);
         config.workers[0].cost_is_known = true;
@@ -105,7 +105,8 @@ async fn by_the_engines_counters_where_answers_tell_nothing() {
         assert_eq!(answer.status, 200);
         number += 1;
     }
-    // A prompt of 400 takes 10 ms at the wall. Means of a few prompts each tell less of what two of different lengths take.
+    // A prompt of 400 tokens takes 10 ms of wall time. Means over a few prompts are a weaker signal than single
+    // prompts of different lengths.
     let found = cost(&fleet, 0);
     let typical = found.prefill(Tokens(400), Tokens::ZERO).0;
     assert!((typical / 10.0 - 1.0).abs() < 0.15, "{found:?}");
@@ -117,16 +118,16 @@ async fn by_the_engines_counters_where_answers_tell_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_pass_as_they_are() {
+async fn streams_without_usage_teach_by_predicted_tokens_and_pass_unchanged() {
     let fleet = Fleet::start(vec![paced()], |config| {
         config.workers[0].cost = PrefillCost::linear(0.04, 2.0);
         config.workers[0].cost_is_known = true;
-        // Nobody tells how many tokens a text is.
+        // The ratio of tokens to bytes is not configured.
         config.routing.tokens_per_byte = 1.0 / 6.0;
     })
     .await;
     for number in 0..200 {
-        // Every other prompt goes on where the last one ended, so that much of it is cached.
+        // Every other prompt continues the previous one, so that much of it is cached.
         let mut text = prompt(number / 2);
         if number % 2 == 1 {
             text += &words(7000 + number, 200);
@@ -158,7 +159,7 @@ async fn streams_whose_client_asks_for_no_usage_teach_by_what_was_predicted_and_
 }
 
 #[tokio::test]
-async fn a_worker_that_is_slow_is_known_before_any_of_its_answers_is_complete() {
+async fn a_slow_worker_is_detected_before_any_response_is_complete() {
     let engine = EngineConfig {
         tpot_ms: NEVER_MS,
         ..paced()
@@ -177,8 +178,8 @@ async fn a_worker_that_is_slow_is_known_before_any_of_its_answers_is_complete() 
         answer.chunk().await.unwrap().unwrap();
         open.push(answer);
     }
-    // Ten times what was believed, or more where this machine is busy; it is late no more once it is believed to be half as
-    // slow as it is.
+    // Ten times the assumed cost, or more if this machine is busy. It is not late any more once the learned cost is
+    // half of the actual one.
     let typical = || cost(&fleet, 0).prefill(Tokens(400), Tokens::ZERO);
     until("it is known", || typical().0 > 4.0).await;
     let page = fleet.metrics().await;
@@ -186,7 +187,7 @@ async fn a_worker_that_is_slow_is_known_before_any_of_its_answers_is_complete() 
 }
 
 #[tokio::test]
-async fn a_worker_that_has_told_of_cached_tokens_means_none_where_it_is_silent() {
+async fn missing_cached_tokens_count_as_zero_after_a_report() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let details = r#","prompt_tokens_details":{"cached_tokens":16}"#;
@@ -210,14 +211,14 @@ async fn a_worker_that_has_told_of_cached_tokens_means_none_where_it_is_silent()
     .await;
     let page = metrics(&router).await;
     let told = |told| page.sum("tailroute_worker_cost_answers_total", &[("told", told)]);
-    // Before it told for the first time, it may have been one that never does.
+    // Until its first report, it may be an engine that never reports.
     assert_eq!((told("predicted"), told("engine")), (1.0, 2.0));
     let cached = page.sum("tailroute_prompt_tokens_total", &[("kind", "reported_cached")]);
     assert_eq!(cached, 16.0);
 }
 
-/// A turn whose answer begins so much later than its engine's own 2.5 ms of prefill and half a millisecond of queue say.
-/// Returns the terms of the choice.
+/// Runs a turn whose response begins this much later than its engine's reported 2.5 ms of prefill and half a
+/// millisecond of queueing. Returns the terms of the choice.
 async fn late_beside(upstream: &mut Upstream, router: &Server, number: u64, beside: Duration) -> Value {
     let text = ask(&words(number, 40), json!({ "stream": true })).to_string();
     let asked = [("x-tailroute-explain", "1")];
@@ -242,7 +243,7 @@ async fn late_beside(upstream: &mut Upstream, router: &Server, number: u64, besi
 }
 
 #[tokio::test]
-async fn what_a_first_token_takes_beside_its_engines_own_times_is_part_of_predictions_but_not_of_prefills() {
+async fn overhead_beyond_the_engines_times_is_predicted_separately_from_prefill() {
     const BESIDE: Duration = Duration::from_millis(30);
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |config| {
@@ -262,7 +263,7 @@ async fn what_a_first_token_takes_beside_its_engines_own_times_is_part_of_predic
     })
     .await;
     let learned = &router.app().fleet.workers()[0];
-    // Of 30 ms and more the engine explains 3.
+    // Of at least 30 ms, the engine explains 3.
     until("the overhead is published", || {
         learned.with_load(|load| load.overhead.0) > 25.0
     })
@@ -281,7 +282,7 @@ async fn what_a_first_token_takes_beside_its_engines_own_times_is_part_of_predic
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_before_it_tells_of_cached_tokens_does_not_mean_none() {
+async fn a_truncated_stream_does_not_count_as_zero_cached_tokens() {
     let mut upstream = Upstream::start().await;
     let router = route(&[upstream.address], |_| {}).await;
     let event = |content: &str, details: &str| {
@@ -307,7 +308,7 @@ async fn a_stream_that_is_cut_before_it_tells_of_cached_tokens_does_not_mean_non
         if is_cut {
             exchange.reset();
         } else {
-            // The third says nothing of it at all, which means none.
+            // The third response has no such field, which counts as zero.
             let last = event("", if number == 1 { details } else { "" }) + "data: [DONE]\n\n";
             exchange.chunk(last.as_bytes()).await;
             exchange.end().await;
@@ -321,7 +322,7 @@ async fn a_stream_that_is_cut_before_it_tells_of_cached_tokens_does_not_mean_non
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_configured_stays_where_costs_are_not_to_be_learned() {
+async fn configured_costs_stay_when_learning_is_off() {
     let engine = EngineConfig {
         per_request_metrics: true,
         ..paced()
@@ -335,7 +336,7 @@ async fn what_is_configured_stays_where_costs_are_not_to_be_learned() {
     assert_eq!(cost(&fleet, 0), before);
 }
 
-/// Conversations of a few turns each, a number of them at a time, until so many turns were answered.
+/// Runs conversations of a few turns each, several at a time, until this number of turns was answered.
 async fn converse(fleet: &Arc<Fleet>, turns: u64, seed: u64) {
     let mut talkers = tokio::task::JoinSet::new();
     const TALKERS: u64 = 6;
@@ -361,7 +362,7 @@ async fn converse(fleet: &Arc<Fleet>, turns: u64, seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_slows_down_five_times_is_found_out_and_loses_traffic() {
+async fn a_worker_slowed_fivefold_is_detected_and_loses_traffic() {
     let engine = EngineConfig {
         per_request_metrics: true,
         ..paced()
@@ -390,8 +391,8 @@ async fn a_worker_that_slows_down_five_times_is_found_out_and_loses_traffic() {
         slow: 5.0,
         ..Fault::default()
     });
-    // It is given little as soon as it is late, so it takes some rounds until it has answered often enough; and once it is
-    // given next to nothing, nothing more is learned of it, though it were slower still.
+    // It gets few turns as soon as it is late, so it takes some rounds to learn its cost. Once it gets next to none,
+    // nothing more is learned, even if it were slower still.
     let believed = || cost(&fleet, 0).alpha_ms_per_token / cost(&fleet, 1).alpha_ms_per_token;
     for round in 0..20 {
         converse(&fleet, 60, 10 + round).await;
@@ -413,9 +414,9 @@ async fn a_worker_that_slows_down_five_times_is_found_out_and_loses_traffic() {
     );
 }
 
-/// Several routers that herded onto the same worker: <https://github.com/ai-dynamo/dynamo/issues/589>.
+/// Elsewhere, several routers herded onto the same worker: <https://github.com/ai-dynamo/dynamo/issues/589>.
 #[tokio::test]
-async fn what_others_send_to_a_worker_counts_as_long_as_it_says_so() {
+async fn reported_load_of_other_routers_counts_until_it_is_stale() {
     let fleet = Fleet::start(vec![stuck_in_prefill(), quick()], |config| {
         config.health.queue_interval = Some(Duration::from_millis(20));
         config.learning.costs = false;
@@ -441,7 +442,7 @@ async fn what_others_send_to_a_worker_counts_as_long_as_it_says_so() {
     }
     let page = fleet.metrics().await;
     assert_eq!(page.sum("tailroute_worker_queue", &[("what", "elsewhere")]), 3.0);
-    // A worker that no longer says anything is not believed for ever.
+    // The last report of a silent worker expires.
     others.iter().for_each(tokio::task::JoinHandle::abort);
     fleet.kill(0).await;
     until("its figures are stale", || wait(0) == Millis::ZERO).await;

@@ -1,4 +1,4 @@
-//! The router as its clients and its workers see it: the specification, by scenario.
+//! The router's specification as scenarios, from the point of view of clients and workers.
 
 #![allow(
     clippy::unwrap_used,

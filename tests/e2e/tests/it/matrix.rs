@@ -1,9 +1,9 @@
-//! What a client sees of each fault that a simulated engine can be given, by when it strikes: one table, which is the
-//! specification, the test and a part of `docs/failure.md`.
+//! The effect on a client of each fault of a simulated engine, by the time at which it strikes. One table serves as
+//! the specification, the test and a part of `docs/failure.md`.
 //!
-//! Two workers; the one that is asked has the fault, the other one is well. A worker's limits are short, so that a row
-//! takes no longer than they do. A whole answer is all out with its first byte, unless the fault is one that breaks it in
-//! the middle.
+//! There are two workers: the first one used has the fault, the other one is healthy. Limits are short, so that a row
+//! takes no longer than they do. An unstreamed reply is sent as a whole with its first byte, unless the fault breaks
+//! it in the middle.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use self::End::{Cut, CutSaying, Whole as Ended};
 use self::Form::{Stream, Whole as WholeReply};
 use self::When::{After, Before, Waiting};
 
-/// For a worker to say something, and between two things that it says.
+/// Time for a worker's first byte, and between two pieces.
 const LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,15 +36,15 @@ enum Form {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
-    /// The fault was there when the request came.
+    /// The fault is present when the request comes.
     Before,
-    /// It strikes when the worker has the request and has said nothing.
+    /// It strikes when the worker has the request and has sent nothing.
     Waiting,
     /// It strikes after the first byte of the reply.
     After,
 }
 
-/// Who answers.
+/// The worker that answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     Faulty,
@@ -52,14 +52,11 @@ enum By {
     Router,
 }
 
-/// How the answer ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// As it should.
     Whole,
-    /// The connection is cut.
     Cut,
-    /// An error event, and then the connection is cut.
+    /// An error event, then the connection is cut.
     CutSaying(&'static str),
 }
 
@@ -70,9 +67,9 @@ struct Row {
     status: u16,
     by: By,
     end: End,
-    /// Whether it was tried elsewhere.
+    /// Whether the request was retried on the other worker.
     retried: bool,
-    /// Whether it is held against the worker.
+    /// Whether the failure is charged to the worker.
     charged: bool,
 }
 
@@ -195,7 +192,7 @@ const TABLE: [Row; 48] = [
         (200, Faulty, CutSaying("worker_timeout")),
         CHARGED,
     ),
-    // Nothing in HTTP says that the half of a JSON document is one.
+    // HTTP has no way to tell that half of a JSON document is incomplete.
     row("end_after_tokens", WholeReply, After, UNHURT, NOTHING),
     row(
         "end_after_tokens",
@@ -268,12 +265,12 @@ fn fault(name: &str) -> Fault {
     }
 }
 
-/// Faults that are there before the request and strike after its first byte.
+/// Returns whether a fault present before the request strikes after the first byte.
 fn strikes_by_itself(fault: &str) -> bool {
     fault.ends_with("_after_tokens")
 }
 
-/// An engine whose reply takes long enough for something to happen in the middle of it.
+/// An engine slow enough for a fault to strike in the middle of its reply.
 fn unhurried() -> EngineConfig {
     EngineConfig {
         time_scale: 1.0,
@@ -296,7 +293,7 @@ async fn fleet() -> Fleet {
     .await
 }
 
-/// Sends the request, lets the fault strike when it should, and returns the answer.
+/// Sends the request, lets the fault strike at its time, and returns the response.
 async fn ask_and_strike(fleet: &Fleet, row: &Row) -> Whole {
     let engine = &fleet.engines[0];
     let streamed = row.form == Stream;
@@ -305,7 +302,7 @@ async fn ask_and_strike(fleet: &Fleet, row: &Row) -> Whole {
     if early {
         engine.set_fault(fault(row.fault));
     } else if row.when == After && !streamed {
-        // Half of the reply is out, and the rest is held back until it strikes.
+        // Half of the reply is sent, and the rest is held back until the fault strikes.
         engine.set_fault(fault("stall_after_tokens"));
     }
     if row.fault == "die" && early {
@@ -318,7 +315,7 @@ async fn ask_and_strike(fleet: &Fleet, row: &Row) -> Whole {
         }
     };
     let (mut answer, ()): (Answer, ()) = tokio::join!(fleet.open(&[], &body), strike);
-    // The head of a stream comes before its first token, and tells that the engine has begun.
+    // The head of a stream comes before its first token, and shows that the engine has begun.
     if !early && row.when == Waiting && streamed {
         engine.set_fault(fault(row.fault));
     }
@@ -334,7 +331,7 @@ async fn ask_and_strike(fleet: &Fleet, row: &Row) -> Whole {
 }
 
 async fn holds(row: &Row, fleet: Fleet) -> Result<(), String> {
-    // The engine's turn comes first, and it has been asked before: connections are there to be used again.
+    // The faulty engine is next, and has served before, so that idle connections exist.
     for _ in 0..2 {
         fleet.chat(&[], &ask("hello", json!({ "max_tokens": 1 }))).await;
     }
@@ -382,7 +379,7 @@ async fn holds(row: &Row, fleet: Fleet) -> Result<(), String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_fault_has_the_outcome_that_the_table_says() {
-    // All of them first: starting them is what takes time on a busy machine, and limits are held to time.
+    // All fleets start first: starting takes time on a busy machine, and the limits are in real time.
     let fleets = join_all(TABLE.iter().map(|_| fleet())).await;
     let rows = TABLE.iter().zip(fleets);
     let ends = join_all(rows.map(|(row, fleet)| async move { (row, holds(row, fleet).await) })).await;
@@ -397,10 +394,10 @@ async fn each_fault_has_the_outcome_that_the_table_says() {
 }
 
 #[test]
-fn every_switch_of_the_engine_is_in_the_table() {
+fn every_fault_of_the_engine_is_in_the_table() {
     let switches = serde_json::to_value(Fault::default()).unwrap();
     for name in switches.as_object().unwrap().keys() {
-        // How long, and how many: not faults by themselves.
+        // Duration and share are parameters, not faults.
         let known = ["die_for_ms", "share"].contains(&name.as_str())
             || TABLE.iter().any(|row| row.fault.split(' ').next() == Some(name));
         assert!(known, "{name}");
@@ -443,7 +440,7 @@ fn rendered() -> String {
 }
 
 #[test]
-fn the_page_has_the_table() {
+fn the_docs_have_the_table() {
     const BEGIN: &str =
         "<!-- the fault matrix: TAILROUTE_BLESS=1 cargo test -p tailroute-e2e --test it matrix -->\n";
     const END: &str = "<!-- end of the fault matrix -->\n";

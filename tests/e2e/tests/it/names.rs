@@ -1,4 +1,4 @@
-//! Names that strangers choose: none is kept, or shown to others, at any length.
+//! Names chosen by unauthenticated clients: none is kept, or shown to others, at any length.
 
 use serde_json::json;
 use tailroute::serve::Server;
@@ -9,7 +9,7 @@ use tailroute_e2e::wait::until;
 
 const LONGEST: usize = 256;
 
-/// A worker that answers any model, since it lists none, as old versions of engines do.
+/// A worker that accepts any model, because it lists none, as old versions of engines do.
 async fn names_none() -> Upstream {
     Upstream::saying(&[("/v1/models", "{}")]).await
 }
@@ -44,7 +44,7 @@ fn is_refusal(answer: &Whole, path: &str) {
 }
 
 #[tokio::test]
-async fn a_models_absurd_name_is_a_400_at_every_endpoint_that_takes_one_and_is_kept_nowhere() {
+async fn an_overlong_model_name_is_a_400_at_every_endpoint_and_is_not_kept() {
     let mut worker = names_none().await;
     let router = route(&[worker.address], |_| {}).await;
     let long = "m".repeat(1 << 20);
@@ -72,7 +72,7 @@ async fn a_models_absurd_name_is_a_400_at_every_endpoint_that_takes_one_and_is_k
 }
 
 #[tokio::test]
-async fn a_models_longest_name_is_served() {
+async fn the_longest_allowed_model_name_is_served() {
     let mut worker = names_none().await;
     let router = route(&[worker.address], |_| {}).await;
     let (body, kind) = body(CHAT, &"m".repeat(LONGEST));
@@ -84,7 +84,7 @@ async fn a_models_longest_name_is_served() {
 }
 
 #[tokio::test]
-async fn what_a_worker_lists_as_its_models_is_bounded() {
+async fn a_workers_list_of_models_is_bounded() {
     let fit = (0..5000).map(|at| json!({ "id": format!("m{at}") }));
     let cards: Vec<_> = std::iter::once(json!({ "id": "x".repeat(100_000) }))
         .chain(fit)

@@ -1,4 +1,4 @@
-//! What turns are held to, and what workers are told of it.
+//! The objectives of turns, and their communication to workers.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::until;
 
-/// Requests that want something else of the router than others do: <https://github.com/ai-dynamo/dynamo/issues/2697>. They say
-/// by when they want their first token, not with what weights that is brought about.
+/// Requests with their own objective: <https://github.com/ai-dynamo/dynamo/issues/2697>. They state the time of their
+/// first token, not the weights to achieve it.
 #[tokio::test]
-async fn a_turn_is_held_to_its_own_objective_or_to_its_classs() {
+async fn a_turn_has_its_own_objective_or_its_classs() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.objective.ttft = Millis(500.0);
         config.objective.classes = vec![config::Class {
@@ -50,7 +50,7 @@ async fn explained(fleet: &Fleet) -> Value {
 }
 
 #[tokio::test]
-async fn the_state_of_the_loop_says_what_it_goes_by_and_why() {
+async fn the_state_of_the_control_loop_shows_its_inputs() {
     let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..4 {
@@ -84,7 +84,7 @@ async fn the_state_of_the_loop_says_what_it_goes_by_and_why() {
 }
 
 #[tokio::test]
-async fn an_objective_that_changed_is_told_again() {
+async fn a_changed_objective_is_sent_again() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let worker = Arc::clone(&fleet.router.app().fleet.workers()[0]);
     let engine = &fleet.engines[0];

@@ -1,4 +1,4 @@
-//! Turns that are placed by other weights than the rest: those of a class, and those whose client asks.
+//! Turns routed with other weights than the rest: by class, or by request.
 
 use config::{Config, WeightName};
 use policy::units::Millis;
@@ -11,7 +11,7 @@ use crate::admin::{self, POLICY, change_policy, get, problem};
 
 const ASK: &str = "x-tailroute-policy";
 
-/// There is a class `batch`.
+/// Configures a class `batch`.
 fn with_batch(config: &mut Config) {
     config.objective.classes = vec![config::Class {
         name: "batch".to_owned(),
@@ -28,7 +28,7 @@ async fn two(tweak: impl FnOnce(&mut Config)) -> Fleet {
     .await
 }
 
-/// The record of the turn that these headers make.
+/// Returns the decision record of a turn with these headers.
 async fn recorded(fleet: &Fleet, headers: Fields<'_>) -> Value {
     let answer = fleet.chat(headers, &ask(&words(1, 20), json!({}))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -37,7 +37,7 @@ async fn recorded(fleet: &Fleet, headers: Fields<'_>) -> Value {
     page["decisions"][0].clone()
 }
 
-/// Under which policy the turn of these headers was placed, and by whose doing.
+/// Returns the policy of a turn with these headers, and the source of the override.
 async fn placed(fleet: &Fleet, headers: Fields<'_>) -> (String, Value) {
     let found = recorded(fleet, headers).await;
     (
@@ -46,7 +46,7 @@ async fn placed(fleet: &Fleet, headers: Fields<'_>) -> (String, Value) {
     )
 }
 
-/// Whether any request that reached an engine carries the header.
+/// Returns whether any request that reached an engine contains the header.
 fn leaked(fleet: &Fleet) -> bool {
     let captured = fleet.engines.iter().flat_map(|engine| engine.captured());
     captured
@@ -55,7 +55,7 @@ fn leaked(fleet: &Fleet) -> bool {
 }
 
 #[tokio::test]
-async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says_so() {
+async fn turns_of_a_class_use_its_own_settings_and_record_that() {
     let fleet = two(|_| {}).await;
     let change = json!({ "classes": { "batch": { "policy": "round_robin" }, "header": { "weights": { "slo": 4.0 } } } });
     let changed = change_policy(&fleet, change, json!({})).await;
@@ -69,7 +69,7 @@ async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says
             json!({ "class": "batch", "request": null })
         )
     );
-    // 20 ms is what β alone takes: whatever is predicted beyond the objective of 1 ms is charged four times.
+    // β alone takes 20 ms: the time predicted beyond the objective of 1 ms is charged four times.
     let own = recorded(&fleet, &[("x-slo-ttft-ms", "1")]).await;
     assert_eq!(own["overridden"]["class"], "header");
     let terms = &own["terms"][0];
@@ -79,7 +79,7 @@ async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says
         (terms["slo_ms"].as_f64().unwrap() - 4.0 * over).abs() < 0.01,
         "{terms}"
     );
-    // Back, it is as it was.
+    // The rollback restores the earlier behaviour.
     let back = json!({ "reason": "enough" });
     let path = ("POST", "/admin/v1/policy/rollback");
     assert_eq!(admin::ask(&fleet, path, &[], Some(&back)).await.status, 200);
@@ -91,7 +91,7 @@ async fn the_turns_of_a_class_are_placed_by_its_own_settings_and_the_record_says
 }
 
 #[tokio::test]
-async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it() {
+async fn a_turn_may_request_listed_overrides_and_the_engine_does_not_see_the_header() {
     let fleet = two(|config| {
         config.routing.requests = config::Requests {
             named: true,
@@ -112,7 +112,7 @@ async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it
             json!({ "class": null, "request": "turns" })
         )
     );
-    // Of both, the request's is laid over its class's.
+    // The request's override takes precedence over its class's.
     assert_eq!(
         placed(&fleet, &[(ASK, "turns"), ("x-slo-class", "batch")]).await,
         (
@@ -141,9 +141,9 @@ async fn a_turn_may_ask_for_what_the_operator_lists_and_the_engine_never_sees_it
     assert!(!leaked(&fleet), "the header ends at the router");
 }
 
-/// Named and listed things only, and to the letter: a client that measures a policy is not to measure another one.
+/// Only named and listed overrides are accepted, exactly: a client that measures a policy must not measure another one.
 #[tokio::test]
-async fn what_may_not_be_asked_for_is_refused_by_header_and_field() {
+async fn forbidden_overrides_are_rejected_by_header_and_field() {
     let fleet = two(|config| {
         config.routing.requests.named = true;
         config.routing.requests.weights = vec![WeightName::Slo];
@@ -179,7 +179,7 @@ async fn what_may_not_be_asked_for_is_refused_by_header_and_field() {
 }
 
 #[tokio::test]
-async fn unless_the_operator_allows_it_the_header_is_as_good_as_not_there() {
+async fn the_override_header_is_ignored_unless_allowed() {
     let fleet = two(|_| {}).await;
     let change = json!({ "named": { "turns": { "policy": "round_robin" } } });
     assert_eq!(change_policy(&fleet, change, json!({})).await.status, 200);
@@ -190,7 +190,7 @@ async fn unless_the_operator_allows_it_the_header_is_as_good_as_not_there() {
             "{value}"
         );
     }
-    // Nor does it leave by a way on which nothing is chosen.
+    // Nor is the header forwarded on routes without a choice.
     let path = "/v1/embeddings";
     let body = json!({ "input": "hi" }).to_string();
     client::call(fleet.address(), "POST", path, &[(ASK, "turns")], body).await;
@@ -205,7 +205,7 @@ async fn unless_the_operator_allows_it_the_header_is_as_good_as_not_there() {
 }
 
 #[tokio::test]
-async fn overrides_of_nobodys_turns_or_out_of_range_are_refused_by_field() {
+async fn overrides_of_unknown_classes_or_out_of_range_are_rejected_by_field() {
     let fleet = two(|_| {}).await;
     let before = get(&fleet, POLICY).await;
     for (change, field, hint) in [
@@ -254,7 +254,7 @@ async fn overrides_of_nobodys_turns_or_out_of_range_are_refused_by_field() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn overrides_are_set_and_taken_away_from_a_shell() {
+async fn overrides_are_set_and_removed_with_ctl() {
     let fleet = two(|_| {}).await;
     let classes = || async { get(&fleet, POLICY).await["settings"]["classes"].clone() };
     let set = [
@@ -286,7 +286,7 @@ async fn overrides_are_set_and_taken_away_from_a_shell() {
 }
 
 #[tokio::test]
-async fn a_preview_and_a_shadow_place_the_turns_of_a_class_by_its_settings() {
+async fn previews_and_shadows_use_the_settings_of_classes() {
     let fleet = two(|_| {}).await;
     let why = json!({ "reason": "a test" });
     admin::ask(&fleet, ("POST", "/admin/v1/capture/start"), &[], Some(&why)).await;

@@ -1,4 +1,4 @@
-//! Workers that know nothing of the router: a server that speaks the API and nothing else.
+//! Workers without any support for the router: a server that implements the API and nothing else.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use tailroute_e2e::upstream::{Exchange, Upstream};
 
 const TURNS: u64 = 5;
 
-/// The next request at either of two workers, and whose it is.
+/// Returns the next request at either of two workers, with the worker's address.
 async fn next([first, second]: &mut [Upstream; 2]) -> (SocketAddr, Exchange) {
     let (one, other) = (first.address, second.address);
     tokio::select! {
@@ -19,16 +19,15 @@ async fn next([first, second]: &mut [Upstream; 2]) -> (SocketAddr, Exchange) {
     }
 }
 
-/// Whoever wanted the router had to take a runtime with it: <https://github.com/ai-dynamo/enhancements/issues/91>.
-///
-/// Here nothing is installed where the engines are. They publish no events, no queue figures, no times, take no hints and do
-/// not say what they found in their caches.
+/// Elsewhere, the router requires its runtime on the workers: <https://github.com/ai-dynamo/enhancements/issues/91>.
+/// Here nothing is installed with the engines. They publish no events, no queue figures and no times, take no hints,
+/// and do not report cached tokens.
 #[tokio::test]
-async fn a_conversation_stays_with_a_worker_that_says_nothing_of_itself_and_gets_the_clients_own_bytes() {
+async fn a_conversation_stays_with_a_plain_worker_that_gets_the_clients_own_bytes() {
     let mut workers = [Upstream::start().await, Upstream::start().await];
     let router = route(&[workers[0].address, workers[1].address], |_| {}).await;
     let mut homes = Vec::new();
-    // Others come in between, so that it is not the only one there.
+    // Other conversations come in between.
     let mut talks = [
         Conversation::new(&words(1, 300)),
         Conversation::new(&words(2, 300)),

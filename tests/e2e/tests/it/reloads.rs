@@ -1,4 +1,4 @@
-//! A configuration that changes while the router serves.
+//! Configuration reloads while the router serves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Running {
 }
 
 impl Running {
-    /// A router whose configuration is this file.
+    /// Starts a router with this configuration file.
     async fn start(file: &Path, extra: &str) -> Self {
         let engine = Engine::start(quick()).await.unwrap();
         let worker = format!("[[workers]]\nurl = \"http://{}\"\n", engine.addr());
@@ -77,7 +77,7 @@ fn key(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
+async fn a_reload_applies_changeable_keys_and_names_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
     let app = running.router.app();
@@ -115,10 +115,10 @@ async fn what_can_change_is_in_force_at_once_and_what_cannot_is_named() {
     );
 }
 
-/// A reload that keeps the last valid configuration, and says so:
+/// A reload keeps the last valid configuration, and reports the error:
 /// <https://github.com/llm-d/llm-d-router/issues/2849>.
 #[tokio::test]
-async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
+async fn an_invalid_file_changes_nothing_and_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
     for (wrong, why) in [
@@ -138,7 +138,7 @@ async fn a_file_that_is_wrong_changes_nothing_and_says_why() {
             ),
             "/nowhere/c",
         ),
-        // All that there is of a file that is being written.
+        // An empty file, as when it is being written.
         (String::new(), "would let everybody in"),
     ] {
         let happened = running.reload(&wrong);
@@ -202,7 +202,7 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_settled_with_the_key_that_is_in_force_when_it_ends() {
+async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
     let folder = tempfile::tempdir().unwrap();
     let limited = format!("{}tokens_per_min = 1000\n", key("a"));
     let running = Running::start(&folder.path().join("t.toml"), &limited).await;

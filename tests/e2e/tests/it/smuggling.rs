@@ -1,4 +1,4 @@
-//! Requests whose ends two parties could see at different places: refused, and nothing behind them is read.
+//! Requests with ambiguous ends: they are rejected, and nothing after them is read.
 
 use serde_json::json;
 use tailroute_e2e::client::CHAT;
@@ -23,7 +23,7 @@ fn chunked(body: &str) -> String {
     format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len())
 }
 
-/// What is refused by its head: the bytes, without what would be smuggled.
+/// Rejected heads: the bytes, without the smuggled request.
 fn heads() -> Vec<(&'static str, Vec<u8>)> {
     let body = body("outer");
     let length = format!("content-length: {}", body.len());
@@ -139,7 +139,6 @@ fn heads() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What is refused within its body.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     let (body, te) = (body("outer"), "transfer-encoding: chunked");
     let size = format!("{:x}", body.len());
@@ -218,7 +217,7 @@ fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Bodies that the engine was sent.
+/// Returns the bodies that the engine received.
 fn arrived(fleet: &Fleet) -> Vec<String> {
     let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
     fleet.engines[0]
@@ -229,7 +228,7 @@ fn arrived(fleet: &Fleet) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_has_two_readings_is_refused_and_nothing_behind_it_is_read() {
+async fn ambiguous_requests_are_rejected_and_nothing_after_them_is_read() {
     let fleet = Fleet::of(1).await;
     let all = heads()
         .into_iter()
@@ -263,7 +262,7 @@ async fn what_has_two_readings_is_refused_and_nothing_behind_it_is_read() {
 }
 
 #[tokio::test]
-async fn it_does_not_matter_where_the_bytes_are_cut() {
+async fn cuts_do_not_change_the_framing() {
     let fleet = Fleet::of(1).await;
     let te = "transfer-encoding: chunked";
     let refused = post(&["content-length: 4", te], "0\r\n\r\n");
@@ -272,7 +271,7 @@ async fn it_does_not_matter_where_the_bytes_are_cut() {
         let mut wire = Wire::connect(fleet.address()).await;
         for piece in taken.chunks(step) {
             wire.write(piece).await;
-            // What is read at once is not cut.
+            // Yield, so that the pieces are read separately.
             tokio::task::yield_now().await;
         }
         for _ in 0..2 {
@@ -297,7 +296,7 @@ async fn it_does_not_matter_where_the_bytes_are_cut() {
 }
 
 #[tokio::test]
-async fn what_is_unusual_but_has_one_reading_is_taken() {
+async fn unusual_but_unambiguous_requests_are_accepted() {
     let fleet = Fleet::of(1).await;
     let (text, te) = (body("hello"), "Transfer-Encoding: Chunked");
     let length = format!("CONTENT-LENGTH:\t{}  ", text.len());

@@ -1,5 +1,5 @@
-//! Requests that would steer an engine from within: its key-value transfer, its ranks. None reaches a worker unless it is
-//! allowed, wherever and however it says so.
+//! Requests with fields that steer an engine: key-value cache transfers, ranks. None of them reaches a worker unless
+//! allowed, in any place and spelling.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
@@ -60,7 +60,7 @@ fn turn(more: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_field_that_steers_an_engine_is_a_400_that_names_it_at_every_endpoint() {
+async fn a_steering_field_is_a_400_that_names_it_at_every_endpoint() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     for path in ENDPOINTS {
@@ -78,7 +78,7 @@ async fn a_field_that_steers_an_engine_is_a_400_that_names_it_at_every_endpoint(
 }
 
 #[tokio::test]
-async fn it_is_one_wherever_it_stands_and_however_it_is_spelled() {
+async fn a_steering_field_is_found_at_any_depth_and_in_any_spelling() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     for path in [
@@ -114,7 +114,7 @@ async fn it_is_one_wherever_it_stands_and_however_it_is_spelled() {
 }
 
 #[tokio::test]
-async fn what_only_speaks_of_it_passes() {
+async fn text_that_mentions_a_steering_field_passes() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     for more in [
         r#","kv_transfer_params":null,"vllm_xargs":{"bootstrap_host":null}"#,
@@ -131,7 +131,7 @@ async fn what_only_speaks_of_it_passes() {
 }
 
 #[tokio::test]
-async fn bodies_that_pass_unread_are_looked_through_as_they_pass() {
+async fn bodies_that_are_not_parsed_are_inspected_as_they_pass() {
     let worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     let batch = json!({ "messages": [[{ "role": "user", "content": "hi" }]], "kv_transfer_params": {} });
@@ -184,7 +184,7 @@ async fn bodies_that_pass_unread_are_looked_through_as_they_pass() {
 }
 
 #[tokio::test]
-async fn a_header_that_steers_an_engine_is_a_400_that_names_it() {
+async fn a_steering_header_is_a_400_that_names_it() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     for (name, value) in [
@@ -208,7 +208,7 @@ async fn a_header_that_steers_an_engine_is_a_400_that_names_it() {
 }
 
 #[tokio::test]
-async fn a_websocket_whose_client_steers_an_engine_ends_before_the_worker_hears_of_it() {
+async fn a_websocket_is_closed_before_a_steering_message_reaches_the_worker() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |_| {}).await;
     let address = router.address;
@@ -240,7 +240,7 @@ async fn a_websocket_whose_client_steers_an_engine_ends_before_the_worker_hears_
 }
 
 #[tokio::test]
-async fn where_the_operator_allows_it_all_of_it_passes_as_it_came() {
+async fn with_transfer_fields_allowed_everything_passes_unchanged() {
     let mut worker = Upstream::start().await;
     let router = route(&[worker.address], |config| config.http.transfer_fields = true).await;
     let body = turn(r#","kv_transfer_params":{"do_remote_prefill":true},"vllm_xargs":{"bootstrap_room":1}"#);

@@ -1,4 +1,4 @@
-//! Answers on their way: each chunk leaves as it arrives, whatever it is a piece of.
+//! Streamed responses: each chunk is forwarded as it arrives, whatever part of an event it is.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::talk::ask;
 use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::within;
 
-/// How a stream says that it is complete.
+/// The end marker of a complete stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// A stream as vLLM sends it, with characters of one to four bytes, raw and escaped.
@@ -38,7 +38,7 @@ impl Stage {
         Self { upstream, router }
     }
 
-    /// A stream that has begun, seen from both ends.
+    /// Begins a stream. Returns both of its ends.
     async fn begin(&mut self, path: &str) -> (Answer, Exchange) {
         let body = ask("hello", json!({ "stream": true })).to_string();
         let request = client::open(self.router.address, "POST", path, &[], body);
@@ -53,17 +53,17 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn each_chunk_leaves_as_it_arrives() {
+async fn each_chunk_is_forwarded_as_it_arrives() {
     let mut stage = Stage::set().await;
     for path in [CHAT, "/v1/completions", "/v1/responses"] {
-        // That there is an answer shows that its head has left before any chunk is there.
+        // The response was returned before any chunk was sent, so its head was forwarded.
         let (mut answer, mut exchange) = stage.begin(path).await;
         assert_eq!(answer.status, 200);
         for k in 0..20 {
             let chunk =
                 format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{k}\"}}}}]}}\n\n");
             exchange.chunk(chunk.as_bytes()).await;
-            // The next one is not released before this one has arrived.
+            // The next chunk is not sent before this one has arrived.
             assert_eq!(answer.bytes(chunk.len()).await, chunk.as_bytes());
         }
         exchange.chunk(DONE).await;
@@ -75,7 +75,7 @@ async fn each_chunk_leaves_as_it_arrives() {
 }
 
 #[tokio::test]
-async fn over_http2_chunks_leave_as_they_arrive_and_a_stream_that_breaks_off_says_so() {
+async fn over_http2_chunks_are_forwarded_at_once_and_a_broken_stream_reports_it() {
     let mut stage = Stage::set().await;
     let h2 = H2::connect(stage.router.address).await;
     for breaks in [false, true] {
@@ -113,7 +113,7 @@ async fn over_http2_chunks_leave_as_they_arrive_and_a_stream_that_breaks_off_say
 }
 
 #[tokio::test]
-async fn a_request_that_waits_behind_a_stream_does_not_hold_it_back() {
+async fn a_pipelined_request_does_not_delay_the_stream_before_it() {
     let mut stage = Stage::set().await;
     let body = ask("hello", json!({ "stream": true })).to_string();
     let length = format!("content-length: {}", body.len());
@@ -135,7 +135,7 @@ async fn a_request_that_waits_behind_a_stream_does_not_hold_it_back() {
 }
 
 #[tokio::test]
-async fn a_stream_split_at_any_byte_arrives_unchanged_and_is_understood() {
+async fn a_stream_split_at_any_byte_is_forwarded_unchanged_and_parsed() {
     let mut stage = Stage::set().await;
     let bytes = STREAM.as_bytes();
     for at in 0..=bytes.len() {
@@ -173,7 +173,7 @@ async fn a_stream_split_at_any_byte_arrives_unchanged_and_is_understood() {
 }
 
 #[tokio::test]
-async fn a_stream_that_arrives_byte_by_byte_leaves_byte_by_byte() {
+async fn a_stream_is_forwarded_byte_by_byte() {
     let mut stage = Stage::set().await;
     let (mut answer, mut exchange) = stage.begin(CHAT).await;
     for byte in STREAM.as_bytes() {
@@ -188,7 +188,7 @@ async fn a_stream_that_arrives_byte_by_byte_leaves_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_without_saying_so_never_looks_done() {
+async fn a_stream_without_its_end_marker_is_not_terminated() {
     let mut stage = Stage::set().await;
     let (answer, mut exchange) = stage.begin(CHAT).await;
     let cut = STREAM.find("data: [DONE]").unwrap();
@@ -198,7 +198,7 @@ async fn a_stream_that_ends_without_saying_so_never_looks_done() {
     assert!(!answer.clean && answer.body.starts_with(&STREAM.as_bytes()[..cut]));
     assert_eq!(code_of(&events(&answer.body[cut..])[0]), "worker_failed");
 
-    // Some engines give a reason for the end and leave out the word.
+    // Some engines send a finish reason but no end marker.
     let (answer, mut exchange) = stage.begin(CHAT).await;
     let finished = b"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     exchange.chunk(finished).await;
@@ -214,7 +214,7 @@ async fn a_stream_that_ends_without_saying_so_never_looks_done() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_within_a_line_ends_that_before_it_says_so() {
+async fn a_stream_broken_within_a_line_ends_the_line_before_the_error() {
     let mut stage = Stage::set().await;
     let (mut answer, mut exchange) = stage.begin(CHAT).await;
     let token = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" a\"}}]}\n\n";
@@ -234,13 +234,13 @@ async fn a_stream_that_breaks_off_within_a_line_ends_that_before_it_says_so() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_the_worker_back_instead_of_filling_memory() {
+async fn a_client_that_does_not_read_applies_backpressure_to_the_worker() {
     const MIB: usize = 1 << 20;
     let mut stage = Stage::set().await;
     let (mut answer, mut exchange) = stage.begin(CHAT).await;
     let data = vec![b'x'; MIB];
     let mut sent = 0;
-    // Sockets' buffers take some; a router that buffered would take all 64.
+    // Socket buffers take some chunks; a router that buffered would take all 64.
     while sent < 64
         && tokio::time::timeout(Duration::from_millis(200), exchange.chunk(&data))
             .await

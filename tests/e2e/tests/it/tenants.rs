@@ -1,4 +1,4 @@
-//! A prefix of one tenant never speeds, or reveals, another's.
+//! A prefix of one tenant neither speeds up nor reveals another's.
 
 use std::collections::HashSet;
 
@@ -22,14 +22,14 @@ fn two_tenants(config: &mut config::Config) {
     config.keys = vec![key("a"), shared, key("b")];
 }
 
-/// Tokens that the router has foreseen in caches.
+/// Returns the predicted cached tokens.
 async fn predicted(fleet: &Fleet) -> f64 {
     let page = fleet.metrics().await;
     page.sum("tailroute_prompt_tokens_total", &[("kind", "predicted_cached")])
 }
 
 #[tokio::test]
-async fn an_identical_prompt_of_another_tenant_is_neither_found_nor_cached() {
+async fn an_identical_prompt_of_another_tenant_gives_no_cache_hit() {
     let fleet = Fleet::start(vec![quick()], two_tenants).await;
     let mut talk = Conversation::new(&words(1, 400));
     let (a, a2, b) = (bearer("a"), bearer("a2"), bearer("b"));
@@ -75,7 +75,7 @@ async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
     ] {
         bodies.push(talk.body(json!({ "cache_salt": own })).to_string());
     }
-    // Twice, and once in disguise.
+    // The field twice, and once with an escaped name.
     let plain = talk.body(json!({})).to_string();
     let rest = plain.strip_prefix('{').unwrap();
     bodies.push(format!(r#"{{"cache_salt":"x","cache_salt":"{others}",{rest}"#));
@@ -93,7 +93,7 @@ async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
         assert_ne!(headers["x-session-id"], "shared-name");
         assert_ne!(headers["x-session-id"], name);
         if answer.status == 400 {
-            // An engine that takes no field twice. Others take the last one, which is the router's.
+            // This engine rejects duplicate fields. Others take the last one, which is the router's.
             assert!(
                 body.contains("u005f") || body.matches("cache_salt").count() > 1,
                 "{body}"
@@ -109,7 +109,7 @@ async fn a_client_cannot_name_another_tenants_salt_or_conversation() {
 }
 
 #[tokio::test]
-async fn ending_a_conversation_ends_ones_own_only() {
+async fn a_client_can_end_only_its_own_tenants_conversation() {
     let fleet = Fleet::start(vec![quick(), quick()], two_tenants).await;
     let (a, b) = (bearer("a"), bearer("b"));
     let mut talk = Conversation::new(&words(1, 400));
@@ -130,7 +130,7 @@ async fn ending_a_conversation_ends_ones_own_only() {
 }
 
 #[tokio::test]
-async fn salts_stay_out_of_bodies_where_engines_refuse_them_and_the_router_still_keeps_tenants_apart() {
+async fn without_salts_in_bodies_the_router_still_separates_tenants() {
     let fleet = Fleet::start(vec![quick()], |config| {
         two_tenants(config);
         config.admission.salt_requests = false;
@@ -154,14 +154,14 @@ async fn salts_stay_out_of_bodies_where_engines_refuse_them_and_the_router_still
     );
 }
 
-/// What engines take for a salt: vLLM no more than 128 characters, and not all of them.
+/// Returns whether engines accept this as a salt: vLLM allows at most 128 characters, and not all of them.
 fn is_salt(value: &Value) -> bool {
     let hex = |salt: &str| salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit());
     value.as_str().is_some_and(hex)
 }
 
 #[tokio::test]
-async fn salts_are_ones_that_engines_take_however_tenants_and_clients_name_things() {
+async fn salts_are_valid_for_engines_whatever_the_names() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.keys = vec![key("team/a@corp"), key("b\\c")];
     })
@@ -182,7 +182,7 @@ async fn salts_are_ones_that_engines_take_however_tenants_and_clients_name_thing
     assert_eq!(salts.len(), 2 * own.len());
 }
 
-/// A scripted worker behind a router with keys.
+/// A router with keys and a scripted worker.
 struct Stage {
     upstream: Upstream,
     router: Server,
@@ -199,7 +199,7 @@ impl Stage {
         Self { upstream, router }
     }
 
-    /// Sends a request that no worker may get.
+    /// Sends a request that must not reach a worker.
     async fn refused(&mut self, who: &str, method: &str, path: &str, body: &str) -> Whole {
         let secret = bearer(who);
         let headers = [("authorization", &*secret), ("content-type", "application/json")];
@@ -213,7 +213,7 @@ impl Stage {
         answer
     }
 
-    /// Sends a request that the worker answers so; what it got: `x-session-id` and the body.
+    /// Sends a request that the worker answers with this. Returns the `x-session-id` and the body that it received.
     async fn pass(
         &mut self,
         who: &str,
@@ -240,7 +240,7 @@ impl Stage {
 type Seen = (Option<String>, Value);
 
 #[tokio::test]
-async fn nothing_that_is_not_understood_is_passed_on() {
+async fn unknown_paths_are_not_forwarded_with_keys() {
     let mut stage = Stage::set(|_| {}).await;
     let body = r#"{"model":"sim","cache_salt":"mine","messages":[]}"#;
     for path in [
@@ -262,7 +262,7 @@ async fn nothing_that_is_not_understood_is_passed_on() {
 }
 
 #[tokio::test]
-async fn every_endpoint_with_a_cache_is_salted_and_no_name_passes_in_clear() {
+async fn every_endpoint_with_a_cache_is_salted_and_session_ids_are_hashed() {
     let mut stage = Stage::set(|_| {}).await;
     for path in [
         "/v1/embeddings",
@@ -304,7 +304,7 @@ async fn every_endpoint_with_a_cache_is_salted_and_no_name_passes_in_clear() {
 }
 
 #[tokio::test]
-async fn what_engines_take_no_salt_for_is_refused_unless_it_is_allowed() {
+async fn endpoints_without_salts_are_rejected_unless_allowed() {
     let mut stage = Stage::set(|_| {}).await;
     let ask = json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": "hi" }] });
     let answer = stage.refused("a", "POST", "/v1/messages", &ask.to_string()).await;
@@ -353,7 +353,7 @@ async fn what_engines_take_no_salt_for_is_refused_unless_it_is_allowed() {
 }
 
 #[tokio::test]
-async fn forms_are_passed_on_as_they_are_where_they_are_allowed_unsalted() {
+async fn forms_are_forwarded_unchanged_where_allowed_unsalted() {
     let mut stage = Stage::set(|config| config.admission.unsalted_forms = true).await;
     let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsim\r\n--x--\r\n";
     let (address, secret) = (stage.router.address, bearer("a"));
@@ -383,7 +383,7 @@ async fn forms_are_passed_on_as_they_are_where_they_are_allowed_unsalted() {
 }
 
 #[tokio::test]
-async fn a_websocket_is_opened_where_it_is_allowed_unsalted_and_counts_as_one_request() {
+async fn a_websocket_is_opened_where_allowed_unsalted_and_counts_as_one_request() {
     let mut stage = Stage::set(|config| {
         config.admission.unsalted_websockets = true;
         config.keys[0].requests = Some(config::Rate {
@@ -415,7 +415,7 @@ async fn a_websocket_is_opened_where_it_is_allowed_unsalted_and_counts_as_one_re
 }
 
 #[tokio::test]
-async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requests_name() {
+async fn client_priorities_and_request_ids_are_replaced_with_keys() {
     for (priority, set) in [(Priority::Off, false), (Priority::LowestFirst, true)] {
         let mut stage = Stage::set(|config| config.workers[0].priority = priority).await;
         let body = json!({
@@ -446,7 +446,7 @@ async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requ
             assert_eq!(answer.status, 200);
             assert_eq!(seen.get("rid"), None, "{path}: {seen}");
             assert_eq!(seen["messages"], body["messages"]);
-            // When the turn is due, in milliseconds since 1970.
+            // The turn's deadline, in milliseconds since 1970.
             let due = seen
                 .get("priority")
                 .map(|due| due.as_i64().unwrap() > 1_000_000_000_000);
@@ -456,8 +456,8 @@ async fn no_tenant_overtakes_others_by_a_number_of_its_own_or_takes_another_requ
 }
 
 #[tokio::test]
-async fn what_others_left_in_an_engine_cannot_be_named() {
-    // What nobody may say is no tenant's either where it is allowed.
+async fn references_to_other_requests_state_are_rejected() {
+    // References to other requests' state are rejected even where transfer fields are allowed.
     let mut stage = Stage::set(|config| config.http.transfer_fields = true).await;
     let prompt = json!([{ "role": "user", "content": "hi" }]);
     for (member, value) in [
@@ -492,7 +492,7 @@ async fn what_others_left_in_an_engine_cannot_be_named() {
 }
 
 #[tokio::test]
-async fn inputs_that_sglang_caches_without_a_salt_are_refused_unless_that_is_allowed() {
+async fn inputs_that_sglang_caches_without_a_salt_are_rejected_unless_allowed() {
     const SHARED: &str = r#"{"is_embedding":true,"disable_radix_cache":false}"#;
     const DIVIDED: &str = r#"{"is_embedding":true,"disable_radix_cache":true}"#;
     for (info, allowed, status) in [(SHARED, false, 403), (SHARED, true, 200), (DIVIDED, false, 200)] {

@@ -1,4 +1,4 @@
-//! TLS on both sides: who is let in by its certificate, what is renewed, and what stays readable.
+//! TLS on both sides: client certificates, renewals, and error responses.
 
 mod hostile;
 
@@ -33,7 +33,6 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tower_service::Service as _;
 
-/// Somebody who signs certificates.
 pub(crate) struct Authority {
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -123,7 +122,7 @@ async fn connect(
     within(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
 }
 
-/// A question, asked over HTTP/1.1 or HTTP/2.
+/// Sends a request over HTTP/1.1 or HTTP/2.
 async fn question(stream: TlsStream<TcpStream>) -> hyper::Result<Response<Incoming>> {
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let body = Full::new(Bytes::from(ask("hi", json!({})).to_string()));
@@ -157,7 +156,7 @@ fn encrypted(folder: &Path, authority: &Authority) -> impl FnOnce(&mut Config) {
 }
 
 #[tokio::test]
-async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
+async fn the_data_port_serves_both_http_versions_only_within_tls() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
     for (alpn, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
@@ -181,7 +180,7 @@ async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
     );
     let page = fleet.metrics().await;
     assert!(page.sum("tailroute_tls_failures_total", &[]) >= 1.0);
-    // What hyper cannot parse is answered with JSON within TLS as well.
+    // Input that hyper cannot parse gets a JSON error over TLS too.
     let mut stream = connect(fleet.address(), &authority, None, "http/1.1")
         .await
         .unwrap();
@@ -196,7 +195,7 @@ async fn the_data_port_speaks_either_version_within_tls_and_nothing_without() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_within_tls_is_noticed_whatever_it_sent_behind_its_request() {
+async fn a_disconnect_within_tls_is_detected_whatever_follows_the_request() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![stuck_in_prefill()], encrypted(folder.path(), &authority)).await;
     let body = ask("a question", json!({ "stream": true })).to_string();
@@ -216,7 +215,7 @@ async fn a_client_that_leaves_within_tls_is_noticed_whatever_it_sent_behind_its_
 }
 
 #[tokio::test]
-async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_before() {
+async fn an_unfinished_handshake_times_out_and_can_be_evicted() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let within_tls = encrypted(folder.path(), &authority);
     let fleet = Fleet::start(vec![quick()], |config| {
@@ -225,7 +224,7 @@ async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_bef
         config.limits.header_timeout = Duration::from_secs(3);
     })
     .await;
-    // The head of a handshake record of 16 KiB, and no more.
+    // The header of a handshake record of 16 KiB, and no more.
     let mut halves = Vec::new();
     for _ in 0..2 {
         let mut half = TcpStream::connect(fleet.address()).await.unwrap();
@@ -241,7 +240,7 @@ async fn a_handshake_that_does_not_end_is_given_up_and_makes_room_for_others_bef
 }
 
 #[tokio::test]
-async fn a_stream_within_tls_is_the_engines_to_the_byte_when_its_client_reads_late() {
+async fn a_slow_reader_within_tls_gets_the_exact_stream() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let engine = EngineConfig {
         fast: true,
@@ -279,7 +278,7 @@ async fn a_stream_within_tls_is_the_engines_to_the_byte_when_its_client_reads_la
     fleet.at_rest().await;
 }
 
-/// A router with a certificate of `authority` that admits only clients of `clients`, and the folder of its files.
+/// A router with a certificate of `authority` that accepts only clients of `clients`, and the folder of its files.
 async fn for_clients_of(clients: &Authority, authority: &Authority) -> (tempfile::TempDir, Fleet) {
     let folder = tempfile::tempdir().unwrap();
     let ca = folder.path().join("clients.pem");
@@ -296,7 +295,7 @@ async fn for_clients_of(clients: &Authority, authority: &Authority) -> (tempfile
 }
 
 #[tokio::test]
-async fn with_a_client_authority_only_its_clients_are_let_in() {
+async fn with_a_client_ca_only_its_clients_are_accepted() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let (_folder, fleet) = for_clients_of(&clients, &authority).await;
     let address = fleet.address();
@@ -313,7 +312,7 @@ async fn with_a_client_authority_only_its_clients_are_let_in() {
         );
     }
     assert_eq!(fleet.received(), [2]);
-    // Nor does a file that is half written change that.
+    // A partly written file does not change that.
     let app = fleet.router.app();
     let mut half = app.config.clone();
     half.tls.server.as_mut().unwrap().client_ca = None;
@@ -322,7 +321,7 @@ async fn with_a_client_authority_only_its_clients_are_let_in() {
 }
 
 #[tokio::test]
-async fn a_worker_that_takes_connections_and_says_nothing_is_given_up_when_connecting_takes_too_long() {
+async fn a_worker_without_a_tls_handshake_hits_the_connect_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let mut config = configured(&[address]);
@@ -334,7 +333,7 @@ async fn a_worker_that_takes_connections_and_says_nothing_is_given_up_when_conne
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
+async fn a_renewed_certificate_applies_to_new_connections_and_closes_none() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
     let app = fleet.router.app();
@@ -356,7 +355,7 @@ async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
         "who was connected stays so"
     );
     assert_eq!(question(after).await.unwrap().status(), 200);
-    // A key that does not fit, as in the middle of a renewal, changes nothing.
+    // A key that does not match, as in the middle of a renewal, changes nothing.
     let other = authority.sign();
     std::fs::write(folder.path().join("router.crt"), &other.cert).unwrap();
     let error = app.reconfigure(&app.config).unwrap_err();
@@ -367,7 +366,7 @@ async fn a_renewed_certificate_serves_new_connections_and_drops_none() {
     assert_eq!(shown(&still), new);
 }
 
-/// TLS in front of a server, which asks for certificates of this authority, if any.
+/// Puts TLS in front of a server, with client certificates of this authority, if any.
 pub(crate) async fn in_front_of(
     engine: SocketAddr,
     paper: &Paper,
@@ -405,7 +404,7 @@ pub(crate) async fn in_front_of(
 }
 
 #[tokio::test]
-async fn workers_behind_https_are_verified_and_shown_the_routers_certificate() {
+async fn https_workers_are_verified_and_get_the_routers_certificate() {
     let (folder, workers, routers) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
     let engine = Engine::start(quick()).await.unwrap();
     let address = in_front_of(engine.addr(), &workers.sign(), Some(&routers)).await;
@@ -443,7 +442,7 @@ async fn workers_behind_https_are_verified_and_shown_the_routers_certificate() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_stops_the_start_with_its_name() {
+async fn an_unusable_certificate_fails_the_start_with_its_path() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let mut config = configured(&["127.0.0.1:1".parse().unwrap()]);
     encrypted(folder.path(), &authority)(&mut config);

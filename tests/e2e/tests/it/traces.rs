@@ -1,4 +1,4 @@
-//! Traces, as a collector receives them: OTLP over real sockets, by gRPC and by HTTP.
+//! Traces as received by a collector: OTLP over real sockets, by gRPC and by HTTP.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ const CLIENT: (&str, &str) = (
 );
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// What a collector has received.
+/// The spans and the credentials that a collector has received.
 #[derive(Clone, Default)]
 struct Received {
     spans: Arc<Mutex<Vec<Span>>>,
@@ -71,7 +71,7 @@ impl Received {
         self.shown.lock().extend(authorization.map(str::to_owned));
     }
 
-    /// The spans of a trace by their names, once the request's own has come.
+    /// Returns the spans of a trace by name, once the request's own span has come.
     async fn trace(&self, trace: &str) -> HashMap<String, Span> {
         let of = |span: &&Span| hex(&span.trace_id) == trace;
         until("the trace has come", || {
@@ -137,7 +137,6 @@ impl TraceService for Received {
     }
 }
 
-/// A collector that takes gRPC.
 async fn grpc() -> (Received, SocketAddr) {
     let received = Received::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -152,7 +151,7 @@ async fn grpc() -> (Received, SocketAddr) {
     (received, address)
 }
 
-/// A collector that takes protobuf over HTTP.
+/// Starts a collector of protobuf over HTTP.
 async fn http() -> (Received, SocketAddr) {
     let received = Received::default();
     let mut upstream = Upstream::start().await;
@@ -194,7 +193,7 @@ fn to(collector: SocketAddr, protocol: OtlpProtocol) -> config::Traces {
 }
 
 #[tokio::test]
-async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_protocol() {
+async fn a_trace_has_a_span_per_stage_with_either_protocol() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
         let (received, address) = match protocol {
             OtlpProtocol::Grpc => grpc().await,
@@ -247,7 +246,7 @@ async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_pr
             );
         }
         assert!(spans["prefill"].end_time_unix_nano == spans["stream"].start_time_unix_nano);
-        // The worker's spans belong below the attempt's.
+        // The worker's spans are children of the attempt.
         let seen = fleet.engines[0].captured();
         let sent = seen.iter().rfind(|request| request.uri.path() == CHAT).unwrap();
         let parent = format!("00-{TRACE}-{}-01", hex(&attempt.span_id));
@@ -262,7 +261,7 @@ async fn a_trace_has_a_span_for_each_stage_within_the_clients_trace_by_either_pr
 }
 
 #[tokio::test]
-async fn what_went_wrong_is_kept_and_says_why_and_the_rest_is_not() {
+async fn failed_and_late_requests_are_sampled_with_their_cause_and_others_are_not() {
     let (received, address) = grpc().await;
     let fleet = Fleet::start(vec![quick(), quick()], |config| {
         config.traces = Some(to(address, OtlpProtocol::Grpc));
@@ -276,7 +275,7 @@ async fn what_went_wrong_is_kept_and_says_why_and_the_rest_is_not() {
             200
         );
     }
-    // No objective that any turn can meet.
+    // An objective that no turn can meet.
     let strict = [
         ("x-slo-ttft-ms", "0.001"),
         ("traceparent", &*CLIENT.1.replace("-01", "-00")),
@@ -322,7 +321,7 @@ async fn what_went_wrong_is_kept_and_says_why_and_the_rest_is_not() {
     );
 }
 
-/// The traces that the metrics page names.
+/// Returns the trace ids in the metrics page's exemplars.
 async fn exemplars(fleet: &Fleet) -> HashSet<String> {
     let accept = [("accept", "application/openmetrics-text;version=1.0.0")];
     let page = client::admin(fleet.router.admin_address, "GET", "/metrics", &accept, None).await;
@@ -332,7 +331,7 @@ async fn exemplars(fleet: &Fleet) -> HashSet<String> {
 }
 
 #[tokio::test]
-async fn exemplars_name_traces_that_are_kept_and_any_where_nothing_is_traced() {
+async fn exemplars_name_sampled_traces_or_any_without_tracing() {
     let parent = |seed: u32| {
         let trace = TRACE.replace("4bf9", &format!("{seed:04x}"));
         (CLIENT.1.replace(TRACE, &trace).replace("-01", "-00"), trace)
@@ -345,7 +344,7 @@ async fn exemplars_name_traces_that_are_kept_and_any_where_nothing_is_traced() {
     })
     .await;
     let plain = Fleet::start(vec![quick()], generous).await;
-    // The second alone cannot be in time.
+    // Only the second turn is late.
     let (late, wanted) = (parent(2), ["0.001", "1000000000"]);
     for fleet in [&traced, &plain] {
         for seed in 1..=4 {
@@ -358,12 +357,12 @@ async fn exemplars_name_traces_that_are_kept_and_any_where_nothing_is_traced() {
         fleet.at_rest().await;
     }
     assert_eq!(exemplars(&traced).await, HashSet::from([late.1]));
-    // Which of them share a bucket is the machine's doing; the last is in any case.
+    // Which turns share a bucket varies; the last one has an exemplar in any case.
     assert!(exemplars(&plain).await.contains(&parent(4).1));
 }
 
 #[tokio::test]
-async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may_change() {
+async fn a_tls_collector_is_verified_and_gets_reloadable_credentials() {
     let (folder, signs) = (tempfile::tempdir().unwrap(), Authority::new());
     let roots = |name: &str, authority: &Authority| {
         let path = folder.path().join(name);
@@ -429,7 +428,7 @@ async fn a_collector_behind_tls_is_verified_and_shown_what_it_asks_for_which_may
 }
 
 #[tokio::test]
-async fn an_attempt_that_was_lost_and_the_one_after_it_are_both_in_the_trace() {
+async fn a_lost_attempt_and_its_retry_are_both_in_the_trace() {
     let (received, address) = grpc().await;
     let fleet = Fleet::start(vec![quick(), quick()], |config| {
         config.traces = Some(to(address, OtlpProtocol::Grpc));
@@ -471,8 +470,8 @@ async fn an_attempt_that_was_lost_and_the_one_after_it_are_both_in_the_trace() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_holds_no_request_up_and_what_has_no_room_is_counted() {
-    // Takes connections, and says nothing.
+async fn an_unreachable_collector_delays_no_request_and_dropped_spans_are_counted() {
+    // A collector that accepts connections and sends nothing.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let fleet = Fleet::start(vec![quick()], |config| {
@@ -488,7 +487,7 @@ async fn a_collector_that_is_away_holds_no_request_up_and_what_has_no_room_is_co
         let page = fleet.metrics().await;
         page.sum("tailroute_traces_lost_total", &[("why", "queue")])
     };
-    // One batch is on its way, and the queue is full behind it.
+    // One batch is in transit, and the queue behind it is full.
     for seed in 0..400 {
         let answer = within(fleet.chat(&[], &ask(&words(seed, 5), json!({ "max_tokens": 1 })))).await;
         assert_eq!(answer.status, 200);

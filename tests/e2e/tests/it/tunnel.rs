@@ -1,4 +1,4 @@
-//! WebSockets through the router, with a real one at both ends.
+//! WebSockets through the router, with real ones at both ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,6 @@ async fn connect(address: SocketAddr) -> Result<Socket, Error> {
     opened.map(|(socket, _)| socket)
 }
 
-/// The worker's end of a tunnel that is asked for.
 async fn accept(mut exchange: Exchange) -> Socket {
     assert!(
         exchange.head.starts_with(&format!("GET {PATH} HTTP/1.1\r\n")),
@@ -55,7 +54,7 @@ impl Stage {
         Self { upstream, router }
     }
 
-    /// An open tunnel, from both ends.
+    /// Opens a tunnel. Returns both of its ends.
     async fn open(&mut self) -> (Socket, Socket) {
         let address = self.router.address;
         let client = tokio::spawn(async move { connect(address).await.unwrap() });
@@ -120,7 +119,7 @@ async fn messages_pass_both_ways_and_the_tunnel_counts_while_it_is_open() {
 }
 
 #[tokio::test]
-async fn a_side_that_leaves_takes_the_other_along() {
+async fn closing_one_side_of_a_tunnel_closes_the_other() {
     let mut stage = Stage::set(|_| {}).await;
     let (client, mut worker) = stage.open().await;
     drop(client);
@@ -141,7 +140,7 @@ async fn a_side_that_leaves_takes_the_other_along() {
 }
 
 #[tokio::test]
-async fn a_tunnel_that_is_silent_is_closed() {
+async fn an_idle_tunnel_is_closed() {
     let mut stage = Stage::set(|config| config.http.tunnel_idle_timeout = Duration::from_millis(50)).await;
     let (mut client, mut worker) = stage.open().await;
     goes_away(&mut client).await;
@@ -149,7 +148,7 @@ async fn a_tunnel_that_is_silent_is_closed() {
     at_rest(&stage.router).await;
 }
 
-/// The other side says goodbye as RFC 6455 has it, and nothing after.
+/// Checks that the peer closes as RFC 6455 requires, and sends nothing after.
 async fn goes_away(socket: &mut Socket) {
     let said = within(socket.next()).await;
     assert!(
@@ -174,7 +173,7 @@ async fn a_drain_waits_for_tunnels_and_cuts_them_at_its_limit() {
 }
 
 #[tokio::test]
-async fn a_workers_refusal_is_an_answer_like_any_other() {
+async fn a_rejected_upgrade_is_a_regular_response() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     let client = tokio::spawn(async move { connect(address).await });
@@ -192,7 +191,7 @@ async fn a_workers_refusal_is_an_answer_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_follows_an_upgrade_that_is_refused_is_read_as_requests() {
+async fn bytes_after_a_rejected_upgrade_are_read_as_requests() {
     let mut stage = Stage::set(|_| {}).await;
     let fields = [
         "upgrade: websocket",
@@ -214,7 +213,7 @@ async fn what_follows_an_upgrade_that_is_refused_is_read_as_requests() {
 }
 
 #[tokio::test]
-async fn an_upgrade_to_anything_else_is_a_request_like_any_other() {
+async fn an_upgrade_to_another_protocol_is_a_regular_request() {
     let mut stage = Stage::set(|_| {}).await;
     let mut wire = Wire::connect(stage.router.address).await;
     wire.write(&request(
@@ -251,7 +250,7 @@ async fn a_tunnel_over_http2_reaches_a_worker_that_speaks_http1() {
     asked
         .extensions_mut()
         .insert(hyper::ext::Protocol::from_static("websocket"));
-    // Once anything has been answered, the client has the server's settings, and knows that it may ask.
+    // After a first response, the client has the server's settings and knows that it may open a tunnel.
     let models = http::Request::get("http://router.test/v1/models")
         .body(Empty::new())
         .unwrap();

@@ -1,4 +1,4 @@
-//! A router that was told nothing but urls: what it does not know at first does not decide where conversations live.
+//! A router configured only with URLs: what it does not know at first does not decide where conversations are placed.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use sim_engine::EngineConfig;
 use tailroute_e2e::fleet::{Fleet, Turned, quick};
 use tailroute_e2e::talk::{Conversation, words};
 
-/// Conversations that live at a time, and the turns of each.
+/// Concurrent conversations, and turns per conversation.
 const LIVE: u64 = 40;
 const TURNS: usize = 10;
-/// Turns in all, and those of them at the beginning that are not counted.
+/// Number of turns, and of the turns at the beginning that are not counted.
 const ALL: usize = 2_400;
 const FIRST: usize = 600;
 const WORKERS: usize = 4;
-/// Blocks of an engine's cache: a quarter of the conversations that live, with some that have ended.
+/// Blocks of an engine's cache: a quarter of the active conversations, with some that have ended.
 const BLOCKS: u64 = 900;
-/// How much faster than the wall everything is: the engines, and the window over which the router counts.
+/// Time scale of the engines, and of the window over which the router counts.
 const SPEED: f64 = 10.0;
 
 fn engine() -> EngineConfig {
     EngineConfig {
         time_scale: SPEED,
         prefill: PrefillCost::linear(0.06, 5.0),
-        // Turns come one after the other, so decoding only takes the test's time.
+        // Turns run one after another, so decoding would only slow the test.
         tpot_ms: 0.05,
         tpot_batch_ms: 0.0,
         default_output_tokens: 32,
@@ -37,7 +37,7 @@ fn engine() -> EngineConfig {
     }
 }
 
-/// As if the configuration held urls and nothing else. Hints would tell engines which conversations have ended.
+/// Configures a router without knowledge beyond URLs. Hints would tell engines which conversations have ended.
 fn told_nothing(config: &mut Config) {
     config.hints.enabled = false;
     config.routing.utilisation_window = Millis(config.routing.utilisation_window.0 / SPEED);
@@ -46,17 +46,17 @@ fn told_nothing(config: &mut Config) {
     }
 }
 
-/// What a worker was given past the beginning.
+/// A worker's turns after the beginning.
 #[derive(Clone, Copy, Debug, Default)]
 struct Given {
     turns: usize,
     begun: usize,
 }
 
-/// One turn after the other, each of a conversation drawn from those that live. One that had its last turn ends without a word, and
-/// another begins.
+/// Runs turns one after another, each of a random active conversation. A conversation ends with its last turn without
+/// notice, and another begins.
 async fn converse(fleet: &Fleet) -> [Given; WORKERS] {
-    // What was said before makes the first turn a streamed one, which tells what long prompts cost.
+    // The earlier messages make the first turn a streamed one, which teaches the cost of long prompts.
     let begin = |number: u64| {
         let mut talk = Conversation::new(&words(100_000 + number, 400));
         talk.user("Hello.");
@@ -86,7 +86,7 @@ async fn converse(fleet: &Fleet) -> [Given; WORKERS] {
     given
 }
 
-/// Within so large a share of equal.
+/// Returns whether all counts are within this share of their mean.
 fn is_even(counts: [usize; WORKERS], share: f64) -> bool {
     let mean = counts.iter().sum::<usize>() as f64 / WORKERS as f64;
     counts
@@ -94,14 +94,15 @@ fn is_even(counts: [usize; WORKERS], share: f64) -> bool {
         .all(|&count| (count as f64 - mean).abs() <= share * mean)
 }
 
-/// By chance single workers differ by up to a tenth in turns and a third in the 45 conversations that begin on each.
+/// Checks the shares. By chance, workers differ by up to a tenth in turns, and by a third in the 45 conversations
+/// that begin on each.
 fn check(given: [Given; WORKERS]) {
     assert!(is_even(given.map(|given| given.turns), 0.15), "{given:?}");
     assert!(is_even(given.map(|given| given.begun), 0.5), "{given:?}");
 }
 
 #[tokio::test]
-async fn conversations_are_shared_evenly_where_engines_tell_what_their_caches_hold() {
+async fn conversations_are_shared_evenly_with_reported_cache_sizes() {
     let fleet = Fleet::start(vec![engine(); WORKERS], told_nothing).await;
     let capacity = fleet.router.app().knowledge.capacity(WorkerId(0));
     assert_eq!(
@@ -113,7 +114,7 @@ async fn conversations_are_shared_evenly_where_engines_tell_what_their_caches_ho
 }
 
 #[tokio::test]
-async fn conversations_are_shared_evenly_where_engines_tell_nothing() {
+async fn conversations_are_shared_evenly_without_reported_cache_sizes() {
     let silent = EngineConfig {
         tells_capacity: false,
         ..engine()

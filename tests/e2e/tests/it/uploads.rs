@@ -1,4 +1,4 @@
-//! Bodies in parts: they stream to a worker that serves their model, and their ends are the client's alone.
+//! Multipart bodies: they are streamed to a worker with their model, and only the client determines their end.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn form(model: &str, file: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_body_in_parts_streams_to_a_worker_that_serves_its_model() {
+async fn a_multipart_body_is_streamed_to_a_worker_with_its_model() {
     let mut stage = Stage::set(|_| {}).await;
     let address = stage.router.address;
     for (path, size) in [
@@ -82,7 +82,7 @@ async fn a_file_reaches_the_worker_while_it_is_still_being_sent() {
 }
 
 #[tokio::test]
-async fn a_body_in_parts_that_breaks_off_or_its_bounds_is_the_clients_fault_alone() {
+async fn a_truncated_or_oversized_multipart_body_does_not_open_the_breaker() {
     let mut stage = Stage::set(|config| {
         config.limits.max_body_bytes = 100_000.try_into().unwrap();
         config.limits.body_timeout = Duration::from_millis(200);
@@ -113,7 +113,7 @@ async fn a_body_in_parts_that_breaks_off_or_its_bounds_is_the_clients_fault_alon
         let mut exchange = stage.a.next().await;
         wire.write(more.as_bytes()).await;
         if ends {
-            // A client that closes its side has left.
+            // A client that closes its write side has disconnected.
             wire.finish_writing().await;
             assert!(wire.closes().await, "{what}");
         } else {
@@ -140,7 +140,7 @@ async fn a_body_in_parts_that_breaks_off_or_its_bounds_is_the_clients_fault_alon
 }
 
 #[tokio::test]
-async fn a_worker_that_waits_for_the_rest_of_a_body_is_not_blamed_for_its_silence() {
+async fn waiting_for_a_request_body_does_not_open_the_breaker() {
     let stage = Stage::set(|config| config.limits.first_byte_timeout = Duration::from_millis(50)).await;
     for _ in 0..6 {
         let mut wire = Wire::connect(stage.router.address).await;

@@ -1,4 +1,5 @@
-//! The account of a request that a gateway carries: open as long as the gateway carries it, and closed however that ends.
+//! The accounting of a request that a gateway carries: open as long as the gateway carries it, and closed however it
+//! ends.
 
 use serde_json::json;
 use tailroute::picker::wire::BodyMode;
@@ -10,7 +11,7 @@ use tailroute_e2e::wait::until;
 use crate::gateway::served;
 use crate::start;
 
-/// Requests in flight: in the router, and on its workers.
+/// Returns the requests in flight: in the router, and on its workers.
 fn in_flight(fleet: &Fleet) -> (usize, u32) {
     let app = fleet.router.app();
     let workers = app.fleet.workers();
@@ -18,7 +19,7 @@ fn in_flight(fleet: &Fleet) -> (usize, u32) {
     (app.in_flight(), workers.iter().map(on).sum())
 }
 
-/// The record of the last decision.
+/// Returns the record of the latest decision.
 async fn last(fleet: &Fleet) -> serde_json::Value {
     let page = client::admin(
         fleet.router.admin_address,
@@ -32,7 +33,7 @@ async fn last(fleet: &Fleet) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_turn_counts_from_when_it_is_named_an_endpoint_until_its_answer_has_passed() {
+async fn a_turn_counts_from_the_pick_until_its_response_has_passed() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let (mut stream, named) = gateway.name(&ask(&words(1, 300), json!({})), None).await;
     stream.pieces().await;
@@ -66,15 +67,15 @@ async fn a_turn_counts_from_when_it_is_named_an_endpoint_until_its_answer_has_pa
 }
 
 #[tokio::test]
-async fn a_stream_that_is_dropped_gives_everything_back_wherever_it_was() {
+async fn a_dropped_stream_releases_everything_in_every_phase() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let body = ask(&words(1, 300), json!({})).to_string();
-    // Before the body is whole.
+    // Before the body is complete.
     let stream = gateway.open(("POST", CHAT), &[], false, None).await;
     stream.body(&body.as_bytes()[..20], false);
     drop(stream);
     fleet.at_rest().await;
-    // Before there is an answer, in the middle of it, and of something that is no turn.
+    // Before there is a response, in the middle of it, and for a request that is not a turn.
     for how_far in 0..3 {
         let (mut stream, _) = gateway.name(&ask(&words(how_far, 300), json!({})), None).await;
         stream.pieces().await;
@@ -101,7 +102,7 @@ async fn a_stream_that_is_dropped_gives_everything_back_wherever_it_was() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_place_and_hangs_up_waits_no_longer() {
+async fn a_disconnect_in_the_queue_leaves_the_queue() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.admission.max_concurrent_per_worker = std::num::NonZeroU32::new(1);
         config.health.queue_interval = None;
@@ -123,7 +124,7 @@ async fn who_waits_for_a_place_and_hangs_up_waits_no_longer() {
 }
 
 #[tokio::test]
-async fn what_another_endpoint_has_served_is_put_down_to_that_one() {
+async fn a_request_served_by_another_endpoint_is_accounted_there() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let talk = ask(&words(1, 400), json!({ "stream": true }));
     let (stream, named) = gateway.name(&talk, None).await;
@@ -134,7 +135,7 @@ async fn what_another_endpoint_has_served_is_put_down_to_that_one() {
     let carried = stream.carry(named, other, Some(by)).await;
     assert_eq!(carried.marks["x-tailroute-worker"], other.to_string());
     fleet.at_rest().await;
-    // What was cached is known to be there.
+    // The cached prefix is known.
     let (_stream, named) = gateway.name(&talk, None).await;
     assert_eq!(named.endpoints[0], other, "not {picked}");
     let page = fleet.metrics().await;
@@ -151,7 +152,7 @@ async fn what_another_endpoint_has_served_is_put_down_to_that_one() {
 }
 
 #[tokio::test]
-async fn what_nobody_known_has_served_is_nobodys() {
+async fn a_request_served_by_an_unknown_endpoint_is_accounted_nowhere() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let (mut stream, _) = gateway.name(&ask("hi", json!({})), None).await;
     stream.pieces().await;
@@ -170,7 +171,7 @@ async fn what_nobody_known_has_served_is_nobodys() {
 }
 
 #[tokio::test]
-async fn a_worker_that_fails_what_gateways_carry_is_kept_out() {
+async fn a_worker_that_fails_carried_requests_is_skipped() {
     let (fleet, gateway) = start(vec![quick(); 2], |config| {
         config.failure.breaker_failures = 3;
     })
@@ -199,7 +200,7 @@ async fn a_worker_that_fails_what_gateways_carry_is_kept_out() {
 }
 
 #[tokio::test]
-async fn without_the_answers_body_a_turn_is_still_known_to_live_where_it_went() {
+async fn without_the_response_body_a_turns_prompt_is_still_indexed() {
     let (fleet, gateway) = start(vec![quick(); 4], |_| {}).await;
     let gateway = gateway.sending(BodyMode::FullDuplexStreamed, BodyMode::None);
     for seed in 0..3 {

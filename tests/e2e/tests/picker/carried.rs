@@ -1,4 +1,4 @@
-//! What a request looks like to the worker when a gateway carries it: as if the router had.
+//! A request carried by a gateway reaches the worker as if the router had forwarded it.
 
 use std::io::Write as _;
 
@@ -12,7 +12,7 @@ use tailroute_e2e::talk::ask;
 use crate::start;
 
 #[tokio::test]
-async fn the_workers_copy_of_a_tenants_request_is_the_one_that_goes_on() {
+async fn the_gateway_gets_the_request_as_rewritten_for_the_worker() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "engine-key").unwrap();
     let (fleet, gateway) = start(vec![quick()], |config| {
@@ -52,7 +52,7 @@ async fn the_workers_copy_of_a_tenants_request_is_the_one_that_goes_on() {
         );
         assert!(!named.set.contains_key("x-other"), "what stays is not said again");
         assert!(!named.set.contains_key("via") && !named.set.contains_key("x-forwarded-for"));
-        // Envoy removes the length of a body that it streams itself.
+        // Envoy removes the length of a body that it streams.
         let length = named
             .set
             .get("content-length")
@@ -70,7 +70,7 @@ async fn the_workers_copy_of_a_tenants_request_is_the_one_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_buffered_body_that_stays_as_it_is_is_not_sent_again() {
+async fn an_unchanged_buffered_body_is_not_returned() {
     let (fleet, gateway) = start(vec![quick(); 2], |config| config.hints.enabled = false).await;
     let gateway = gateway.sending(BodyMode::Buffered, BodyMode::None);
     let (_stream, named) = gateway.name(&ask("hi", json!({})), None).await;
@@ -80,7 +80,7 @@ async fn a_buffered_body_that_stays_as_it_is_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn only_workers_that_take_the_same_request_are_named_after_the_first() {
+async fn fallback_endpoints_take_the_identical_request() {
     let (fleet, gateway) = start(vec![quick(); 4], |config| {
         config.workers[1].priority = Priority::LowestFirst;
         config.workers[3].priority = Priority::LowestFirst;

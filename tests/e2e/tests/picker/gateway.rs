@@ -1,4 +1,4 @@
-//! A gateway: what Envoy says and hears, and how it then carries the request.
+//! A gateway: sends and receives Envoy's messages, and forwards the request.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -29,32 +29,30 @@ pub(crate) struct Gateway {
     pub(crate) modes: Option<[BodyMode; 2]>,
 }
 
-/// What is said about one request. Dropping it resets the stream.
+/// The stream of one request. Dropping it resets the stream.
 pub(crate) struct Stream {
     said: Option<mpsc::UnboundedSender<ProcessingRequest>>,
     told: Streaming<ProcessingResponse>,
     modes: [BodyMode; 2],
 }
 
-/// Where a request is to go.
+/// The routing of a request.
 #[derive(Debug)]
 pub(crate) struct Named {
     /// The endpoints, the best one first.
     pub(crate) endpoints: Vec<SocketAddr>,
-    /// What is set in its head; without the endpoints.
+    /// The headers set, without the endpoints.
     pub(crate) set: HashMap<String, String>,
-    /// What is taken out of it.
     pub(crate) removed: Vec<String>,
-    /// Its body now.
     pub(crate) body: Bytes,
 }
 
-/// A request that was carried.
+/// A forwarded request.
 #[derive(Debug)]
 pub(crate) struct Carried {
     pub(crate) named: Named,
     pub(crate) status: u16,
-    /// What the gateway adds to the answer.
+    /// The headers added to the response.
     pub(crate) marks: HashMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
@@ -83,7 +81,6 @@ pub(crate) fn text(text: &str) -> wire::Value {
     }
 }
 
-/// One entry of metadata.
 pub(crate) fn metadata(namespace: &str, name: &str, value: wire::Value) -> Metadata {
     let fields = HashMap::from([(name.to_owned(), value)]);
     Metadata {
@@ -91,7 +88,7 @@ pub(crate) fn metadata(namespace: &str, name: &str, value: wire::Value) -> Metad
     }
 }
 
-/// The endpoints that a choice is bounded to.
+/// Returns metadata that restricts the eligible endpoints.
 pub(crate) fn subset(endpoints: &[SocketAddr]) -> Metadata {
     let values = endpoints.iter().map(|endpoint| text(&endpoint.to_string()));
     let list = wire::Value {
@@ -106,7 +103,6 @@ pub(crate) fn subset(endpoints: &[SocketAddr]) -> Metadata {
     )
 }
 
-/// Who served.
 pub(crate) fn served(endpoint: &str) -> Metadata {
     metadata(
         "envoy.lb",
@@ -127,7 +123,7 @@ impl Gateway {
         }
     }
 
-    /// The same, with other ways to send bodies.
+    /// Returns the same gateway with other body modes.
     pub(crate) fn sending(&self, request: BodyMode, response: BodyMode) -> Self {
         Self {
             modes: Some([request, response]),
@@ -151,7 +147,7 @@ impl Gateway {
         })
     }
 
-    /// Tells of a request's head.
+    /// Sends a request's head.
     pub(crate) async fn open(
         &self,
         (method, path): (&str, &str),
@@ -182,7 +178,7 @@ impl Gateway {
         stream
     }
 
-    /// Tells of a chat request, whose body comes in three pieces where it may.
+    /// Sends a chat request, with the body in three pieces if the mode allows it.
     pub(crate) async fn chat(&self, fields: Fields<'_>, body: &[u8], metadata: Option<Metadata>) -> Stream {
         let mut stream = self.open(("POST", CHAT), fields, false, metadata).await;
         if stream.modes[0] == BodyMode::Buffered {
@@ -199,14 +195,14 @@ impl Gateway {
         stream
     }
 
-    /// Asks where a chat request goes.
+    /// Sends a chat request. Returns its routing.
     pub(crate) async fn name(&self, body: &Json, metadata: Option<Metadata>) -> (Stream, Named) {
         let mut stream = self.chat(&[], body.to_string().as_bytes(), metadata).await;
         let named = stream.named().await;
         (stream, named)
     }
 
-    /// Asks where a chat request goes, takes it there, and tells of the answer as it comes.
+    /// Sends a chat request, forwards it, and sends the response to the picker.
     pub(crate) async fn carry(&self, fields: Fields<'_>, body: &Json) -> Carried {
         let mut stream = self.chat(fields, body.to_string().as_bytes(), None).await;
         let named = stream.named().await;
@@ -249,14 +245,14 @@ impl Stream {
         })));
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub(crate) async fn told(&mut self) -> Result<ProcessingResponse, Status> {
         within(self.told.message())
             .await
             .map(|told| told.expect("the stream goes on"))
     }
 
-    /// What the client is answered by the picker itself, which ends the stream.
+    /// Returns the picker's immediate response, which ends the stream.
     pub(crate) async fn immediate(&mut self) -> (u16, HashMap<String, String>, Json) {
         let told = self.told().await.unwrap().response;
         let Some(Told::Immediate(ImmediateResponse {
@@ -276,7 +272,7 @@ impl Stream {
         (status.unwrap().code as u16, set, body)
     }
 
-    /// Where the request is to go: read off the messages in the order in which Envoy takes them.
+    /// Returns the routing of the request, from messages in Envoy's order.
     pub(crate) async fn named(&mut self) -> Named {
         let first = self.told().await.unwrap();
         let noted = first.dynamic_metadata.clone();
@@ -304,7 +300,7 @@ impl Stream {
         named
     }
 
-    /// The pieces of the body that come back, and whether the last of them ends it.
+    /// Reads the pieces of the body until the last one.
     pub(crate) async fn pieces(&mut self) -> Vec<u8> {
         let mut whole = Vec::new();
         loop {
@@ -324,7 +320,7 @@ impl Stream {
         }
     }
 
-    /// Takes the request to an endpoint, and tells of the answer as it comes.
+    /// Forwards the request to an endpoint, and sends the response to the picker.
     pub(crate) async fn carry(
         mut self,
         mut named: Named,
@@ -372,7 +368,7 @@ impl Stream {
         }
     }
 
-    /// A piece of the answer is let through as it is.
+    /// Checks that a piece of the response is passed on unchanged.
     pub(crate) async fn goes_on(&mut self, piece: &[u8]) {
         let told = self.told().await.unwrap();
         let Some(Told::ResponseBody(part)) = told.response else {
@@ -386,7 +382,7 @@ impl Stream {
         }
     }
 
-    /// Says that there is no more to say, and waits until nothing more is told.
+    /// Closes the sending side, and waits until the picker sends nothing more.
     pub(crate) async fn ends(mut self) {
         self.said = None;
         assert!(within(self.told.message()).await.unwrap().is_none());

@@ -1,4 +1,4 @@
-//! Gateways that send anything: what they can make the router hold.
+//! Hostile gateways: their influence on the router's memory.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ use crate::start;
 type Pieces = mpsc::UnboundedSender<Bytes>;
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// A connection that sends any bytes as the body of a stream.
+/// A connection that sends arbitrary bytes as the body of a stream.
 struct Raw {
     client: Client<HttpConnector, Body>,
     picker: SocketAddr,
@@ -49,12 +49,10 @@ impl Raw {
     }
 }
 
-/// What a message of so many bytes begins with.
 fn prefix(length: u32) -> Bytes {
     [&[0][..], &length.to_be_bytes()].concat().into()
 }
 
-/// How a stream ended.
 async fn status(answer: http::Response<Incoming>) -> i32 {
     let head = answer.headers().get("grpc-status").cloned();
     let body = within(answer.into_body().collect()).await.unwrap();
@@ -63,7 +61,7 @@ async fn status(answer: http::Response<Incoming>) -> i32 {
     status.to_str().unwrap().parse().unwrap()
 }
 
-/// Memory of this process, in MiB.
+/// Returns the resident memory of this process, in MiB.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
@@ -71,7 +69,7 @@ fn resident() -> u64 {
 }
 
 #[tokio::test]
-async fn a_length_that_no_message_may_have_ends_its_stream_and_one_that_never_comes_takes_no_memory() {
+async fn an_overlong_message_ends_its_stream_and_declared_lengths_take_no_memory() {
     let (fleet, _) = start(vec![quick()], |_| {}).await;
     let raw = Raw::to(fleet.router.picker_address.unwrap());
     let (pieces, answer) = raw.stream().await;
@@ -93,7 +91,7 @@ async fn a_length_that_no_message_may_have_ends_its_stream_and_one_that_never_co
 }
 
 #[tokio::test]
-async fn messages_that_never_become_whole_share_the_bound_on_what_clients_have_sent() {
+async fn incomplete_messages_count_against_the_bound_on_unread_bytes() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.limits.max_body_bytes = (1 << 20).try_into().unwrap();
         config.limits.max_unread_bytes = (2 << 20).try_into().unwrap();
@@ -107,7 +105,7 @@ async fn messages_that_never_become_whole_share_the_bound_on_what_clients_have_s
         pieces.send(vec![0x22; 800 << 10].into()).unwrap();
         streams.push((pieces, answer));
     }
-    // Two have room; which of the four is a matter of chance.
+    // Two of the four have room, whichever they are.
     let mut refused = 0;
     for (_, answer) in &mut streams {
         let frame =
@@ -127,7 +125,7 @@ async fn messages_that_never_become_whole_share_the_bound_on_what_clients_have_s
 }
 
 #[tokio::test]
-async fn a_head_or_metadata_without_measure_is_refused_before_it_is_decoded() {
+async fn overlong_heads_and_metadata_are_rejected_before_decoding() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     let noted = metadata("n", "m", crate::gateway::text(&"a".repeat(300 << 10)));
     let mut stream = gateway.open(("GET", "/v1/models"), &[], true, Some(noted)).await;
@@ -139,7 +137,7 @@ async fn a_head_or_metadata_without_measure_is_refused_before_it_is_decoded() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_sends_an_answer_and_takes_nothing_back_holds_little_and_no_other_up() {
+async fn a_gateway_that_does_not_read_holds_little_memory_and_delays_no_other() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.limits.max_body_bytes = (1 << 20).try_into().unwrap();
         config.limits.max_unread_bytes = (16 << 20).try_into().unwrap();

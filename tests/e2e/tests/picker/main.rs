@@ -1,4 +1,4 @@
-//! The endpoint picker as gateways see it: which endpoint is named, what the client is told, and what becomes of the account.
+//! The endpoint picker as gateways see it: the endpoints named, the responses to clients, and the accounting.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,8 +21,8 @@ use tailroute_e2e::fleet::Fleet;
 
 use gateway::Gateway;
 
-/// A router with a port for gateways. What workers cost stays as it is written: engines that are a thousand times as fast
-/// as they say would soon be known to be equally fast with and without a cache.
+/// A router with a picker port. Learning of costs is off: engines with scaled time would soon appear equally fast
+/// with and without a cache.
 fn with_picker(config: &mut Config) {
     config.learning.costs = false;
     config.endpoint_picker = Some(EndpointPicker {
@@ -34,7 +34,6 @@ fn with_picker(config: &mut Config) {
     });
 }
 
-/// Engines, a router, and a gateway that asks it.
 async fn start(engines: Vec<EngineConfig>, tweak: impl FnOnce(&mut Config)) -> (Fleet, Gateway) {
     let fleet = Fleet::start(engines, |config| {
         with_picker(config);

@@ -1,4 +1,4 @@
-//! Which endpoints are named.
+//! The choice of endpoints.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ fn addresses(fleet: &Fleet) -> Vec<SocketAddr> {
 }
 
 #[tokio::test]
-async fn a_conversation_stays_where_its_prefix_is_whoever_carries_its_turns() {
+async fn a_conversation_stays_with_its_cache_through_gateway_and_router() {
     let (fleet, gateway) = start(vec![quick(); 4], |_| {}).await;
     let mut homes = HashSet::new();
     for seed in 0..4 {
@@ -41,7 +41,7 @@ async fn a_conversation_stays_where_its_prefix_is_whoever_carries_its_turns() {
         let usage = &events[events.len() - 2]["usage"];
         let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         assert!(cached >= 400, "{usage}");
-        // The same knowledge serves the turns that the router carries itself.
+        // Turns that the router carries itself use the same knowledge.
         talk.assistant("so");
         let third = fleet.turn(&mut talk, &[], "and now?").await;
         assert_eq!(fleet.engines[third.engine].addr(), home);
@@ -51,7 +51,7 @@ async fn a_conversation_stays_where_its_prefix_is_whoever_carries_its_turns() {
 }
 
 #[tokio::test]
-async fn the_body_comes_back_as_it_was_in_pieces_after_the_head() {
+async fn the_body_is_returned_unchanged_in_pieces_after_the_head() {
     let (_fleet, gateway) = start(vec![quick()], |_| {}).await;
     let body = ask(&words(1, 40_000), json!({})).to_string();
     assert!(body.len() > 3 * 62 * 1024);
@@ -61,7 +61,7 @@ async fn the_body_comes_back_as_it_was_in_pieces_after_the_head() {
 }
 
 #[tokio::test]
-async fn trailers_end_a_body_as_well_and_are_let_through_after_it() {
+async fn trailers_end_a_body_and_are_passed_on_after_it() {
     let (_fleet, gateway) = start(vec![quick()], |_| {}).await;
     let body = ask("hi", json!({})).to_string();
     let mut stream = gateway.open(("POST", CHAT), &[], false, None).await;
@@ -78,7 +78,7 @@ async fn trailers_end_a_body_as_well_and_are_let_through_after_it() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_body_is_named_an_endpoint_at_once() {
+async fn a_request_without_a_body_gets_an_endpoint_at_once() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     for (path, kind) in [
         ("/v1/models", "models"),
@@ -101,7 +101,7 @@ async fn a_request_without_a_body_is_named_an_endpoint_at_once() {
 }
 
 #[tokio::test]
-async fn only_endpoints_that_the_gateway_lists_are_named() {
+async fn only_endpoints_listed_by_the_gateway_are_named() {
     let (fleet, gateway) = start(vec![quick(); 4], |_| {}).await;
     let all = addresses(&fleet);
     for seed in 0..8 {
@@ -127,7 +127,7 @@ async fn only_endpoints_that_the_gateway_lists_are_named() {
 }
 
 #[tokio::test]
-async fn none_of_the_listed_endpoints_is_none_at_all() {
+async fn without_an_eligible_listed_endpoint_none_is_named() {
     let (fleet, gateway) = start(vec![quick(); 2], |_| {}).await;
     let elsewhere: SocketAddr = "10.9.9.9:8000".parse().unwrap();
     let all = addresses(&fleet);
@@ -165,7 +165,7 @@ async fn none_of_the_listed_endpoints_is_none_at_all() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_takes_one_endpoint_is_named_one() {
+async fn a_gateway_that_supports_one_endpoint_gets_one() {
     let (_fleet, gateway) = start(vec![quick(); 3], |config| {
         config.endpoint_picker.as_mut().unwrap().fallbacks = 0;
     })
@@ -175,7 +175,7 @@ async fn a_gateway_that_takes_one_endpoint_is_named_one() {
 }
 
 #[tokio::test]
-async fn a_form_goes_where_its_model_is_and_what_is_not_known_passes_unread() {
+async fn a_form_is_routed_by_model_and_unknown_paths_pass_unparsed() {
     let (_fleet, gateway) = start(vec![quick()], |_| {}).await;
     let kind = [("content-type", "multipart/form-data; boundary=b")];
     let form = |model: &str| {
@@ -189,7 +189,7 @@ async fn a_form_goes_where_its_model_is_and_what_is_not_known_passes_unread() {
     let mut stream = gateway.open(path, &kind, false, None).await;
     stream.body(form("other").as_bytes(), true);
     assert_eq!(stream.immediate().await.0, 404);
-    // Whatever it is, it is not waited for.
+    // The body is not waited for.
     let plain = gateway.sending(BodyMode::Streamed, BodyMode::None);
     for (gateway, comes_back) in [(&gateway, true), (&plain, false)] {
         let mut stream = gateway.open(("POST", "/v1/unknown"), &[], false, None).await;

@@ -1,4 +1,4 @@
-//! What clients are told in place of an answer, and how a gateway is told that it is not set up for it.
+//! Error responses to clients, and errors for a gateway that is not configured for the picker.
 
 use policy::units::Millis;
 use serde_json::json;
@@ -18,7 +18,7 @@ fn hi() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_request_that_is_wrong_is_refused_with_what_is_wrong() {
+async fn an_invalid_request_gets_the_data_ports_error() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.limits.max_body_bytes = 5_000.try_into().unwrap();
     })
@@ -57,7 +57,7 @@ async fn a_request_that_is_wrong_is_refused_with_what_is_wrong() {
         let mut stream = gateway.open((method, path), &[], true, None).await;
         assert_eq!(stream.immediate().await.0, status, "{path}");
     }
-    // As Anthropic's clients read it.
+    // In Anthropic's error format.
     let mut stream = gateway.open(("POST", "/v1/messages"), &[], false, None).await;
     stream.body(b"{", true);
     assert_eq!(stream.immediate().await.2["type"], "error");
@@ -68,7 +68,7 @@ async fn a_request_that_is_wrong_is_refused_with_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_body_that_steers_an_engine_as_it_passes_is_refused_where_it_does() {
+async fn a_steering_field_in_a_passing_body_is_rejected() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     let mut stream = gateway.open(("POST", "/v1/unknown"), &[], false, None).await;
     assert_eq!(stream.named().await.endpoints.len(), 1);
@@ -87,7 +87,7 @@ async fn a_body_that_steers_an_engine_as_it_passes_is_refused_where_it_does() {
 }
 
 #[tokio::test]
-async fn a_body_that_takes_too_long_is_not_waited_for() {
+async fn a_slow_body_times_out() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.limits.body_timeout = std::time::Duration::from_millis(20);
     })
@@ -141,7 +141,7 @@ async fn a_turn_that_would_be_late_everywhere_is_shed_with_429() {
 }
 
 #[tokio::test]
-async fn keys_are_asked_for_and_bounded_as_at_the_data_port() {
+async fn keys_are_required_and_limited_as_on_the_data_port() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.keys = vec![config::Key {
             name: "a".to_owned(),
@@ -173,7 +173,7 @@ async fn keys_are_asked_for_and_bounded_as_at_the_data_port() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_sends_bodies_otherwise_is_told_how_to() {
+async fn an_unsupported_body_mode_is_an_error_that_names_the_supported_ones() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     for mode in [
         BodyMode::None,
@@ -195,13 +195,13 @@ async fn a_gateway_that_sends_bodies_otherwise_is_told_how_to() {
 }
 
 #[tokio::test]
-async fn what_is_no_conversation_about_a_request_is_ended() {
+async fn streams_that_violate_the_protocol_are_ended() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     let mut stream = gateway.call(wire::PATH).await.unwrap();
     stream.body(b"x", true);
     let status = stream.told().await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    // A head is not told of twice.
+    // A head must not be sent twice.
     let (mut stream, _) = gateway.name(&ask("hi", json!({})), None).await;
     stream.pieces().await;
     stream.say(ProcessingRequest {
@@ -216,7 +216,7 @@ async fn what_is_no_conversation_about_a_request_is_ended() {
 }
 
 #[tokio::test]
-async fn nothing_but_the_processor_is_served_there() {
+async fn only_the_external_processor_is_served() {
     let (_fleet, gateway) = start(vec![quick()], |_| {}).await;
     let status = gateway.call("/grpc.reflection.v1.ServerReflection/List").await;
     assert_eq!(status.err().unwrap().code(), Code::Unimplemented);

@@ -1,4 +1,4 @@
-//! The port itself: encryption, bounds, and an orderly end.
+//! The picker's port: TLS, bounds, and a graceful shutdown.
 
 use serde_json::json;
 use tailroute_e2e::fleet::quick;
@@ -11,7 +11,7 @@ use crate::gateway::Gateway;
 use crate::start;
 
 #[tokio::test]
-async fn a_drain_lets_requests_end_that_gateways_carry() {
+async fn a_drain_waits_for_requests_carried_by_gateways() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     let (stream, named) = gateway.name(&ask("hi", json!({ "stream": true })), None).await;
     let port = fleet.router.picker_address.unwrap();
@@ -31,7 +31,7 @@ async fn a_drain_lets_requests_end_that_gateways_carry() {
 }
 
 #[tokio::test]
-async fn more_streams_than_a_connection_may_have_wait_in_the_gateway() {
+async fn streams_beyond_the_limit_of_a_connection_wait_in_the_gateway() {
     let (fleet, gateway) = start(vec![quick()], |config| {
         config.endpoint_picker.as_mut().unwrap().max_streams = 2;
     })
@@ -51,7 +51,7 @@ async fn more_streams_than_a_connection_may_have_wait_in_the_gateway() {
 }
 
 #[tokio::test]
-async fn who_connects_and_says_nothing_loses_its_place() {
+async fn a_silent_connection_times_out() {
     let (fleet, _) = start(vec![quick()], |config| {
         config.endpoint_picker.as_mut().unwrap().max_connections = 1;
         config.limits.header_timeout = std::time::Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! A router whose files are no files, or may not grow.
+//! A router whose files are not regular files, or cannot grow.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_that_may_not_write_longer_files_loses_turns_of_its_capture_and_goes_on() {
+async fn a_file_size_limit_drops_captured_turns_and_nothing_else() {
     let engine = Child::engine(free_address(), true, 0.0).await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("tailroute.toml");
@@ -61,7 +61,7 @@ async fn a_router_that_may_not_write_longer_files_loses_turns_of_its_capture_and
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_are_pipes_are_refused_and_neither_discovery_nor_the_end_waits_for_them() {
+async fn named_pipes_are_rejected_without_blocking() {
     let engine = Child::engine(free_address(), true, 0.0).await;
     let folder = tempfile::tempdir().unwrap();
     let [config, workers, snapshot] =

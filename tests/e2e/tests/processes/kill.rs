@@ -1,8 +1,8 @@
 //! `kill -9` of one worker of four, under load.
 //!
-//! What must not fail is every request that had not been sent a byte and could be sent again: here those that say so
-//! with an `Idempotency-Key`, and those that came after the worker was gone. What the killed worker had begun on, and its
-//! client does not say that it may be done twice, is lost, and says so.
+//! Requests must not fail if no byte of a response was sent and they can be repeated: those with an
+//! `Idempotency-Key`, and those sent after the worker's death. Requests that the killed worker had begun without such
+//! a key fail with an error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use tailroute_e2e::child::{Child, free_address, metrics};
 
 const WORKERS: usize = 4;
 const CLIENTS: usize = 24;
-/// A worker that is gone gets nothing after this long.
+/// Time after which a dead worker gets no requests.
 const OUT_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a client saw of one request.
+/// A client's observation of one request.
 #[derive(Clone, Debug)]
 struct Shot {
     sent: Instant,
@@ -76,7 +76,7 @@ async fn shoot(router: SocketAddr, seed: u64) -> Shot {
     }
 }
 
-/// Clients that each send one request after the other until they are told to stop.
+/// Starts clients that each send one request after another until stopped.
 fn load(router: SocketAddr, stop: &Arc<AtomicBool>) -> JoinSet<Vec<Shot>> {
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS as u64 {
@@ -98,7 +98,7 @@ async fn is_out(admin: SocketAddr, worker: SocketAddr) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_worker_costs_no_request_that_could_be_sent_again_and_is_out_within_two_seconds() {
+async fn a_killed_worker_fails_no_retryable_request_and_is_out_within_two_seconds() {
     let seconds = Duration::from_secs_f64(setting("SECONDS", 4.0));
     let mut engines = Vec::new();
     for _ in 0..WORKERS {
@@ -149,7 +149,7 @@ fn judge(shots: &[Shot], (killed, out_after): (Instant, Duration), dead: SocketA
         .filter(|shot| shot.status != 200 || !shot.clean)
         .collect();
     for shot in &failed {
-        // It had begun: the dead worker had it when it died.
+        // It had begun: the worker had it when it died.
         assert!(
             shot.sent <= killed + Duration::from_millis(50),
             "sent to a worker that was gone: {shot:?}"

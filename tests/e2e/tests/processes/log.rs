@@ -14,7 +14,7 @@ use tailroute_e2e::talk::{ask, words};
 /// On a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A router at this level of the log before a worker.
+/// A router with this log level and a worker.
 struct Serving {
     router: Child,
     admin: SocketAddr,
@@ -41,7 +41,6 @@ impl Serving {
         }
     }
 
-    /// The status of a turn.
     async fn turn(&self) -> u16 {
         let body = ask(&words(1, 20), json!({ "max_tokens": 1 })).to_string();
         call(self.router.address, "POST", CHAT, &[], body)
@@ -75,7 +74,7 @@ impl Serving {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_probes() {
+async fn an_unwritable_log_loses_only_its_lines() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (reader, gone) = std::io::pipe().unwrap();
     drop(reader);
@@ -84,7 +83,7 @@ async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_p
         let mut engine = Child::engine(address, true, 0.0).await;
         let mut serving = Serving::start(address, "debug", stderr).await;
         assert_eq!(serving.turn().await, 200);
-        // What the probes' task logs of it cannot be written.
+        // The log lines of the probes cannot be written.
         engine.kill();
         serving.becomes(false).await;
         let _engine = Child::engine(address, true, 0.0).await;
@@ -100,7 +99,7 @@ async fn a_log_that_cannot_be_written_costs_its_lines_and_neither_requests_nor_p
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_is_not_read_holds_nothing_up_and_says_how_much_was_lost_once_it_is() {
+async fn an_unread_log_blocks_nothing_and_reports_lost_lines_later() {
     let engine = Child::engine(free_address(), true, 0.0).await;
     let (reader, writer) = std::io::pipe().unwrap();
     let mut serving = Serving::start(engine.address, "trace", writer).await;
@@ -133,7 +132,7 @@ async fn a_log_that_is_not_read_holds_nothing_up_and_says_how_much_was_lost_once
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_whose_log_is_never_read_ends_when_it_is_told_to() {
+async fn a_router_with_an_unread_log_exits_on_sigterm() {
     let engine = Child::engine(free_address(), true, 0.0).await;
     let (_reader, writer) = std::io::pipe().unwrap();
     let mut serving = Serving::start(engine.address, "trace", writer).await;

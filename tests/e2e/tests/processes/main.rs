@@ -1,7 +1,7 @@
-//! The router and its workers as processes of their own: what only shows when one of them is killed, or runs for long.
+//! The router and its workers as processes: behaviour that shows only when one of them is killed, or runs for long.
 //!
-//! Each process is this test's own program, started again to play one part ([`tailroute_e2e::child`]): so there is nothing to be built
-//! first, and the router is the `tailroute` command line itself.
+//! Each process is this test program, started again as one part ([`tailroute_e2e::child`]), so nothing has to be
+//! built first, and the router is the `tailroute` command line itself.
 //!
 //! | scenario | at length |
 //! |---|---|
@@ -25,7 +25,7 @@ mod soak;
 
 use std::str::FromStr;
 
-/// A number from the environment, or what stands in for it.
+/// Returns a number from the environment, or the default.
 fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     match std::env::var(name) {
         Ok(text) => text
@@ -36,19 +36,19 @@ fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     }
 }
 
-/// Whether a figure that a busy machine spoils is held to what was promised.
+/// Returns whether figures that depend on a quiet machine are checked.
 fn is_strict() -> bool {
     std::env::var_os("STRICT").is_some()
 }
 
-/// The p-th quantile of some times; zero of none.
+/// Returns the p-th quantile; zero for no values.
 fn quantile(times: &mut [f64], p: f64) -> f64 {
     times.sort_by(f64::total_cmp);
     let at = (p * times.len().saturating_sub(1) as f64).round() as usize;
     times.get(at).copied().unwrap_or(0.0)
 }
 
-/// The processes' part; of no use by itself.
+/// The processes' part; does nothing by itself.
 #[test]
 #[ignore = "a part that the other tests start as a process of its own"]
 fn part() {

@@ -1,9 +1,9 @@
-//! Many streams for a long time, while clients leave, workers are killed and come back, and the configuration is read
-//! again: memory stays flat, nothing is left of anything, and every stream that is complete is the engine's, byte for
-//! byte.
+//! Many streams for a long time, while clients disconnect, workers are killed and restarted, and the configuration is
+//! reloaded: memory stays flat, no resources are held afterwards, and every complete stream equals the engine's, byte
+//! for byte.
 //!
-//! Engines run in fast mode at a pace, where a reply follows from its request alone: so a reference is asked for once of
-//! an engine itself, for each shape of request, and the time of its making is all that may differ.
+//! Engines run in fast mode at a pace, so a reply depends only on its request: one reference per shape of request is
+//! fetched from an engine directly, and only the creation time may differ.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ use tailroute_e2e::child::{Child, Usage, free_address, metrics};
 const ENGINES: usize = 4;
 /// Milliseconds between tokens.
 const GAP_MS: f64 = 20.0;
-/// Tokens of replies, and words of questions: each pair is a shape.
+/// Tokens of replies and words of questions: each pair is a shape.
 const REPLIES: [u64; 3] = [5, 25, 60];
 const QUESTIONS: [u64; 3] = [5, 200, 3_000];
-/// What connections to workers are kept for, and then some.
+/// Longer than idle connections to workers are kept.
 const IDLE: Duration = Duration::from_secs(6);
 
-/// What became of streams.
+/// The outcome of streams.
 #[derive(Debug, Default)]
 struct Tally {
     complete: AtomicU64,
@@ -37,7 +37,7 @@ struct Tally {
     refused: AtomicU64,
 }
 
-/// Everything that clients share.
+/// State shared by the clients.
 struct Soak {
     router: SocketAddr,
     references: BTreeMap<(u64, u64), String>,
@@ -45,9 +45,9 @@ struct Soak {
     stop: AtomicBool,
 }
 
-/// One stream: read to its end, or left on the way.
+/// Runs one stream: reads it to its end, or disconnects on the way.
 async fn stream(soak: &Soak, number: u64) {
-    // Multiplicative hashing: any two numbers differ in what they do.
+    // Multiplicative hashing spreads the numbers over all variants.
     let dice = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let pick = |from: [u64; 3], by: u64| from[(dice / by % 3) as usize];
     let (reply, question) = (pick(REPLIES, 7), pick(QUESTIONS, 31));
@@ -56,7 +56,7 @@ async fn stream(soak: &Soak, number: u64) {
     let asking = client::open(soak.router, "POST", CHAT, &headers, body(reply, question));
     let leaves_after = match dice % 20 {
         0 => {
-            // Before the head of the answer, mostly.
+            // Usually before the head of the response.
             let early = Duration::from_micros(dice % 4_000);
             if let Ok(answer) = tokio::time::timeout(early, asking).await {
                 drop(answer);
@@ -99,7 +99,7 @@ async fn stream(soak: &Soak, number: u64) {
     }
 }
 
-/// Kills engines and starts them again, and has the configuration read again, until told to stop.
+/// Kills and restarts engines, and reloads the configuration, until stopped.
 async fn disturb(soak: Arc<Soak>, mut engines: Vec<Child>, router: u32, period: Duration) -> Vec<Child> {
     let mut round = 0;
     loop {
@@ -119,7 +119,7 @@ async fn disturb(soak: Arc<Soak>, mut engines: Vec<Child>, router: u32, period: 
     }
 }
 
-/// Whether it reads its configuration again when it is told to, rather than ending.
+/// Returns whether a process handles SIGHUP, which otherwise ends it.
 fn catches_hangups(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let caught = status
@@ -137,7 +137,7 @@ fn reload(router: u32) {
     assert!(sent.unwrap().success());
 }
 
-/// What the router held at one moment.
+/// The router's resource usage at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at_s: f64,
@@ -184,7 +184,7 @@ async fn fleet() -> (Vec<Child>, Child, SocketAddr, tempfile::TempDir) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_many_streams_nothing_is_left_and_every_complete_one_was_the_engines() {
+async fn a_soak_leaks_nothing_and_every_complete_stream_is_intact() {
     let seconds: f64 = setting("SECONDS", 10.0);
     let streams: u64 = setting("STREAMS", 60);
     let (engines, router, admin, _folder) = fleet().await;
@@ -232,7 +232,7 @@ async fn after_many_streams_nothing_is_left_and_every_complete_one_was_the_engin
     drop(engines);
 }
 
-/// Waits until the router holds no more than at rest, as long as idle connections may be kept.
+/// Waits until the resource usage is as in the idle state, for as long as idle connections may be kept.
 async fn settled(began: Instant, router: &Child, admin: SocketAddr, at_rest: Sample) -> Sample {
     let until = Instant::now() + 4 * IDLE;
     loop {
@@ -286,7 +286,7 @@ fn report(tally: &Tally, samples: &[Sample], at_rest: Sample, after: Sample) {
         after.usage.threads <= at_rest.usage.threads + 2,
         "threads are left: {after:?}"
     );
-    // A tenth, and what the index takes until it is full of these few conversations.
+    // A tenth, and the growth of the index until it is full of these few conversations.
     assert!(
         late <= 1.1 * early + 8.0 * 1024.0,
         "memory grows: {early} to {late} KiB"

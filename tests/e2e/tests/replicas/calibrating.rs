@@ -1,4 +1,4 @@
-//! What is measured of a worker and told to one router counts on all.
+//! A calibration pushed to one router takes effect on all.
 
 use serde_json::{Value, json};
 use tailroute_e2e::client::{self, Whole};
@@ -38,7 +38,7 @@ impl Replicas {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_calibration_that_is_pushed_to_one_router_counts_on_all_and_on_those_that_join() {
+async fn a_calibration_pushed_to_one_router_applies_to_all_and_to_later_ones() {
     let mut replicas = Replicas::start(2, vec![quick(); 2]).await;
     let told = replicas.push(0, 0.25).await;
     assert_eq!(told.status, 200, "{}", told.text());

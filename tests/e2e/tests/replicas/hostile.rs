@@ -1,4 +1,4 @@
-//! A member of the bus that lies: it has the credentials, and says anything.
+//! A hostile member of the bus: it has valid credentials and sends arbitrary messages.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{Replicas, join};
 
-/// A client of NATS, as much of it as a liar needs.
+/// A minimal NATS client.
 struct Liar(TcpStream);
 
 impl Liar {
@@ -32,7 +32,7 @@ impl Liar {
         within(self.0.write_all(&message)).await.unwrap();
     }
 
-    /// The next message that asks for an answer: its subject, where the answer goes, and what it says.
+    /// Returns the next request: its subject, its reply subject and its payload.
     async fn hear(&mut self) -> Option<(String, String, Vec<u8>)> {
         loop {
             let mut line = Vec::new();
@@ -53,7 +53,7 @@ impl Liar {
         }
     }
 
-    /// Waits until the server has taken everything.
+    /// Waits until the server has received everything.
     async fn taken(&mut self) {
         self.0.write_all(b"PING\r\n").await.unwrap();
         let mut said = Vec::new();
@@ -80,12 +80,12 @@ async fn still_serves(replicas: &Replicas) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn messages_of_the_greatest_length_at_full_speed_take_neither_memory_nor_the_router() {
+async fn longest_messages_at_full_speed_neither_exhaust_memory_nor_stop_the_router() {
     let replicas = Replicas::start(1, vec![quick()]).await;
     let mut liar = Liar::connect(&replicas).await;
     let before = resident_mib();
     let long = vec![1u8; 1 << 20];
-    // A body of numbers, which is read to its end.
+    // A body of numbers, which is parsed to its end.
     let turns = [&[1u8, 0][..], &[7; 8], &[0, 0], &[3; 160 << 10]].concat();
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
@@ -110,7 +110,7 @@ async fn messages_of_the_greatest_length_at_full_speed_take_neither_memory_nor_t
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_revision_that_none_could_follow_is_said_to_be_unreadable_and_changes_nothing() {
+async fn a_revision_without_a_successor_is_reported_and_ignored() {
     let replicas = Replicas::start(1, vec![quick()]).await;
     let app = replicas.routers[0].app();
     until("the policy is shared", || app.policy.is_shared()).await;
@@ -134,10 +134,10 @@ async fn a_revision_that_none_could_follow_is_said_to_be_unreadable_and_changes_
     }
 }
 
-/// An offer, and the parts of a snapshot that never ends.
+/// Sends an offer, and the chunks of an endless snapshot.
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_snapshot_that_never_ends_keeps_no_router_from_being_ready() {
+async fn an_endless_snapshot_does_not_delay_readiness() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     let mut liar = Liar::connect(&replicas).await;
     liar.0

@@ -1,4 +1,4 @@
-//! A router that starts takes what another one knows.
+//! A new router takes the state of another one.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use tailroute_e2e::wait::until;
 
 use super::{Replicas, join};
 
-/// For a router that has joined to know what the others know.
+/// Time for a new router to have the others' state.
 const WARM_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_that_joins_finds_the_cache_of_a_conversation_that_it_never_saw() {
+async fn a_new_router_finds_the_cache_of_existing_conversations() {
     let mut replicas = Replicas::start(2, vec![quick(); 4]).await;
     let mut talks: Vec<Conversation> = (0..8).map(|talk| Conversation::new(&words(talk, 200))).collect();
     for (number, talk) in talks.iter_mut().enumerate() {
@@ -46,7 +46,7 @@ async fn a_router_that_joins_finds_the_cache_of_a_conversation_that_it_never_saw
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_that_is_alone_or_without_nats_does_not_wait_for_others() {
+async fn a_router_alone_or_without_nats_is_ready_at_once() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     until("it does not wait", || !replicas.routers[0].app().is_joining()).await;
     assert!(replicas.says_of_the_others(0).await["joined"].is_null());

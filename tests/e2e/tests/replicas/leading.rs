@@ -1,4 +1,4 @@
-//! One of the routers leads, and another does when that one is gone.
+//! Leader election, and the takeover when the leader dies.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tailroute_e2e::wait::until;
 
 use super::Replicas;
 
-/// For another router to lead when the one that led is gone.
+/// Time for another router to become leader after the leader's death.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(6);
 
 impl Replicas {
@@ -40,7 +40,7 @@ async fn one_router_leads_and_another_takes_over_when_it_dies() {
     }
     assert_eq!(leading, 1.0);
 
-    // Its tasks end with it, and it gives nothing back.
+    // Dropping it ends its tasks without a release of the lease.
     drop(replicas.routers.remove(leaders[0]));
     let died = Instant::now();
     until("another leads", || !replicas.leaders().is_empty()).await;

@@ -1,4 +1,4 @@
-//! One live policy for all replicas, in the fleet's bucket.
+//! One live policy for all replicas, in the shared bucket.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ impl Replicas {
         self.admin(router, POLICY).await.json()
     }
 
-    /// Changes a weight by one router, on top of what `of` was shown.
+    /// Changes a weight on one router, based on the policy `of`.
     pub(crate) async fn put(&self, router: usize, of: &Value, locality: f64) -> Whole {
         self.put_with(router, of, locality, json!({})).await
     }
@@ -65,14 +65,14 @@ impl Replicas {
     }
 }
 
-/// Why a change was refused.
+/// Returns the reason of a rejected change.
 pub(crate) fn detail(refused: &Whole) -> String {
     refused.json()["detail"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_change_on_one_router_is_in_force_on_all_and_of_two_at_once_one_is_told() {
+async fn a_change_applies_to_all_routers_and_one_of_two_concurrent_ones_is_rejected() {
     let replicas = Replicas::start(3, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(2).await;
@@ -83,7 +83,7 @@ async fn a_change_on_one_router_is_in_force_on_all_and_of_two_at_once_one_is_tol
     );
     let made = replicas.put(0, &before, 2.5).await;
     assert_eq!(made.status, 200, "{}", made.text());
-    // Its tag is good on another router from now on, whether that has heard of it or not.
+    // Its entity tag is valid on another router at once, whether that has received the change or not.
     let again = replicas.put(1, &made.json(), 2.75).await;
     assert_eq!(again.status, 200, "{}", again.text());
     replicas.all_have(2.75).await;
@@ -119,7 +119,7 @@ async fn a_change_on_one_router_is_in_force_on_all_and_of_two_at_once_one_is_tol
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn every_routers_audit_log_says_who_changed_the_policy_why_and_where() {
+async fn every_routers_audit_log_has_author_reason_and_replica() {
     let replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let made = replicas.put(0, &replicas.policy(0).await, 2.5).await;
@@ -143,7 +143,7 @@ async fn every_routers_audit_log_says_who_changed_the_policy_why_and_where() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn without_nats_a_change_is_refused_and_nothing_is_lost() {
+async fn without_nats_a_policy_change_is_rejected() {
     let mut replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(0).await;
@@ -175,7 +175,7 @@ async fn without_nats_a_change_is_refused_and_nothing_is_lost() {
     replicas.all_have(2.5).await;
     let mut changed = replicas.put(2, &replicas.policy(2).await, 3.5).await;
     while changed.status == 503 {
-        // The bucket comes back a moment after its server.
+        // The bucket becomes available some time after its server.
         assert!(back.elapsed() < CONVERGED_WITHIN, "{}", changed.text());
         changed = replicas.put(2, &replicas.policy(2).await, 3.5).await;
     }
@@ -187,7 +187,7 @@ async fn without_nats_a_change_is_refused_and_nothing_is_lost() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_change_for_a_time_ends_once_on_all_routers() {
+async fn a_temporary_change_is_reverted_once_on_all_routers() {
     let replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(0).await;
@@ -206,7 +206,7 @@ async fn a_change_for_a_time_ends_once_on_all_routers() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn without_jetstream_each_routers_policy_is_its_own_and_it_says_so() {
+async fn without_jetstream_each_router_has_and_reports_its_own_policy() {
     let nats = Nats::start_with(false).await;
     let replicas = Replicas::start_by(nats, 2, vec![quick()]).await;
     for router in 0..2 {

@@ -1,6 +1,6 @@
-//! Several routers before the same engines, which hear of each other by a real NATS server.
+//! Several routers with the same engines, connected by a real NATS server.
 //!
-//! They need `nats-server`, so they run by `make test-replicas`, which installs it, and not by `make test`.
+//! They need `nats-server`, so they run with `make test-replicas`, which installs it, and not with `make test`.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,10 +36,10 @@ use tailroute_e2e::wait::{until, within};
 
 use nats::Nats;
 
-/// For replicas to agree again when NATS is back.
+/// Time for replicas to agree again after NATS has returned.
 const CONVERGED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Engines, routers before them, and what the routers hear of each other by.
+/// Engines, routers, and the NATS server.
 struct Replicas {
     nats: Nats,
     engines: Vec<Engine>,
@@ -65,7 +65,7 @@ async fn join(engines: &[Engine], url: &str, name: &str) -> Server {
 }
 
 impl Replicas {
-    /// So many routers before so many engines, all of which hear of each other.
+    /// Starts routers and engines, and waits until all routers hear each other.
     async fn start(routers: usize, engines: Vec<EngineConfig>) -> Self {
         Self::start_by(Nats::start().await, routers, engines).await
     }
@@ -100,7 +100,7 @@ impl Replicas {
         }
     }
 
-    /// A request by this router, which is on an engine when this returns.
+    /// Sends a request by this router. Returns once it has reached an engine.
     async fn sends(&self, router: usize, text: &str) -> tokio::task::JoinHandle<Option<Answer>> {
         let before: u64 = self.received().iter().sum();
         let address = self.routers[router].address;
@@ -120,7 +120,7 @@ impl Replicas {
             .collect()
     }
 
-    /// Requests of others that this router counts on each engine.
+    /// Returns the requests of other replicas that this router counts on each engine.
     fn others(&self, router: usize) -> Vec<u32> {
         let workers = self.routers[router].app().fleet.workers();
         workers
@@ -141,12 +141,12 @@ impl Replicas {
         Page::read(self.admin(router, "/metrics").await.text())
     }
 
-    /// The conversation's next turn by this router: tokens of the prompt that were found cached.
+    /// Sends the conversation's next turn by this router. Returns the cached prompt tokens.
     async fn turn(&self, router: usize, talk: &mut Conversation, text: &str) -> u64 {
         self.turn_of("conversation-7", router, talk, text).await
     }
 
-    /// The same of a conversation that is called so.
+    /// Does the same for a conversation with this session id.
     async fn turn_of(&self, name: &str, router: usize, talk: &mut Conversation, text: &str) -> u64 {
         talk.user(text);
         let (address, body) = (self.routers[router].address, talk.body(json!({})).to_string());
@@ -164,7 +164,7 @@ impl Replicas {
 #[ignore = "needs nats-server: make test-replicas"]
 async fn two_routers_do_not_send_to_the_same_idle_engine() {
     let replicas = Replicas::start(2, vec![stuck_in_prefill(); 4]).await;
-    // Kept: a client whose answer has begun and is dropped hangs up.
+    // Kept, because dropping a response disconnects.
     let mut under_way = Vec::new();
     for turn in 0..4 {
         let (router, other) = (turn % 2, 1 - turn % 2);
@@ -180,7 +180,7 @@ async fn two_routers_do_not_send_to_the_same_idle_engine() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_conversation_finds_its_cache_whichever_router_its_turns_come_to() {
+async fn a_conversation_hits_its_cache_through_any_router() {
     let replicas = Replicas::start(3, vec![quick(); 4]).await;
     let mut talk = Conversation::new(&words(1, 200));
     let mut before = 0;
@@ -206,7 +206,7 @@ async fn a_conversation_finds_its_cache_whichever_router_its_turns_come_to() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
+async fn a_router_without_nats_serves_alone_and_reports_it() {
     let mut replicas = Replicas::start(2, vec![stuck_in_prefill(), stuck_in_prefill(), quick()]).await;
     let told = replicas.says_of_the_others(0).await;
     assert_eq!(
@@ -224,7 +224,7 @@ async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
         let page = replicas.metrics(router).await;
         assert_eq!(page.sum("tailroute_bus_connected", &[]), 0.0);
     }
-    // Whoever is there counts no longer: nobody would say when that has ended.
+    // Requests of the other replica stop counting, because their ends cannot be reported.
     let _under_way = replicas.sends(0, "while NATS is gone").await;
     until("the other is taken to be gone", || {
         replicas.routers[1].app().bus.as_ref().unwrap().peers.count() == (0, 0)
@@ -244,7 +244,7 @@ async fn a_router_whose_nats_is_gone_serves_by_itself_and_says_so() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_begins_without_nats_and_joins_when_it_is_there() {
+async fn a_router_starts_without_nats_and_joins_later() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
     replicas.nats.kill();
     let late = within(Box::pin(join(&replicas.engines, &replicas.nats.url(), "late"))).await;
@@ -258,11 +258,11 @@ async fn a_router_begins_without_nats_and_joins_when_it_is_there() {
 
 #[tokio::test]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_router_that_is_gone_counts_no_longer_within_seconds() {
+async fn a_dead_router_is_removed_within_seconds() {
     let mut replicas = Replicas::start(2, vec![stuck_in_prefill(); 2]).await;
     let under_way = replicas.sends(1, "before it dies").await;
     until("it counts", || replicas.others(0).iter().sum::<u32>() == 1).await;
-    // Its tasks end with it, and so does what it had in flight.
+    // Dropping it ends its tasks and its requests in flight.
     drop(replicas.routers.pop());
     under_way.abort();
     let gone = Instant::now();
@@ -273,7 +273,7 @@ async fn a_router_that_is_gone_counts_no_longer_within_seconds() {
     assert!(gone.elapsed() < CONVERGED_WITHIN, "{:?}", gone.elapsed());
 }
 
-/// The processes' part; of no use by itself.
+/// The processes' part; does nothing by itself.
 #[test]
 #[ignore = "a part that the rolling restart starts as a process of its own"]
 fn part() {

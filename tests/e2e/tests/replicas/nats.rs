@@ -1,4 +1,4 @@
-//! A real NATS server on a free port, which dies and comes back when a test says so.
+//! A real NATS server on a free port that can be killed and restarted.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-/// For a server to listen after it was started, on a busy machine.
+/// Time for a server to listen after its start, on a busy machine.
 const STARTED_WITHIN: Duration = Duration::from_secs(20);
 
-/// A server, and what it keeps on disk.
+/// A server and its data directory.
 #[derive(Debug)]
 pub(crate) struct Nats {
     pub(crate) address: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Nats {
     process: Option<Child>,
 }
 
-/// Where the server's program is.
+/// Returns the path of the server's program.
 fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("NATS_SERVER") {
         return path.into();
@@ -33,7 +33,7 @@ fn program() -> PathBuf {
     found.expect("nats-server is not installed: `scripts/replicas env` installs it, or NATS_SERVER names it")
 }
 
-/// A port that no outgoing connection has while the server is gone: below those that the system gives out.
+/// Returns a port below the ephemeral range, so that no outgoing connection takes it while the server is down.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;
@@ -49,12 +49,12 @@ fn free_port() -> u16 {
 }
 
 impl Nats {
-    /// Starts a server with nothing in it.
+    /// Starts an empty server.
     pub(crate) async fn start() -> Self {
         Self::start_with(true).await
     }
 
-    /// Starts a server with nothing in it, and with JetStream or without.
+    /// Starts an empty server, with JetStream or without.
     pub(crate) async fn start_with(has_jetstream: bool) -> Self {
         let mut nats = Self {
             address: SocketAddr::from(([127, 0, 0, 1], free_port())),
@@ -66,7 +66,7 @@ impl Nats {
         nats
     }
 
-    /// Starts it again, with what it had on disk.
+    /// Restarts the server with its data.
     pub(crate) async fn revive(&mut self) {
         let process = Command::new(program())
             .args(["--addr", "127.0.0.1", "--port", &self.address.port().to_string()])
@@ -88,7 +88,6 @@ impl Nats {
         assert!(listens.is_ok(), "nats-server does not listen");
     }
 
-    /// Kills it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -96,7 +95,6 @@ impl Nats {
         }
     }
 
-    /// Its url.
     pub(crate) fn url(&self) -> String {
         format!("nats://{}", self.address)
     }

@@ -1,7 +1,7 @@
-//! NATS is killed while turns come in, and comes back.
+//! NATS is killed during traffic, and restarted.
 //!
-//! For how long it is gone: `TAILROUTE_NATS_OUTAGE_S`, five seconds unless that says otherwise. Silence of three is when
-//! replicas count each other as gone, so it is no less than that.
+//! The outage lasts `TAILROUTE_NATS_OUTAGE_S`, five seconds by default and at least three, after which replicas
+//! remove each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use tokio::task::JoinSet;
 use super::live_policy::detail;
 use super::{CONVERGED_WITHIN, Replicas};
 
-/// Clients of each router, each of which asks again as soon as it is answered.
+/// Clients per router, each with one request after another.
 const CLIENTS: u64 = 4;
-/// Between two changes of the policy that are tried.
+/// Interval between attempts to change the policy.
 const CHANGES: Duration = Duration::from_millis(250);
-/// For a change to be answered, whatever it is answered.
+/// Time for an answer to a change, whatever it is.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(6);
 
 fn outage() -> Duration {
@@ -33,7 +33,7 @@ fn outage() -> Duration {
     Duration::from_secs_f64(seconds.max(3.5))
 }
 
-/// Turns that come in all the time.
+/// Continuous turns.
 struct Load {
     clients: JoinSet<()>,
     ends: Arc<AtomicBool>,
@@ -101,7 +101,7 @@ fn busy() -> EngineConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn nats_is_killed_under_load_and_nothing_fails_but_changes_of_the_policy_which_are_refused() {
+async fn without_nats_only_policy_changes_fail() {
     let mut replicas = Replicas::start(3, vec![busy(); 4]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(0).await;
@@ -131,7 +131,7 @@ async fn nats_is_killed_under_load_and_nothing_fails_but_changes_of_the_policy_w
     let back = Instant::now();
     replicas.nats.revive().await;
     replicas.hear_of_each_other().await;
-    // The first change that is taken is in force on all.
+    // The first accepted change takes effect on all replicas.
     while replicas.put(1, &replicas.policy(1).await, 3.5).await.status != 200 {
         assert!(back.elapsed() < CONVERGED_WITHIN, "changes are refused still");
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,11 +1,10 @@
-//! Replicas that are replaced one after the other, as a rolling restart does it, while clients stream all the time: no
-//! stream breaks and no request fails.
+//! A rolling restart of all replicas while clients stream: no stream breaks and no request fails.
 //!
-//! Replicas are processes with addresses of their own, as pods are, behind a [`Service`] that hears of each end a second
-//! late; the engines are in this process. Each replica in turn is told to stop (SIGTERM), has to end by itself within the
-//! grace that it would have in a pod, and is started anew.
+//! Replicas are processes with their own addresses, like pods, behind a [`Service`] that learns of each shutdown a
+//! second late; the engines are in this process. Each replica in turn gets SIGTERM, has to exit within its grace
+//! period, and is restarted.
 //!
-//! `STREAMS` (200) at once, at `GAP_MS` (200) between tokens; `JSON=1` for a line of JSON.
+//! `STREAMS` (200) at once, with `GAP_MS` (200) between tokens; `JSON=1` for a line of JSON.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,13 +26,13 @@ use super::streams::{Load, QUESTIONS, REPLIES};
 
 const REPLICAS: usize = 3;
 const ENGINES: usize = 8;
-/// What a replica has to be forgotten, as in the chart, and then to drain.
+/// A replica's drain delay, as in the chart, and its drain limit.
 const DELAY_S: u64 = 5;
 const DRAIN_S: u64 = 30;
-/// What a pod's grace period has above these.
+/// The rest of a pod's grace period.
 const SPARE_S: u64 = 15;
 
-/// A number from the environment, or what stands in for it.
+/// Returns a number from the environment, or the default.
 fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     let set = std::env::var(name).ok().map(|text| text.parse().ok());
     set.map_or(otherwise, |number| {
@@ -41,14 +40,14 @@ fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     })
 }
 
-/// A replica, which is a process.
+/// A replica's process.
 struct Replica {
     process: Child,
     admin: std::net::SocketAddr,
 }
 
 impl Replica {
-    /// One that is ready, and an endpoint of the service as soon as that sees it.
+    /// Starts a replica, waits until it is ready, and adds it to the service.
     async fn start(config: &Path, service: &Arc<Service>) -> Self {
         let admin = free_address();
         let process = Child::router(free_address(), admin, config).await;
@@ -75,7 +74,7 @@ impl Replica {
     }
 }
 
-/// Engines whose replies follow from their requests, at a pace.
+/// Starts paced engines whose replies depend only on their requests.
 async fn engines(gap_ms: f64) -> Vec<Engine> {
     let mut engines = Vec::new();
     for _ in 0..ENGINES {
@@ -107,7 +106,7 @@ fn configuration(engines: &[Engine], nats: &Nats, replica: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs nats-server: make test-replicas"]
-async fn a_rolling_restart_of_all_replicas_under_load_fails_no_request_and_breaks_no_stream() {
+async fn a_rolling_restart_under_load_fails_no_request_and_breaks_no_stream() {
     let (streams, gap_ms) = (setting("STREAMS", 200), setting("GAP_MS", 200.0));
     let (nats, engines, folder) = (
         Nats::start().await,
@@ -187,7 +186,7 @@ fn report(load: &Load, streams: usize, took: Duration, drained_s: &[f64], given:
     }
     assert!(failed.is_empty(), "{} failed: {failed:#?}", failed.len());
     assert!(broken.is_empty(), "{} broke: {broken:#?}", broken.len());
-    // A machine so busy that a client is kept from asking for a second may have one closed.
+    // On a very busy machine, a client that sends nothing for a second may have a connection closed.
     let [told, untold, left] =
         [&tally.told, &tally.untold, &tally.left].map(|count| count.load(Ordering::Relaxed));
     assert!(

@@ -1,5 +1,5 @@
-//! What stands between replicas and their clients, as a Service does in a cluster: it knows which addresses are ready, and
-//! hears late of one that is not any more.
+//! A load balancer between clients and replicas, like a Kubernetes Service: it tracks which addresses are ready, and
+//! learns late of those that are not.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tailroute_e2e::client;
 
-/// Between two looks at a replica's readiness.
+/// Interval of the readiness probes.
 const PROBE: Duration = Duration::from_millis(200);
-/// For everybody to hear that an endpoint is gone, once its readiness has turned.
+/// Delay until an unready endpoint is removed.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The endpoints that connections are given to, in turns, and how many each was given.
+/// The endpoints, used in turn, and the number of connections given to each.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     endpoints: Mutex<Vec<SocketAddr>>,
@@ -30,7 +30,8 @@ async fn is_ready(admin: SocketAddr) -> bool {
 }
 
 impl Service {
-    /// Probes a replica for as long as it lives: an endpoint from when it is ready until a while after it is no longer.
+    /// Probes a replica for as long as it lives. It is an endpoint from its readiness until some time after the end
+    /// of it.
     pub(crate) fn watch(self: &Arc<Self>, address: SocketAddr, admin: SocketAddr) {
         let service = Arc::clone(self);
         tokio::spawn(async move {
@@ -46,7 +47,7 @@ impl Service {
         });
     }
 
-    /// Where a new connection goes.
+    /// Returns the endpoint of a new connection.
     pub(crate) fn pick(&self) -> SocketAddr {
         let endpoints = self.endpoints.lock();
         assert!(!endpoints.is_empty(), "no replica is ready");
@@ -55,7 +56,7 @@ impl Service {
         picked
     }
 
-    /// Connections that this address was given.
+    /// Returns the number of connections given to this address.
     pub(crate) fn given(&self, address: SocketAddr) -> u64 {
         self.given.lock().get(&address).copied().unwrap_or_default()
     }

@@ -1,6 +1,5 @@
-//! Clients that stream all the time, each the next turn as soon as the last one is over, over whichever connections HTTP
-//! lets them use. They repeat nothing but what was never sent or taken up:
-//! a request that fails has failed.
+//! Clients that stream continuously over every kind of connection that HTTP offers. They retry only requests that
+//! were not sent or not processed; any other failed request counts as a failure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,30 +21,29 @@ use tokio::task::JoinSet;
 
 use super::service::Service;
 
-/// Tokens of replies, and words of questions: each pair is a shape.
+/// Tokens of replies and words of questions: each pair is a shape.
 pub(crate) const REPLIES: [u64; 3] = [5, 12, 25];
 pub(crate) const QUESTIONS: [u64; 3] = [5, 100, 500];
-/// Streams on one connection of HTTP/2.
+/// Streams per HTTP/2 connection.
 const SHARED_BY: usize = 10;
 
-/// What came of the streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Whole, and byte for byte the engine's.
+    /// Complete, and equal to the engine's, byte for byte.
     pub(crate) complete: AtomicU64,
-    /// Requests that got no answer, or another one than 200.
+    /// Requests without a response, or with a status other than 200.
     pub(crate) failed: Mutex<Vec<String>>,
-    /// Streams that broke off, or were not what the engine sent.
+    /// Streams that broke off, or differed from the engine's.
     pub(crate) broken: Mutex<Vec<String>>,
-    /// Connections of HTTP/1.1 that an answer said would end.
+    /// HTTP/1.1 connections whose end was announced by a response.
     pub(crate) told: AtomicU64,
-    /// Connections of HTTP/1.1 that were closed unsaid.
+    /// HTTP/1.1 connections closed without an announcement.
     pub(crate) untold: AtomicU64,
-    /// Connections of HTTP/2 that took no further request.
+    /// HTTP/2 connections that accepted no further request.
     pub(crate) left: AtomicU64,
 }
 
-/// What the clients share.
+/// State shared by the clients.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) tally: Tally,
@@ -55,7 +53,6 @@ pub(crate) struct Load {
     stop: AtomicBool,
 }
 
-/// A connection.
 #[derive(Debug)]
 enum Line {
     One(http1::SendRequest<Full<Bytes>>),
@@ -80,7 +77,7 @@ impl Line {
         Ok(sender)
     }
 
-    /// Whether another request may be sent on it, as far as is known here.
+    /// Returns whether another request may be sent, as far as is known.
     async fn is_open(&mut self) -> bool {
         match self {
             Self::One(line) => line.ready().await.is_ok(),
@@ -107,16 +104,15 @@ async fn connect(service: &Service) -> Result<TokioIo<TcpStream>, String> {
     Ok(TokioIo::new(socket))
 }
 
-/// What a connection is good for after a request.
+/// The state of a connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
-    /// Another one.
+    /// It can be reused.
     More,
-    /// None: an answer said so.
+    /// A response announced its end.
     Told,
-    /// None, and it did not even take this one.
+    /// It has ended, and this request was not sent.
     Unsent,
-    /// It is unknown.
     Failed,
 }
 
@@ -131,8 +127,8 @@ impl Load {
         })
     }
 
-    /// So many streams at once: half of them each on a lasting connection, a quarter on a connection for each, and a quarter
-    /// on connections of HTTP/2 that they share.
+    /// Starts this number of streams: half of them on a keep-alive connection each, a quarter on a new connection for
+    /// each request, and a quarter on shared HTTP/2 connections.
     pub(crate) fn begin(self: &Arc<Self>, streams: usize) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         let shared: Vec<_> = (0..(streams / 4).div_ceil(SHARED_BY))
@@ -152,7 +148,7 @@ impl Load {
         clients
     }
 
-    /// Waits until so many more streams were complete, or something failed.
+    /// Waits until this number of further streams is complete, or one fails.
     pub(crate) async fn more(&self, count: u64) {
         let wanted = self.tally.complete.load(Ordering::Relaxed) + count;
         while self.tally.complete.load(Ordering::Relaxed) < wanted && self.failures() == 0 {
@@ -160,7 +156,7 @@ impl Load {
         }
     }
 
-    /// Lets every client end its stream and stop.
+    /// Lets every client finish its stream.
     pub(crate) async fn end(&self, mut clients: JoinSet<()>) {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(ended) = clients.join_next().await {
@@ -172,7 +168,7 @@ impl Load {
         self.tally.failed.lock().len() + self.tally.broken.lock().len()
     }
 
-    /// Clients stop at the first mishap: there is none to be had.
+    /// Returns whether to continue: clients stop at the first failure.
     fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed) && self.failures() == 0
     }
@@ -217,15 +213,15 @@ impl Load {
                 Ok(line) => Line::Many(line),
                 Err(why) => return self.tally.failed.lock().push(why),
             };
-            // What was not sent for want of a connection is asked again on the next one.
+            // A request that was not sent is repeated on the next connection.
             self.stream(&mut line).await;
         }
     }
 
-    /// One stream, read to its end.
+    /// Runs one stream to its end.
     async fn stream(&self, line: &mut Line) -> After {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        // Multiplicative hashing: any two numbers differ in what they ask.
+        // Multiplicative hashing spreads the numbers over all variants.
         let dice = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let pick = |from: [u64; 3], by: u64| from[(dice / by % 3) as usize];
         let (reply, question) = (pick(REPLIES, 7), pick(QUESTIONS, 31));
@@ -269,13 +265,13 @@ impl Load {
     }
 }
 
-/// Whether a GOAWAY says that this request is above those that the other side has taken up: it crossed with it on the way, and
-/// is sent on another connection, as clients do (RFC 9113, 6.8). What was taken up is never told so.
+/// Returns whether a GOAWAY has marked this request as unprocessed: the two crossed on the way, and clients repeat
+/// such a request on another connection (RFC 9113, section 6.8).
 fn is_unprocessed(error: &hyper::Error) -> bool {
     format!("{error:?}").contains("GoAway(b\"\", NO_ERROR, Remote)")
 }
 
-/// A connection of HTTP/2 for several clients. Whoever finds that it takes no more makes the next one.
+/// An HTTP/2 connection shared by several clients. A client that finds it closed opens the next one.
 #[derive(Debug, Default)]
 struct Shared {
     line: tokio::sync::Mutex<Option<http2::SendRequest<Full<Bytes>>>>,

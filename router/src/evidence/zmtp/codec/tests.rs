@@ -4,12 +4,12 @@ use super::*;
 
 const BOUND: usize = 1 << 16;
 
-/// A frame as it is on the wire.
+/// A frame as encoded on the wire.
 #[derive(Clone, Debug)]
 struct Frame {
     is_command: bool,
     has_more: bool,
-    /// Written as a long frame even where a short one would do.
+    /// Encoded as a long frame even if a short one would suffice.
     is_long: bool,
     body: Vec<u8>,
 }
@@ -42,7 +42,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// The same by indexing into all bytes at once.
+/// A naive decoder that indexes into all bytes at once.
 fn naive(mut bytes: &[u8], bound: usize) -> (Vec<Incoming>, Option<CodecError>) {
     let (mut found, mut frames) = (Vec::new(), Vec::<Bytes>::new());
     while let Some(&flags) = bytes.first() {
@@ -81,7 +81,7 @@ fn naive(mut bytes: &[u8], bound: usize) -> (Vec<Incoming>, Option<CodecError>) 
     (found, None)
 }
 
-/// What the decoder makes of bytes that arrive in pieces of these lengths, over and over.
+/// Decodes bytes in pieces of these lengths, repeated.
 fn in_pieces(bytes: &[u8], pieces: &[usize], bound: usize) -> (Vec<Incoming>, Option<CodecError>) {
     let mut decoder = Decoder::new(bound);
     let (mut found, mut arrived, mut rest) = (Vec::new(), 0, bytes);
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_are_read_or_refused_whatever_they_hold(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn arbitrary_commands_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         if let Ok((name, data)) = name(&bytes) {
             prop_assert_eq!(1 + name.len() + data.len(), bytes.len());
             let _ = socket_type(data);
@@ -203,7 +203,7 @@ fn a_greeting_is_checked_for_its_protocol_version_and_mechanism() {
 }
 
 #[test]
-fn a_ready_command_names_its_socket_type_whatever_else_it_holds() {
+fn the_socket_type_is_found_among_other_properties() {
     let (named, data) = name(b"\x05READY\x08Identity\0\0\0\x02me\x0bsocket-type\0\0\0\x03PUB").unwrap();
     assert_eq!((named, socket_type(data)), (&b"READY"[..], Ok(&b"PUB"[..])));
     let own = ready("DEALER");

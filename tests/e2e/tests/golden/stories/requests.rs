@@ -5,7 +5,7 @@ use tailroute_e2e::talk::{MODEL, with, words};
 
 use super::{Ask, CHAT, Step, Story, post, story};
 
-/// Every endpoint that takes JSON, plain and streamed.
+/// Every JSON endpoint, plain and streamed.
 pub(super) fn endpoints() -> Story {
     let text = |seed| words(seed, 120);
     let tools =
@@ -89,7 +89,7 @@ pub(super) fn endpoints() -> Story {
     ];
     let mut steps = Vec::new();
     for (path, body) in &bodies {
-        // Twice, since the second finds what the first left.
+        // Twice, because the second request hits the first one's cache.
         for (round, stream) in [(0, false), (1, false), (2, true)] {
             if stream && !streams.contains(path) {
                 continue;
@@ -109,7 +109,6 @@ pub(super) fn endpoints() -> Story {
     story("endpoints", "", steps)
 }
 
-/// Malformed bodies and headers.
 pub(super) fn malformed() -> Story {
     let long = words(1, 40_000);
     let bodies: Vec<String> = vec![
@@ -165,7 +164,6 @@ pub(super) fn malformed() -> Story {
     story("malformed", "", steps)
 }
 
-/// Methods and paths.
 pub(super) fn paths() -> Story {
     let paths = [
         "/",

@@ -8,7 +8,7 @@ use tailroute_e2e::fleet::Fleet;
 
 use super::get;
 
-/// Runs `tailroute ctl` with these arguments on a thread of its own, as a shell would. Whether it went well.
+/// Runs `tailroute ctl` with these arguments on a thread of its own. Returns whether it succeeded.
 async fn ctl(fleet: &Fleet, arguments: &[&str]) -> bool {
     let admin = format!("http://{}", fleet.router.admin_address);
     let line: Vec<OsString> = ["tailroute", "ctl", "--admin", &admin]
@@ -22,7 +22,7 @@ async fn ctl(fleet: &Fleet, arguments: &[&str]) -> bool {
     code == ExitCode::SUCCESS
 }
 
-/// Runs it, and it goes well.
+/// Runs it and checks that it succeeds.
 pub(crate) async fn well(fleet: &Fleet, arguments: &[&str]) {
     assert!(ctl(fleet, arguments).await, "{arguments:?}");
 }
@@ -122,7 +122,7 @@ async fn a_request_is_explained_by_its_id_and_top_shows_the_fleet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_or_cannot_be_reached_is_no_success() {
+async fn a_rejected_or_unreachable_command_fails() {
     let fleet = Fleet::of(1).await;
     for arguments in [
         &["policy", "set", "weights.localty=1", "--reason", "a slip"][..],

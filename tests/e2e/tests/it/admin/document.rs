@@ -1,4 +1,4 @@
-//! The OpenAPI document agrees with what is served. `make test-admin` holds it against the server at length.
+//! The OpenAPI document agrees with the server. `make test-admin` checks that thoroughly.
 
 use serde_json::Value;
 use tailroute_e2e::fleet::Fleet;
@@ -6,7 +6,7 @@ use tailroute_e2e::fleet::Fleet;
 use super::{ask, get};
 
 #[tokio::test]
-async fn the_document_describes_every_operation_and_what_it_refers_to_is_there() {
+async fn the_document_describes_every_operation_and_all_references_resolve() {
     let fleet = Fleet::of(1).await;
     let document = get(&fleet, "/admin/v1/openapi.json").await;
     assert_eq!(document["openapi"], "3.1.0");

@@ -1,4 +1,4 @@
-//! Which prefixes live where.
+//! The listing of prefixes and their workers.
 
 use serde_json::{Value, json};
 use tailroute_e2e::fleet::Fleet;
@@ -8,7 +8,7 @@ use super::{ask, get, problem};
 
 const INDEX: &str = "/admin/v1/index";
 
-/// The copies of the first prefix of an answer: worker and tokens.
+/// Returns the copies of the first prefix in a response: worker and tokens.
 fn first(answer: &Value) -> Vec<(String, u64)> {
     let copies = answer["prefixes"][0]["copies"].as_array().unwrap();
     copies
@@ -23,7 +23,7 @@ fn first(answer: &Value) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn conversations_come_with_their_workers_the_longest_first_and_no_text() {
+async fn the_index_lists_conversations_with_their_workers_and_without_text() {
     let fleet = Fleet::of(2).await;
     let empty = get(&fleet, INDEX).await;
     assert_eq!(
@@ -60,7 +60,7 @@ async fn conversations_come_with_their_workers_the_longest_first_and_no_text() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_named() {
+async fn invalid_index_queries_are_reported_by_parameter() {
     let fleet = Fleet::of(1).await;
     for (query, code, named) in [
         ("worker=nobody", "malformed", "nobody"),

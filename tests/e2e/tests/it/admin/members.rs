@@ -1,4 +1,4 @@
-//! Workers that join and leave the fleet while it serves.
+//! Workers added to and removed from the fleet while it serves.
 
 use config::PolicyName;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ async fn names(fleet: &Fleet) -> Vec<String> {
         .collect()
 }
 
-/// A fleet of one whose turns go round.
+/// A fleet of one worker with round-robin routing.
 async fn one() -> Fleet {
     Fleet::start(vec![quick()], |config| {
         probe_often(config);
@@ -63,7 +63,7 @@ async fn until_gone(fleet: &Fleet, name: &str) {
 }
 
 #[tokio::test]
-async fn a_worker_that_joins_is_given_work_and_what_it_holds_is_known() {
+async fn an_added_worker_gets_turns_and_its_cache_is_tracked() {
     let mut fleet = one().await;
     let late = Engine::start(quick()).await.unwrap();
     let answer = add(
@@ -76,7 +76,7 @@ async fn a_worker_that_joins_is_given_work_and_what_it_holds_is_known() {
     ready(&fleet, "late").await;
     let app = fleet.router.app().clone();
     let worker = app.fleet.find("late").unwrap();
-    // Turns go round: of two one is its.
+    // Of two turns, one goes to it.
     for seed in 0..2 {
         let answer = fleet.chat(&[], &ask_for(&words(seed, 300))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -95,7 +95,7 @@ async fn a_worker_that_joins_is_given_work_and_what_it_holds_is_known() {
 }
 
 #[tokio::test]
-async fn a_worker_that_leaves_ends_what_it_has_and_is_forgotten() {
+async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
     // A thousand tokens take a second.
     let slow = EngineConfig {
         tpot_ms: 1000.0,
@@ -115,7 +115,7 @@ async fn a_worker_that_leaves_ends_what_it_has_and_is_forgotten() {
         fleet.chat(&[], &ask_it).await;
     }
     assert!(app.knowledge.held(worker.id).0 > 0, "it holds what it served");
-    // One that takes its time is under way on it.
+    // A slow stream is in progress on it.
     let slow = talk::ask("hi", json!({ "stream": true, "max_tokens": 1000 }));
     let mut answer = fleet.open(&[], &slow).await;
     while answer.worker() != "leaves" {
@@ -152,7 +152,7 @@ async fn a_worker_that_leaves_ends_what_it_has_and_is_forgotten() {
 }
 
 #[tokio::test]
-async fn leaving_is_for_good_but_the_name_may_come_back() {
+async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
     let fleet = one().await;
     let late = Engine::start(quick()).await.unwrap();
     let spec = json!({ "name": "late", "url": format!("http://{}", late.addr()) });
@@ -169,7 +169,7 @@ async fn leaving_is_for_good_but_the_name_may_come_back() {
         assert!(worker.set_hold(fleet::hold::Hold::None).is_none());
         until_gone(&fleet, "late").await;
     }
-    // Nobody is left but the first, which the fleet began with; without it nobody is ready.
+    // Only the configured worker remains; without it, none is ready.
     let first = names(&fleet).await.remove(0);
     assert_eq!(remove(&fleet, &first).await.status, 200);
     until_gone(&fleet, &first).await;
@@ -182,7 +182,7 @@ async fn leaving_is_for_good_but_the_name_may_come_back() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_written_wrongly_does_not_join_and_every_key_is_named() {
+async fn an_invalid_worker_is_rejected_with_every_wrong_key() {
     let fleet = one().await;
     for (worker, fields) in [
         (json!({ "url": "ftp://a" }), vec!["worker.url"]),

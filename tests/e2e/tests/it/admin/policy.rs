@@ -1,4 +1,4 @@
-//! The policy: changed while requests are under way, refused whole, and taken back.
+//! The policy: changed during traffic, validated as a whole, and reverted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tailroute_e2e::wait::until;
 use super::{POLICY, ask, change_policy, get, problem};
 
 #[tokio::test]
-async fn a_change_names_the_revision_that_it_changes() {
+async fn a_change_requires_the_current_revision() {
     let fleet = Fleet::of(1).await;
     let shown = ask(&fleet, ("GET", POLICY), &[], None).await;
     let tag = shown.header("etag").unwrap().to_owned();
@@ -37,7 +37,7 @@ async fn a_change_names_the_revision_that_it_changes() {
         (&changed["by"], &changed["reason"]),
         (&json!("loopback"), &json!("try it"))
     );
-    // Whoever has read the one before is told, and changes nothing.
+    // A change based on the previous revision is rejected.
     let second = ask(&fleet, ("PUT", POLICY), &[("if-match", &tag)], Some(&body)).await;
     assert_eq!(
         (second.status.as_u16(), problem(&second).as_str()),
@@ -56,7 +56,7 @@ async fn a_change_names_the_revision_that_it_changes() {
 }
 
 #[tokio::test]
-async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
+async fn an_invalid_change_is_rejected_with_every_wrong_field() {
     let fleet = Fleet::of(1).await;
     let before = get(&fleet, POLICY).await;
     let good = before["settings"].clone();
@@ -87,7 +87,7 @@ async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
             vec!["settings.weights.spread_ms"],
         ),
         (two, vec!["settings.kappa_max", "settings.weights.load"]),
-        // The document is whole, so that nothing changes that nobody named.
+        // The document must be complete, so that no setting changes implicitly.
         (partial, vec!["settings.weights.home"]),
     ] {
         let body = json!({ "settings": settings, "reason": "a slip" });
@@ -116,7 +116,7 @@ async fn a_bad_change_is_refused_whole_and_every_field_is_named() {
 }
 
 #[tokio::test]
-async fn a_change_for_a_time_ends_by_itself_and_is_written_down() {
+async fn a_temporary_change_is_reverted_and_audited() {
     let fleet = Fleet::of(1).await;
     let changed = change_policy(
         &fleet,
@@ -141,7 +141,7 @@ async fn a_change_for_a_time_ends_by_itself_and_is_written_down() {
 }
 
 #[tokio::test]
-async fn a_reload_that_leaves_routing_alone_leaves_a_live_change_alone() {
+async fn a_reload_without_routing_changes_keeps_a_live_change() {
     let fleet = Fleet::of(1).await;
     let app = fleet.router.app();
     change_policy(&fleet, json!({ "weights": { "locality": 3.0 } }), json!({})).await;
@@ -155,19 +155,18 @@ async fn a_reload_that_leaves_routing_alone_leaves_a_live_change_alone() {
     assert_eq!(get(&fleet, POLICY).await["source"], "reload");
 }
 
-/// Clients that ask for one conversation, time after time, and check that what they are answered fits the policy that was
-/// in force when they asked.
+/// Clients that repeat one conversation and check that the chosen worker fits the policy in force.
 struct Load {
     stop: AtomicBool,
-    /// Even: any worker may answer. Odd: the conversation's own.
+    /// Even: any worker may answer. Odd: only the conversation's own.
     epoch: AtomicU64,
     asked: AtomicU64,
-    /// Answers that the clients checked against a policy that held from before they asked until after.
+    /// Responses checked against a policy that was in force for the whole request.
     checked: AtomicU64,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_fails() {
+async fn under_load_a_change_applies_to_the_next_request_of_every_thread() {
     const CLIENTS: usize = 16;
     let fleet = Arc::new(Fleet::start(vec![quick(); 4], |_| {}).await);
     let keyed = change_policy(&fleet, json!({ "policy": "consistent_hash" }), json!({})).await;
@@ -224,7 +223,7 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
     let exact = fleet.router.app().policy.load().settings.clone();
     for _ in 0..10 {
         progress("checked", 2 * CLIENTS as u64).await;
-        // From here on anything goes; once it is back, nothing but the conversation's own worker.
+        // From here on any worker may answer; after the revert, only the conversation's own.
         load.epoch.fetch_add(1, Ordering::SeqCst);
         let set = [
             "policy",
@@ -254,7 +253,7 @@ async fn under_load_a_change_acts_on_the_next_request_of_every_thread_and_none_f
 }
 
 #[tokio::test]
-async fn of_changes_at_the_same_time_each_is_answered_with_its_own_revision() {
+async fn concurrent_changes_are_answered_with_their_own_revisions() {
     let fleet = Fleet::of(1).await;
     let change = |at: u32| {
         let locality = 1.0 + f64::from(at) / 64.0;

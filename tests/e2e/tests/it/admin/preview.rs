@@ -1,4 +1,4 @@
-//! Another policy, tried before it touches traffic.
+//! A policy tried on captured turns before it is put in force.
 
 use serde_json::json;
 use tailroute_e2e::fleet::Fleet;
@@ -28,7 +28,7 @@ async fn talk(fleet: &Fleet, conversations: usize, turns: usize) {
 }
 
 #[tokio::test]
-async fn captured_turns_are_played_under_both_policies_and_nothing_changes() {
+async fn a_preview_replays_captured_turns_under_both_policies() {
     let fleet = Fleet::of(3).await;
     let body = json!({ "settings": settings(&fleet, "random").await });
     let early = ask(&fleet, ("POST", PREVIEW), &[], Some(&body)).await;
@@ -63,7 +63,7 @@ async fn captured_turns_are_played_under_both_policies_and_nothing_changes() {
         "conversations that go anywhere find less of what they said"
     );
     assert_eq!(get(&fleet, super::POLICY).await["revision"], 1);
-    // The trace that was played, for `tailroute replay`.
+    // The captured turns, as a trace for `tailroute replay`.
     let stopped = ask(&fleet, ("POST", "/admin/v1/capture/stop"), &[], Some(&why))
         .await
         .json();
@@ -88,7 +88,7 @@ async fn one_preview_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_shadow_policy_is_asked_about_every_turn_and_steers_none() {
+async fn a_shadow_policy_is_evaluated_for_every_turn_and_routes_none() {
     let fleet = Fleet::of(3).await;
     change_policy(&fleet, json!({ "policy": "consistent_hash" }), json!({})).await;
     let body = json!({ "settings": settings(&fleet, "round_robin").await, "reason": "a test" });

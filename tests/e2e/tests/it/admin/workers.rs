@@ -1,4 +1,4 @@
-//! Workers taken out and back, and an α that somebody sets.
+//! Workers drained and restored, and overrides of α.
 
 use serde_json::{Value, json};
 use tailroute_e2e::client::Whole;
@@ -24,7 +24,7 @@ async fn serves(fleet: &Fleet) -> Whole {
 }
 
 #[tokio::test]
-async fn the_list_says_what_is_known_of_each_worker() {
+async fn the_list_has_the_state_of_each_worker() {
     let fleet = Fleet::of(3).await;
     serves(&fleet).await;
     let list = get(&fleet, WORKERS).await;
@@ -95,7 +95,7 @@ async fn a_cordoned_worker_gets_nothing_new_and_an_uncordoned_one_does() {
 }
 
 #[tokio::test]
-async fn a_worker_is_drained_when_it_has_ended_what_it_had() {
+async fn a_worker_is_drained_once_its_requests_have_finished() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let body = talk::ask("hi", json!({ "stream": true, "max_tokens": 9 }));
     let mut answer = fleet.open(&[], &body).await;
@@ -113,7 +113,7 @@ async fn a_worker_is_drained_when_it_has_ended_what_it_had() {
 }
 
 #[tokio::test]
-async fn an_alpha_that_is_set_holds_against_what_is_learned_until_it_is_taken_back() {
+async fn an_alpha_override_holds_until_it_is_reverted() {
     let fleet = Fleet::of(1).await;
     let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
     let path = format!("{WORKERS}/{}/alpha", name(&fleet, 0));
@@ -149,7 +149,7 @@ async fn an_alpha_that_is_set_holds_against_what_is_learned_until_it_is_taken_ba
 }
 
 #[tokio::test]
-async fn what_was_measured_of_a_worker_is_where_learning_begins_anew() {
+async fn learning_restarts_from_a_calibration() {
     let fleet = Fleet::of(2).await;
     let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
     until("it is known what it serves", || {
@@ -189,7 +189,7 @@ async fn what_was_measured_of_a_worker_is_where_learning_begins_anew() {
         (&json!("workers.calibrate"), &json!("a new driver"))
     );
     assert_eq!(entry["after"]["beta_ms"], 7.5);
-    // The other worker is as it was, and nonsense changes nothing.
+    // The other worker is unchanged, and invalid values change nothing.
     let other = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 1))).await;
     assert_eq!(other["calibrated"], Value::Null);
     let negative = put(json!({ "gamma_ms_per_token2": -1.0 })).await;
@@ -203,7 +203,7 @@ async fn what_was_measured_of_a_worker_is_where_learning_begins_anew() {
 }
 
 #[tokio::test]
-async fn whoever_listens_is_told_what_changes() {
+async fn subscribers_are_notified_of_changes() {
     let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
     let address = fleet.router.admin_address;
     let host = address.to_string();

@@ -1,4 +1,4 @@
-//! Certificates that have expired or are swapped under load, and peers that do not keep to TLS.
+//! Certificates that have expired or are replaced under load, and peers that violate TLS.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use rcgen::date_time_ymd;
 
 use super::*;
 
-/// A certificate that was good until 2001.
+/// A certificate that expired in 2001.
 fn expired(authority: &Authority) -> Paper {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -19,7 +19,7 @@ fn expired(authority: &Authority) -> Paper {
 }
 
 #[tokio::test]
-async fn a_client_whose_certificate_has_expired_is_not_let_in() {
+async fn a_client_with_an_expired_certificate_is_rejected() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let (_folder, fleet) = for_clients_of(&clients, &authority).await;
     let (address, old) = (fleet.address(), expired(&clients));
@@ -33,7 +33,7 @@ async fn a_client_whose_certificate_has_expired_is_not_let_in() {
 }
 
 #[tokio::test]
-async fn a_worker_whose_certificate_has_expired_gets_nothing() {
+async fn a_worker_with_an_expired_certificate_gets_no_requests() {
     let (folder, workers) = (tempfile::tempdir().unwrap(), Authority::new());
     let engine = Engine::start(quick()).await.unwrap();
     let address = in_front_of(engine.addr(), &expired(&workers), None).await;
@@ -52,7 +52,7 @@ async fn a_worker_whose_certificate_has_expired_gets_nothing() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_swapped_all_the_time_cost_no_client_its_connection() {
+async fn frequent_certificate_reloads_close_no_connection() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
     let (app, address) = (Arc::clone(fleet.router.app()), fleet.address());
@@ -71,7 +71,7 @@ async fn certificates_that_are_swapped_all_the_time_cost_no_client_its_connectio
     fleet.at_rest().await;
 }
 
-/// A record of a handshake message that is said to have 16 MiB.
+/// Returns a record of a handshake message with a declared length of 16 MiB.
 fn endless_hello(first: bool) -> Vec<u8> {
     let mut record = vec![22, 3, 1, 0x3f, 0xff];
     if first {
@@ -82,10 +82,10 @@ fn endless_hello(first: bool) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_hello_without_end_and_fragments_of_nothing_are_refused_at_once() {
+async fn an_endless_hello_and_empty_fragments_are_rejected_at_once() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
-    // Empty fragments are no progress, and a record of another kind is no handshake.
+    // Empty fragments make no progress, and records of other types are no handshake.
     let empty = [22, 3, 1, 0, 0];
     for (first, then) in [
         (endless_hello(true), endless_hello(false)),
@@ -111,7 +111,7 @@ async fn a_hello_without_end_and_fragments_of_nothing_are_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_tls_and_not_its_socket_holds_its_connection_no_longer_than_an_idle_one() {
+async fn a_client_that_closes_only_tls_is_closed_like_an_idle_connection() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let identity = encrypted(folder.path(), &authority);
     let fleet = Fleet::start(vec![quick()], |config| {
