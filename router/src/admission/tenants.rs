@@ -1,15 +1,17 @@
-//! Tenants, and what their names are to others.
+//! Tenants, and the isolation of their names.
 //!
-//! Whatever a tenant calls something by (its conversations, the namespaces of its prompts) goes into the tenant's own
-//! HMAC-SHA256 (RFC 2104) before a worker sees it or a table of the router's is asked for it. So no tenant can say, guess
-//! or make collide what another one's things are called, whatever either of them is called itself, and what engines are
-//! given is always a short hexadecimal text.
+//! Every name that a tenant uses (conversations, namespaces of prompts) is replaced by its HMAC-SHA256 (RFC 2104) under
+//! the tenant's own key before a worker sees it or a table of the router is searched for it. So no tenant can name,
+//! guess or
+//! collide with another one's names, and engines always get a short hexadecimal text.
 //!
-//! The key of it is made of `admission.salt_secret_file`, if there is one, which outlives keys. Without it the digests of
-//! the tenant's own keys take its place: restarts and replicas agree on them, and only who knows all the keys of a tenant
-//! knows them. A tenant whose keys change then begins with cold caches; the other tenants do not notice.
+//! The key is derived from `admission.salt_secret_file`, if there is one, which outlives API keys. Without it the
+//! digests of
+//! the tenant's own API keys are used: restarts and replicas agree on them, and only a holder of all the tenant's keys
+//! could compute them. A tenant whose keys change then begins with cold caches; other tenants are not affected.
 //!
-//! Rejected: the tenant's name in clear (anybody can write another's, and engines refuse some characters and lengths); a
+//! Rejected: the tenant's name in clear (anyone could send another's, and engines refuse some characters and lengths);
+//! a
 //! random key for each process (replicas would not share what engines cache, and a restart would lose it).
 
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ use aws_lc_rs::hmac;
 
 use super::keys::hex;
 
-/// Bytes of a name that is told to workers: too many for two to be alike.
+/// Bytes of a name that is sent to workers, long enough to rule out collisions.
 const NAME_BYTES: usize = 16;
 
 /// One tenant.
@@ -29,7 +31,7 @@ pub struct Tenant {
     seed: u64,
 }
 
-/// The tenants of a configuration, by name.
+/// Returns the tenants of a configuration, by name.
 #[must_use]
 pub fn all(config: &config::Config) -> HashMap<&str, Arc<Tenant>> {
     let secret = config.admission.salt_secret.as_ref();
@@ -47,7 +49,7 @@ pub fn all(config: &config::Config) -> HashMap<&str, Arc<Tenant>> {
 }
 
 impl Tenant {
-    /// A tenant of this name, among those that are told apart by this secret.
+    /// Creates a tenant whose key is derived from its name and `secret`.
     #[must_use]
     pub fn new(name: &str, secret: &[u8]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
@@ -58,31 +60,31 @@ impl Tenant {
         seed.copy_from_slice(&made.as_ref()[..8]);
         Self {
             key,
-            // 0 is everybody, where there are no tenants.
+            // 0 is the seed without tenants.
             seed: u64::from_le_bytes(seed) | 1,
         }
     }
 
-    /// What divides engines' caches and the router's fingerprints, within what the client divides them by itself: 64
+    /// Returns the salt that divides engines' caches and the router's fingerprints, combined with the client's own: 64
     /// hexadecimal digits.
     #[must_use]
     pub fn salt(&self, own: Option<&str>) -> String {
         hex(self.name("salt", own.unwrap_or_default().as_bytes()).as_ref())
     }
 
-    /// What a conversation of this name is called: 32 hexadecimal digits.
+    /// Returns the name of a conversation: 32 hexadecimal digits.
     #[must_use]
     pub fn session(&self, own: &[u8]) -> String {
         hex(&self.name("session", own).as_ref()[..NAME_BYTES])
     }
 
-    /// What a response is called that the client wants called so.
+    /// Returns the id of a response for the id that the client requested.
     #[must_use]
     pub fn response(&self, own: &[u8]) -> String {
         format!("resp_{}", hex(&self.name("response", own).as_ref()[..NAME_BYTES]))
     }
 
-    /// Seeds hashes of what this tenant names; never 0.
+    /// Returns the seed for hashes of the tenant's names; never 0.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -91,7 +93,7 @@ impl Tenant {
     fn name(&self, what: &str, own: &[u8]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(what.as_bytes());
-        // No kind of name holds it, so none can be taken for another.
+        // No kind contains it, so no two inputs coincide.
         context.update(b"\0");
         context.update(own);
         context.sign()
@@ -115,7 +117,7 @@ mod tests {
             let (one, other) = (Tenant::new(&one, SECRET), Tenant::new(&other, SECRET));
             let (salt, its_salt) = (one.salt(Some(&own)), other.salt(Some(&its)));
             prop_assert_ne!(&salt, &its_salt);
-            // vLLM takes no more than 128 characters, and not all of them.
+            // vLLM accepts at most 128 characters, and not all of them.
             prop_assert!(salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit()));
             prop_assert_ne!(one.session(own.as_bytes()), other.session(own.as_bytes()));
             prop_assert_ne!(one.response(own.as_bytes()), other.response(own.as_bytes()));

@@ -1,14 +1,14 @@
-//! What became of traces.
+//! Metrics of traces.
 
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
 
-/// Traces by what became of them.
+/// Counters of traces by outcome.
 #[derive(Clone, Debug)]
 pub struct TraceCounters {
     ended: Labelled<Counter>,
-    /// Of `ended`, that of nearly all of them.
+    /// The series of `ended` for discarded traces, which are nearly all.
     discarded: Counter,
     lost: Labelled<Counter>,
     sent: Counter,
@@ -33,29 +33,29 @@ impl TraceCounters {
         })
     }
 
-    /// A request's trace has ended, and is kept for this reason.
+    /// Counts a completed trace that is kept for this reason.
     pub fn kept(&self, why: &str) {
         self.ended.with_label_values(&[why]).inc();
     }
 
-    /// A request's trace has ended, and is not kept.
+    /// Counts a completed trace that is discarded.
     pub fn discarded(&self) {
         self.discarded.inc();
     }
 
-    /// So many were kept and are lost.
+    /// Counts kept traces that were lost.
     pub fn lost(&self, why: &str, traces: u64) {
         self.lost.with_label_values(&[why]).inc_by(traces);
     }
 
-    /// So many were taken.
+    /// Counts traces that the collector accepted.
     pub fn sent(&self, traces: u64) {
         self.sent.inc_by(traces);
     }
 }
 
 impl Metrics {
-    /// The counters of traces.
+    /// Returns the counters of traces.
     #[must_use]
     pub fn traces(&self) -> TraceCounters {
         self.traces.clone()
