@@ -1,9 +1,8 @@
 //! File access while the process serves: regular files only, bounded in size and in time.
 //!
 //! Opening a named pipe blocks until another process opens its other end, a device can be read without end, and a file
-//! system whose server is gone does not answer. None of these may block a caller. So blocking calls run
-//! on another thread, and the caller waits for at most a given time. A thread cannot be interrupted in such a call: a
-//! path whose
+//! system whose server is gone does not answer. None of these may block a caller. So blocking calls run on another
+//! thread, and the caller waits for at most a given time. A thread cannot be interrupted in such a call: a path whose
 //! thread was abandoned is refused until that thread ends, so that a stalled file system costs one thread per path.
 
 use std::collections::BTreeSet;

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! [`written`] is the file as written: plain strings and numbers, one doc comment per key. Its JSON schema is derived
-//! from it and drives everything that has to agree with it: the check of the file, the names of environment
-//! variables, [`schema()`], and [`reference()`]. [`Config`] is the checked result: addresses, non-zero
-//! numbers, policies by type, which need no further checks.
+//! from it and drives everything that has to agree with it: the check of the file, the names of environment variables,
+//! [`schema()`], and [`reference()`]. [`Config`] is the checked result: addresses, non-zero numbers, policies by type,
+//! which need no further checks.
 //!
 //! A wrong value is reported and set aside, and the check continues without it, so that all mistakes are reported at
 //! once.

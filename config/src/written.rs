@@ -1,7 +1,7 @@
 //! The file as written: plain strings and numbers, with the unit in a key's name where it has one.
 //!
-//! The doc comment of a key is its description in the schema and in the reference, so it addresses operators.
-//! There is one file per section, or for a few that belong together.
+//! The doc comment of a key is its description in the schema and in the reference, so it addresses operators. There is
+//! one file per section, or for a few that belong together.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

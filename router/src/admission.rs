@@ -3,21 +3,16 @@
 //! A request passes three checks, in this order:
 //!
 //! 1. [`keys`] finds the API key by its SHA-256. While none is configured, all callers are the same anonymous one, and
-//!    the
-//!    checks below cost nothing.
-//! 2. [`limits`] charges token buckets: one of requests before the body is read, and one of tokens after that,
-//!    by the prompt's estimate, corrected by the engine's counts.
+//!    the checks below cost nothing.
+//! 2. [`limits`] charges token buckets: one of requests before the body is read, and one of tokens after that, by the
+//!    prompt's estimate, corrected by the engine's counts.
 //! 3. [`gate`] lets a request through at once while the engines have room. They have none while they hold as many
-//!    requests
-//!    as `max_concurrent_per_worker` allows per ready worker, or while even the least busy worker's predicted wait
-//!    exceeds
-//!    `max_wait_ms`. Then the request waits in the router, where the queue can be ordered: by priority, fairly between
-//!    keys,
-//!    and without requests that would be late.
+//!    requests as `max_concurrent_per_worker` allows per ready worker, or while even the least busy worker's predicted
+//!    wait exceeds `max_wait_ms`. Then the request waits in the router, where the queue can be ordered: by priority,
+//!    fairly between keys, and without requests that would be late.
 //!
 //! Engines' own queues are first come, first served and do not distinguish keys, and once such a queue is longer than
-//! the
-//! objective, every turn that leaves it is late: the fleet is fully loaded and serves no turn in time. A queue that
+//! the objective, every turn that leaves it is late: the fleet is fully loaded and serves no turn in time. A queue that
 //! sheds late turns keeps the share of turns served in time at the fleet's capacity
 //! ([docs/admission.md](../../../docs/admission.md) has the figures).
 

@@ -1,8 +1,7 @@
 //! Upper bound on the memory that external input can make the router hold, computed from the configuration.
 //!
 //! Every queue, buffer and table has a bound of its own. Their sum can be compared with the memory limit of the
-//! container:
-//! `tailroute check` prints it, and `serve` logs it and warns where it does not fit.
+//! container: `tailroute check` prints it, and `serve` logs it and warns where it does not fit.
 
 use std::fmt;
 use std::path::Path;

@@ -1,30 +1,23 @@
 //! Captures traffic as a trace that `tailroute replay` can play.
 //!
 //! Weights are best tried on a trace of one's own traffic. Each completed turn becomes a line: its arrival, the lengths
-//! of
-//! prompt and response, the blocks of the prompt, the worker, and what was predicted and measured. The format is a turn
-//! trace
-//! of [`lab::trace`] with additional fields.
+//! of prompt and response, the blocks of the prompt, the worker, and what was predicted and measured. The format is a
+//! turn trace of [`lab::trace`] with additional fields.
 //!
 //! # Not in a capture
 //! No text and no hash of text: blocks and conversations are numbered in order of first appearance ([`numbers`]), so
-//! that
-//! two lines show that their prompts share a prefix but not its content. This also keeps lines short, as new blocks
-//! have
-//! consecutive numbers.
+//! that two lines show that their prompts share a prefix but not its content. This also keeps lines short, as new
+//! blocks have consecutive numbers.
 //!
 //! # Order
 //! A trace is sorted by arrival, but a turn is recorded when it ends. The writer therefore holds a line back while an
-//! earlier
-//! turn is in flight, unless it holds too many; a turn that ends too late for its place is counted and left out
+//! earlier turn is in flight, unless it holds too many; a turn that ends too late for its place is counted and left out
 //! ([`writer`]).
 //!
 //! # Off the request path
 //! A request puts its record into a bounded queue without waiting; when the queue is full, the record is dropped and
-//! counted.
-//! A thread polls the queue about fifty times per second, and numbers, sorts and writes the records. Disk usage is
-//! bounded by
-//! the settings ([`file`]).
+//! counted. A thread polls the queue about fifty times per second, and numbers, sorts and writes the records. Disk
+//! usage is bounded by the settings ([`file`]).
 //!
 //! A capture in [`memory`] needs no thread: a turn is appended as it is, and sorted and numbered when it is read.
 

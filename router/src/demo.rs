@@ -1,10 +1,10 @@
 //! `tailroute demo`: compares routing policies in a minute on one machine.
 //!
 //! Runs four simulated engines with small caches and the router in one process, with real HTTP on loopback between
-//! them.
-//! The workload has many conversations that share system prompts ([`workload`]). The same conversations are played
-//! once against each [`Contender`], each with a fleet of its own that starts cold. Every figure is measured on the
-//! client's side of the router; times are on the engines' clock, which runs [`TIME_SCALE`] times as fast as wall time.
+//! them. The workload has many conversations that share system prompts ([`workload`]). The same conversations are
+//! played once against each [`Contender`], each with a fleet of its own that starts cold. Every figure is measured on
+//! the client's side of the router; times are on the engines' clock, which runs [`TIME_SCALE`] times as fast as wall
+//! time.
 
 pub mod workload;
 

@@ -1,8 +1,7 @@
 //! Error responses of the router to its clients.
 //!
 //! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, which their client libraries parse.
-//! It
-//! tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
+//! It tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
 
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! State of the workers. The tasks that maintain it are in `upkeep`.
 //!
 //! `worker` holds the state of one worker, and `in_flight` a request on it. `health` judges from probes whether the
-//! worker is up,
-//! `breaker` from its requests whether it answers, and `rotation` selects among the healthy ones those that receive
-//! turns.
-//! `retry_budget` bounds retries, `errors` records the errors of predicted times, `hints` queues cache hints, `dialect`
-//! encodes them, and `cache_policy` models eviction without hints.
+//! worker is up, `breaker` from its requests whether it answers, and `rotation` selects among the healthy ones those
+//! that receive turns. `retry_budget` bounds retries, `errors` records the errors of predicted times, `hints` queues
+//! cache hints, `dialect` encodes them, and `cache_policy` models eviction without hints.
 
 pub mod breaker;
 pub mod cache_policy;

@@ -2,13 +2,11 @@
 //! conversations are served.
 //!
 //! [`Knowledge::look_up`] uses the strongest evidence available per worker: first the worker's own cache events
-//! (`told`),
-//! then its mirror (the index, read without a lock), and nothing where both end. Text is converted to tokens by
-//! the counts that workers report (`places`, `scale`) and a ratio in between (`models`).
+//! (`told`), then its mirror (the index, read without a lock), and nothing where both end. Text is converted to tokens
+//! by the counts that workers report (`places`, `scale`) and a ratio in between (`models`).
 //!
 //! Updates are applied one at a time and take a few microseconds. Lookups take read locks, which writers hold no longer
-//! than
-//! that. No lock is held across an await.
+//! than that. No lock is held across an await.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -14,8 +14,8 @@
 //! | [`process`] | tasks and the log |
 //! | [`page`] | gauges that are set at each scrape |
 //!
-//! [`labelled`] bounds labels, [`exposition`] writes the page, and [`document`] the reference.
-//! The library is `prometheus_client`, since `prometheus` has no exemplars and no OpenMetrics.
+//! [`labelled`] bounds labels, [`exposition`] writes the page, and [`document`] the reference. The library is
+//! `prometheus_client`, since `prometheus` has no exemplars and no OpenMetrics.
 
 mod admin;
 mod admission;

@@ -2,8 +2,7 @@
 //! log fields, span attributes, or entries of captures and snapshots.
 //!
 //! A request with an unfit name is refused, so names from requests are fit. Unfit names from workers, replicas and
-//! files
-//! are replaced by [`OTHER`].
+//! files are replaced by [`OTHER`].
 
 /// Longest name that is kept, in bytes.
 pub const MAX_BYTES: usize = 256;

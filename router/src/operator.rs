@@ -1,8 +1,7 @@
 //! Administration of a running router: identities, changes and their reversal.
 //!
 //! [`tokens`] identifies callers, [`revisions`] holds the policy in force and earlier ones, [`audit`] records changes
-//! and
-//! refusals, [`events`] publishes changes, [`recent`] keeps turns on which another policy can be previewed, and
+//! and refusals, [`events`] publishes changes, [`recent`] keeps turns on which another policy can be previewed, and
 //! [`shadow`] evaluates a policy on live traffic. Nothing here depends on HTTP: [`crate::admin`], the configuration's
 //! reload and the scheduled revert all use these parts and are recorded alike.
 

@@ -1,10 +1,8 @@
 //! Reloads the configuration while the router serves.
 //!
 //! On SIGHUP, and when one of the configuration's files changes, everything is read again: file, environment and flags,
-//! keys,
-//! certificates. If anything is wrong, nothing changes: the previous configuration stays in force, and the log, a
-//! metric
-//! (`tailroute_config_reloads_total`) and `GET /admin/v1/config` report the error.
+//! keys, certificates. If anything is wrong, nothing changes: the previous configuration stays in force, and the log, a
+//! metric (`tailroute_config_reloads_total`) and `GET /admin/v1/config` report the error.
 //!
 //! | applied at once | takes effect with |
 //! |---|---|
@@ -17,10 +15,10 @@
 //! | `log.level`, if it differs from what was last read | the next line |
 //! | the file of a collector's headers | the next batch of traces |
 //!
-//! All other changes need a restart, which a [hand-over](crate::serve) makes seamless; the log names them. Files
-//! are compared by their metadata, following links, twice a second: a mounted ConfigMap is a link that
-//! is swapped, and not every file system sends notifications of that.
-//! is swapped, and notifications do not tell of that on every file system.
+//! All other changes need a restart, which a [hand-over](crate::serve) makes seamless; the log names them. Files are
+//! compared by their metadata, following links, twice a second: a mounted ConfigMap is a link that is swapped, and not
+//! every file system sends notifications of that. is swapped, and notifications do not tell of that on every file
+//! system.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,22 +1,17 @@
 //! Persists what was learned over a restart of the router.
 //!
 //! Without a snapshot, a restarted router sends the next turn of every conversation to any worker, which computes the
-//! whole
-//! history again: restarting the router would cost the fleet its caches. Residency is therefore written on a timer and
-//! at
-//! the end of a drain. It is read at the start, once discovery has found its workers, while requests are already
-//! served. The
-//! workers' caches change meanwhile, so an old snapshot is ignored, and wrong entries of a restored one are corrected
-//! by
-//! reports and events. A worker whose replayed events show that its cache was cleared since then is not restored at
-//! all.
+//! whole history again: restarting the router would cost the fleet its caches. Residency is therefore written on a
+//! timer and at the end of a drain. It is read at the start, once discovery has found its workers, while requests are
+//! already served. The workers' caches change meanwhile, so an old snapshot is ignored, and wrong entries of a restored
+//! one are corrected by reports and events. A worker whose replayed events show that its cache was cleared since then
+//! is not restored at all.
 //!
-//! The mapping between a worker's blocks and text is not written. A worker that publishes events replays them,
-//! and one turn binds a conversation's text to its blocks. Until then the mirror is used, which the snapshot contains.
+//! The mapping between a worker's blocks and text is not written. A worker that publishes events replays them, and one
+//! turn binds a conversation's text to its blocks. Until then the mirror is used, which the snapshot contains.
 //!
 //! The file is replaced by renaming, so a complete one always exists. A damaged, foreign or old file is reported in the
-//! log
-//! and ignored.
+//! log and ignored.
 
 pub mod format;
 

@@ -1,8 +1,7 @@
 //! Background tasks of the router: probes, control calls, learning, snapshots.
 //!
 //! These tasks depend on the [`App`] and everything below it, and nothing below depends on them. Each is one loop, and
-//! none
-//! delays a request.
+//! none delays a request.
 
 mod capacity;
 pub mod health;

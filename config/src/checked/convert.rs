@@ -2,8 +2,7 @@
 //!
 //! The schema has already checked ranges of single numbers. This checks texts with a syntax of their own and values
 //! that must agree with each other. A wrong value is reported and replaced by a default, so that the rest is still
-//! checked;
-//! a configuration with such a replacement is never returned.
+//! checked; a configuration with such a replacement is never returned.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

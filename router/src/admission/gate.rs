@@ -2,23 +2,18 @@
 //!
 //! There is one queue per model, since busy workers of one model are no reason to hold another model's turns; the limit
 //! on waiting requests covers all of them. A model that every worker serves shares the queue of requests that name
-//! none. The
-//! number admitted is bounded by the requests that the model's workers have, of any model: a worker that serves two
-//! models,
-//! or one under two names, has no room for twice as many. Queues with room take turns.
+//! none. The number admitted is bounded by the requests that the model's workers have, of any model: a worker that
+//! serves two models, or one under two names, has no room for twice as many. Queues with room take turns.
 //!
 //! An admitted request that is not sent yet is invisible in predicted waits. So while the wait is the bound, no more of
-//! those
-//! are admitted than there are workers with a short enough wait.
+//! those are admitted than there are workers with a short enough wait.
 //!
 //! Shed turns teach nothing. A cost learned too high while everything was slow would shed every turn and never be
 //! corrected. So if nothing was admitted for [`PROBE_AFTER`] and a worker is idle, one turn is admitted regardless of
-//! its
-//! prediction.
+//! its prediction.
 //!
 //! Room appears when a request ends, when a prefill ends, and as time passes. The first admits the next request at
-//! once; for
-//! the others [`keep_moving`] polls every few milliseconds, and sleeps while no request waits.
+//! once; for the others [`keep_moving`] polls every few milliseconds, and sleeps while no request waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! API keys, found by their hash and compared in constant time.
 //!
 //! Only SHA-256 digests are in memory and on disk. A plain hash suffices because keys are 256 random bits, which cannot
-//! be
-//! guessed, so salt or a slow hash would add nothing. The map is keyed by the process's own random seed, and the
-//! comparison
-//! after it takes constant time, so that timing reveals nothing about a key.
+//! be guessed, so salt or a slow hash would add nothing. The map is keyed by the process's own random seed, and the
+//! comparison after it takes constant time, so that timing reveals nothing about a key.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};

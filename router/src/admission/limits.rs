@@ -1,11 +1,10 @@
 //! Rate limits of a key: requests per second, tokens per minute.
 //!
 //! Tokens are charged before they are known: the prompt's estimate when the request arrives, and the difference to the
-//! engine's count of prompt and response at the end. Where the engine reports no count (a stream without usage, or
-//! one that broke off), the router counts what passed. So a key can be overdrawn by the error of its estimates and the
-//! length
-//! of its responses, which delays its next request. Requests that were not sent and attempts that brought nothing
-//! are refunded; a request that was sent is not refunded because its client left.
+//! engine's count of prompt and response at the end. Where the engine reports no count (a stream without usage, or one
+//! that broke off), the router counts what passed. So a key can be overdrawn by the error of its estimates and the
+//! length of its responses, which delays its next request. Requests that were not sent and attempts that brought
+//! nothing are refunded; a request that was sent is not refunded because its client left.
 //!
 //! Counts of an engine are accepted [within limits](crate::path::claim), and the bucket bounds the debt from them.
 

@@ -2,17 +2,15 @@
 //!
 //! Every name that a tenant uses (conversations, namespaces of prompts) is replaced by its HMAC-SHA256 (RFC 2104) under
 //! the tenant's own key before a worker sees it or a table of the router is searched for it. So no tenant can name,
-//! guess or
-//! collide with another one's names, and engines always get a short hexadecimal text.
+//! guess or collide with another one's names, and engines always get a short hexadecimal text.
 //!
 //! The key is derived from `admission.salt_secret_file`, if there is one, which outlives API keys. Without it the
-//! digests of
-//! the tenant's own API keys are used: restarts and replicas agree on them, and only a holder of all the tenant's keys
-//! could compute them. A tenant whose keys change then begins with cold caches; other tenants are not affected.
+//! digests of the tenant's own API keys are used: restarts and replicas agree on them, and only a holder of all the
+//! tenant's keys could compute them. A tenant whose keys change then begins with cold caches; other tenants are not
+//! affected.
 //!
 //! Rejected: the tenant's name in clear (anyone could send another's, and engines refuse some characters and lengths);
-//! a
-//! random key for each process (replicas would not share what engines cache, and a restart would lose it).
+//! a random key for each process (replicas would not share what engines cache, and a restart would lose it).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! The capture's file: at most two of `max_bytes` each.
 //!
-//! A full file is renamed to `PATH.1`, replacing the previous one, and a new one begins; so is a file that
-//! exists when the router starts. Each file is a complete trace. A failed write is undone, so that a full disk loses
-//! lines
-//! and not the file.
+//! A full file is renamed to `PATH.1`, replacing the previous one, and a new one begins; so is a file that exists when
+//! the router starts. Each file is a complete trace. A failed write is undone, so that a full disk loses lines and not
+//! the file.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

@@ -1,20 +1,16 @@
 //! Converts text keys to the blocks of a trace.
 //!
 //! A prompt's keys end at bytes where its messages and chunks of text do; a trace has blocks of equal size in tokens,
-//! each
-//! named by an id that stands for the whole prefix. So every key gets a position in tokens, and a block the
-//! number of the first key that reaches its end.
+//! each named by an id that stands for the whole prefix. So every key gets a position in tokens, and a block the number
+//! of the first key that reaches its end.
 //!
 //! The position of a key must not depend on the prompt: prompts that share a prefix would otherwise disagree about it
-//! and
-//! share no block. It is fixed when the key is first seen, in proportion between the last known key and the prompt's
-//! end, whose position the worker counted. A block's number is looked up under that of the block before it, so that no
-//! id
-//! can follow two different ones, whatever was evicted in between.
+//! and share no block. It is fixed when the key is first seen, in proportion between the last known key and the
+//! prompt's end, whose position the worker counted. A block's number is looked up under that of the block before it, so
+//! that no id can follow two different ones, whatever was evicted in between.
 //!
 //! Memory is bounded, and the least recently used entries are evicted first. An evicted conversation that returns is a
-//! new
-//! one, with new block numbers.
+//! new one, with new block numbers.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;

@@ -1,10 +1,8 @@
 //! `tailroute replay`: evaluates another policy or other weights on captured traffic.
 //!
 //! The capture is played twice through the fleet simulator, which runs the router's own code: once under the settings
-//! in
-//! force, once under the proposed ones. Both runs see the same arrivals, so turns can be compared one by one.
-//! The few turns that change most are then played once more to record every term of their two decisions: recording
-//! those of
+//! in force, once under the proposed ones. Both runs see the same arrivals, so turns can be compared one by one. The
+//! few turns that change most are then played once more to record every term of their two decisions: recording those of
 //! all turns would take more memory than the trace.
 //!
 //! Only the workers are simulated, from their configuration; routing is the real code.

@@ -8,32 +8,26 @@
 //!
 //! # Equal until shown otherwise
 //! The workers of a pool are mostly identical machines. Separately learned costs differ by noise, and choosing among
-//! idle
-//! workers by noise sends every new conversation to the same one and leaves the caches of the others empty. A worker is
-//! therefore published with the cost of the pool's median worker, unless its own prediction for a typical prompt
-//! differs
-//! from it by more than [`ALIKE`] and two standard errors. A worker without a measured cost and with fewer than
-//! [`TRUSTED`]
-//! responses gets the median cost. While all workers are like that, the median is taken over those with any response.
+//! idle workers by noise sends every new conversation to the same one and leaves the caches of the others empty. A
+//! worker is therefore published with the cost of the pool's median worker, unless its own prediction for a typical
+//! prompt differs from it by more than [`ALIKE`] and two standard errors. A worker without a measured cost and with
+//! fewer than [`TRUSTED`] responses gets the median cost. While all workers are like that, the median is taken over
+//! those with any response.
 //!
 //! # Time without a response
 //! A worker that receives no turns keeps its estimate, and the doubt about it grows ([`policy::estimate::Doubt`]).
-//! Published
-//! is the value nearest to the worker's anchor that the doubt allows, and the next response is weighted by the doubt.
-//! The
-//! anchor is the worker's measured or configured cost, else the pool's median. A worker believed to be slow thus
-//! becomes equal to the others after a while and receives turns that show whether it still is. The median is taken over
-//! workers with little doubt, where there are any: many old estimates must not outvote a new one.
+//! Published is the value nearest to the worker's anchor that the doubt allows, and the next response is weighted by
+//! the doubt. The anchor is the worker's measured or configured cost, else the pool's median. A worker believed to be
+//! slow thus becomes equal to the others after a while and receives turns that show whether it still is. The median is
+//! taken over workers with little doubt, where there are any: many old estimates must not outvote a new one.
 //!
 //! A response halves the time without a response instead of clearing it, since a single one may be an outlier.
 //!
 //! # Beside queue and prefill
 //! Times reported by an engine leave out HTTP on both sides and the engine's own hand-over, and so does a β learned
-//! from
-//! them. The rest of a time to first token is learned separately ([`policy::estimate::Overhead`]) and added to every
-//! prediction. Samples of the router's clock already include it. It is published like the cost: the pool's median,
-//! unless a
-//! worker's own value differs by more than [`ALIKE`] of a typical prefill.
+//! from them. The rest of a time to first token is learned separately ([`policy::estimate::Overhead`]) and added to
+//! every prediction. Samples of the router's clock already include it. It is published like the cost: the pool's
+//! median, unless a worker's own value differs by more than [`ALIKE`] of a typical prefill.
 
 use policy::cost::PrefillCost;
 use policy::estimate::{Doubt, LearnedCost, Overhead, PrefillSize, pooled};

@@ -2,33 +2,25 @@
 //!
 //! A response that is not streamed has no first token to time, and on a busy worker few streams have the engine to
 //! themselves; unless the engine reports times per request, no response is usable then. Engines do keep counters: vLLM
-//! the
-//! prefill time and computed tokens of each finished request (sums and counts of histograms on `/metrics`), SGLang the
-//! time
-//! of its prefill steps and their tokens (`/v1/loads`). Between two readings they grow by sums over the requests that
-//! ended
-//! in between, and so does the right side of the cost model:
+//! the prefill time and computed tokens of each finished request (sums and counts of histograms on `/metrics`), SGLang
+//! the time of its prefill steps and their tokens (`/v1/loads`). Between two readings they grow by sums over the
+//! requests that ended in between, and so does the right side of the cost model:
 //!
 //! ```text
 //! Σ took = n·β + α·Σ u + γ·Σ u·(h + u/2)
 //! ```
 //!
 //! Divided by n this is one observation with mean sizes. n and Σ u come from the engine. No engine counts the last sum,
-//! so
-//! it is the mean over this router's own responses of the interval, scaled by the ratio of the engine's mean u to
+//! so it is the mean over this router's own responses of the interval, scaled by the ratio of the engine's mean u to
 //! theirs.
 //!
 //! An interval ends as soon as both sides have counted the same requests. Where other clients use the worker, or
-//! requests
-//! are always in flight, it ends once there are [`ENOUGH`] responses of this router and the engine's mean prompt is
-//! similar
-//! to theirs. An interval that reaches neither within [`PATIENCE`] is discarded.
+//! requests are always in flight, it ends once there are [`ENOUGH`] responses of this router and the engine's mean
+//! prompt is similar to theirs. An interval that reaches neither within [`PATIENCE`] is discarded.
 //!
 //! Rejected: `Δ took / Δ tokens` for α, since it charges the constant cost of a request to its tokens, so that short
-//! prompts
-//! make long ones look expensive. Also rejected: mixing both sources. A response's own time belongs to one prompt and
-//! one
-//! moment, so counters are ignored while responses report their times ([`TELLING`]).
+//! prompts make long ones look expensive. Also rejected: mixing both sources. A response's own time belongs to one
+//! prompt and one moment, so counters are ignored while responses report their times ([`TELLING`]).
 
 use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;

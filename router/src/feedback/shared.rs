@@ -2,12 +2,11 @@
 //!
 //! The first prompt of each conversation counts once for each of its leading keys. The longest prefix that enough
 //! conversations began with is *shared*. It outlives any one conversation, so the end of one says nothing about it;
-//! where
-//! evict-first marks fall on it, the worker is asked to remove them.
+//! where evict-first marks fall on it, the worker is asked to remove them.
 //!
 //! Most of a prompt is unique and not worth counting. Of the keys not counted before, only the first [`NEW_KEYS`] are
-//! counted, or as many as were already known. A shared prefix is thus found whole after a few more
-//! conversations (logarithmic in its length), at little cost for unique prompts.
+//! counted, or as many as were already known. A shared prefix is thus found whole after a few more conversations
+//! (logarithmic in its length), at little cost for unique prompts.
 //!
 //! The counts are a table of bounded size; prefixes that are not used are evicted.
 

@@ -1,11 +1,10 @@
 //! A circuit breaker: a worker whose responses fail gets no turns for a while, then a single trial request.
 //!
-//! Probes show whether a worker is up; the breaker judges by the outcome of requests, which shows more
-//! (an engine whose model has died answers `/health` for minutes). It keeps two decayed counts, of successes
-//! and of failures, and opens when there are at least [`Settings::failures`] failures and they are at least
-//! [`Settings::share`] of all outcomes. Rejected: a count of consecutive failures, since one success in ten would keep
-//! a
-//! worker of which nine in ten fail; and a share alone, since it would open on the first failure.
+//! Probes show whether a worker is up; the breaker judges by the outcome of requests, which shows more (an engine whose
+//! model has died answers `/health` for minutes). It keeps two decayed counts, of successes and of failures, and opens
+//! when there are at least [`Settings::failures`] failures and they are at least [`Settings::share`] of all outcomes.
+//! Rejected: a count of consecutive failures, since one success in ten would keep a worker of which nine in ten fail;
+//! and a share alone, since it would open on the first failure.
 //!
 //! ```text
 //!   closed ──failures──▶ open ──pause is over──▶ half-open ──the trial fails──▶ open, for twice as long

@@ -1,8 +1,7 @@
 //! How cache hints are sent to a worker: one trait, one file per dialect, selected per worker by probing.
 //!
 //! Engines differ in the hints they take and in how they treat an unknown field: some ignore it, some answer 400. The
-//! rule
-//! is therefore that *a worker is sent only what it was seen to accept.* With `dialect = "auto"`:
+//! rule is therefore that *a worker is sent only what it was seen to accept.* With `dialect = "auto"`:
 //!
 //! 1. `GET /v1/tailroute` answers with a capability document: [`Tailroute`], by header or by body field as it says;
 //! 2. `GET /server_info` shows SGLang with `--radix-eviction-policy tlru`: [`SglangTlru`], whose threshold is fixed
@@ -10,9 +9,8 @@
 //! 3. otherwise [`Silent`]: requests are forwarded unchanged.
 //!
 //! The other dialects cannot be detected and are used where the operator configures them: [`VllmXargs`] (the KV
-//! connector,
-//! which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built from their documents, not yet tested on an
-//! engine).
+//! connector, which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built from their documents, not yet
+//! tested on an engine).
 //!
 //! A field that a dialect adds to a body is spliced into its bytes (`path::splice`); a body is never reserialised.
 

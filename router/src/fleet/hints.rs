@@ -1,10 +1,9 @@
 //! Queue of hints that a worker gets outside of requests: bounded and coalesced; losing one is harmless.
 //!
 //! A hint concerns one conversation on one worker. A newer one replaces an older unsent one, except that
-//! [`Kind::Protect`] and the other kinds do not replace each other. When the queue is full, the oldest hint is
-//! dropped, since the newest say more about what the worker holds now. The objective is a single value: only the latest
-//! one
-//! that differs from the last one sent is queued.
+//! [`Kind::Protect`] and the other kinds do not replace each other. When the queue is full, the oldest hint is dropped,
+//! since the newest say more about what the worker holds now. The objective is a single value: only the latest one that
+//! differs from the last one sent is queued.
 //!
 //! One task per worker sends the queue (`upkeep::hints`), one message after the other.
 

@@ -1,19 +1,16 @@
 //! Selects the workers that may be given turns among the healthy ones, by breakers and slow starts, and bounds both.
 //!
-//! Each breaker acts on its own worker's failures. If many open at once, the remaining workers get all the
-//! load and fail in turn; and if the requests cause the failures, no worker remains. So open breakers withhold
-//! turns from at most a share of the workers that are otherwise eligible, the worst of them first, and never from the
-//! last
-//! one; the others are treated as if closed. This is evaluated for each decision among the healthy workers that
-//! serve the model, since a request can only go to those: a bound over the whole fleet would allow a model's only two
-//! workers to be withheld.
+//! Each breaker acts on its own worker's failures. If many open at once, the remaining workers get all the load and
+//! fail in turn; and if the requests cause the failures, no worker remains. So open breakers withhold turns from at
+//! most a share of the workers that are otherwise eligible, the worst of them first, and never from the last one; the
+//! others are treated as if closed. This is evaluated for each decision among the healthy workers that serve the model,
+//! since a request can only go to those: a bound over the whole fleet would allow a model's only two workers to be
+//! withheld.
 //!
 //! A restarted worker is cold: it has an empty cache, no compiled graphs and an empty queue, so that every policy
-//! prefers
-//! it. For a while its requests in flight are capped at a growing share, from none to all, of those of the busiest
-//! other worker, and at least one. A cap was preferred to an added cost because it holds under every policy, and
-//! because the
-//! initial slowdown is unknown.
+//! prefers it. For a while its requests in flight are capped at a growing share, from none to all, of those of the
+//! busiest other worker, and at least one. A cap was preferred to an added cost because it holds under every policy,
+//! and because the initial slowdown is unknown.
 
 use policy::route::WorkerView;
 

@@ -1,20 +1,16 @@
 //! Detects caches that were cleared while no router was running.
 //!
-//! A snapshot lists what a worker held when it was taken. Where the worker publishes events, the history replayed
-//! after a start shows what happened since: a clear, or a new process, whose first batch is younger than the
-//! snapshot. Both carry the worker's time. Replay and restore run concurrently, and whichever is second sees the result
-//! of
-//! the first.
+//! A snapshot lists what a worker held when it was taken. Where the worker publishes events, the history replayed after
+//! a start shows what happened since: a clear, or a new process, whose first batch is younger than the snapshot. Both
+//! carry the worker's time. Replay and restore run concurrently, and whichever is second sees the result of the first.
 //!
 //! A history may be replayed more than once, since a worker that did not answer the request for it is asked for all of
-//! it
-//! later. An event that was already seen, live or replayed, is therefore ignored. Once a worker's events are
-//! live, clears from before this router's start are ignored too: the mirror has since learned from responses, and older
+//! it later. An event that was already seen, live or replayed, is therefore ignored. Once a worker's events are live,
+//! clears from before this router's start are ignored too: the mirror has since learned from responses, and older
 //! entries are corrected by reports.
 //!
 //! The times come from two clocks. Where they differ by more than the time between snapshot and clear, either the clear
-//! is
-//! missed until reports correct the mirror, or a valid snapshot is discarded and learned again.
+//! is missed until reports correct the mirror, or a valid snapshot is discarded and learned again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

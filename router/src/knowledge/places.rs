@@ -1,16 +1,14 @@
 //! Positions of messages' ends in tokens.
 //!
 //! Workers count the tokens of the prompts they serve, and a prompt's end is a key of every later turn. So a
-//! conversation's
-//! text has an exact position at each of its turns. The position of a message's end has one of three states:
+//! conversation's text has an exact position at each of its turns. The position of a message's end has one of three
+//! states:
 //!
 //! - *counted*: a prompt ended there, or a reply that a later turn continued;
 //! - *tip* of a conversation: the reply ended there, and no turn has followed. The engine holds one token less (the
-//!   keys
-//!   and values of the last one are never computed) and nothing of what the template puts after a reply;
+//!   keys and values of the last one are never computed) and nothing of what the template puts after a reply;
 //! - *guessed*, by proportion within a counted prompt: the end of a system prompt that conversations share. A report
-//!   that
-//!   contradicts it moves it.
+//!   that contradicts it moves it.
 
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;

@@ -1,8 +1,7 @@
 //! Conversion of positions in a prompt's text to tokens.
 //!
 //! A model's ratio of tokens to bytes is an average, which is off by a block within a few hundred tokens. Since the
-//! ends of
-//! messages have known positions (`places`), only text between two of them, or after the last, is estimated.
+//! ends of messages have known positions (`places`), only text between two of them, or after the last, is estimated.
 
 use std::cell::Cell;
 

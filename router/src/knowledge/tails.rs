@@ -1,14 +1,10 @@
 //! How far into a chunk a growing plain text is cached.
 //!
 //! The chunks of a plain prompt never restart, so a turn almost never ends with one: what a worker holds extends up to
-//! a
-//! chunk past the last key that the next turn repeats, which is the last full one. Where that key lies within the
-//! reply,
-//! any prompt with that key continues this very turn. Three values are stored under that key: its position in tokens,
-//! which
-//! is well known between the two counts of the turn; the counted end of the turn; and the turn's last, short key, by
-//! which
-//! the rest is looked up.
+//! a chunk past the last key that the next turn repeats, which is the last full one. Where that key lies within the
+//! reply, any prompt with that key continues this very turn. Three values are stored under that key: its position in
+//! tokens, which is well known between the two counts of the turn; the counted end of the turn; and the turn's last,
+//! short key, by which the rest is looked up.
 //!
 //! Where the reply is shorter, other prompts may share the key and continue differently. Then the match ends with the
 //! key, which is too little by a block or two.

@@ -1,8 +1,8 @@
 //! Adds the trace and request id to each line that is logged while a request is processed.
 //!
 //! Both ids are attached to the task and formatted only when a line is written, which few requests cause. Rejected: a
-//! `tracing` span per request, which formats its fields and registers them for every request, at a thirtieth
-//! of the cost of a small one.
+//! `tracing` span per request, which formats its fields and registers them for every request, at a thirtieth of the
+//! cost of a small one.
 
 use std::fmt;
 use std::sync::Arc;

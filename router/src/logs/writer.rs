@@ -1,13 +1,11 @@
 //! Writes log lines to standard error without blocking or failing the caller.
 //!
 //! A line goes into a bounded buffer, and one thread writes the buffer. A stalled reader blocks that thread only; a
-//! full disk
-//! or a closed reader loses lines and nothing else. Lines that did not fit or could not be written are counted
-//! ([`dropped`]), and a line reports their number once writing succeeds again.
+//! full disk or a closed reader loses lines and nothing else. Lines that did not fit or could not be written are
+//! counted ([`dropped`]), and a line reports their number once writing succeeds again.
 //!
 //! Rejected: `tracing-appender`. Its queue is bounded in lines and not in bytes, it does not count what its thread
-//! failed to
-//! write, and its guard prints to standard output, which panics where that is closed.
+//! failed to write, and its guard prints to standard output, which panics where that is closed.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,8 +1,7 @@
 //! Metrics by label, bounded as the [table](super::table) says.
 //!
 //! A lookup is a hash of the label values and one read lock, and allocates nothing. A value without a series of its own
-//! is
-//! counted under `other`; a gauge of such a value is not exposed, since the last of many values is not their sum.
+//! is counted under `other`; a gauge of such a value is not exposed, since the last of many values is not their sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;

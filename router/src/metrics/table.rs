@@ -1,8 +1,7 @@
 //! Definitions of all metrics: meaning, unit, labels, and largest number of series.
 //!
 //! The registry and docs/metrics.md are generated from this table. A metric that is not in it cannot be created, and
-//! tests
-//! find label values that are not in it ([`super::labelled`]).
+//! tests find label values that are not in it ([`super::labelled`]).
 
 mod admin;
 mod admission;

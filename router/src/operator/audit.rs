@@ -1,16 +1,12 @@
 //! Audit log of changes and of refused requests for changes.
 //!
 //! The newest entries are kept in memory, within a bound. With a configured file each entry is also a line of JSON
-//! there,
-//! written by a separate thread before the response is sent: a confirmed change is in the file. A full disk does not
-//! block a
-//! change, since a change is often the way to recover; an entry that could not be written is reported in the log and in
-//! a
-//! metric.
+//! there, written by a separate thread before the response is sent: a confirmed change is in the file. A full disk does
+//! not block a change, since a change is often the way to recover; an entry that could not be written is reported in
+//! the log and in a metric.
 //!
 //! A caller without permission can cause refusals at will. Refusals are therefore kept apart from changes, in memory
-//! and on
-//! disk (`FILE.refused`), with [a bound for each name](refusals), so that they cannot displace changes.
+//! and on disk (`FILE.refused`), with [a bound for each name](refusals), so that they cannot displace changes.
 
 mod file;
 mod refusals;

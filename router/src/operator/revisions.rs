@@ -1,19 +1,15 @@
 //! The policy in force, and earlier revisions.
 //!
 //! A change creates a revision: the policy with all weights, and who made it, when and why. The revision in force is
-//! one
-//! pointer that is swapped, so that every later decision on any thread reads it as a whole. A rollback applies the
-//! exact
-//! settings of an earlier revision as a new one: history only grows, until the oldest revisions are dropped.
+//! one pointer that is swapped, so that every later decision on any thread reads it as a whole. A rollback applies the
+//! exact settings of an earlier revision as a new one: history only grows, until the oldest revisions are dropped.
 //!
 //! A change may be temporary. The previous policy then returns by itself, unless the policy is changed in between: the
-//! last
-//! change counts. A change on top of a temporary one returns to where that one would have returned.
+//! last change counts. A change on top of a temporary one returns to where that one would have returned.
 //!
 //! Revisions are not kept over a restart, which begins with the configuration. A changed `[routing]` section in the
 //! configuration is a revision like any other, the latest. A reload with an unchanged `[routing]` leaves the policy
-//! alone,
-//! whatever was changed live.
+//! alone, whatever was changed live.
 //!
 //! Where replicas share their policy, its revisions are those of a bucket ([`shared`]).
 

@@ -3,8 +3,8 @@
 //! Queried where the configuration does not give it: the capability document has `capacity_tokens`, SGLang's server
 //! info `max_total_num_tokens`, and vLLM's metrics have the number and size of blocks in the labels of
 //! `vllm:cache_config_info`. Each data-parallel rank has its own cache: a worker that is one rank uses that rank's
-//! capacity, and a
-//! whole endpoint the sum. Reports are capped at [`MOST`], since a mirror's memory grows with the capacity.
+//! capacity, and a whole endpoint the sum. Reports are capped at [`MOST`], since a mirror's memory grows with the
+//! capacity.
 
 use bytes::Bytes;
 use http::Method;

@@ -1,8 +1,8 @@
 //! Probes a new or restarted worker for its models, hint dialect, eviction order and cost.
 //!
 //! An engine in the middle of a long prompt may not answer in time. Until it does, it gets no hints, and the queries
-//! are repeated
-//! with growing pauses ([`Pause`]), so that one slow response does not cost the worker its hints until it restarts.
+//! are repeated with growing pauses ([`Pause`]), so that one slow response does not cost the worker its hints until it
+//! restarts.
 
 use std::sync::Arc;
 

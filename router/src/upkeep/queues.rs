@@ -1,10 +1,9 @@
 //! Reads engines' own queue figures and prefill counters on a timer and reconciles them with the router's predictions.
 //!
-//! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the
-//! waiting uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
+//! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the waiting
+//! uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
 //! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes neither
-//! is
-//! queried less and less often.
+//! is queried less and less often.
 //!
 //! The same pages count prefill times, from which costs are learned where responses do not report them
 //! ([`crate::feedback::Counters`]).
@@ -117,8 +116,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
 /// Comparison of the router's count of a worker's requests with the worker's own.
 ///
 /// The router's count is briefly higher while a request or its response is in transit, and longer for a client that
-/// reads
-/// slowly. So a difference corrects nothing; a leaked count would stay too high forever and is detected here.
+/// reads slowly. So a difference corrects nothing; a leaked count would stay too high forever and is detected here.
 #[derive(Debug, Default)]
 struct Drift {
     before: u32,

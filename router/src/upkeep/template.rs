@@ -6,8 +6,7 @@
 //! elsewhere the same is learned from reports that differ by a block.
 //!
 //! Of the chats `u/a/v`, `u/a/w` and `u/b/v` the first two part where the second user's text begins, and the first and
-//! the
-//! third differ only in the reply: what lies between is the template's.
+//! the third differ only in the reply: what lies between is the template's.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -2,8 +2,7 @@
 //! 100, 35 by default, lowest evicted first, and a priority for decoded tokens.
 //!
 //! It is an argument of the engine's Python API. As of November 2026 no HTTP field for it is merged, so the dialect is
-//! for
-//! front ends that take the argument as a body field of its name.
+//! for front ends that take the argument as a body field of its name.
 
 use serde_json::json;
 

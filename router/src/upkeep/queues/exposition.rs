@@ -3,11 +3,9 @@
 //! Only requested names are read; any other line is skipped, since the page is another program's.
 //!
 //! An endpoint with data-parallel ranks lists its figures once per rank, labelled `engine` by vLLM and `dp_rank` by
-//! SGLang.
-//! Within a rank SGLang may repeat them for every process (`tp_rank`, `pp_rank`, with
+//! SGLang. Within a rank SGLang may repeat them for every process (`tp_rank`, `pp_rank`, with
 //! `--enable-metrics-for-all-schedulers`) and list every priority beside the sum of all. These are parts or repetitions
-//! of the
-//! same queue, so the largest of them is its length.
+//! of the same queue, so the largest of them is its length.
 
 use std::collections::BTreeMap;
 
