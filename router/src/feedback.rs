@@ -1,7 +1,7 @@
 //! The feedback loop: learns from completed turns and publishes what routing and hints use.
 //!
 //! ```text
-//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, worth of ends
+//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, value of ends
 //!                                                        │ published: a worker's cost, Q̂, free tails
 //! path/choose ◀──────────────────────────────────────────┘
 //! ```
@@ -9,8 +9,7 @@
 //! A finished turn puts a [`Lesson`] into a bounded queue, and one task applies the queue, so no client waits for a
 //! regression or for room on a worker. When the queue is full, observations are dropped and counted: learning from a
 //! sample is better than learning late. The routing decision reads one atomic pointer and one table of conversations,
-//! whose lock is held for a single look-up. than learning from a sample. What a choice reads of all this is one lock on
-//! a table of conversations, held for a look-up, and one atomic pointer.
+//! whose lock is held for a single look-up.
 
 mod conversations;
 mod costs;

@@ -103,7 +103,7 @@ pub struct Counted<'a> {
     pub prompt: &'a Chain,
     /// Key of the prompt that the reply continues, and the reply's keys, if the next turn can repeat them.
     pub reply: Option<(Option<PrefixHash>, &'a Chain)>,
-    /// Whether the reply goes on within the prompt's text: [`ChainBuilder::goes_on`].
+    /// Whether the reply continues within the prompt's text: [`ChainBuilder::goes_on`].
     pub goes_on: bool,
     /// Prompt tokens found in the worker's cache, if reported.
     pub cached: Option<u64>,

@@ -17,8 +17,7 @@
 //!
 //! All other changes need a restart, which a [hand-over](crate::serve) makes seamless; the log names them. Files are
 //! compared by their metadata, following links, twice a second: a mounted ConfigMap is a link that is swapped, and not
-//! every file system sends notifications of that. is swapped, and notifications do not tell of that on every file
-//! system.
+//! every file system sends notifications of that.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;

@@ -35,7 +35,7 @@ pub struct Worker {
     pub cost_is_known: bool,
     /// Tokens that fit into its prefix cache; at least one block.
     pub capacity: Tokens,
-    /// Whether the configuration sets `capacity`. If not, the worker is asked, and `capacity` is the initial value.
+    /// Whether the configuration sets `capacity`. If not, the worker is queried, and `capacity` is the initial value.
     pub capacity_is_known: bool,
     /// Tokens per block; at least 1.
     pub block_size: u32,

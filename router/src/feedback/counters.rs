@@ -1,4 +1,4 @@
-//! Prefill counters of engines, for workers whose responses do not tell their prefill time.
+//! Prefill counters of engines, for workers whose responses do not report their prefill time.
 //!
 //! A response that is not streamed has no first token to time, and on a busy worker few streams have the engine to
 //! themselves; unless the engine reports times per request, no response is usable then. Engines do keep counters: vLLM

@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(read_queue(SGLANG.as_bytes(), Some(0)), Some((counts(5, 7), true)));
         assert_eq!(read_queue(SGLANG.as_bytes(), Some(1)), Some((counts(0, 4), true)));
         assert_eq!(read_queue(VLLM.as_bytes(), Some(2)), None);
-        // A single figure over all ranks says nothing of any one.
+        // A figure over all ranks is not that of any one rank.
         assert_eq!(read_queue(b"vllm:num_requests_waiting 9\n", Some(0)), None);
     }
 
