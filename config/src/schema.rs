@@ -15,7 +15,6 @@ pub fn schema() -> Json {
     root
 }
 
-/// Returns the schema of one type.
 pub(crate) fn schema_of<T: schemars::JsonSchema>() -> Json {
     schemars::schema_for!(T).to_value()
 }
@@ -110,7 +109,6 @@ impl<'a> Schema<'a> {
         strings(self.keyword("required"))
     }
 
-    /// Returns the schema of a list's elements.
     pub(crate) fn items(self) -> Option<Schema<'a>> {
         self.keyword("items").map(|here| Schema {
             root: self.root,

@@ -75,7 +75,6 @@ enum Message {
     End(oneshot::Sender<()>),
 }
 
-/// Turns in flight.
 type Open = Mutex<BTreeSet<Place>>;
 
 /// A running capture.

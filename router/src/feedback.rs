@@ -42,7 +42,6 @@ pub use trimmed::{CopyKeys, Recent, Trimmed};
 
 use crate::fleet::Worker;
 
-/// Capacity of the queue.
 const QUEUE: usize = 4096;
 
 /// Observation of a completed turn.

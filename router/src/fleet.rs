@@ -184,7 +184,6 @@ impl Fleet {
     }
 }
 
-/// Returns a slot that can be reused.
 fn empty_slot(workers: &[Arc<Worker>], now: Millis) -> Option<usize> {
     workers.iter().position(|worker| {
         // A request that selected the worker just before its removal may still be on it.

@@ -175,11 +175,9 @@ struct Asked<'a> {
     tail: Option<Tail>,
     /// See [`Scratch::ended`].
     ended: &'a [PrefixHash],
-    /// Leading keys that the mirror holds.
     mirrored: usize,
     /// Whether the mirror also holds the end of the previous turn.
     mirrored_to_end: bool,
-    /// Tokens of the prompt.
     prompt: u64,
 }
 

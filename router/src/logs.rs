@@ -19,10 +19,8 @@ use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{self, DefaultFields, JsonFields};
 
-/// Applies another filter.
 type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
-/// The log that was started.
 struct Log {
     swap: Swap,
     levels: Mutex<Levels>,

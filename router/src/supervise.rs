@@ -138,7 +138,6 @@ fn report(app: &App, task: &Task, why: &str, pause: Duration) {
     );
 }
 
-/// Returns a panic's message.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

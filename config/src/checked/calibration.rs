@@ -51,7 +51,6 @@ pub(super) enum CalibrationError {
     Unphysical { path: PathBuf },
 }
 
-/// Reads α, β, γ and the floor.
 pub(super) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
     let unreadable = |source| CalibrationError::Unreadable {
         path: path.to_owned(),

@@ -19,7 +19,6 @@ use crate::written::{self, Scheme};
 
 /// Longest name of a Kubernetes object or DNS record.
 const LONGEST_NAME: usize = 253;
-/// Longest label selector.
 const LONGEST_SELECTOR: usize = 1_024;
 /// Most names of Services or records.
 const MOST_NAMES: usize = 64;
@@ -202,7 +201,6 @@ fn said_at(path: &str, changes: &BTreeMap<String, String>, prefix: &str) -> Stri
     }
 }
 
-/// Returns a single problem.
 fn one(path: &str, what: &str) -> Problems {
     let mut problems = Problems::default();
     problems.push(Problem {
@@ -282,7 +280,6 @@ pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     }
 }
 
-/// Checks the section.
 pub(super) fn discovery(written: written::Discovery, checker: &mut Checker<'_>) -> Discovery {
     Discovery {
         max_workers: written.max_workers as usize,

@@ -8,7 +8,6 @@ use crate::{file, written};
 
 /// Longest file of credentials or certificates.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
-/// Most servers.
 const MOST_SERVERS: usize = 16;
 /// Longest name of a fleet, with which its subjects and its bucket begin.
 const LONGEST_CLUSTER: usize = 32;

@@ -10,7 +10,6 @@ use super::base_url::base_url;
 use super::checker::Checker;
 use crate::written::{self, OtlpProtocol};
 
-/// Most headers of a file.
 const MOST_HEADERS: usize = 32;
 /// Largest file of headers in bytes.
 const MOST_HEADER_BYTES: u64 = 64 * 1024;

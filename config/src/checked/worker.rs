@@ -15,7 +15,6 @@ use crate::written::{self, CachePolicy, Dialect, Priority};
 
 /// Longest name, which goes into a header and a metric's label.
 const LONGEST_NAME: usize = 64;
-/// Longest API key of a worker.
 const LONGEST_KEY: usize = 4_096;
 /// Longest file with such a key, including white space.
 const LONGEST_KEY_FILE: u64 = 64 << 10;

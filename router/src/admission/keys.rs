@@ -25,7 +25,6 @@ use crate::operator::tokens::Named;
 pub const X_API_KEY: &str = "x-api-key";
 /// Prefix of keys made by the router, which secret scanners recognise.
 const PREFIX: &str = "tr-";
-/// Random bytes of a key.
 const KEY_BYTES: usize = 32;
 /// Name of the caller where there are no keys.
 const ANONYMOUS: &str = "anonymous";
@@ -200,7 +199,6 @@ fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
 }
 
-/// Returns the bearer token of a request.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, key) = value.split_at_checked(7)?;

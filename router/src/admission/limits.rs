@@ -49,7 +49,6 @@ impl Used {
         })
     }
 
-    /// Resets all usage.
     pub(super) fn reset(&mut self, now: Millis) {
         for bucket in [&mut self.requests, &mut self.tokens].into_iter().flatten() {
             bucket.fill(now);
@@ -85,7 +84,6 @@ pub struct Left {
 #[derive(Debug, Default)]
 pub struct Charge(Option<Open>);
 
-/// A charge that is not settled.
 #[derive(Debug)]
 struct Open {
     used: Arc<Mutex<Used>>,

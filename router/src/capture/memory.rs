@@ -161,7 +161,6 @@ impl Held {
         self.bytes + self.open.bytes.len()
     }
 
-    /// Closes the open chunk.
     fn close(&mut self) {
         let full = std::mem::take(&mut self.open);
         if full.turns > 0 {

@@ -24,7 +24,6 @@ use super::Record;
 
 /// Tokens per block of a capture: about those of a chunk of text, below which nothing can be distinguished.
 pub const BLOCK_TOKENS: u32 = 64;
-/// Conversations that are remembered.
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Keys whose position is remembered, and blocks whose number is: 30 million tokens of distinct text.
 const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();

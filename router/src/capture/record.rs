@@ -83,7 +83,6 @@ impl Record<'_> {
         }
     }
 
-    /// Returns the encoded size in bytes.
     pub(super) fn size(&self) -> usize {
         let chain = |chain: &Chain| size_of::<u32>() + chain.len() * 2 * size_of::<u64>();
         let text = |text: &str| size_of::<u32>() + text.len();
@@ -144,7 +143,6 @@ impl Record<'_> {
         }
     }
 
-    /// Decodes the next record.
     pub(super) fn read(from: &mut &[u8]) -> Option<(Place, Record<'static>)> {
         let mut numbers = [0; NUMBERS];
         for number in &mut numbers {

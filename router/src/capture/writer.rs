@@ -26,12 +26,10 @@ const TOLERANCE_US: u64 = 5_000_000;
 /// Interval at which the queue is polled. A turn wakes the thread only after the queue was empty for so long: a wake-up
 /// per turn costs more than the turn and takes processor time from requests.
 const REST: Duration = Duration::from_millis(20);
-/// Turns written at once.
 const AT_ONCE: usize = 512;
 /// Typical bytes of a line whose prompt is not split into many runs of blocks.
 const USUAL_BYTES: usize = 512;
 
-/// State of the writer.
 #[derive(Debug)]
 pub(super) struct Writer {
     ring: Ring,

@@ -301,7 +301,6 @@ struct InHeader<'a> {
     overridden: Option<Overridden>,
     reason: Reason,
     worker: &'a str,
-    /// Number of workers.
     workers: usize,
     terms: Vec<WorkerTerms>,
 }

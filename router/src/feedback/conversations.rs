@@ -11,7 +11,6 @@ use lru::LruCache;
 use policy::estimate::{Class, Finish, HabitTable, Habits, Stage};
 use policy::units::{Millis, Tokens};
 
-/// Conversations that are remembered.
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Response length assumed before any was observed.
 const RESPONSE: Tokens = Tokens(256);

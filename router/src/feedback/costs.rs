@@ -144,7 +144,6 @@ impl One {
         }
     }
 
-    /// Returns the overhead to add to predictions.
     fn overhead(&self) -> Millis {
         if self.tells {
             self.beside.expected()
@@ -279,7 +278,6 @@ impl Costs {
         self.workers.iter().any(|one| one.doubt > Doubt::NONE)
     }
 
-    /// Returns the typical prompt: uncached and cached tokens.
     fn typical(&self) -> (Tokens, Tokens) {
         (Tokens(self.typical.0 as u64), Tokens(self.typical.1 as u64))
     }

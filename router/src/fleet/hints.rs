@@ -19,7 +19,6 @@ use tokio::sync::Notify;
 
 /// Hints queued per worker.
 const QUEUE: usize = 1024;
-/// Hints per message.
 const BATCH: usize = 256;
 /// Relative difference from the last objective sent from which a new one is sent.
 const NEWS: f64 = 0.05;

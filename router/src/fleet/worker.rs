@@ -329,7 +329,6 @@ impl Worker {
         self.hold.set(Hold::Gone);
     }
 
-    /// Returns when it was removed, if it was.
     pub(super) fn gone_since(&self) -> Option<Millis> {
         (self.hold() == Hold::Gone).then(|| Millis(self.gone_at.load(Ordering::Acquire) as f64))
     }

@@ -9,7 +9,6 @@ use policy::ways::Ways;
 
 use super::tails::last_full;
 
-/// Conversations that are remembered.
 const CONVERSATIONS: usize = 100_000;
 /// Keys looked up per acquisition of the lock: some microseconds.
 const AT_ONCE: usize = 128;
@@ -162,7 +161,6 @@ fn packed(home: Home) -> u64 {
     (home.at.0.max(0.0) as u64) << SLOT_BITS | u64::from(home.worker.0)
 }
 
-/// Reverses [`packed`].
 fn unpacked(last: u64) -> Home {
     Home {
         worker: WorkerId((last & ((1 << SLOT_BITS) - 1)) as u32),

@@ -24,7 +24,6 @@ pub(super) struct Emptied {
     workers: Slots<Worker>,
     /// When the restored snapshot was taken; `u64::MAX` without one.
     snapshot: AtomicU64,
-    /// When this router started.
     started: u64,
 }
 

@@ -10,7 +10,6 @@ use policy::units::Tokens;
 
 use crate::names;
 
-/// Models that are remembered.
 const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// Upper bound on the template's tokens between two messages.
 const MAX_GAP: u64 = 32;
@@ -18,7 +17,6 @@ const MAX_GAP: u64 = 32;
 /// Conversion of a model's text to tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ratio {
-    /// Tokens per byte.
     pub(super) ratio: f64,
     /// Template tokens between a reply and the next message, whatever its role.
     pub(super) gap: u64,
@@ -129,7 +127,6 @@ impl Models {
         }
     }
 
-    /// Returns name, ratio and gap of each model.
     pub(super) fn all(&self) -> Vec<(String, f64, u64)> {
         let known = self.known.read();
         let entries = known.iter().rev();

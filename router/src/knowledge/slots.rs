@@ -14,7 +14,6 @@ impl<T> Slots<T> {
         Self(ArcSwap::from_pointee(values.map(Arc::new).collect()))
     }
 
-    /// Returns the current list.
     pub(super) fn read(&self) -> Guard<Arc<Vec<Arc<T>>>> {
         self.0.load()
     }

@@ -18,7 +18,6 @@ use policy::ids::PrefixHash;
 
 use super::Counted;
 
-/// Texts that are remembered.
 const TAILS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Keys of a prompt that are looked up, the last ones first: all that a turn is likely to add.
 const TRIED: usize = 256;

@@ -9,7 +9,6 @@ use policy::ids::PrefixHash;
 
 use super::{Counted, Scale};
 
-/// Evidence from one worker's events.
 #[derive(Debug)]
 pub(super) struct Told {
     live: AtomicBool,
@@ -35,7 +34,6 @@ impl Told {
         self.live.store(live, Ordering::Release);
     }
 
-    /// Returns the tokens per block.
     pub(super) fn block_size(&self) -> u64 {
         if !self.is_live() {
             return self.block_size.into();

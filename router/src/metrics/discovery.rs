@@ -25,7 +25,6 @@ impl Discovery {
         })
     }
 
-    /// Sets the gauges.
     pub(super) fn set(&self, standings: &[SourceState]) {
         for standing in standings {
             let source = standing.source.as_str();

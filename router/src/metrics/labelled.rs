@@ -30,7 +30,6 @@ pub(super) type Gauge = gauge::Gauge<f64, AtomicU64>;
 /// Remembered label values that map to another series, such as `other`.
 const MAX_ALIASES: usize = 1 << 18;
 
-/// A histogram.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     inner: HistogramWithExemplars<TraceId>,
@@ -50,7 +49,6 @@ struct Known {
 
 /// A metric that has a label for the worker.
 trait ByWorker: fmt::Debug + Send + Sync {
-    /// Removes the worker's series.
     fn left(&self, worker: &str);
 }
 
@@ -121,7 +119,6 @@ impl Made for Histogram {
 }
 
 impl Histogram {
-    /// Records a value.
     pub(super) fn observe(&self, value: f64) {
         self.inner.observe(value, None, None);
     }
@@ -261,7 +258,6 @@ impl<M: Made> Labelled<M> {
         metric
     }
 
-    /// Returns the number of exposed series.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shared.series.read().shown.len()

@@ -128,7 +128,6 @@ impl Page {
         })
     }
 
-    /// Sets all gauges.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         let ready = gauges.workers.iter().filter(|worker| worker.ready).count();
         for (state, count) in [("ready", ready), ("not_ready", gauges.workers.len() - ready)] {

@@ -142,14 +142,12 @@ pub struct Audit {
     failures: AtomicU64,
 }
 
-/// Files for changes and for refusals.
 #[derive(Debug)]
 struct Files {
     applied: File,
     refused: File,
 }
 
-/// One of the files.
 #[derive(Clone, Debug)]
 struct File {
     path: PathBuf,

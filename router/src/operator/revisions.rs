@@ -185,7 +185,6 @@ struct State {
 }
 
 impl State {
-    /// Returns the remembered revisions, the newest first.
     fn history(&self) -> impl Iterator<Item = &Arc<Revision>> {
         std::iter::once(&self.newest).chain(self.older.iter().rev())
     }

@@ -64,9 +64,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
 /// Answers of a worker about itself.
 #[derive(Default)]
 struct Says {
-    /// Capability document.
     capabilities: Option<Bytes>,
-    /// SGLang's server info.
     info: Option<Bytes>,
     /// Whether the server info was requested and answered, even if negatively.
     told_info: bool,
@@ -111,7 +109,6 @@ async fn fetch(app: &App, worker: &Worker, path: &str, unanswered: &mut bool) ->
     }
 }
 
-/// Returns the hint dialect.
 fn dialect(worker: &Worker, says: &Says) -> Arc<dyn dialect::Dialect> {
     let written = worker.spec.dialect;
     let capabilities = says.capabilities.as_deref();
@@ -128,7 +125,6 @@ fn dialect(worker: &Worker, says: &Says) -> Arc<dyn dialect::Dialect> {
     dialect::before_probe(&worker.spec)
 }
 
-/// Returns the cache's eviction policy.
 fn policy(worker: &Worker, says: &Says) -> CachePolicy {
     if worker.spec.cache_policy != CachePolicy::Auto {
         return worker.spec.cache_policy;

@@ -21,7 +21,6 @@ const SWEEP: Duration = Duration::from_millis(500);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
-/// Learns for as long as the task lives.
 pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taught>>>) {
     let mut lessons = lessons.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
@@ -129,7 +128,6 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
     }
 }
 
-/// Learns from an engine's prefill counters.
 pub(super) fn learn_counted(app: &App, worker: &Worker, counted: Counted) {
     if !app.config.learning.costs {
         return;

@@ -16,7 +16,6 @@ use crate::app::App;
 use crate::control;
 use crate::fleet::Worker;
 
-/// Models queried per worker.
 const MODELS: usize = 8;
 
 /// Measures the listed models whose template is unknown.

@@ -17,7 +17,6 @@ use lab::trace_source::Trace;
 /// Turns listed as changing most.
 const CHANGES: usize = 10;
 
-/// The complete report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// Counted turns: served in both plays, after the warm-up.
@@ -51,7 +50,6 @@ pub(super) struct Side {
     pub(super) prediction_error_ms: f64,
 }
 
-/// A traffic class.
 #[derive(Debug, Serialize)]
 pub(super) struct ClassReport {
     pub(super) class: String,
@@ -100,7 +98,6 @@ pub(super) struct Played {
 }
 
 impl Played {
-    /// Takes the report's records.
     pub(super) fn new(report: &mut FleetReport, config: &FleetConfig, turns: usize) -> Self {
         let mut records = vec![None; turns];
         for record in report.per_turn.take().unwrap_or_default() {
@@ -179,7 +176,6 @@ pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
     changes
 }
 
-/// Builds the report.
 pub(super) fn report(
     trace: &Trace,
     fleet: &Fleet,

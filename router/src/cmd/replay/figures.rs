@@ -9,11 +9,8 @@ use serde::Serialize;
 pub(super) struct Figures {
     /// Median TTFT in ms; percentiles are linear-interpolated.
     pub(super) p50_ms: f64,
-    /// 95th percentile.
     pub(super) p95_ms: f64,
-    /// 99th percentile.
     pub(super) p99_ms: f64,
-    /// Mean.
     pub(super) mean_ms: f64,
     /// Σ max(TTFT − objective, 0), each turn by its class's objective.
     pub(super) tel_ms: f64,

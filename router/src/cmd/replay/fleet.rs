@@ -58,7 +58,6 @@ pub(super) struct FleetArgs {
 pub struct Fleet {
     /// Names of the workers.
     pub names: Vec<String>,
-    /// Settings in force.
     pub(super) routing: Routing,
     /// Objective of turns without a class of their own.
     pub(super) target: Target,

@@ -35,9 +35,7 @@ impl Verdict {
 /// One worker's part of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Scored {
-    /// Name of the worker.
     pub(super) worker: String,
-    /// Whether it was chosen.
     pub(super) chosen: bool,
     /// Prompt tokens that the router believed to be cached there.
     pub(super) cached: Tokens,
@@ -50,9 +48,7 @@ pub(super) struct Scored {
 /// A term of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Term {
-    /// Name of the term.
     pub(super) name: &'static str,
-    /// Cost in milliseconds.
     pub(super) ms: f64,
 }
 
