@@ -52,8 +52,7 @@ pub struct File {
     pub server: Server,
     /// Admin port: metrics, health of the router itself, administration. Keep it off public networks.
     pub admin: Admin,
-    /// Port at which Envoy-based gateways ask which worker a request should go to (`ext_proc`,
-    /// docs/endpoint-picker.md).
+    /// Port at which Envoy-based gateways ask for the worker of a request (`ext_proc`, docs/endpoint-picker.md).
     pub endpoint_picker: EndpointPicker,
     /// Inference workers, one section each. At least one, in the file, the environment or on the command line, unless
     /// `[discovery]` is enabled.

@@ -103,7 +103,7 @@ pub struct WatchedFile {
     pub path: String,
 }
 
-/// Scheme of workers' urls.
+/// Scheme of the workers' urls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
