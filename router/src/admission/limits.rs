@@ -6,7 +6,7 @@
 //! length of its responses, which delays its next request. Requests that were not sent and attempts that brought
 //! nothing are refunded; a request that was sent is not refunded because its client left.
 //!
-//! Counts of an engine are accepted [within limits](crate::path::claim), and the bucket bounds the debt from them.
+//! Counts of an engine are accepted [within limits](protocol::claim), and the bucket bounds the debt from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use policy::admission::Bucket;
 use policy::units::{Millis, Tokens};
 
 use super::keys::Caller;
-use crate::clock::{self, Clock};
-use crate::error::ApiError;
+use fleet::clock::{self, Clock};
+use protocol::error::ApiError;
 
 /// Usage of a key.
 #[derive(Clone, Copy, Debug, Default)]

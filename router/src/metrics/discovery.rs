@@ -4,7 +4,7 @@ use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 use crate::discovery::board::SourceState;
-use crate::fleet::source::Source;
+use fleet::source::Source;
 
 /// State of each source.
 #[derive(Debug)]

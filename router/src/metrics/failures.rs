@@ -3,7 +3,7 @@
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use crate::fleet::breaker::Standing;
+use fleet::breaker::Standing;
 
 /// Refused retries, breakers, hedges, and differing counts.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::registrar::{MetricError, Registrar};
 use super::{BusGauges, clamp, yes_no};
 use crate::discovery::board::SourceState;
-use crate::feedback::{ClassState, TailState};
-use crate::fleet::breaker::Standing;
 use crate::logs::writer::Dropped;
+use crate::slo::{ClassState, TailState};
+use fleet::breaker::Standing;
 
 /// Values of the gauges at one moment.
 #[derive(Debug)]

@@ -81,7 +81,7 @@ pub const MAX_WORKERS: usize = 64;
 /// Largest number of series of one router, whatever its fleet.
 pub const MAX_SERIES: usize = 20_000;
 /// Label value for everything without a series of its own.
-pub const OTHER: &str = crate::names::OTHER;
+pub const OTHER: &str = protocol::names::OTHER;
 
 /// Buckets of times to first token, from a cached short prompt to a minute in a queue.
 pub const SECONDS: Buckets = Buckets {

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::queues::exposition;
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// The gauge of vLLM whose labels give the capacity.
 const VLLM: &str = "vllm:cache_config_info";

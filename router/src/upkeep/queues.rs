@@ -6,7 +6,7 @@
 //! is queried less and less often.
 //!
 //! The same pages count prefill times, from which costs are learned where responses do not report them
-//! ([`crate::feedback::Counters`]).
+//! ([`learning::feedback::Counters`]).
 
 pub(super) mod exposition;
 
@@ -23,8 +23,8 @@ use tracing::{debug, info, warn};
 use super::learner;
 use crate::app::App;
 use crate::control;
-use crate::feedback::Counted;
-use crate::fleet::Worker;
+use fleet::Worker;
+use learning::feedback::Counted;
 
 /// Figures are valid for this many intervals: one lost reading does not matter, an engine that stops responding does.
 const INTERVALS: f64 = 2.5;

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 const MODELS: usize = 8;
 

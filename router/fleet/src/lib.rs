@@ -1,0 +1,268 @@
+//! State of the workers. The tasks that maintain it are in `upkeep`.
+//!
+//! `worker` holds the state of one worker, and `in_flight` a request on it. `health` judges from probes whether the
+//! worker is up, `breaker` from its requests whether it answers, and `rotation` selects among the healthy ones those
+//! that receive turns. `retry_budget` bounds retries, `errors` records the errors of predicted times, `hints` queues
+//! cache hints, `dialect` encodes them, and `cache_policy` models eviction without hints.
+
+pub mod breaker;
+pub mod cache_policy;
+pub mod clock;
+pub mod dialect;
+pub mod errors;
+pub mod health;
+pub mod hints;
+pub mod hold;
+mod in_flight;
+pub mod retry_budget;
+pub mod rotation;
+pub mod seldom;
+pub mod source;
+mod worker;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use policy::estimate::Utilisation;
+use policy::ids::WorkerId;
+use policy::units::Millis;
+use tokio::sync::watch;
+
+use hold::Hold;
+pub use in_flight::InFlight;
+pub use worker::{Load, Worker};
+
+/// Largest number of slots, which bounds per-worker memory and labels whatever discovery or an operator adds.
+const MAX_SLOTS: usize = 10_000;
+/// Time before the slot of a removed worker is reused: its last turns are still being learned from.
+const EMPTY_FOR: Millis = Millis(10_000.0);
+
+/// All workers, as one list that is replaced as a whole. A worker's slot is its position; a removed worker stays in the
+/// list until its slot is reused.
+#[derive(Debug)]
+pub struct Fleet {
+    workers: ArcSwap<Vec<Arc<Worker>>>,
+    /// Locked while the list changes.
+    changing: Mutex<()>,
+    /// Notifies when a worker joins or is to leave.
+    changed: watch::Sender<()>,
+}
+
+/// Reason why a worker cannot join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// Another worker has the name.
+    #[error("a worker of this name is in the fleet already")]
+    NameTaken,
+    /// The previous worker of this name still has requests in flight.
+    #[error("a worker of this name is leaving the fleet: it ends what it has, then the name is free")]
+    Leaving,
+    /// No slot is free.
+    #[error("the fleet has {MAX_SLOTS} workers, or so many have left within seconds: no slot is empty")]
+    Full,
+}
+
+impl Fleet {
+    /// Creates a fleet of these workers.
+    #[must_use]
+    pub fn new(workers: Vec<Arc<Worker>>) -> Self {
+        Self {
+            workers: ArcSwap::from_pointee(workers),
+            changing: Mutex::new(()),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Adds a worker. `make` gets its slot and prepares per-slot state before the worker becomes visible.
+    ///
+    /// # Errors
+    /// Fails if the name is taken or the fleet is full.
+    pub fn join(
+        &self,
+        name: &str,
+        now: Millis,
+        make: impl FnOnce(WorkerId) -> Worker,
+    ) -> Result<Arc<Worker>, JoinError> {
+        let _alone = self.changing.lock();
+        match self.find(name) {
+            Some(known) if known.hold() == Hold::Leaving => return Err(JoinError::Leaving),
+            Some(_) => return Err(JoinError::NameTaken),
+            None => {}
+        }
+        let mut workers = Vec::clone(&self.workers.load());
+        let slot = empty_slot(&workers, now).unwrap_or(workers.len());
+        if slot >= MAX_SLOTS {
+            return Err(JoinError::Full);
+        }
+        let worker = Arc::new(make(WorkerId(slot as u32)));
+        if slot == workers.len() {
+            workers.push(Arc::clone(&worker));
+        } else {
+            workers[slot] = Arc::clone(&worker);
+        }
+        self.workers.store(Arc::new(workers));
+        self.changed.send_replace(());
+        Ok(worker)
+    }
+
+    /// Returns whether a worker can join without exceeding `most` slots.
+    pub fn has_slot(&self, now: Millis, most: usize) -> bool {
+        let workers = self.workers.load();
+        workers.len() < most || empty_slot(&workers, now).is_some()
+    }
+
+    /// Marks a worker as leaving: it gets no new turns, and is [`Self::gone`] once its requests have ended. Returns its
+    /// previous state; `None` if it is already leaving.
+    pub fn leave(&self, worker: &Worker) -> Option<Hold> {
+        let before = worker.set_hold(Hold::Leaving);
+        self.changed.send_replace(());
+        before
+    }
+
+    /// Frees the slot of a worker whose requests have ended and whose state was removed.
+    pub fn gone(&self, worker: &Worker, now: Millis) {
+        worker.gone(now);
+    }
+
+    /// Subscribes to workers joining and leaving.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Returns the workers that were not removed.
+    #[must_use]
+    pub fn present(&self) -> Vec<Arc<Worker>> {
+        let workers = self.workers.load();
+        let present = workers.iter().filter(|worker| worker.hold() != Hold::Gone);
+        present.map(Arc::clone).collect()
+    }
+
+    /// Sets a newly ready worker's utilisation to the mean of the other ready ones, until it has turns of its own.
+    pub fn begins(&self, worker: &Worker, now: Millis, window: Millis) {
+        let workers = self.workers.load();
+        let others = workers
+            .iter()
+            .filter(|other| other.id != worker.id && other.is_ready());
+        let others = others.map(|other| other.with_load(|load| load.utilisation));
+        worker.begins_as(Utilisation::beside(window, now, others));
+    }
+
+    /// Returns all workers by slot, including removed ones.
+    #[must_use]
+    pub fn workers(&self) -> Arc<Vec<Arc<Worker>>> {
+        self.workers.load_full()
+    }
+
+    /// Returns the worker of this name, unless removed.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Arc<Worker>> {
+        let workers = self.workers.load();
+        workers
+            .iter()
+            .find(|worker| worker.name() == name && worker.hold() != Hold::Gone)
+            .map(Arc::clone)
+    }
+
+    /// Returns whether any worker may be given turns.
+    #[must_use]
+    pub fn any_ready(&self) -> bool {
+        self.workers.load().iter().any(|worker| worker.is_ready())
+    }
+
+    /// Returns whether the model is unknown: some worker is healthy, the models of every healthy worker are known, and
+    /// no worker serves it. A model whose workers are all down is not unknown.
+    #[must_use]
+    pub fn surely_lacks(&self, model: &str) -> bool {
+        let workers = self.workers.load();
+        let lacks = |worker: &Arc<Worker>| match worker.serves(model) {
+            Some(serves) => !serves,
+            None => !worker.is_well(),
+        };
+        let mut present = workers.iter().filter(|worker| worker.hold() != Hold::Gone);
+        workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
+    }
+}
+
+fn empty_slot(workers: &[Arc<Worker>], now: Millis) -> Option<usize> {
+    workers.iter().position(|worker| {
+        // A request that selected the worker just before its removal may still be on it.
+        worker.gone_since().is_some_and(|since| now >= since + EMPTY_FOR)
+            && worker.with_load(|load| load.in_flight) == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use config::{Config, Overrides};
+
+    use super::*;
+
+    fn config() -> Config {
+        let overrides = Overrides {
+            workers: vec!["http://w:1".to_owned()],
+            ..Overrides::default()
+        };
+        config::load_file(None, BTreeMap::new(), overrides).unwrap()
+    }
+
+    fn join(fleet: &Fleet, config: &Config, name: &str, now: f64) -> Result<u32, JoinError> {
+        let spec = config::Worker {
+            name: name.to_owned(),
+            ..config.workers[0].clone()
+        };
+        let joined = fleet.join(name, Millis(now), |slot| {
+            Worker::new(slot, spec, config, Millis(now))
+        });
+        joined.map(|worker| worker.id.0)
+    }
+
+    #[test]
+    fn a_slot_is_used_again_when_its_holder_has_been_gone_for_a_while() {
+        let (config, fleet) = (config(), Fleet::new(Vec::new()));
+        assert_eq!(join(&fleet, &config, "a", 0.0), Ok(0));
+        assert_eq!(join(&fleet, &config, "a", 0.0), Err(JoinError::NameTaken));
+        assert_eq!(join(&fleet, &config, "b", 0.0), Ok(1));
+        let a = fleet.find("a").unwrap();
+        assert_eq!((fleet.leave(&a), fleet.leave(&a)), (Some(Hold::None), None));
+        assert_eq!(
+            join(&fleet, &config, "a", 0.0),
+            Err(JoinError::Leaving),
+            "it is there yet"
+        );
+        fleet.gone(&a, Millis(5_000.0));
+        assert!(fleet.find("a").is_none() && fleet.present().len() == 1);
+        assert_eq!(join(&fleet, &config, "a", 14_999.0), Ok(2));
+        assert_eq!(join(&fleet, &config, "c", 15_000.0), Ok(0));
+        assert_eq!(
+            fleet
+                .workers()
+                .iter()
+                .map(|worker| worker.name())
+                .collect::<Vec<_>>(),
+            ["c", "b", "a"]
+        );
+    }
+
+    #[test]
+    fn a_fleet_has_so_many_slots_and_no_more() {
+        let (config, fleet) = (config(), Fleet::new(Vec::new()));
+        let worker = Arc::new(Worker::new(
+            WorkerId(0),
+            config.workers[0].clone(),
+            &config,
+            Millis::ZERO,
+        ));
+        fleet.workers.store(Arc::new(vec![worker; MAX_SLOTS]));
+        assert_eq!(join(&fleet, &config, "one more", 0.0), Err(JoinError::Full));
+        fleet.gone(&fleet.workers()[7], Millis(0.0));
+        assert_eq!(
+            join(&fleet, &config, "one more", 20_000.0),
+            Ok(0),
+            "all of them are one here"
+        );
+    }
+}

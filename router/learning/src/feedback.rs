@@ -1,0 +1,292 @@
+//! The feedback loop: learns from completed turns and publishes what routing and hints use.
+//!
+//! ```text
+//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, value of ends
+//!                                                        │ published: a worker's cost, Q̂, free tails
+//! path/choose ◀──────────────────────────────────────────┘
+//! ```
+//!
+//! A finished turn puts a [`Lesson`] into a bounded queue, and one task applies the queue, so no client waits for a
+//! regression or for room on a worker. When the queue is full, observations are dropped and counted: learning from a
+//! sample is better than learning late. The routing decision reads one atomic pointer and one table of conversations,
+//! whose lock is held for a single look-up.
+
+mod conversations;
+mod costs;
+mod counters;
+mod shared;
+mod trimmed;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use config::Config;
+use parking_lot::Mutex;
+use policy::cost::PrefillCost;
+use policy::estimate::{Class, Finish};
+use policy::fingerprint::Chain;
+use policy::ids::{PrefixHash, WorkerId};
+use policy::residency::Compared;
+use policy::tail::{Class as TailClass, Tail, Trim};
+use policy::units::{Millis, Tokens};
+use tokio::sync::mpsc;
+
+pub use conversations::{Conversations, Expected, Turned, Turns};
+pub use costs::{CostState, Costs, Sample};
+pub use counters::{Counted, Counters};
+pub use shared::SharedPrefixes;
+pub use trimmed::{CopyKeys, Recent, Trimmed};
+
+use fleet::Worker;
+
+const QUEUE: usize = 4096;
+
+/// Observation of a completed turn.
+#[derive(Debug)]
+pub struct Lesson {
+    /// Worker that served the turn.
+    pub worker: WorkerId,
+    /// Worker that served the conversation's previous turn, if it was a different one.
+    pub left: Option<WorkerId>,
+    /// Conversation: its key, and the name that is passed to workers.
+    pub conversation: Option<(u64, Arc<str>)>,
+    /// Class of the turn as known when it was sent.
+    pub class: Class,
+    /// How the response ended.
+    pub finish: Finish,
+    /// Whether the client marked the turn as the conversation's last.
+    pub last: bool,
+    /// Arrival time of the request.
+    pub arrived: Millis,
+    /// Time at which the response was complete.
+    pub ended: Millis,
+    /// Prompt tokens.
+    pub prompt: Tokens,
+    /// Response tokens.
+    pub response: Tokens,
+    /// Prompt tokens that the worker found in its cache: as reported by the worker, else as predicted.
+    pub cached: Tokens,
+    /// Whether `cached` was reported by the worker.
+    pub cached_is_told: bool,
+    /// Measured prefill time, if known.
+    pub prefill: Option<Sample>,
+    /// Time to first token beyond the queue and prefill times that the engine reports.
+    pub beside: Option<Millis>,
+    /// Tokens cached with hints and without, where this comparison is tracked.
+    pub compared: Option<Compared>,
+    /// Prefill cost assumed at routing time.
+    pub cost: PrefillCost,
+    /// Predicted time before the prefill.
+    pub wait: Millis,
+    /// Objective for the time to first token.
+    pub objective: Millis,
+    /// Time to first token; for a response that was not streamed, the predicted one.
+    pub ttft: Millis,
+    /// Last key of the response, if the next turn can repeat it.
+    pub end: Option<PrefixHash>,
+    /// Keys of the prompt.
+    pub chain: Arc<Chain>,
+    /// Tokens per unit of the chain's ends, for this prompt.
+    pub tokens_per_unit: f64,
+}
+
+/// Number of a prompt's keys that are kept for finding the resident part of a copy later.
+const TIPS: usize = 8;
+
+impl Lesson {
+    /// Returns the conversation's last key, then keys of the prompt at even distances, the last one first.
+    #[must_use]
+    pub fn tips(&self) -> Vec<PrefixHash> {
+        let keys = self.chain.hashes();
+        let at = |i: usize| {
+            keys.get((keys.len() * (TIPS - i) / TIPS).checked_sub(1)?)
+                .copied()
+        };
+        let mut tips: Vec<PrefixHash> = self.end.into_iter().chain((0..TIPS).filter_map(at)).collect();
+        tips.dedup();
+        tips
+    }
+}
+
+/// A first token so late that the worker's cost must have changed; learned from at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    /// Worker that served the turn.
+    pub worker: WorkerId,
+    /// Time at which the first token arrived.
+    pub at: Millis,
+    /// Prompt tokens predicted to be computed.
+    pub uncached: Tokens,
+    /// Prompt tokens predicted to be cached.
+    pub cached: Tokens,
+    /// Measured prefill time.
+    pub took: Sample,
+}
+
+/// The start of a response stream, which shows that the conversation is active.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// Arrival time of the request.
+    pub arrived: Millis,
+    /// Key of the conversation.
+    pub conversation: u64,
+    /// Worker that serves the turn.
+    pub worker: WorkerId,
+    /// Worker of the conversation's previous turn, if it was a different one.
+    pub left: Option<WorkerId>,
+}
+
+/// An entry of the learner's queue.
+#[derive(Debug)]
+pub enum Taught {
+    /// A completed turn.
+    Turn(Box<Lesson>),
+    /// A late first token.
+    Late(Late),
+    /// A turn was sent to a worker that has little room left in its cache.
+    Sent(WorkerId),
+    /// A stream began.
+    Begun(Begun),
+}
+
+/// State learned from responses, each part behind its own lock.
+#[derive(Debug)]
+pub struct Feedback {
+    lessons: mpsc::Sender<Taught>,
+    /// Receiving end of the queue, until the learner takes it.
+    waiting: Mutex<Option<mpsc::Receiver<Taught>>>,
+    dropped: AtomicU64,
+    /// α, β, γ of each worker.
+    pub costs: Mutex<Costs>,
+    /// Prefill counters reported by engines.
+    pub counters: Mutex<Counters>,
+    /// Conversations, and the habits of their classes.
+    pub conversations: Mutex<Conversations>,
+    /// Value of the ends of silent conversations, by worker.
+    pub tail: Mutex<Tail<Arc<CopyKeys>>>,
+    /// Tokens stored by the turns for which a worker should keep room; read when turns are sent.
+    next_turns: AtomicU64,
+    /// The most recent trims.
+    pub recent: Recent,
+    /// Prefixes that many conversations share.
+    pub shared: Mutex<SharedPrefixes>,
+    /// Free tail of each class in tokens, by worker; empty for workers whose ends are trimmed just in time.
+    free_tails: ArcSwap<Vec<Vec<u32>>>,
+}
+
+impl Feedback {
+    /// Returns a state without observations.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let (lessons, waiting) = mpsc::channel(QUEUE);
+        let mut tail = Tail::default();
+        for (worker, spec) in (0..).zip(&config.workers) {
+            tail.admit(WorkerId(worker), spec.capacity);
+        }
+        Self {
+            lessons,
+            waiting: Mutex::new(Some(waiting)),
+            dropped: AtomicU64::new(0),
+            costs: Mutex::new(Costs::new(&config.workers, config.learning.fade)),
+            counters: Mutex::new(Counters::new(config.workers.len())),
+            conversations: Mutex::new(Conversations::new(config.objective.next_prompt)),
+            tail: Mutex::new(tail),
+            next_turns: AtomicU64::new(0),
+            recent: Recent::default(),
+            shared: Mutex::new(SharedPrefixes::new(config.hints.protect_from)),
+            free_tails: ArcSwap::default(),
+        }
+    }
+
+    /// Registers a worker in its slot.
+    pub fn admit(&self, worker: WorkerId, spec: &config::Worker) {
+        self.costs.lock().admit(worker, spec);
+        self.counters.lock().admit(worker);
+        self.tail.lock().admit(worker, spec.capacity);
+    }
+
+    /// Removes a worker, so that its estimates no longer affect those of the others.
+    pub fn vacate(&self, worker: WorkerId) {
+        self.costs.lock().vacate(worker);
+        self.counters.lock().admit(worker);
+        self.tail.lock().admit(worker, Tokens::ZERO);
+        self.shared.lock().left(worker);
+    }
+
+    /// Queues the observation of a completed turn. Never waits.
+    pub fn teach(&self, lesson: Lesson) {
+        self.leave(Taught::Turn(Box::new(lesson)));
+    }
+
+    /// Queues a late first token. Never waits.
+    pub fn late(&self, late: Late) {
+        self.leave(Taught::Late(late));
+    }
+
+    /// Queues the notice that a turn was sent to a worker with little room. Never waits.
+    pub fn sent(&self, worker: WorkerId) {
+        self.leave(Taught::Sent(worker));
+    }
+
+    /// Queues the start of a stream. Never waits.
+    pub fn begun(&self, begun: Begun) {
+        self.leave(Taught::Begun(begun));
+    }
+
+    /// Returns the tokens stored by the turns for which a worker should keep room.
+    #[must_use]
+    pub fn next_turns(&self) -> Tokens {
+        Tokens(self.next_turns.load(Ordering::Relaxed))
+    }
+
+    /// Sets the value returned by [`Self::next_turns`].
+    pub fn publish_next_turns(&self, tokens: Tokens) {
+        self.next_turns.store(tokens.0, Ordering::Relaxed);
+    }
+
+    fn leave(&self, taught: Taught) {
+        if self.lessons.try_send(taught).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the receiving end of the queue, or `None` if it was already taken.
+    #[must_use]
+    pub fn lessons(&self) -> Option<mpsc::Receiver<Taught>> {
+        self.waiting.lock().take()
+    }
+
+    /// Returns the number of observations dropped because the queue was full.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Returns the free tail of a conversation of this class, for a worker that takes hints in requests only.
+    #[must_use]
+    pub fn free_tail(&self, worker: WorkerId, class: TailClass) -> Tokens {
+        let tails = self.free_tails.load();
+        let of_worker = tails.get(worker.index());
+        let tail = of_worker.and_then(|tails| tails.get(class.index()));
+        Tokens(tail.map_or(0, |tokens| u64::from(*tokens)))
+    }
+
+    /// Publishes the free tails of `workers`.
+    pub fn publish_free_tails(&self, workers: impl Iterator<Item = WorkerId>) {
+        let tail = self.tail.lock();
+        let mut tails = Vec::new();
+        for worker in workers {
+            tails.resize(tails.len().max(worker.index() + 1), Vec::new());
+            let of_class = |class| tail.free_tail(worker, class).0.min(u32::MAX.into()) as u32;
+            tails[worker.index()] = TailClass::all().map(of_class).collect();
+        }
+        drop(tail);
+        self.free_tails.store(Arc::new(tails));
+    }
+
+    /// Records a trim.
+    pub fn trimmed(&self, worker: &Worker, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
+        self.recent.push(worker.name(), trim, keep);
+    }
+}

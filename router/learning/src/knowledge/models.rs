@@ -1,0 +1,167 @@
+//! Learned per model: tokens per byte, and the tokens of its template between messages. Names that do not
+//! [fit](names::is_fit) share one entry.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::RwLock;
+use policy::estimate::TokensPerByte;
+use policy::units::Tokens;
+
+use protocol::names;
+
+const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// Upper bound on the template's tokens between two messages.
+const MAX_GAP: u64 = 32;
+
+/// Conversion of a model's text to tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ratio {
+    pub(super) ratio: f64,
+    /// Template tokens between a reply and the next message, whatever its role.
+    pub(super) gap: u64,
+    /// Template tokens already counted in a response that ended by itself: its end mark.
+    pub(super) end_mark: u64,
+}
+
+impl Ratio {
+    /// Returns the tokens between the last counted token of a reply and the next message.
+    pub(super) fn after(self, ended: bool) -> u64 {
+        self.gap - if ended { self.end_mark } else { 0 }
+    }
+}
+
+#[derive(Debug)]
+struct Model {
+    ratio: TokensPerByte,
+    gap: u64,
+    /// Whether a worker measured the gap; otherwise it is inferred from reports.
+    told: bool,
+    end_mark: u64,
+}
+
+impl Model {
+    fn new(ratio: TokensPerByte) -> Self {
+        Self {
+            ratio,
+            gap: 0,
+            told: false,
+            end_mark: 0,
+        }
+    }
+}
+
+/// The most recently used models.
+#[derive(Debug)]
+pub(super) struct Models {
+    known: RwLock<LruCache<String, Model>>,
+    initial: f64,
+}
+
+impl Models {
+    pub(super) fn new(initial: f64) -> Self {
+        Self {
+            known: RwLock::new(LruCache::new(MODELS)),
+            initial,
+        }
+    }
+
+    pub(super) fn of(&self, model: &str) -> Ratio {
+        let model = names::kept(model);
+        let known = self.known.read();
+        let unknown = Ratio {
+            ratio: self.initial,
+            gap: 0,
+            end_mark: 0,
+        };
+        known.peek(model).map_or(unknown, |model| Ratio {
+            ratio: model.ratio.ratio(),
+            gap: model.gap,
+            end_mark: model.end_mark,
+        })
+    }
+
+    /// Learns tokens per byte from a counted prompt.
+    pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
+        let model = names::kept(model);
+        let mut known = self.known.write();
+        if let Some(known) = known.get_mut(model) {
+            known.ratio.observe(bytes, tokens);
+        } else {
+            let mut ratio = TokensPerByte::new(self.initial);
+            ratio.observe(bytes, tokens);
+            known.put(model.to_owned(), Model::new(ratio));
+        }
+    }
+
+    /// Returns whether the template gap of a model was measured.
+    pub(super) fn was_told_gap(&self, model: &str) -> bool {
+        let model = names::kept(model);
+        self.known.read().peek(model).is_some_and(|model| model.told)
+    }
+
+    /// Sets the measured template gap of a model.
+    pub(super) fn told_gap(&self, model: &str, gap: u64) {
+        let model = names::kept(model);
+        let mut known = self.known.write();
+        if !known.contains(model) {
+            known.put(model.to_owned(), Model::new(TokensPerByte::new(self.initial)));
+        }
+        if let Some(known) = known.get_mut(model) {
+            known.gap = gap.min(MAX_GAP);
+            known.end_mark = known.gap.min(1);
+            known.told = true;
+        }
+    }
+
+    /// Extends the template gap by `more` tokens that a report showed.
+    pub(super) fn widen(&self, model: &str, more: u64) {
+        let model = names::kept(model);
+        if let Some(model) = self.known.write().get_mut(model) {
+            if model.told {
+                // The surplus is the end mark of a response, which the engine does not count.
+                model.end_mark = 0;
+            } else {
+                model.gap = (model.gap + more).min(MAX_GAP);
+            }
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<(String, f64, u64)> {
+        let known = self.known.read();
+        let entries = known.iter().rev();
+        entries
+            .map(|(name, model)| (name.clone(), model.ratio.ratio(), model.gap))
+            .collect()
+    }
+
+    /// Restores a model's values, unless some are already known.
+    pub(super) fn restore(&self, name: &str, ratio: f64, gap: u64) {
+        let name = names::kept(name);
+        let mut known = self.known.write();
+        if !known.contains(name) {
+            let model = Model {
+                gap: gap.min(MAX_GAP),
+                ..Model::new(TokensPerByte::new(ratio))
+            };
+            known.put(name.to_owned(), model);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_fit_is_not_kept() {
+        let models = Models::new(0.25);
+        let long = "m".repeat(1 << 20);
+        models.counted(&long, 100, Tokens(50));
+        models.told_gap(&long, 3);
+        models.restore("a\nb", 0.5, 3);
+        assert_eq!(models.all().len(), 1);
+        assert_eq!(models.all()[0].0, names::OTHER);
+        assert!(models.was_told_gap(&long));
+    }
+}
