@@ -12,7 +12,7 @@
 //! connector, which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built from their documents, not yet
 //! tested on an engine).
 //!
-//! A field that a dialect adds to a body is spliced into its bytes (`path::splice`); a body is never reserialised.
+//! A field that a dialect adds to a body is spliced into its bytes (`protocol::splice`); a body is never reserialised.
 
 mod kv_hints;
 pub mod sglang;

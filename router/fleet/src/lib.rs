@@ -1,4 +1,4 @@
-//! State of the workers. The tasks that maintain it are in `upkeep`.
+//! State of the workers. The tasks that maintain it are in the router's `upkeep`.
 //!
 //! `worker` holds the state of one worker, and `in_flight` a request on it. `health` judges from probes whether the
 //! worker is up, `breaker` from its requests whether it answers, and `rotation` selects among the healthy ones those
