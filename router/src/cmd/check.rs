@@ -19,8 +19,8 @@ use crate::budget::Budget;
 pub struct Args {
     /// The file to check.
     file: PathBuf,
-    /// Print the result as JSON: `{ok, file, problems: [{origin, path, what, hint}], memory: {bytes, parts: [{what, bytes,
-    /// keys}]}}`.
+    /// Print the result as JSON: `{ok, file, problems: [{origin, path, what, hint}],
+    /// memory: {bytes, parts: [{what, bytes, keys}]}}`.
     #[arg(long)]
     json: bool,
     /// Ignore the environment.

@@ -22,7 +22,7 @@ impl Dialect for TensorrtLlm {
         "tensorrt_llm"
     }
 
-    /// The tail is counted from the end of the prompt, since ranges must be given before the response's length is known.
+    /// Counts the tail from the end of the prompt, since ranges must be given before the response's length is known.
     fn in_request(&self, hint: &TurnHint) -> Option<Carried> {
         let keep = hint.prompt.saturating_sub(hint.evict_first).0;
         let range = |start: u64, end: Option<u64>, priority: u32| json!({ "token_start": start, "token_end": end, "priority": priority, "duration_ms": null });
